@@ -1,0 +1,16 @@
+"""W3C Trace Context: one trace id follows a request over every hop."""
+
+import re
+
+_TRACEPARENT = re.compile(r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether the text is a version-00 ``traceparent``."""
+    return _TRACEPARENT.match(text) is not None
+
+
+def traceparent_for(request_id: str, random_bits: int) -> str:
+    """A sampled root ``traceparent`` whose trace id is the request's own 128 bits; 64 random bits name the span."""
+    span = random_bits & (1 << 64) - 1 or 1
+    return f"00-{request_id.replace('-', '')}-{span:016x}-01"

@@ -1,0 +1,158 @@
+"""The wire format: a JSON object as value, the request id as key, kind and version as headers.
+
+A reader can skip a record by its headers alone. JSON is written by orjson and validated while it is parsed by msgspec.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import orjson
+
+from schemas.base import Event
+from schemas.books import Account, Attached, Cancel, DeadLetter, Detached, Window
+from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
+from schemas.requests import Request
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
+
+AnyEvent = (
+    Request
+    | Verdict
+    | Started
+    | Chunk
+    | Finished
+    | Failed
+    | Cutover
+    | Cleared
+    | Recall
+    | Closed
+    | Cancel
+    | Attached
+    | Detached
+    | Account
+    | Window
+    | DeadLetter
+)
+
+MAX_EVENT_BYTES: Final = 1_000_000
+"""Largest value written or read: below the brokers' default record limit of 1,048,588 bytes, headers included."""
+
+KIND_HEADER: Final = "kind"
+VERSION_HEADER: Final = "v"
+TRACE_HEADER: Final = "traceparent"
+
+Headers = Iterable[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An event class and the version of its wire format that this code writes and reads."""
+
+    cls: type[AnyEvent]
+    version: int = 1
+
+    @property
+    def name(self) -> str:
+        """What the kind header says."""
+        return self.cls.__name__
+
+
+KINDS: Final[dict[str, Kind]] = {
+    cls.__name__: Kind(cls)
+    for cls in (
+        Request,
+        Verdict,
+        Started,
+        Chunk,
+        Finished,
+        Failed,
+        Cutover,
+        Cleared,
+        Recall,
+        Closed,
+        Cancel,
+        Attached,
+        Detached,
+        Account,
+        Window,
+        DeadLetter,
+    )
+}
+
+_DECODERS: Final[dict[str, msgspec.json.Decoder[AnyEvent]]] = {
+    name: msgspec.json.Decoder(kind.cls) for name, kind in KINDS.items()
+}
+_KIND_BYTES: Final = {kind.cls: (name.encode(), b"%d" % kind.version) for name, kind in KINDS.items()}
+
+
+def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Value and headers of an event's record.
+
+    Raises:
+        MalformedEvent: The value would be larger than any reader takes.
+    """
+    value = orjson.dumps(event)
+    if len(value) > MAX_EVENT_BYTES:
+        msg = f"{type(event).__name__} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}: shorten its texts"
+        raise MalformedEvent(msg)
+    kind, version = _KIND_BYTES[type(event)]
+    headers = [(KIND_HEADER, kind), (VERSION_HEADER, version)]
+    if traceparent is not None:
+        headers.append((TRACE_HEADER, traceparent.encode()))
+    return value, headers
+
+
+def key_of(event: AnyEvent) -> bytes | None:
+    """The record's key: the request id, or the tenant for ledger windows, or none for dead letters."""
+    if isinstance(event, Event):
+        return event.request_id.encode()
+    return event.tenant.encode() if isinstance(event, Window) else None
+
+
+def header(headers: Headers, name: str) -> str | None:
+    """The first header of that name as text, or None; bytes that are not text count as absent."""
+    for key, value in headers:
+        if key == name:
+            try:
+                return value.decode("ascii")
+            except (UnicodeDecodeError, AttributeError):
+                return None
+    return None
+
+
+def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> AnyEvent:
+    """The event in a record.
+
+    Raises:
+        UnknownKind, NewerVersion: Written for a newer reader; skip and count.
+        MalformedEvent: The message names the field.
+    """
+    kind = header(headers, KIND_HEADER)
+    if kind is None:
+        msg = f"header {KIND_HEADER!r} is missing: it must name the event, such as 'Request'"
+        raise MalformedEvent(msg)
+    known = KINDS.get(kind)
+    if known is None:
+        raise UnknownKind(f"kind {kind[:64]!r} is not known here")
+    _check_version(known, header(headers, VERSION_HEADER))
+    if value is None:
+        raise MalformedEvent(f"{kind} has no value; it must be a JSON object")
+    if len(value) > MAX_EVENT_BYTES:
+        raise MalformedEvent(f"{kind} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}")
+    try:
+        event = _DECODERS[kind].decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedEvent(f"{kind}: {error}") from None
+    if isinstance(event, Event) and key != event.request_id.encode():
+        raise MalformedEvent(f"{kind}: the record's key must be its request_id - at `key`")
+    return event
+
+
+def _check_version(kind: Kind, version: str | None) -> None:
+    if version is None or not version.isdigit() or len(version) > 9:
+        raise MalformedEvent(f"header {VERSION_HEADER!r} of {kind.name} must be a whole number such as '1'")
+    if int(version) > kind.version:
+        raise NewerVersion(f"{kind.name} version {version} is newer than {kind.version}, the newest read here")
+    if int(version) < 1:
+        raise MalformedEvent(f"header {VERSION_HEADER!r} of {kind.name} must be at least 1")
