@@ -1,0 +1,24 @@
+"""The fold: from the stream log of one request to what its reader may see. No I/O, no clock.
+
+Written once and used by the edge, the router, safety's tests, the auditor, the ledger and every Python client, so that
+all of them answer "what did the user see?" alike.
+"""
+
+from services.stream.catchup import catch_up
+from services.stream.ops import Begin, Close, Finish, Op, Refuse, Replace, Restart, Show, Withdraw, apply
+from services.stream.screen import Screen
+
+__all__ = [
+    "Begin",
+    "Close",
+    "Finish",
+    "Op",
+    "Refuse",
+    "Replace",
+    "Restart",
+    "Screen",
+    "Show",
+    "Withdraw",
+    "apply",
+    "catch_up",
+]

@@ -1,0 +1,74 @@
+"""Catching up without showing what was taken back.
+
+A reader that joins late could be sent the history op by op: for a moment it would see text that was recalled long ago.
+``catch_up`` gives ops that lead to the same end without a byte of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from services.stream.ops import Op, Refuse, Replace, Restart, Show, Withdraw
+
+_Unsent = list[Show | Replace]
+
+
+def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
+    """The history ``ops``, for a reader who holds ``visible_length`` code points, less all text that it takes back.
+
+    Ops that take nothing back are returned as they are, so that a resumed stream is the uncut one, byte for byte.
+    """
+    if not any(isinstance(op, Replace | Withdraw | Restart | Refuse) for op in ops):
+        return tuple(ops)
+    held = visible_length  # the reader's text is always the head of the visible text, what is unsent its tail
+    unsent: _Unsent = []
+    edits: list[Op] = []
+    head: list[Op] = []
+    tail: list[Op] = []
+    for op in ops:
+        match op:
+            case Show():
+                unsent.append(op)
+            case Replace() if op.start < held:
+                edits.append(replace(op, end=min(op.end, held)))
+                unsent = _splice(unsent, 0, max(op.end - held, 0), None)
+                held += len(op.text) - (min(op.end, held) - op.start)
+            case Replace():
+                unsent = _splice(unsent, op.start - held, op.end - held, op)
+            case Withdraw() | Refuse() | Restart():
+                held = 0 if isinstance(op, Restart) else len(op.text)
+                unsent, edits = [], []
+                head.append(op)
+            case _:
+                (tail if op.op in {"finish", "close"} else head).append(op)
+    return (*head, *edits, *_placed(unsent, held), *tail)
+
+
+def _splice(unsent: _Unsent, start: int, end: int, insert: Replace | None) -> _Unsent:
+    """``unsent`` with the code points [start, end) cut out and ``insert`` in their place."""
+    before: _Unsent = []
+    after: _Unsent = []
+    position = 0
+    for op in unsent:
+        low, high = start - position, end - position
+        position += len(op.text)
+        if low > 0:
+            before.append(_cut(op, 0, low))
+        if high < len(op.text):
+            after.append(_cut(op, max(high, 0), len(op.text)))
+    return [op for op in (*before, *([insert] if insert else []), *after) if op.text or isinstance(op, Replace)]
+
+
+def _cut(op: Show | Replace, low: int, high: int) -> Show | Replace:
+    """The part [low, high) of an op's text; its tokens go with its first part."""
+    if isinstance(op, Show):
+        return replace(op, text=op.text[low:high], tokens=op.tokens if low == 0 else 0)
+    return replace(op, text=op.text[low:high])
+
+
+def _placed(unsent: _Unsent, held: int) -> list[Op]:
+    """The unsent ops, with each redaction at the place where the reader then is."""
+    ops: list[Op] = []
+    for op in unsent:
+        ops.append(replace(op, start=held, end=held) if isinstance(op, Replace) else op)
+        held += len(op.text)
+    return ops

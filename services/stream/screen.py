@@ -1,0 +1,306 @@
+"""The fold of one request's stream log: six rules, no I/O, no clock.
+
+1. Voice: text is heard from one (attempt, run) only.  2. Order: its chunks in ``seq`` order, each once.
+3. Gate: no model text before policy allows.  4. Delivery: how much may be shown beyond what is cleared.
+5. Recall: withdrawn text never comes back.  6. End: finished and finally cleared; then closed.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+from schemas.requests import Delivery
+from schemas.stream import (
+    Chunk,
+    Cleared,
+    Closed,
+    Cutover,
+    Failed,
+    Finished,
+    Recall,
+    Started,
+    Verdict,
+    Voiced,
+)
+from services.stream.delivery import releasable
+from services.stream.ops import Begin, Close, Finish, Op, Refuse, Restart, Withdraw
+from services.stream.transcript import Transcript
+from services.stream.voice import Floor
+
+StreamEvent = Verdict | Started | Chunk | Finished | Failed | Cutover | Cleared | Recall | Closed
+Ops = tuple[Op, ...]
+NOTHING: Final[Ops] = ()
+
+
+class Screen:
+    """What a reader of one request may see after each event of its log.
+
+    Feed the request's events in log order, from its first one on; apply the returned ops in order. The same events give
+    the same ops, for every reader, for ever.
+
+    Attributes:
+        request_id: The request that is folded.
+        closed: The effective ``Closed``, once there is one.
+        verdict: The effective ``Verdict``, once there is one.
+        finished: The voice's ``Finished``, once there is one.
+        stopped: The recall that withdrew the whole answer, if one did.
+    """
+
+    __slots__ = (
+        "_cleared",
+        "_floor",
+        "_log_time_us",
+        "_mask_done",
+        "_owed",
+        "_text",
+        "closed",
+        "final",
+        "finished",
+        "over",
+        "request_id",
+        "stopped",
+        "verdict",
+        "withdrawn",
+    )
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.closed: Closed | None = None
+        self.verdict: Verdict | None = None
+        self.stopped: Recall | None = None
+        self.finished: Finished | None = None
+        self.final = False
+        self.over = False
+        self.withdrawn: str | None = None
+        self._floor = Floor.at_start()
+        self._text = Transcript()
+        self._cleared = -1
+        self._mask_done = False
+        self._owed: Recall | None = None
+        self._log_time_us = 0
+
+    @property
+    def visible(self) -> str:
+        """The text on the screen."""
+        return self._text.visible if self.withdrawn is None else self.withdrawn
+
+    @property
+    def exposed_tokens(self) -> int:
+        """Tokens on the screen beyond what is cleared."""
+        return self._text.tokens(self._cleared + 1, self._text.released) if self.withdrawn is None else 0
+
+    @property
+    def voice(self) -> Started | None:
+        """The execution that is heard, if it is decided."""
+        return self._floor.voice
+
+    @property
+    def last_seq(self) -> int:
+        """The voice's last chunk without a gap; -1 for none."""
+        return self._text.last_seq
+
+    @property
+    def heard(self) -> bool:
+        """Whether the current voice has said anything."""
+        return self._floor.heard
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts were opened."""
+        return self._floor.last_attempt
+
+    @property
+    def candidates(self) -> frozenset[int]:
+        """The attempts that may still be heard."""
+        return self._floor.candidates
+
+    @property
+    def gate_open(self) -> bool:
+        """Rule 3. A masked prompt's own answer is never shown: only the rerun's is."""
+        if self.verdict is not None and self.verdict.decision != "mask":
+            return self.verdict.decision == "allow"
+        voice = self._floor.voice
+        return self._mask_done or (voice is not None and voice.input_gate == "off")
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """What holds for the voice: as policy tightened it, else as the request asked; None before it started."""
+        if self.verdict is not None and self.verdict.delivery is not None:
+            return self.verdict.delivery
+        voice = self._floor.voice
+        return None if voice is None else voice.delivery
+
+    def feed(self, event: StreamEvent) -> Ops:
+        """Fold one event; return what a client must do.
+
+        Raises:
+            ValueError: The event is about another request.
+        """
+        if event.request_id != self.request_id:
+            msg = f"an event of request {event.request_id} cannot be folded into {self.request_id}"
+            raise ValueError(msg)
+        self._log_time_us = max(self._log_time_us, event.at)
+        if self.closed is not None and type(event) is not Recall:
+            return NOTHING  # a recall is honoured even after the end: whoever reads later must not see the text
+        rule = self._RULES.get(type(event))
+        return NOTHING if rule is None else rule(self, event)
+
+    def _on_verdict(self, event: Verdict) -> Ops:
+        if self.verdict is not None:
+            return NOTHING
+        self.verdict = event
+        if event.decision != "deny":
+            return self._progress()
+        self.over = True
+        self.withdrawn = event.refusal
+        return (Refuse(text=event.refusal, policy_version=event.policy_version),)
+
+    def _on_started(self, event: Started) -> Ops:
+        if not self._floor.register(event) or self._floor.voice is not event or self.over:
+            return NOTHING
+        return (_begin(event),)
+
+    def _on_chunk(self, event: Chunk) -> Ops:
+        if not self._floor.speaks(event.attempt, event.run) or self.over:
+            return NOTHING
+        if self.finished is not None and event.seq > self.finished.last_seq:
+            return NOTHING
+        ops: Ops = NOTHING
+        if not self._floor.heard:
+            undecided = self._floor.voice is None
+            self._floor.settle(event.attempt)
+            if undecided:
+                ops = (_begin(self._floor.runs[event.attempt]),)
+        self._text.hear(event)
+        return ops + self._progress()
+
+    def _on_finished(self, event: Finished) -> Ops:
+        if not self._is_voice(event):
+            if self._floor.speaks(event.attempt, event.run):
+                self._floor.drop(event.attempt)
+                return self._begin_survivor()
+            return NOTHING
+        if self.finished is None and not self.over:
+            self.finished = event
+        return self._progress()
+
+    def _on_failed(self, event: Failed) -> Ops:
+        if self._floor.speaks(event.attempt, event.run) and self._floor.voice is None:
+            self._floor.drop(event.attempt)
+            return self._begin_survivor()
+        return NOTHING
+
+    def _on_cutover(self, event: Cutover) -> Ops:
+        if self.over or not self._cutover_holds(event):
+            return NOTHING
+        self._floor.hand_over(event)
+        self._mask_done = self._mask_done or event.trigger == "mask"
+        if len(self._floor.candidates) > 1:
+            return NOTHING  # a race: nothing was heard yet, the first chunk decides
+        self._text = Transcript()
+        self._cleared = -1
+        self.final = False
+        self.finished = None
+        restart = Restart(attempt=event.attempt, trigger=event.trigger)
+        voice = self._floor.voice
+        return (restart,) if voice is None else (restart, _begin(voice))
+
+    def _on_cleared(self, event: Cleared) -> Ops:
+        if not self._is_voice(event):
+            return NOTHING
+        self._cleared = max(self._cleared, event.seq)
+        self.final = self.final or event.final
+        return self._progress()
+
+    def _on_recall(self, event: Recall) -> Ops:
+        if not self._is_voice(event) or self.stopped is not None or self._denied:
+            return NOTHING
+        if event.action == "redact":
+            return tuple(self._text.redact(event))
+        self.stopped = event
+        self._owed = event
+        self.over = True
+        return self._progress()
+
+    def _on_closed(self, event: Closed) -> Ops:
+        self.closed = event
+        self.over = True
+        return (Close(outcome=event.outcome, reason=event.reason),)
+
+    @property
+    def _denied(self) -> bool:
+        return self.verdict is not None and self.verdict.decision == "deny"
+
+    def _cutover_holds(self, event: Cutover) -> bool:
+        if event.trigger == "mask":
+            wanted = self.verdict is not None and self.verdict.decision == "mask" and not self._mask_done
+            return wanted and self._floor.effective(event, self._text.last_seq)
+        return self.finished is None and self._floor.effective(event, self._text.last_seq)
+
+    def _is_voice(self, event: Voiced) -> bool:
+        voice = self._floor.voice
+        return voice is not None and voice.attempt == event.attempt and voice.run == event.run
+
+    def _begin_survivor(self) -> Ops:
+        voice = self._floor.voice
+        return NOTHING if voice is None else (_begin(voice),)
+
+    def _withdraw(self, recall: Recall) -> Ops:
+        end = self._text.visible_length
+        self.withdrawn = recall.replacement
+        self._owed = None
+        return (
+            Withdraw(
+                end=end,
+                text=recall.replacement,
+                rule=recall.rule,
+                category=recall.category,
+                policy_version=recall.policy_version,
+                recall_id=recall.recall_id,
+            ),
+        )
+
+    def _progress(self) -> Ops:
+        """Show what may be shown now, and end the answer when all of it was."""
+        if not self.gate_open:
+            return NOTHING
+        if self._owed is not None:
+            return self._withdraw(self._owed)
+        if self.over:
+            return NOTHING
+        voice, delivery = self._floor.voice, self.delivery
+        if voice is None or delivery is None:
+            return NOTHING
+        text = self._text
+        cleared = len(text.chunks) - 1 if self.final else self._cleared
+        upto = releasable(text, delivery, voice.output_check, cleared, self._log_time_us)
+        ops: list[Op] = text.release(upto) if upto > text.released else []
+        if self.finished is not None and self._complete(self.finished, voice):
+            self.over = True
+            ops.append(_finish(self.finished))
+        return tuple(ops)
+
+    def _complete(self, finished: Finished, voice: Started) -> bool:
+        checked = self.final or voice.output_check == "off"
+        return checked and self._text.last_seq >= finished.last_seq and self._text.released == len(self._text.chunks)
+
+    _RULES: ClassVar[dict[type, Callable[["Screen", Any], Ops]]] = {
+        Verdict: _on_verdict,
+        Started: _on_started,
+        Chunk: _on_chunk,
+        Finished: _on_finished,
+        Failed: _on_failed,
+        Cutover: _on_cutover,
+        Cleared: _on_cleared,
+        Recall: _on_recall,
+        Closed: _on_closed,
+    }
+
+
+def _begin(started: Started) -> Begin:
+    return Begin(attempt=started.attempt, run=started.run, model=started.model)
+
+
+def _finish(finished: Finished) -> Finish:
+    return Finish(
+        attempt=finished.attempt, run=finished.run, finish_reason=finished.finish_reason, usage=finished.usage
+    )
