@@ -1,0 +1,77 @@
+"""The policy in force, replaced without a gap when its files change."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from services.policy.errors import BrokenPolicy
+from services.policy.files import fingerprint, read_files, version_of
+from services.policy.load import build
+from services.policy.policy import Policy
+
+WATCH_INTERVAL_S: Final = 1.0
+
+_log = logging.getLogger("railbus.policy")
+
+
+class Keeper:
+    """Holds the current policy. Whoever took it keeps it: a request is judged by one version from begin to end.
+
+    Args:
+        root: The policy's folder.
+        on_change: Called with each new policy, in the event loop.
+
+    Raises:
+        BrokenPolicy: At the start there is no old policy to keep.
+    """
+
+    def __init__(self, root: Path, on_change: Callable[[Policy], None] | None = None) -> None:
+        self._root = root
+        self._on_change = on_change
+        self._seen = fingerprint(root)
+        self._settled = True
+        files = read_files(root)
+        self.current: Policy = build(files)
+        self.refused: BrokenPolicy | None = None
+
+    async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
+        """Look for changes until cancelled. Building happens in a thread; the swap is one assignment."""
+        while True:
+            await asyncio.sleep(interval_s)
+            policy = await asyncio.to_thread(self.look)
+            if policy is not None:
+                self.current = policy
+                _log.info("policy %s is now %s", policy.document.name, policy.version)
+                if self._on_change is not None:
+                    self._on_change(policy)
+
+    def look(self) -> Policy | None:
+        """One look at the files: a new policy, or None.
+
+        Files must be still for two looks, so that no half-made edit is read.
+        """
+        seen = fingerprint(self._root)
+        if seen != self._seen:
+            self._seen, self._settled = seen, False
+            return None
+        if self._settled:
+            return None
+        self._settled = True
+        return self._read()
+
+    def _read(self) -> Policy | None:
+        try:
+            files = read_files(self._root)
+            if version_of(files) == self.current.version:
+                self.refused = None
+                return None
+            policy = build(files)
+        except BrokenPolicy as broken:
+            self.refused = broken
+            for fault in broken.faults:
+                _log.error("policy refused, %s stays: %s", self.current.version, fault)
+            return None
+        self.refused = None
+        return policy

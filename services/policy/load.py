@@ -1,0 +1,150 @@
+"""From a folder of files to a policy, or to a list of all that is wrong with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from services.policy.document import PatternFile, PatternSpec, PolicyDocument
+from services.policy.errors import BrokenPolicy, Fault
+from services.policy.files import Files, read_files, version_of
+from services.policy.matching import Machine, Rule
+from services.policy.matching.regex import BadPattern, Node, longest, parse, words
+from services.policy.policy import ENTRY_POINTS, Policy
+from services.policy.rego import Rego
+from services.policy.toml import line_of, read_toml
+
+
+def load(root: Path) -> Policy:
+    """The policy in this folder.
+
+    Raises:
+        BrokenPolicy: With every fault that was found, each with file and line.
+    """
+    return build(read_files(root))
+
+
+def build(files: Files) -> Policy:
+    """The policy that these files are.
+
+    Raises:
+        BrokenPolicy: With every fault that was found.
+    """
+    faults: list[Fault] = []
+    document = _document(files, faults)
+    rules = _rules(files, faults)
+    rego = _rego(files, faults)
+    if faults or document is None or rego is None:
+        raise BrokenPolicy(sorted(faults))
+    return Policy(
+        version=version_of(files),
+        document=document,
+        rules=rules,
+        machine=Machine(rules),
+        rego=rego,
+        files=files,
+        _rulings={},
+    )
+
+
+def _document(files: Files, faults: list[Fault]) -> PolicyDocument | None:
+    if "policy.toml" not in files:
+        faults.append(Fault("policy.toml", 0, "is missing; it names the policy, its rails and its texts"))
+        return None
+    try:
+        document = read_toml("policy.toml", files["policy.toml"], PolicyDocument)
+    except BrokenPolicy as broken:
+        faults.extend(broken.faults)
+        return None
+    text = files["policy.toml"].decode()
+    for table, keys in (("refusals", ("default",)), ("replacements", ("default", "stop"))):
+        missing = [key for key in keys if key not in getattr(document, table)]
+        faults.extend(Fault("policy.toml", line_of(text, f"$.{table}"), f"{table} wants {key!r}") for key in missing)
+    names = [rail.name for rail in document.rails.rail]
+    faults.extend(
+        Fault("policy.toml", line_of(text, f"$.rails.rail[{index}]"), f"rail {name!r} stands twice")
+        for index, name in enumerate(names)
+        if name in names[:index]
+    )
+    return document
+
+
+def _rules(files: Files, faults: list[Fault]) -> tuple[Rule, ...]:
+    rules: dict[str, Rule] = {}
+    for name in _named(files, "patterns/", ".toml"):
+        try:
+            specs = read_toml(name, files[name], PatternFile).pattern
+        except BrokenPolicy as broken:
+            faults.extend(broken.faults)
+            continue
+        text = files[name].decode()
+        for index, spec in enumerate(specs):
+            where = f"$.pattern[{index}]"
+            try:
+                rule = rule_of(spec)
+            except BadPattern as error:
+                field = "words" if spec.words else "regex"
+                faults.append(Fault(name, line_of(text, f"{where}.{field}"), f"{spec.name}: {error}"))
+                continue
+            if spec.name in rules:
+                faults.append(Fault(name, line_of(text, where), f"{spec.name}: the name is taken by another pattern"))
+            rules[spec.name] = rule
+    return tuple(rules[name] for name in sorted(rules))
+
+
+def rule_of(spec: PatternSpec) -> Rule:
+    """A pattern's rule.
+
+    Raises:
+        BadPattern: Outside the pattern language, unbounded, or longer than it says.
+    """
+    node = _node(spec)
+    bound = longest(node)
+    if bound > spec.max_chars:
+        raise BadPattern(f"a match can be {bound} characters long, above its max_chars = {spec.max_chars}")
+    rule = Rule(name=spec.name, category=spec.category, node=node, guard=spec.guard, validator=spec.validator)
+    Machine([rule])  # its places are counted here, so that the fault has this pattern's line
+    return rule
+
+
+def _node(spec: PatternSpec) -> Node:
+    if (spec.regex is None) == (not spec.words):
+        raise BadPattern("it wants either a regex or words")
+    if spec.regex is not None:
+        return parse(spec.regex, ignore_case=spec.ignore_case)
+    return words(spec.words, ignore_case=spec.ignore_case)
+
+
+def _rego(files: Files, faults: list[Fault]) -> Rego | None:
+    modules: dict[str, str] = {}
+    for name in _named(files, "rego/", ".rego"):
+        try:
+            modules[name] = files[name].decode()
+        except UnicodeDecodeError as error:
+            line = files[name][: error.start].count(b"\n") + 1
+            faults.append(Fault(name, line, "is not UTF-8 text"))
+    data = _data(files, faults)
+    try:
+        return Rego(modules, data, ENTRY_POINTS)
+    except BrokenPolicy as broken:
+        faults.extend(broken.faults)
+        return None
+
+
+def _data(files: Files, faults: list[Fault]) -> Any:
+    name = "rego/data.json"
+    try:
+        data = json.loads(files.get(name, b"{}"))
+    except json.JSONDecodeError as error:
+        faults.append(Fault(name, error.lineno, error.msg))
+        return {}
+    except UnicodeDecodeError:
+        faults.append(Fault(name, 0, "is not UTF-8 text"))
+        return {}
+    if not isinstance(data, dict) or "railbus" in data:
+        faults.append(Fault(name, 1, "must be an object without a 'railbus' of its own: that is where the modules are"))
+        return {}
+    return data
+
+
+def _named(files: Files, prefix: str, suffix: str) -> list[str]:
+    return [name for name in sorted(files) if name.startswith(prefix) and name.endswith(suffix)]

@@ -1,0 +1,168 @@
+"""The patterns of a policy as one automaton, determinised while it runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.policy.document import Guard, Validator
+from services.policy.matching import charset
+from services.policy.matching.positions import Positions
+from services.policy.matching.regex import Node, longest
+
+MAX_CELLS: Final = 400_000
+"""Table cells kept; about 40 MB. Beyond it the table is begun anew, which costs time and changes nothing else."""
+
+# What a neighbour is, for the guards. END stands after the text only.
+OTHER, LETTER, DIGIT, JOINER, END = range(5)
+
+_FORBIDDEN_BEFORE: Final[dict[Guard, frozenset[int]]] = {
+    "none": frozenset(),
+    "digit": frozenset({DIGIT}),
+    "word": frozenset({LETTER, DIGIT}),
+    "token": frozenset({LETTER, DIGIT, JOINER}),
+}
+_FORBIDDEN_AFTER: Final[dict[Guard, frozenset[int]]] = {
+    **_FORBIDDEN_BEFORE,
+    "token": frozenset({LETTER, DIGIT}),  # a full stop after a token ends the sentence
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One pattern, ready to match.
+
+    Attributes:
+        name: The rule's name.
+        category: What Rego decides by.
+        node: Its tree.
+        guard: Which neighbours forbid a match.
+        validator: A further check.
+    """
+
+    name: str
+    category: str
+    node: Node
+    guard: Guard = "none"
+    validator: Validator | None = None
+
+    @property
+    def max_chars(self) -> int:
+        """Longest match."""
+        return longest(self.node)
+
+
+class Kinds(dict[str, int]):
+    """Character -> what it is as a neighbour; bounded by Unicode's size and emptied at 65,536 entries."""
+
+    def __missing__(self, char: str) -> int:
+        if len(self) >= 65_536:
+            self.clear()
+        if char.isdecimal():
+            kind = DIGIT
+        elif char.isalnum() or char == "_":
+            kind = LETTER
+        else:
+            kind = JOINER if char in ".%+-" else OTHER
+        self[char] = kind
+        return kind
+
+
+class State(dict[str, "State | None"]):
+    """Where a begun match may be: character -> next state, None when nothing can match any more.
+
+    Attributes:
+        final: Neighbour kind -> rules that match if such a character comes next; None when no rule is complete here.
+        alive: Rules that may still match from here on, by more characters.
+    """
+
+    __slots__ = ("_machine", "_targets", "alive", "final")
+
+    def __init__(self, machine: "Machine", targets: frozenset[int], complete: frozenset[int]) -> None:
+        super().__init__()
+        self._machine = machine
+        self._targets = targets
+        self.alive = frozenset(machine.owner[place] for place in targets)
+        self.final = machine.final(complete)
+
+    def __missing__(self, char: str) -> "State | None":
+        state = self[char] = self._machine.step(self._targets, char)
+        return state
+
+
+class Machine:
+    """Many rules, one table that grows as text is seen. Shared by every scanner of a policy in one thread."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        """Number the rules' positions.
+
+        Raises:
+            BadPattern: A rule cannot be matched.
+        """
+        self.rules = tuple(rules)
+        self.max_chars = max((rule.max_chars for rule in rules), default=0)
+        self.kinds = Kinds()
+        positions = Positions()
+        ends: set[int] = set()
+        begins: list[set[int]] = []
+        self.owner: list[int] = []
+        for index, rule in enumerate(rules):
+            first, last = positions.add(rule.node)
+            begins.append(first)
+            ends |= last
+            self.owner.extend([index] * (len(positions.chars) - len(self.owner)))
+        self._follow = [frozenset(places) for places in positions.follow]
+        self._ends = ends
+        self._sets, self._set_of = _interned(positions.chars)
+        self._begins = [self._begin_places(begins, kind) for kind in range(END)]
+        self._reset()
+
+    def step(self, targets: frozenset[int], char: str) -> State | None:
+        """The state after reading a character where one of these places comes next; None when none reads it."""
+        self._cells += 1
+        if self._cells > MAX_CELLS:
+            self._reset()
+        members = self._members_of(char)
+        read = frozenset(place for place in targets if self._set_of[place] in members)
+        if not read:
+            return None
+        state = self._states.get(read)
+        if state is None:
+            following = frozenset[int]().union(*(self._follow[place] for place in read))
+            complete = frozenset(self.owner[place] for place in read & self._ends)
+            state = self._states[read] = State(self, following, complete)
+        return state
+
+    def final(self, complete: frozenset[int]) -> tuple[tuple[int, ...], ...] | None:
+        """For each kind of next neighbour, which of the complete rules its guard lets match."""
+        if not complete:
+            return None
+        return tuple(
+            tuple(rule for rule in sorted(complete) if kind not in _FORBIDDEN_AFTER[self.rules[rule].guard])
+            for kind in range(END + 1)
+        )
+
+    def _reset(self) -> None:
+        self._cells = 0
+        self._states: dict[frozenset[int], State] = {}
+        self._members: dict[str, frozenset[int]] = {}
+        self.starts = tuple(State(self, places, frozenset()) for places in self._begins)
+
+    def _begin_places(self, begins: Sequence[set[int]], kind: int) -> frozenset[int]:
+        allowed = (
+            places for rule, places in zip(self.rules, begins, strict=True) if kind not in _FORBIDDEN_BEFORE[rule.guard]
+        )
+        return frozenset[int]().union(*allowed)
+
+    def _members_of(self, char: str) -> frozenset[int]:
+        members = self._members.get(char)
+        if members is None:
+            members = frozenset(index for index, chars in enumerate(self._sets) if charset.contains(chars, char))
+            self._members[char] = members
+        return members
+
+
+def _interned(sets: Sequence[charset.CharSet]) -> tuple[list[charset.CharSet], list[int]]:
+    """Distinct sets, and for each position which one it reads."""
+    numbers: dict[charset.CharSet, int] = {}
+    each = [numbers.setdefault(chars, len(numbers)) for chars in sets]
+    return list(numbers), each

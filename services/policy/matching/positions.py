@@ -1,0 +1,84 @@
+"""From trees to positions (Glushkov's construction): each place of a pattern where a character is read."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.policy.matching.charset import CharSet
+from services.policy.matching.regex import BadPattern, Chars, Choice, Node, Repeat, Sequence
+
+MAX_POSITIONS: Final = 4_096
+"""For one pattern with repeats. Nested ones multiply: this is where that ends."""
+
+
+Part = tuple[bool, set[int], set[int]]
+"""Whether it matches the empty text, where it may begin, where it may end."""
+
+
+@dataclass(slots=True)
+class Positions:
+    """Every pattern's positions in one numbering.
+
+    Attributes:
+        chars: Position -> which characters it reads.
+        follow: Position -> positions that may come next.
+    """
+
+    chars: list[CharSet] = field(default_factory=list)
+    follow: list[set[int]] = field(default_factory=list)
+    _begun: int = 0
+
+    def add(self, node: Node) -> tuple[set[int], set[int]]:
+        """Number a pattern's places; returns where it may begin and where it may end.
+
+        Raises:
+            BadPattern: It matches the empty text, or its repeats have more than 4,096 places.
+        """
+        self._begun = len(self.chars)
+        nullable, first, last = self._part(node)
+        if nullable:
+            raise BadPattern("it matches the empty text; at least one character must be required")
+        return first, last
+
+    def _part(self, node: Node) -> Part:
+        match node:
+            case Chars(chars):
+                self.chars.append(chars)
+                self.follow.append(set())
+                place = {len(self.chars) - 1}
+                return False, place, place
+            case Sequence(parts):
+                return self._sequence(parts)
+            case Choice(options):
+                done = [self._part(option) for option in options]
+                nullables, firsts, lasts = zip(*done, strict=True)
+                return any(nullables), set().union(*firsts), set().union(*lasts)
+            case Repeat(part, least, most):
+                return self._repeat(part, least, most)
+
+    def _sequence(self, parts: tuple[Node, ...]) -> Part:
+        nullable, first, last = True, set[int](), set[int]()
+        for part in parts:
+            nullable, first, last = self._join((nullable, first, last), self._part(part))
+        return nullable, first, last
+
+    def _repeat(self, part: Node, least: int, most: int) -> Part:
+        """``x{2,4}`` is ``xx(x(x)?)?``: nested, so that each copy leads to one next copy only."""
+        tail: Part = (True, set(), set())
+        for _ in range(most - least):
+            _nullable, first, last = self._join(self._copy(part), tail)
+            tail = (True, first, last)
+        for _ in range(least):
+            tail = self._join(self._copy(part), tail)
+        return tail
+
+    def _copy(self, part: Node) -> Part:
+        if len(self.chars) - self._begun > MAX_POSITIONS:
+            raise BadPattern(f"its repeats multiply to more than {MAX_POSITIONS} places; lower their bounds")
+        return self._part(part)
+
+    def _join(self, left: Part, right: Part) -> Part:
+        for place in left[2]:
+            self.follow[place] |= right[1]
+        first = left[1] | right[1] if left[0] else left[1]
+        last = left[2] | right[2] if right[0] else right[2]
+        return left[0] and right[0], first, last
