@@ -1,0 +1,1 @@
+"""Numbers behind the ledger, the planner and the simulated engine: standard library only, no I/O."""

@@ -1,0 +1,47 @@
+"""Ranges: nonsense in is one clear error out."""
+
+import math
+
+
+def positive(name: str, value: float) -> float:
+    """The value, when it is a finite number above 0.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a number above 0, not {value!r}")
+    return value
+
+
+def not_negative(name: str, value: float) -> float:
+    """The value, when it is a finite number of at least 0.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
+    return value
+
+
+def fraction(name: str, value: float) -> float:
+    """The value, when it is within 0 and 1, both included.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be between 0 and 1, not {value!r}")
+    return value
+
+
+def whole(name: str, value: float, *, least: int = 0) -> int:
+    """The value, when it is a whole number of at least ``least``.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return value

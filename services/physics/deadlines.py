@@ -1,0 +1,67 @@
+"""What a deadline for the first token means: how long a prompt, how busy a server. Times in milliseconds."""
+
+from decimal import Decimal, localcontext
+
+from services.physics.checks import fraction, not_negative, positive
+from services.physics.gpus import Gpu
+from services.physics.models import Model
+from services.physics.roofline import PRACTICAL, Efficiency, Precision, prefill_ms
+
+_MOST_SERVICES = 200
+"""Longest wait that is looked at, in service times; the exact sum needs digits in proportion."""
+
+
+def longest_prompt(
+    model: Model, gpu: Gpu, precision: Precision, budget_ms: float, *, efficiency: Efficiency = PRACTICAL
+) -> int:
+    """The most uncached prompt tokens whose prefill on an idle accelerator takes no more than ``budget_ms``."""
+    not_negative("budget_ms", budget_ms)
+    low, high = 0, 1
+    while prefill_ms(model, gpu, precision, high, efficiency=efficiency) <= budget_ms:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = prefill_ms(model, gpu, precision, middle, efficiency=efficiency) <= budget_ms
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: float) -> float:
+    """P(wait <= t) in an M/D/1 queue: random arrivals, one server, every service equally long.
+
+    (1 - rho) x sum over k = 0 .. floor(t/D) of (rho (k - t/D))^k / k! x exp(-rho (k - t/D)), Erlang 1909, Crommelin
+    1932. Its terms alternate and cancel, so they are added with as many digits as they may lose.
+    """
+    positive("service_ms", service_ms)
+    if wait_ms < 0:
+        return 0.0
+    if not 0 <= utilisation < 1:
+        raise ValueError(f"utilisation must be at least 0 and below 1, not {utilisation!r}")
+    services = wait_ms / service_ms
+    if services > _MOST_SERVICES:
+        return 1.0
+    with localcontext() as digits:
+        digits.prec = 40 + 2 * int(services)
+        rho, t, total, factorial = Decimal(utilisation), Decimal(services), Decimal(0), Decimal(1)
+        for k in range(int(services) + 1):
+            factorial *= max(1, k)
+            x = rho * (k - t)
+            total += (x**k if k else Decimal(1)) / factorial * (-x).exp()
+        return min(1.0, float((1 - rho) * total))
+
+
+def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
+    """The load at which this ``share`` of requests still get their first token by the deadline; 0 when none does.
+
+    The first token comes after the wait and one service (the prefill), so the wait may take the rest.
+    """
+    fraction("share", share)
+    positive("service_ms", service_ms)
+    if deadline_ms < service_ms:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        in_time = chance_of_waiting_at_most(deadline_ms - service_ms, service_ms, middle) >= share
+        low, high = (middle, high) if in_time else (low, middle)
+    return low

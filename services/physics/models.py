@@ -1,0 +1,117 @@
+"""What language models are made of: the shapes that decide their bytes and their arithmetic."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A decoder-only transformer with gated feed-forward layers. Norms and vision towers are left out (below 0.1 %).
+
+    Attributes:
+        name: As the catalogue knows it.
+        layers: Decoder layers.
+        global_layers: Of these, the ones that attend to the whole context.
+        window: How many tokens the other layers attend to; None when every layer is global.
+        hidden: Width of the residual stream.
+        intermediate: Width of the feed-forward layers.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        head_dim: Width of one head.
+        vocab: Rows of the embedding.
+        tied: The output head is the embedding.
+        source: Where the numbers come from.
+    """
+
+    name: str
+    layers: int
+    global_layers: int
+    window: int | None
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    source: str
+
+    def __post_init__(self) -> None:
+        for field in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{self.name}: {field} must be at least 1, not {getattr(self, field)}")
+        if not 0 <= self.global_layers <= self.layers:
+            raise ValueError(f"{self.name}: global_layers must be within 0 and {self.layers}, not {self.global_layers}")
+        if self.window is None and self.global_layers != self.layers:
+            raise ValueError(f"{self.name}: {self.layers - self.global_layers} local layers need a window")
+
+    @property
+    def local_layers(self) -> int:
+        """Layers that attend to a window only."""
+        return self.layers - self.global_layers
+
+    @property
+    def linear_parameters(self) -> int:
+        """Parameters that every token is multiplied with, head and embedding aside: Q, K, V, O, gate, up and down."""
+        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the output head, which is as large as the embedding."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters; a tied embedding counts once."""
+        return self.linear_parameters + self.head_parameters * (1 if self.tied else 2)
+
+
+_GEMMA3: Final = "config.json of google/gemma-3-{}-it with the defaults of Gemma3TextConfig"
+
+_ALL: Final = (
+    Model(
+        name="gemma-3-4b", layers=34, global_layers=5, window=1024, hidden=2560, intermediate=10240, heads=8,
+        kv_heads=4, head_dim=256, vocab=262_208, tied=True, source=_GEMMA3.format("4b"),
+    ),
+    Model(
+        name="gemma-3-12b", layers=48, global_layers=8, window=1024, hidden=3840, intermediate=15360, heads=16,
+        kv_heads=8, head_dim=256, vocab=262_208, tied=True, source=_GEMMA3.format("12b"),
+    ),
+    Model(
+        name="gemma-3-27b", layers=62, global_layers=10, window=1024, hidden=5376, intermediate=21504, heads=32,
+        kv_heads=16, head_dim=128, vocab=262_208, tied=True, source=_GEMMA3.format("27b"),
+    ),
+    Model(
+        name="gemma-2-2b", layers=26, global_layers=13, window=4096, hidden=2304, intermediate=9216, heads=8,
+        kv_heads=4, head_dim=256, vocab=256_000, tied=True, source="config.json of google/gemma-2-2b",
+    ),
+    Model(
+        name="gemma-2-9b", layers=42, global_layers=21, window=4096, hidden=3584, intermediate=14336, heads=16,
+        kv_heads=8, head_dim=256, vocab=256_000, tied=True, source="config.json of google/gemma-2-9b",
+    ),
+    Model(
+        name="llama-3-8b", layers=32, global_layers=32, window=None, hidden=4096, intermediate=14336, heads=32,
+        kv_heads=8, head_dim=128, vocab=128_256, tied=False, source="config.json of meta-llama/Meta-Llama-3-8B",
+    ),
+    Model(
+        name="llama-3-70b", layers=80, global_layers=80, window=None, hidden=8192, intermediate=28672, heads=64,
+        kv_heads=8, head_dim=128, vocab=128_256, tied=False, source="config.json of meta-llama/Meta-Llama-3-70B",
+    ),
+)  # fmt: skip
+
+MODELS: Final[Mapping[str, Model]] = MappingProxyType({model.name: model for model in _ALL})
+
+
+def model(name: str) -> Model:
+    """The model of that name.
+
+    Raises:
+        ValueError: The catalogue has no such model; the message names those it has.
+    """
+    found = MODELS.get(name.lower())
+    if found is None:
+        raise ValueError(f"model {name!r} is not in the catalogue; it has {', '.join(MODELS)}")
+    return found

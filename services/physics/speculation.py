@@ -1,0 +1,128 @@
+"""What speculative decoding buys: a cheap draft proposes gamma tokens, the target verifies them in one step.
+
+Formulas from Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023), extended
+by an overhead per cycle. alpha is the chance that one drafted token is accepted, gamma how many are drafted, c the
+time of a draft step over the time of a target step. None of these has a unit.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from services.physics.checks import fraction, not_negative, positive, whole
+
+OVERHEAD: Final = 0.05
+"""Sampling, bookkeeping and launches of one cycle, over the time of a target step (measured elsewhere, about)."""
+MOST_DRAFTED: Final = 16
+"""Largest gamma that is looked at; published engines stay below."""
+
+
+def tokens_per_step(alpha: float, gamma: int) -> float:
+    """tau, the expected tokens of one verify step, bonus token included: (1 - alpha^(gamma+1)) / (1 - alpha).
+
+    Equation 1 of Leviathan et al.; acceptances are taken as independent. Of these tokens tau - 1 were drafted.
+    """
+    fraction("alpha", alpha)
+    whole("gamma", gamma)
+    if alpha == 1:
+        return gamma + 1.0
+    return (1 - alpha ** (gamma + 1)) / (1 - alpha)
+
+
+def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
+    """Tau when the acceptance decays: 1 + p1 + p1 p2 + ..., with p_i the chance of draft i given those before it."""
+    total, alive = 1.0, 1.0
+    for position, chance in enumerate(acceptance, start=1):
+        alive *= fraction(f"acceptance of position {position}", chance)
+        total += alive
+    return total
+
+
+def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points: int = 2_000) -> float:
+    """Tau over requests whose alpha differs: Beta-distributed with this mean and standard deviation.
+
+    Requests of equal length spend 1/tau of the time, so the mean is harmonic: 1 / E[1 / tau(alpha)]. Integrated by the
+    midpoint rule over ``points`` points.
+    """
+    fraction("mean", mean)
+    not_negative("deviation", deviation)
+    variance = deviation * deviation
+    if variance == 0:
+        return tokens_per_step(mean, gamma)
+    if variance >= mean * (1 - mean):
+        most = math.sqrt(mean * (1 - mean))
+        raise ValueError(f"deviation must be below {most:.3g} when the mean is {mean}, not {deviation!r}")
+    strength = mean * (1 - mean) / variance - 1
+    a, b = mean * strength, (1 - mean) * strength
+    # alpha = sin^2(angle) tames the density at 0 and 1, where a Beta density may be infinite.
+    angles = [(step + 0.5) / points * math.pi / 2 for step in range(points)]
+    logs = [(2 * a - 1) * math.log(math.sin(angle)) + (2 * b - 1) * math.log(math.cos(angle)) for angle in angles]
+    peak = max(logs)
+    weights = [math.exp(each - peak) for each in logs]
+    slowness = (
+        weight / tokens_per_step(min(1.0, math.sin(angle) ** 2), gamma)
+        for angle, weight in zip(angles, weights, strict=True)
+    )
+    return sum(weights) / sum(slowness)
+
+
+def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OVERHEAD) -> float:
+    """S, tokens per second with speculation over without: tau / (1 + gamma c + o); 1 when nothing is drafted.
+
+    Theorem 3.8 of Leviathan et al. with the overhead o of a cycle added to its time. It holds while a verify step costs
+    no more than a plain one; see ``verify_cost`` in :func:`speedup_in_batch` for when it does not.
+    """
+    return speedup_in_batch(alpha, gamma, draft_cost, verify_cost=1.0, overhead=overhead)
+
+
+def speedup_in_batch(
+    alpha: float, gamma: int, draft_cost: float, *, verify_cost: float, overhead: float = OVERHEAD
+) -> float:
+    """S when a verify step takes ``verify_cost`` times a plain step: tau / (verify + gamma c + o)."""
+    not_negative("draft_cost", draft_cost)
+    not_negative("overhead", overhead)
+    positive("verify_cost", verify_cost)
+    if whole("gamma", gamma) == 0:
+        return 1.0
+    return tokens_per_step(alpha, gamma) / (verify_cost + gamma * draft_cost + overhead)
+
+
+def best_gamma(
+    alpha: float, draft_cost: float, *, overhead: float = OVERHEAD, most: int = MOST_DRAFTED
+) -> tuple[int, float]:
+    """The gamma with the largest speed-up, and that speed-up; gamma 0 (off, 1.0) when drafting never pays."""
+    whole("most", most)
+    return max(
+        ((gamma, speedup(alpha, gamma, draft_cost, overhead=overhead)) for gamma in range(most + 1)),
+        key=lambda choice: choice[1],
+    )
+
+
+def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) -> bool:
+    """Whether T_draft x gamma < T_target x (tau - 1): exactly "speed-up above 1" without overhead; a floor, no target.
+
+    At alpha 0.6 and c 0.16 it admits gamma 9, where 2 is best.
+    """
+    not_negative("draft_ms", draft_ms)
+    positive("target_ms", target_ms)
+    return draft_ms * gamma < target_ms * (tokens_per_step(alpha, gamma) - 1)
+
+
+def largest_gamma_in_budget(alpha: float, draft_cost: float, *, most: int = 64) -> int:
+    """The largest gamma that the budget admits; 0 when none."""
+    return max((gamma for gamma in range(1, most + 1) if budget_holds(draft_cost, 1.0, gamma, alpha)), default=0)
+
+
+def acceptance_from_tokens(tau: float, gamma: int) -> float:
+    """The alpha at which tau tokens a step are expected, found by bisection; the reverse of :func:`tokens_per_step`.
+
+    Raises:
+        ValueError: No alpha gives that many: tau must be within 1 and gamma + 1.
+    """
+    if whole("gamma", gamma, least=1) and not 1 <= tau <= gamma + 1:
+        raise ValueError(f"tokens per step must be within 1 and {gamma + 1} for gamma {gamma}, not {tau!r}")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tokens_per_step(middle, gamma) < tau else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,111 @@
+"""The library gives the numbers that the design was made with, to 2 % or to the last digit they were written with."""
+
+import pytest
+
+from services.physics.deadlines import chance_of_waiting_at_most, highest_utilisation, longest_prompt
+from services.physics.gpus import gpu
+from services.physics.models import model
+from services.physics.roofline import (
+    PRACTICAL,
+    compute_bound_tokens,
+    decode_ms,
+    kv_bytes_per_token,
+    prefill_ms,
+    weight_bytes,
+)
+from services.physics.speculation import best_gamma, largest_gamma_in_budget, tokens_per_step, tokens_per_step_spread
+
+BIG, SMALL = model("gemma-3-27b"), model("gemma-3-4b")
+H100, H200 = gpu("h100"), gpu("h200")
+KIB = 1024
+
+
+def close(expected: float, *, digit: float = 0.0) -> object:
+    """2 %, or half a unit of the last digit the table shows, whichever is more."""
+    return pytest.approx(expected, rel=0.02, abs=digit / 2)
+
+
+@pytest.mark.parametrize(("which", "linear", "head"), [(BIG, 25.60, 1.41), (SMALL, 3.21, 0.67)])
+def test_parameters(which, linear, head):
+    assert which.linear_parameters / 1e9 == close(linear)
+    assert which.head_parameters / 1e9 == close(head)
+
+
+@pytest.mark.parametrize(
+    ("which", "precision", "gigabytes"),
+    [(BIG, "bf16", 54.0), (BIG, "fp8", 28.4), (SMALL, "bf16", 7.76), (SMALL, "fp8", 4.55)],
+)
+def test_weights(which, precision, gigabytes):
+    assert weight_bytes(which, precision) / 1e9 == close(gigabytes)
+
+
+@pytest.mark.parametrize(("which", "within", "beyond"), [(BIG, 496, 80), (SMALL, 136, 20)])
+def test_kv_per_token(which, within, beyond):
+    assert kv_bytes_per_token(which) == within * KIB
+    assert kv_bytes_per_token(which, beyond_window=True) == beyond * KIB
+
+
+@pytest.mark.parametrize(
+    ("which", "on", "precision", "milliseconds"),
+    [
+        (BIG, H100, "bf16", 16.2), (BIG, H100, "fp8", 8.6), (SMALL, H100, "bf16", 2.3), (SMALL, H100, "fp8", 1.4),
+        (BIG, H200, "bf16", 11.3), (BIG, H200, "fp8", 6.0), (SMALL, H200, "bf16", 1.6), (SMALL, H200, "fp8", 0.96),
+    ],
+)  # fmt: skip
+def test_decode_floors(which, on, precision, milliseconds):
+    assert decode_ms(which, on, precision, context=512) == close(milliseconds)
+
+
+@pytest.mark.parametrize(
+    ("which", "tokens", "milliseconds", "digit"),
+    [(BIG, 512, 13, 1), (BIG, 3000, 79, 1), (SMALL, 512, 1.7, 0.1), (SMALL, 3000, 10, 1)],
+)
+def test_prefill_floors(which, tokens, milliseconds, digit):
+    assert prefill_ms(which, H100, "fp8", tokens) == close(milliseconds, digit=digit)
+    assert prefill_ms(which, H100, "bf16", tokens) == close(2 * milliseconds, digit=2 * digit)
+
+
+def test_practical_prefill():
+    assert prefill_ms(BIG, H100, "fp8", 512, efficiency=PRACTICAL) == close(31)
+    assert prefill_ms(BIG, H100, "fp8", 3000, efficiency=PRACTICAL) == close(184)
+
+
+@pytest.mark.parametrize(
+    ("cost", "alpha", "gamma", "speed"),
+    [
+        (0.16, 0.6, 2, 1.43), (0.16, 0.7, 3, 1.66), (0.16, 0.8, 5, 1.99), (0.16, 0.9, 8, 2.63),
+        (0.20, 0.6, 2, 1.35), (0.20, 0.7, 3, 1.54), (0.20, 0.8, 4, 1.82), (0.20, 0.9, 7, 2.32),
+    ],
+)  # fmt: skip
+def test_best_gamma(cost, alpha, gamma, speed):
+    chosen, bought = best_gamma(alpha, cost)
+    assert chosen == gamma
+    assert bought == close(speed)
+
+
+def test_the_budget_is_a_floor_and_no_target():
+    assert largest_gamma_in_budget(0.6, 0.16) == 9
+    assert best_gamma(0.6, 0.16)[0] == 2
+
+
+def test_draft_cost_by_bytes():
+    cost = decode_ms(SMALL, H100, "fp8") / decode_ms(BIG, H100, "fp8")
+    assert cost == close(0.16)
+
+
+def test_spread_of_acceptance_lowers_tau():
+    assert tokens_per_step(0.7, 4) == close(2.77)
+    assert tokens_per_step_spread(0.7, 0.2, 4) == close(2.64)
+
+
+@pytest.mark.parametrize(("on", "tokens"), [(H100, 220), (H200, 155)])
+def test_verification_becomes_compute_bound(on, tokens):
+    assert compute_bound_tokens(BIG, on, "fp8") == close(tokens)
+
+
+def test_what_a_deadline_means():
+    assert longest_prompt(BIG, H100, "fp8", 180) == close(2_940)
+    assert longest_prompt(BIG, H100, "bf16", 180) == close(1_480)
+    assert chance_of_waiting_at_most(200 - 31, 31, 0.6) > 0.99
+    assert 0.6 <= highest_utilisation(200, 31) < 0.7
+    assert highest_utilisation(200, 125) < 0.05
