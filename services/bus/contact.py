@@ -1,0 +1,116 @@
+"""Whether the broker can be reached, said once when it goes and once when it is back."""
+
+import asyncio
+import random
+import ssl
+from typing import Any, Final
+
+from aiokafka.conn import create_conn
+from aiokafka.errors import (
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
+
+from services.bus.settings import BusSettings
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+from services.runtime.metrics import BROKER_AWAY
+
+_log = logger("bus")
+
+FIRST_WAIT_S: Final = 0.1
+LONGEST_WAIT_S: Final = 2.0
+PROBE_TIMEOUT_MS: Final = 5_000
+
+
+class Contact:
+    """One process's view of one broker address, shared by all its clients."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._away = False
+
+    def lost(self, reason: object) -> None:
+        """An attempt to connect failed."""
+        if self._away:
+            return
+        self._away = True
+        BROKER_AWAY.set(1)
+        _log.warning("broker %s unreachable (%s); waiting", self._address, reason)
+
+    def found(self) -> None:
+        """A connection stands."""
+        if not self._away:
+            return
+        self._away = False
+        BROKER_AWAY.set(0)
+        _log.warning("broker %s is back", self._address)
+
+
+_contacts: dict[str, Contact] = {}
+
+
+def contact_with(settings: BusSettings) -> Contact:
+    """The process's contact with these settings' broker."""
+    return _contacts.setdefault(settings.bootstrap, Contact(settings.bootstrap))
+
+
+def backoff_s(attempt: int) -> float:
+    """Seconds to wait after failed attempt 0, 1, 2 ...: doubling up to ``LONGEST_WAIT_S``, half of it by chance."""
+    wait: float = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempt, 16))
+    return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads reconnects, guards nothing
+
+
+async def wait_for_broker(settings: BusSettings) -> None:
+    """Returns when a bootstrap broker takes a connection; waits as long as that takes and says so once.
+
+    Raises:
+        UserError: The broker refuses the credentials or the certificate; waiting would not help.
+    """
+    contact = contact_with(settings)
+    context = settings.ssl_context()
+    attempt = 0
+    while True:
+        for host, port in settings.addresses():
+            try:
+                await _probe(settings, context, host, port)
+            except (SaslAuthenticationFailed, UnsupportedSaslMechanismError) as error:
+                raise UserError(
+                    f"broker {host}:{port} refuses RAILBUS_KAFKA_SASL_USERNAME, _PASSWORD or _MECHANISM: {error}"
+                ) from None
+            except ssl.SSLCertVerificationError as error:
+                reason = error.verify_message
+                raise UserError(
+                    f"broker {host}:{port}: its certificate is not trusted ({reason}); set RAILBUS_KAFKA_SSL_CAFILE"
+                ) from None
+            except (OSError, KafkaError, TimeoutError) as error:
+                contact.lost(_reason(error))
+            else:
+                contact.found()
+                return
+        await asyncio.sleep(backoff_s(attempt))
+        attempt += 1
+
+
+async def _probe(settings: BusSettings, context: ssl.SSLContext | None, host: str, port: int) -> None:
+    conn: Any = await create_conn(
+        host,
+        port,
+        client_id="railbus-probe",
+        request_timeout_ms=PROBE_TIMEOUT_MS,
+        ssl_context=context,
+        security_protocol=settings.security_protocol,
+        sasl_mechanism=settings.sasl_mechanism if settings.sasl else None,
+        sasl_plain_username=settings.sasl_username,
+        sasl_plain_password=settings.sasl_password,
+    )
+    await conn.close()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return str(error)[:200] or type(error).__name__

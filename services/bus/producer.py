@@ -1,0 +1,265 @@
+"""The producer: nothing it accepted is lost while the process lives.
+
+Every event goes to the partition of its request id, in the order of ``post`` calls. The broker is asked to acknowledge
+from all replicas, idempotently, for as long as it takes; when aiokafka gives a batch up all the same (it does after an
+outage in which a partition lost its leader), a new session is opened and everything unacknowledged is sent again in
+order. Only then can an event be on the log twice, which every fold ignores.
+
+Only chunks after a run's first may linger. All other events, and what waits in front of them, go at once.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
+
+from schemas.stream import Chunk
+from schemas.topics import Topic
+from schemas.wire import AnyEvent, encode, key_of
+from services.bus.budget import Budget
+from services.bus.contact import backoff_s, contact_with, wait_for_broker
+from services.bus.errors import BusError, Closed, NotSent, Refused
+from services.bus.kafka import make_producer, put_away_producer
+from services.bus.outbox import Lane, Letter, Outbox
+from services.bus.partition import partition_for
+from services.bus.records import UNKNOWN_OFFSET, Position
+from services.bus.settings import BusSettings
+from services.runtime.clock import now_ms
+from services.runtime.logging import logger
+from services.runtime.metrics import PRODUCED, REFUSED, RESENT, UNACKED, UNSENT
+
+_log = logger("bus")
+
+BUFFER_BYTES: Final = 33_554_432
+"""Most bytes accepted and not acknowledged (32 MiB); ``post`` waits while they are taken."""
+
+FLUSH_S: Final = 10.0
+"""Longest time ``stop`` waits for acknowledgements."""
+
+_FOR_GOOD: Final = (
+    ClusterAuthorizationFailedError,
+    InvalidTopicError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
+
+
+class Producer:
+    """Writes events to topics.
+
+    Args:
+        settings: Where and how.
+        name: Client id, shown in the broker's logs.
+    """
+
+    def __init__(self, settings: BusSettings, *, name: str) -> None:
+        self._settings = settings
+        self._name = name
+        self._outbox = Outbox()
+        self._budget = Budget(BUFFER_BYTES)
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._client: Any = None
+        self._pump: asyncio.Task[None] | None = None
+        self._session = 0
+        self._failures = 0
+        self._broken: BaseException | None = None
+        self._ended: BaseException | None = Closed("the producer is not started")
+
+    async def start(self) -> None:
+        """Connects; waits for the broker as long as it is away.
+
+        Raises:
+            UserError: The broker refuses the credentials.
+        """
+        self._client = await self._open()
+        self._ended = None
+        self._pump = asyncio.create_task(self._run(), name=f"{self._name}-producer")
+
+    async def stop(self) -> None:
+        """Waits up to ``FLUSH_S`` for acknowledgements, says what is missing, and closes."""
+        if self._pump is None or self._ended is not None:
+            return
+        self._ended = Closed("the producer is stopped")
+        self._wake.set()
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                while self._outbox.count:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            pass  # what is left is named below
+        finally:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+            self._abandon(NotSent("the producer stopped before the broker acknowledged this event"))
+            await put_away_producer(self._client)
+
+    async def send(self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None) -> Position:
+        """Where the event stands, once the broker has acknowledged it.
+
+        Raises:
+            BusError: See ``services.bus.errors``.
+            MalformedEvent: The event is larger than any reader takes.
+        """
+        return await (await self.post(topic, event, traceparent=traceparent))
+
+    async def post(self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None) -> asyncio.Future[Position]:
+        """Accepts an event; the future tells where it stands. Waits while ``BUFFER_BYTES`` are unacknowledged.
+
+        Raises:
+            Closed: The producer is not running.
+            MalformedEvent: The event is larger than any reader takes.
+            TypeError: The event has no place on this topic.
+        """
+        if type(event).__name__ not in topic.kinds:
+            msg = f"{type(event).__name__} has no place on {topic.name}"
+            raise TypeError(msg)
+        value, headers = encode(event, traceparent)
+        ack: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        letter = Letter(key_of(event), value, headers, now_ms(), ack)
+        self._check_running()
+        if not self._budget.try_take(letter.size):
+            await self._budget.take(letter.size)
+            self._check_running()
+        lane = (topic.name, self._partition(topic, letter.key))
+        lingers = isinstance(event, Chunk) and event.seq > 0
+        if self._outbox.put(lane, letter, urgent=not lingers):
+            self._wake.set()
+        elif lingers and self._timer is None:
+            delay_s = self._settings.linger_ms / 1_000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake.set)
+        return ack
+
+    def _check_running(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _partition(self, topic: Topic, key: bytes | None) -> int:
+        count = topic.partitions(self._settings.partitions)
+        return 0 if count == 1 or key is None else partition_for(key.decode(), count)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._broken is not None:
+                    await self._renew(self._broken)
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+                for lane, letters in tuple(self._outbox.drain()):
+                    await self._hand_over(lane, letters)
+                UNACKED.set(self._outbox.count)
+        except Exception as error:
+            _log.critical("producer %s ended: %s", self._name, error)
+            self._ended = error
+            self._abandon(error)
+            raise
+
+    async def _hand_over(self, lane: Lane, letters: list[Letter]) -> None:
+        batch = self._client.create_batch()
+        for letter in letters:
+            batch.append(timestamp=letter.timestamp_ms, key=letter.key, value=letter.value, headers=letter.headers)
+        if batch.record_count() != len(letters):
+            raise AssertionError("a batch of the outbox must fit into aiokafka's")
+        topic, partition = lane
+        try:
+            sent = await self._client.send_batch(batch, topic, partition=partition)
+        except KafkaError as error:
+            self._fail(error)
+        else:
+            sent.add_done_callback(partial(self._settle, self._session, lane, letters))
+
+    def _settle(self, session: int, lane: Lane, letters: list[Letter], sent: asyncio.Future[Any]) -> None:
+        error = None if sent.cancelled() else sent.exception()
+        if session != self._session:
+            return
+        if sent.cancelled() or (error is not None and not isinstance(error, _FOR_GOOD)):
+            self._fail(error or KafkaError("batch cancelled"))
+            return
+        topic, partition = lane
+        if error is None:
+            self._failures = 0
+            base = sent.result().offset
+            for index, letter in enumerate(letters):
+                if not letter.ack.done():
+                    letter.ack.set_result(Position(partition, base + index if base >= 0 else UNKNOWN_OFFSET))
+            PRODUCED.labels(topic).inc(len(letters))
+        else:
+            _log.error("%s[%d]: the broker refuses %d event(s) for good: %s", topic, partition, len(letters), error)
+            _reject(letters, Refused(f"{topic}: {error}"))
+            REFUSED.labels(topic).inc(len(letters))
+            self._fail(error)  # aiokafka has counted the batch's sequence numbers: the session cannot go on
+        self._release(lane, letters)
+
+    def _release(self, lane: Lane, letters: list[Letter]) -> None:
+        if self._outbox.settled(lane):
+            self._wake.set()
+        self._budget.give(sum(letter.size for letter in letters))
+        if not self._outbox.count:
+            self._empty.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._broken = error
+        self._wake.set()
+
+    async def _renew(self, reason: BaseException) -> None:
+        self._session += 1
+        again = self._outbox.recall()
+        RESENT.inc(again)
+        _log.warning("producer %s: new session after %r; sending %d event(s) again", self._name, reason, again)
+        await put_away_producer(self._client)
+        await asyncio.sleep(backoff_s(self._failures))
+        self._failures += 1
+        self._client = await self._open()
+        self._broken = None
+        self._wake.clear()
+
+    async def _open(self) -> Any:
+        attempt = 0
+        while True:
+            await wait_for_broker(self._settings)
+            client = make_producer(self._settings, self._name)
+            try:
+                await client.start()
+            except KafkaError as error:
+                contact_with(self._settings).lost(error)
+                await put_away_producer(client)
+                await asyncio.sleep(backoff_s(attempt))
+                attempt += 1
+            except BaseException:
+                await put_away_producer(client)
+                raise
+            else:
+                return client
+
+    def _abandon(self, error: BaseException) -> None:
+        """Nothing more will be sent: tells every caller that waits, and the log."""
+        self._session += 1
+        for (topic, partition), letters in self._outbox.take_all().items():
+            _log.error("%s[%d]: %d accepted event(s) were not acknowledged: %s", topic, partition, len(letters), error)
+            UNSENT.labels(topic).inc(len(letters))
+            _reject(letters, error if isinstance(error, BusError) else NotSent(str(error)))
+            self._budget.give(sum(letter.size for letter in letters))
+        self._empty.set()
+
+
+def _reject(letters: list[Letter], error: BusError) -> None:
+    for letter in letters:
+        if not letter.ack.done():
+            letter.ack.set_exception(error)
+            letter.ack.exception()  # a caller that does not look must not be told by the event loop: the log says it

@@ -1,0 +1,79 @@
+"""What the bus hands over, and what it is handed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from schemas.errors import UnreadableEvent
+from schemas.wire import AnyEvent
+
+UNKNOWN_OFFSET = -1
+"""Offset of an event that a retry found to be on the log already, when the broker no longer says where."""
+
+
+class Position(NamedTuple):
+    """Where an event stands in its topic; offset ``UNKNOWN_OFFSET`` in the rare case above."""
+
+    partition: int
+    offset: int
+
+
+class AtTime(NamedTuple):
+    """The first record whose timestamp is at or after this moment, in milliseconds since the epoch."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An event and where it stood.
+
+    Attributes:
+        topic: Where it was read.
+        partition: Where it was read.
+        offset: Where it was read.
+        timestamp_ms: The record's time, milliseconds since the epoch, by the writer's clock.
+        event: What it says.
+        traceparent: W3C Trace Context of the record; None when it has none or an invalid one.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    event: AnyEvent
+    traceparent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A record that claims to be an event and is not; the bus has counted and logged it.
+
+    Attributes:
+        topic: Where it was read.
+        partition: Where it was read.
+        offset: Where it was read.
+        timestamp_ms: The record's time, milliseconds since the epoch.
+        key: As it was.
+        value: As it was.
+        headers: As they were; a value may be None.
+        error: Why it could not be read; the message names the field.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    error: UnreadableEvent
+
+
+Handler = Callable[[Sequence[Received | Unread]], None]
+"""Looks, decides, starts tasks or enqueues, and returns; the loop never awaits the work. An error ends reading."""
+
+Wants = Callable[[str, bytes | None], bool]
+"""Whether a record of this kind and key is to be decoded at all. Asked for known and unknown kinds alike."""
+
+TopicPartitions = frozenset[tuple[str, int]]

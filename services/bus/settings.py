@@ -1,0 +1,132 @@
+"""Where the broker is and how it is spoken to."""
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from schemas.topics import DEFAULT_PARTITIONS
+from services.runtime.errors import UserError
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+def _env(name: str, help_text: str, **more: Any) -> dict[str, Any]:
+    return {"env": f"RAILBUS_{name}", "help": help_text, **more}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusSettings:
+    """Read with ``services.runtime.settings.load``; a wrong combination is a ``UserError`` when it is made.
+
+    Attributes:
+        bootstrap: ``HOST:PORT``, several separated by commas.
+        partitions: Partitions of the request topics and the stream log.
+        replication: Copies of each partition.
+        linger_ms: How long a chunk that is not the first of its run may wait for company. Everything else goes at once.
+        session_timeout_ms: A group member that is silent for so long loses its partitions.
+        security_protocol: As in Kafka.
+        sasl_mechanism: As in Kafka.
+        sasl_username: For SASL.
+        sasl_password: For SASL; never logged.
+        ssl_cafile: PEM file of the authorities to trust; the system's when None.
+        ssl_certfile: PEM file of the client's certificate.
+        ssl_keyfile: PEM file of the client's key.
+    """
+
+    bootstrap: str = field(
+        default="127.0.0.1:9092", metadata=_env("KAFKA_BOOTSTRAP", "broker as HOST:PORT, several with commas")
+    )
+    partitions: int = field(
+        default=DEFAULT_PARTITIONS, metadata=_env("PARTITIONS", "partitions of the request topics", ge=1, le=10_000)
+    )
+    replication: int = field(default=1, metadata=_env("REPLICATION", "copies of each partition", ge=1, le=32))
+    linger_ms: float = field(
+        default=5.0, metadata=_env("KAFKA_LINGER_MS", "longest wait of a chunk for company", ge=0, le=1_000)
+    )
+    session_timeout_ms: int = field(
+        default=10_000,
+        metadata=_env("KAFKA_SESSION_TIMEOUT_MS", "silence after which a group member is out", ge=1_000, le=300_000),
+    )
+    security_protocol: SecurityProtocol = field(
+        default="PLAINTEXT", metadata=_env("KAFKA_SECURITY_PROTOCOL", "as in Kafka")
+    )
+    sasl_mechanism: SaslMechanism = field(default="PLAIN", metadata=_env("KAFKA_SASL_MECHANISM", "as in Kafka"))
+    sasl_username: str | None = field(default=None, metadata=_env("KAFKA_SASL_USERNAME", "for SASL"))
+    sasl_password: str | None = field(
+        default=None,
+        repr=False,
+        metadata=_env("KAFKA_SASL_PASSWORD", "for SASL", secret=True),
+    )
+    ssl_cafile: Path | None = field(default=None, metadata=_env("KAFKA_SSL_CAFILE", "PEM file of trusted authorities"))
+    ssl_certfile: Path | None = field(
+        default=None, metadata=_env("KAFKA_SSL_CERTFILE", "PEM file of the client's certificate")
+    )
+    ssl_keyfile: Path | None = field(default=None, metadata=_env("KAFKA_SSL_KEYFILE", "PEM file of the client's key"))
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot work.
+
+        Raises:
+            UserError: Naming the variables and the remedy.
+        """
+        _check_addresses(self.bootstrap)
+        if self.sasl and (self.sasl_username is None or self.sasl_password is None):
+            raise UserError(
+                f"RAILBUS_KAFKA_SECURITY_PROTOCOL={self.security_protocol} needs RAILBUS_KAFKA_SASL_USERNAME"
+                " and RAILBUS_KAFKA_SASL_PASSWORD"
+            )
+        if not self.sasl and (self.sasl_username or self.sasl_password):
+            raise UserError(
+                "RAILBUS_KAFKA_SASL_USERNAME and _PASSWORD are set, but RAILBUS_KAFKA_SECURITY_PROTOCOL="
+                f"{self.security_protocol} sends none: set it to SASL_SSL or SASL_PLAINTEXT"
+            )
+        files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile)
+        if any(files) and not self.tls:
+            raise UserError(
+                "RAILBUS_KAFKA_SSL_* files are set, but RAILBUS_KAFKA_SECURITY_PROTOCOL="
+                f"{self.security_protocol} does not encrypt: set it to SSL or SASL_SSL"
+            )
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise UserError("RAILBUS_KAFKA_SSL_KEYFILE needs RAILBUS_KAFKA_SSL_CERTFILE beside it")
+
+    @property
+    def sasl(self) -> bool:
+        """Whether the client says who it is."""
+        return self.security_protocol.startswith("SASL")
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.security_protocol.endswith("SSL")
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """The bootstrap brokers as host and port."""
+        return _check_addresses(self.bootstrap)
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """The TLS context, or None when the connection is in the clear.
+
+        Raises:
+            UserError: A file cannot be read or is no PEM file.
+        """
+        if not self.tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ssl_cafile)
+            if self.ssl_certfile is not None:
+                context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(f"RAILBUS_KAFKA_SSL_CAFILE, _CERTFILE or _KEYFILE cannot be used: {error}") from None
+        return context
+
+
+def _check_addresses(bootstrap: str) -> list[tuple[str, int]]:
+    found = []
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise UserError(f"RAILBUS_KAFKA_BOOTSTRAP={bootstrap!r}: must be HOST:PORT, such as 127.0.0.1:9092")
+        found.append((host.strip("[]"), int(port)))
+    return found

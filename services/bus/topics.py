@@ -1,0 +1,99 @@
+"""Creating the topics that are missing."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from schemas.topics import TOPICS, Topic
+from services.bus.contact import backoff_s, contact_with, wait_for_broker
+from services.bus.kafka import common_options
+from services.bus.settings import BusSettings
+from services.runtime.errors import UserError
+
+READY_TRIES: Final = 40
+"""How often the new topics are looked for before giving up: about a minute with the backoff between."""
+
+
+async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:
+    """Returns when every topic is there with the right number of partitions, each with a leader.
+
+    Waits for the broker as long as it is away and says so once. Several processes may do this at the same time.
+
+    Raises:
+        UserError: A topic has another number of partitions than the settings say, or the broker will not create it.
+    """
+    attempt = 0
+    while True:
+        await wait_for_broker(settings)
+        try:
+            await _ensure(settings, topics)
+        except (KafkaError, OSError) as error:
+            contact_with(settings).lost(error)
+            await asyncio.sleep(backoff_s(attempt))
+            attempt += 1
+        else:
+            return
+
+
+async def _ensure(settings: BusSettings, topics: Sequence[Topic]) -> None:
+    admin = AIOKafkaAdminClient(**common_options(settings, "railbus-topics"))
+    try:
+        await admin.start()
+        there = await _partition_counts(admin)
+        missing = [topic for topic in topics if topic.name not in there]
+        if missing:
+            await _create(admin, settings, missing)
+        for attempt in range(READY_TRIES):
+            there = await _partition_counts(admin)
+            if all(topic.name in there for topic in topics):
+                break
+            await asyncio.sleep(backoff_s(attempt))
+        _check(settings, topics, there)
+    finally:
+        await admin.close()
+
+
+def _check(settings: BusSettings, topics: Sequence[Topic], there: dict[str, int]) -> None:
+    for topic in topics:
+        wanted, found = topic.partitions(settings.partitions), there.get(topic.name)
+        if found is None:
+            raise UserError(f"topic {topic.name} was created but did not come up; look at the broker's log")
+        if found != wanted:
+            raise UserError(
+                f"topic {topic.name} has {found} partition(s), RAILBUS_PARTITIONS={settings.partitions} needs {wanted}:"
+                " set RAILBUS_PARTITIONS to what the cluster has, or use another cluster (changing the number would"
+                " scatter requests that are on the log)"
+            )
+
+
+async def _partition_counts(admin: Any) -> dict[str, int]:
+    """Partitions of each topic whose partitions all have a leader."""
+    described = await admin.describe_topics()
+    return {
+        topic["topic"]: len(topic["partitions"])
+        for topic in described
+        if topic["error_code"] == 0 and topic["partitions"] and all(p["leader"] >= 0 for p in topic["partitions"])
+    }
+
+
+async def _create(admin: Any, settings: BusSettings, topics: Sequence[Topic]) -> None:
+    answer = await admin.create_topics(
+        [
+            NewTopic(
+                topic.name,
+                topic.partitions(settings.partitions),
+                settings.replication,
+                topic_configs={"retention.ms": str(topic.retention_ms), "cleanup.policy": "delete"},
+            )
+            for topic in topics
+        ]
+    )
+    for name, code, *rest in answer.topic_errors:
+        error = for_code(code)
+        if code and error is not TopicAlreadyExistsError:
+            if getattr(error, "retriable", False):
+                raise error
+            raise UserError(f"the broker does not create topic {name}: {(rest and rest[0]) or error.__name__}")

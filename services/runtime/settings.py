@@ -1,0 +1,126 @@
+"""Settings from environment variables.
+
+A service's settings are one frozen dataclass. A field ``max_jobs`` is read from ``RAILBUS_MAX_JOBS``; its metadata may
+say otherwise: ``env`` (the variable), ``help`` (one sentence), ``ge`` and ``le`` (bounds of a number), ``secret`` (the
+value is never repeated in a message). A field that is itself a dataclass is read from its own variables.
+"""
+
+import os
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from services.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Settings = TypeVar("Settings", bound=DataclassInstance)
+else:
+    Settings = TypeVar("Settings")
+
+PREFIX: Final = "RAILBUS_"
+
+_YES: Final = frozenset({"1", "true", "yes", "on"})
+_NO: Final = frozenset({"0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable a settings class reads, for ``--help`` and the documentation."""
+
+    name: str
+    allowed: str
+    help: str
+
+
+def load(cls: type[Settings], env: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of this environment; an unset or empty variable gives the field's default.
+
+    Raises:
+        UserError: A value is not what its field takes; the message names variable, value and what is allowed.
+    """
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for field in fields(cls):
+        hint = hints[field.name]
+        if _is_settings(hint):
+            values[field.name] = load(hint, env)
+            continue
+        text = env.get(variable(field), "").strip()
+        if text:
+            values[field.name] = _parse(field, hint, text)
+    return cls(**values)
+
+
+def variable(field: Field[Any]) -> str:
+    """The environment variable of a field."""
+    return str(field.metadata.get("env", PREFIX + field.name.upper()))
+
+
+def variables(cls: type[Any]) -> Iterator[Variable]:
+    """Every variable a settings class reads, in the order of its fields."""
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        hint = hints[field.name]
+        if _is_settings(hint):
+            yield from variables(hint)
+        else:
+            yield Variable(variable(field), _allowed(field, hint), str(field.metadata.get("help", "")))
+
+
+def _is_settings(hint: Any) -> bool:
+    return isinstance(hint, type) and is_dataclass(hint)
+
+
+def _parse(field: Field[Any], hint: Any, text: str) -> Any:
+    value = _convert(hint, text)
+    low, high = field.metadata.get("ge"), field.metadata.get("le")
+    if value is None or (low is not None and value < low) or (high is not None and value > high):
+        shown = "(hidden)" if field.metadata.get("secret") else repr(text[:200])
+        raise UserError(f"{variable(field)}={shown}: must be {_allowed(field, hint)}")
+    return value
+
+
+def _convert(hint: Any, text: str) -> Any:
+    """The value, or None when the text is not one; an empty text never comes here, so None is never a value."""
+    if get_origin(hint) in {types.UnionType, Union}:
+        values = (_convert(option, text) for option in get_args(hint) if option is not type(None))
+        return next((value for value in values if value is not None), None)
+    if get_origin(hint) is Literal:
+        return next((choice for choice in get_args(hint) if str(choice) == text), None)
+    if hint is bool:
+        return True if text.lower() in _YES else False if text.lower() in _NO else None
+    if hint in {int, float}:
+        try:
+            number = hint(text)
+        except ValueError:
+            return None
+        return number if abs(number) < float("inf") else None  # neither infinity nor NaN is a setting
+    if hint in {str, Path}:
+        return hint(text)
+    msg = f"a setting cannot be of type {hint}"
+    raise TypeError(msg)
+
+
+def _allowed(field: Field[Any], hint: Any) -> str:
+    low, high = field.metadata.get("ge"), field.metadata.get("le")
+    bounds = "" if low is None else f" of at least {low}" if high is None else f" between {low} and {high}"
+    return _kind(hint) + (bounds or ("" if high is None else f" of at most {high}"))
+
+
+def _kind(hint: Any) -> str:
+    if get_origin(hint) in {types.UnionType, Union}:
+        return " or ".join(_kind(h) for h in get_args(hint) if h is not type(None))
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(hint))
+    names: dict[Any, str] = {
+        bool: "on or off",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        Path: "a path",
+    }
+    return names.get(hint, str(hint))
