@@ -7,8 +7,9 @@ from msgspec import Meta
 
 UUID7_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 
-RequestId = Annotated[str, Meta(pattern=UUID7_PATTERN, description="UUIDv7, lower case.")]
-Tenant = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Who pays and whose policy holds.")]
+# A pattern's "$" also matches before a last line break: a length or a look-ahead keeps that out.
+RequestId = Annotated[str, Meta(pattern=UUID7_PATTERN, max_length=36, description="UUIDv7, lower case.")]
+Tenant = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$(?!\n)", description="Who pays and whose policy holds.")]
 AtUs = Annotated[int, Meta(ge=0, le=2**53, description="Microseconds since the epoch.")]
 Source = Annotated[str, Meta(min_length=1, max_length=128, description="Service and instance.")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]

@@ -62,7 +62,7 @@ class Detached(Event):
     connection: Name
     reason: DetachReason
     ops: Count
-    ops_hash: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    ops_hash: Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
     last: Name | None = None
     first_text_ms: Ms | None = None
     exposed_tokens: Count = 0

@@ -18,7 +18,7 @@ def uuid7(now_ms: int, random_bits: int) -> str:
 
 def is_uuid7(text: str) -> bool:
     """Whether the text is a UUIDv7 in the canonical lower-case form."""
-    return _UUID7.match(text) is not None
+    return _UUID7.fullmatch(text) is not None
 
 
 def time_ms(request_id: str) -> int:

@@ -2,12 +2,14 @@
 
 import re
 
-_TRACEPARENT = re.compile(r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")
+TRACEPARENT_PATTERN = r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
+
+_TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 
 
 def is_traceparent(text: str) -> bool:
     """Whether the text is a version-00 ``traceparent``."""
-    return _TRACEPARENT.match(text) is not None
+    return _TRACEPARENT.fullmatch(text) is not None
 
 
 def traceparent_for(request_id: str, random_bits: int) -> str:

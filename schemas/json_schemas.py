@@ -1,0 +1,86 @@
+"""JSON Schemas (draft 2020-12) of the events, written from the dataclasses; the descriptions are their docstrings."""
+
+import inspect
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+import msgspec
+
+from schemas import base, books, requests, stream
+from schemas.wire import Kind
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+JsonObject = dict[str, Any]
+
+_ATTRIBUTE = re.compile(r"^(\w+): (.*)$")
+
+
+def file_name(kind: str) -> str:
+    """The file of one event's schema."""
+    return f"{kind}.schema.json"
+
+
+def event_schema(kind: Kind) -> JsonObject:
+    """The schema of one event's value, whole in itself."""
+    (_,), definitions = msgspec.json.schema_components([kind.cls])
+    described = {name: _described(name, schema) for name, schema in definitions.items()}
+    top = described.pop(kind.name)
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:railbus:event:{kind.name}:{kind.version}",
+        **top,
+        **({"$defs": dict(sorted(described.items()))} if described else {}),
+    }
+
+
+def summary(cls: type) -> str:
+    """What a class's docstring says before its attributes, on one line."""
+    text = inspect.getdoc(cls) or ""
+    return _plain(text.split("\nAttributes:")[0])
+
+
+def attribute_descriptions(cls: type) -> dict[str, str]:
+    """What the Attributes sections of a class and its bases say of each attribute."""
+    found: dict[str, str] = {}
+    for ancestor in reversed(cls.__mro__):
+        if is_dataclass(ancestor):
+            found |= _attributes(inspect.cleandoc(ancestor.__doc__ or ""))
+    return {field.name: found[field.name] for field in fields(cls) if field.name in found}
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    _, _, section = docstring.partition("\nAttributes:\n")
+    found: dict[str, str] = {}
+    name = ""
+    for line in inspect.cleandoc("\n" + section).splitlines():
+        if match := _ATTRIBUTE.match(line):
+            name = match[1]
+            found[name] = match[2]
+        elif name and line.startswith(" "):
+            found[name] += " " + line.strip()
+    return {attribute: _plain(text) for attribute, text in found.items()}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
+
+
+def _described(name: str, schema: JsonObject) -> JsonObject:
+    """A definition with the docstring's words, and references that stay inside the file."""
+    cls = _CLASSES[name]
+    texts = attribute_descriptions(cls)
+    properties = {
+        field: {**rule, "description": texts[field]} if field in texts else rule
+        for field, rule in schema["properties"].items()
+    }
+    return {**schema, "description": summary(cls), "properties": properties}
+
+
+_CLASSES: Final[dict[str, type]] = {
+    name: cls
+    for module in (base, requests, stream, books)
+    for name, cls in vars(module).items()
+    if inspect.isclass(cls) and is_dataclass(cls)
+}

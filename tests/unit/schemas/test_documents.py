@@ -1,0 +1,85 @@
+"""The generated documents are what the code says, and the AsyncAPI document is whole."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from schemas.__main__ import GENERATED, drift, write
+from schemas.asyncapi import document
+from schemas.topics import TOPICS
+from schemas.wire import KINDS
+
+
+def test_the_committed_documents_have_not_drifted():
+    assert drift(GENERATED) == [], "run `make schemas` and commit the result"
+
+
+def test_check_names_what_drifted(tmp_path):
+    write(tmp_path)
+    (tmp_path / "Chunk.schema.json").write_text("{}")
+    (tmp_path / "Closed.schema.json").unlink()
+    (tmp_path / "Ghost.schema.json").write_text("{}")
+    command = [sys.executable, "-m", "schemas", "--check", "--folder", str(tmp_path)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert checked.returncode == 1
+    assert "Chunk.schema.json, Closed.schema.json, Ghost.schema.json" in checked.stderr
+    write(tmp_path)
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_schema_is_a_schema(kind):
+    Draft202012Validator.check_schema(json.loads((GENERATED / f"{kind}.schema.json").read_text()))
+
+
+def references(value, path="#"):
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name == "$ref":
+                yield path, inner
+            yield from references(inner, f"{path}/{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from references(inner, f"{path}/{index}")
+
+
+def resolve(whole, reference):
+    here = whole
+    for step in reference.removeprefix("#/").split("/"):
+        here = here[step]
+    return here
+
+
+def test_every_reference_of_the_asyncapi_document_leads_somewhere():
+    whole = document()
+    found = list(references(whole))
+    assert len(found) > 100
+    for path, reference in found:
+        if reference.startswith("#/"):
+            assert resolve(whole, reference), path
+        else:
+            assert (GENERATED / reference).is_file(), path
+
+
+def test_channels_are_the_topics_and_operations_stay_on_their_channels():
+    whole = document()
+    assert set(whole["channels"]) == {topic.name for topic in TOPICS}
+    for name, operation in whole["operations"].items():
+        channel = resolve(whole, operation["channel"]["$ref"])
+        assert operation["action"] in {"send", "receive"}
+        assert operation["messages"], name
+        for message in operation["messages"]:
+            assert message["$ref"].rsplit("/", 1)[1] in channel["messages"], name
+    assert whole["operations"]["app.send.railbus.requests"]["reply"] == {
+        "channel": {"$ref": "#/channels/railbus.streams"}
+    }
+
+
+def test_every_event_has_a_writer_and_a_reader():
+    said = {"send": set(), "receive": set()}
+    for operation in document()["operations"].values():
+        said[operation["action"]] |= {message["$ref"].rsplit("/", 1)[1] for message in operation["messages"]}
+    assert said == {"send": set(KINDS), "receive": set(KINDS)}
