@@ -103,17 +103,17 @@ class Machine:
         self.kinds = Kinds()
         positions = Positions()
         ends: set[int] = set()
-        begins: list[set[int]] = []
+        firsts: list[set[int]] = []
         self.owner: list[int] = []
         for index, rule in enumerate(rules):
             first, last = positions.add(rule.node)
-            begins.append(first)
+            firsts.append(first)
             ends |= last
             self.owner.extend([index] * (len(positions.chars) - len(self.owner)))
         self._follow = [frozenset(places) for places in positions.follow]
         self._ends = ends
         self._sets, self._set_of = _interned(positions.chars)
-        self._begins = [self._begin_places(begins, kind) for kind in range(END)]
+        self._places = [self._begin_places(firsts, kind) for kind in range(END)]
         self._reset()
 
     def step(self, targets: frozenset[int], char: str) -> State | None:
@@ -145,11 +145,11 @@ class Machine:
         self._cells = 0
         self._states: dict[frozenset[int], State] = {}
         self._members: dict[str, frozenset[int]] = {}
-        self.starts = tuple(State(self, places, frozenset()) for places in self._begins)
+        self.begins = tuple(State(self, places, frozenset()) for places in self._places)
 
-    def _begin_places(self, begins: Sequence[set[int]], kind: int) -> frozenset[int]:
+    def _begin_places(self, firsts: Sequence[set[int]], kind: int) -> frozenset[int]:
         allowed = (
-            places for rule, places in zip(self.rules, begins, strict=True) if kind not in _FORBIDDEN_BEFORE[rule.guard]
+            places for rule, places in zip(self.rules, firsts, strict=True) if kind not in _FORBIDDEN_BEFORE[rule.guard]
         )
         return frozenset[int]().union(*allowed)
 

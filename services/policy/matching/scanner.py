@@ -2,9 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from services.policy.matching.machine import END, OTHER, Machine, Rule, State
 from services.policy.validators import VALIDATORS
+
+_TAIL_KEPT: Final = 2_048
+"""Text kept for validators before it is trimmed to what is undecided; more than any rule's longest match (512)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +27,36 @@ class Match:
 
 
 class Scanner:
-    """The state of one text: places where a match may have begun, and nothing of the text before them.
+    """The state of one text: the places where a match may have begun.
 
     Args:
         machine: The rules.
         prompt: Indexes of rules whose match is taken at its shortest, as soon as it is known.
+
+    Attributes:
+        position: How many code points were read.
     """
 
-    __slots__ = ("_kind", "_live", "_machine", "_prompt", "_resolved", "_tail", "_tail_start", "_waiting", "position")
+    __slots__ = (
+        "_kind",
+        "_machine",
+        "_prompt",
+        "_resolved",
+        "_starts",
+        "_states",
+        "_tail",
+        "_tail_start",
+        "_waiting",
+        "position",
+    )
 
     def __init__(self, machine: Machine, prompt: Collection[int] = ()) -> None:
         self.position = 0
         self._machine = machine
         self._prompt = prompt
-        self._live: list[tuple[int, State]] = []  # by start, ascending
+        # A match may have begun at _starts[i], ascending, and is in _states[i]. At most the longest match's length.
+        self._starts: list[int] = []
+        self._states: list[State] = []
         self._waiting: dict[tuple[int, int], int] = {}  # (start, rule) -> longest end so far
         self._resolved: dict[int, int] = {}  # rule -> end of its last match
         self._kind = OTHER
@@ -46,52 +66,62 @@ class Scanner:
     @property
     def undecided(self) -> int:
         """First code point whose matches are not all known: text before it is decided for good."""
-        starts = [self._live[0][0]] if self._live else []
-        starts.extend(start for start, _ in self._waiting)
-        return min(starts, default=self.position)
+        undecided = self._starts[0] if self._starts else self.position
+        return min((start for start, _ in self._waiting), default=undecided) if self._waiting else undecided
 
     def feed(self, text: str) -> list[Match]:
         """Read more text; returns the matches that are now certain, in the order in which they became so."""
         self._tail += text
-        machine, live, kind, position = self._machine, self._live, self._kind, self.position
-        kinds, starts = machine.kinds, machine.starts
+        starts, states, kind, position = self._starts, self._states, self._kind, self.position
+        kinds, begins = self._machine.kinds, self._machine.begins
         found: list[Match] = []
         for char in text:
             before, kind = kind, kinds[char]
-            if live:
-                live = self._advance(live, char, kind, position, found)
-            begun = starts[before][char]
+            if states:
+                if len(states) == 1 and states[0].final is None and not self._waiting:
+                    following = states[0][char]  # the common case: one word that might become an address
+                    if following is None:
+                        starts.clear()
+                        states.clear()
+                    else:
+                        states[0] = following
+                else:
+                    self._advance(char, kind, position, found)
+            begun = begins[before][char]
             if begun is not None:
-                live.append((position, begun))
+                starts.append(position)
+                states.append(begun)
             position += 1
-        self._live, self._kind, self.position = live, kind, position
-        self._trim()
+        self._kind, self.position = kind, position
+        if len(self._tail) > _TAIL_KEPT:
+            self._trim()
         return found
 
     def finish(self) -> list[Match]:
         """The text is over; returns the remaining matches."""
         found: list[Match] = []
-        for start, state in self._live:
+        for start, state in zip(self._starts, self._states, strict=True):
             if state.final is not None:
                 self._complete(start, state.final[END], self.position, found)
-        self._live = []
+        self._starts.clear()
+        self._states.clear()
         self._settle(found)
         return found
 
-    def _advance(
-        self, live: list[tuple[int, State]], char: str, kind: int, position: int, found: list[Match]
-    ) -> list[tuple[int, State]]:
-        still: list[tuple[int, State]] = []
-        for start, state in live:
+    def _advance(self, char: str, kind: int, position: int, found: list[Match]) -> None:
+        """Read one character with every match that may have begun."""
+        starts, states = self._starts, self._states
+        kept = 0
+        for start, state in zip(starts, states, strict=True):
             if state.final is not None and (rules := state.final[kind]):
                 self._complete(start, rules, position, found)
             following = state[char]
             if following is not None:
-                still.append((start, following))
+                starts[kept], states[kept] = start, following
+                kept += 1
+        del starts[kept:], states[kept:]
         if self._waiting:
-            self._live = still
             self._settle(found)
-        return still
 
     def _complete(self, start: int, rules: tuple[int, ...], end: int, found: list[Match]) -> None:
         """These rules match from ``start`` to ``end``, if their validators agree."""
@@ -112,19 +142,24 @@ class Scanner:
         for (start, rule), end in sorted(self._waiting.items()):
             if start < self._resolved.get(rule, 0):
                 del self._waiting[start, rule]
-            elif not any(begun <= start and rule in state.alive for begun, state in self._live):
+            elif not self._may_match(rule, start):
                 del self._waiting[start, rule]
                 self._take(rule, start, end, found)
+
+    def _may_match(self, rule: int, start: int) -> bool:
+        """Whether a match of the rule that began here or earlier is still open."""
+        return any(
+            begun <= start and rule in state.alive for begun, state in zip(self._starts, self._states, strict=True)
+        )
 
     def _take(self, rule: int, start: int, end: int, found: list[Match]) -> None:
         self._resolved[rule] = end
         found.append(Match(self._machine.rules[rule], start, end))
 
     def _trim(self) -> None:
-        keep = self._live[0][0] if self._live else self.position
-        if keep > self._tail_start:
-            self._tail = self._tail[keep - self._tail_start :]
-            self._tail_start = keep
+        keep = self._starts[0] if self._starts else self.position
+        self._tail = self._tail[keep - self._tail_start :]
+        self._tail_start = keep
 
 
 def find_all(machine: Machine, text: str) -> list[Match]:

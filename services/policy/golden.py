@@ -1,0 +1,121 @@
+"""``railbus policy test``: what this policy must answer, kept beside it as ``golden/*.jsonl``.
+
+One JSON object a line, with a ``name`` and what is expected; only what ``expect`` names is compared::
+
+    {"name": ..., "admit": {"tenant": "acme", "max_tokens": 9000}, "expect": {"allow": false, "reasons": ["tokens"]}}
+    {"name": ..., "finding": {"tenant": "acme", "side": "output", "category": "email"}, "expect": {"action": "redact"}}
+    {"name": ..., "output": "Write to a@b.io", "tenant": "acme", "expect": [["pii/email", "redact", "a@b.io"]]}
+    {"name": ..., "input": "...", "expect": [[rule, action, text]]}
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from services.policy.errors import BrokenPolicy, Fault, PolicyError
+from services.policy.matching import find_all
+from services.policy.policy import Policy
+from services.policy.rulings import Admittance, Finding, Side
+
+_ADMIT: Final = {
+    "tenant": "local",
+    "model": "default",
+    "lane": "interactive",
+    "attempt": 1,
+    "prompt_chars": 100,
+    "max_tokens": 256,
+    "mode": "optimistic",
+    "egress": "allowed",
+}
+_FINDING: Final = {"tenant": "local", "rule": "golden", "tier": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One line of a golden file.
+
+    Attributes:
+        path: File, relative to the policy's folder.
+        line: Its line.
+        body: The line's object.
+    """
+
+    path: str
+    line: int
+    body: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return str(self.body.get("name", f"line {self.line}"))
+
+
+def cases(policy: Policy) -> list[Case]:
+    """All lines of the policy's golden files.
+
+    Raises:
+        BrokenPolicy: A line is no JSON object.
+    """
+    found = []
+    for path in sorted(policy.files):
+        if path.startswith("golden/") and path.endswith(".jsonl"):
+            for number, line in enumerate(policy.files[path].splitlines(), 1):
+                if line.strip():
+                    found.append(Case(path=path, line=number, body=_object(path, number, line)))
+    return found
+
+
+def run(policy: Policy, case: Case) -> Fault | None:
+    """None when the policy answers as expected, else what it answered instead."""
+    expected = case.body.get("expect")
+    try:
+        answer = _answer(policy, case.body)
+    except (PolicyError, TypeError) as error:
+        return Fault(case.path, case.line, f"{case.name}: {error}")
+    if isinstance(expected, dict) and isinstance(answer, dict):
+        answer = {key: answer.get(key) for key in expected}
+    if answer != expected:
+        return Fault(case.path, case.line, f"{case.name}: expected {_shown(expected)}, the answer is {_shown(answer)}")
+    return None
+
+
+def _answer(policy: Policy, body: Mapping[str, Any]) -> Any:
+    if "admit" in body:
+        return _plain(policy.admit(Admittance(**{**_ADMIT, **body["admit"]})))
+    if "finding" in body:
+        return _plain(policy.rule_on(Finding(**{**_FINDING, **body["finding"]})))
+    for side in ("input", "output"):
+        if side in body:
+            return _found(policy, str(body[side]), str(body.get("tenant", "local")), side)
+    raise TypeError("wants one of 'admit', 'finding', 'input', 'output'")
+
+
+def _found(policy: Policy, text: str, tenant: str, side: Side) -> list[list[str]]:
+    found = []
+    for match in find_all(policy.machine, text):
+        rule = match.rule
+        ruling = policy.rule_on(Finding(tenant=tenant, side=side, category=rule.category, rule=rule.name))
+        found.append([rule.name, ruling.action, text[match.start : match.end]])
+    return found
+
+
+def _plain(answer: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(answer)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+
+
+def _object(path: str, line: int, text: bytes) -> Mapping[str, Any]:
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise BrokenPolicy([Fault(path, line, f"is not JSON: {error}")]) from None
+    if not isinstance(body, dict):
+        raise BrokenPolicy([Fault(path, line, "must be a JSON object")])
+    return body
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,99 @@
+"""``railbus policy lint``: all that can be found wrong with a policy without a request."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from services.policy.document import PatternFile, PatternSpec
+from services.policy.errors import BrokenPolicy, Fault, RulingError
+from services.policy.files import Files, read_files
+from services.policy.load import build, rule_of
+from services.policy.matching import Machine, find_all
+from services.policy.policy import Policy
+from services.policy.rulings import Admittance, Finding
+from services.policy.toml import line_of, read_toml
+
+_PROBE: Final = Admittance(
+    tenant="no-such-tenant",
+    model="no-such-model",
+    lane="interactive",
+    attempt=1,
+    prompt_chars=1,
+    max_tokens=1,
+    mode="optimistic",
+    egress="allowed",
+)
+
+
+def lint(root: Path) -> tuple[Fault, ...]:
+    """Every fault of the policy in this folder, by file and line; none means it may be loaded and does what it says."""
+    try:
+        files = read_files(root)
+        policy = build(files)
+    except BrokenPolicy as broken:
+        return broken.faults
+    faults = [*_pattern_faults(files), *_rego_faults(policy), *_nemo_faults(files), *_golden_faults(files)]
+    return tuple(sorted(faults))
+
+
+def _pattern_faults(files: Files) -> list[Fault]:
+    faults: list[Fault] = []
+    for name in files:
+        if name.startswith("patterns/") and name.endswith(".toml"):
+            text = files[name].decode()
+            for index, spec in enumerate(read_toml(name, files[name], PatternFile).pattern):
+                where = f"$.pattern[{index}]"
+                faults.extend(
+                    Fault(name, line_of(text, f"{where}.{field}"), f"{spec.name}: {message}")
+                    for field, message in _example_faults(spec)
+                )
+    return faults
+
+
+def _example_faults(spec: PatternSpec) -> list[tuple[str, str]]:
+    """Examples prove that a pattern finds what its author meant, and nothing near it."""
+    machine = Machine([rule_of(spec)])
+    faults: list[tuple[str, str]] = []
+    for number, example in enumerate(spec.examples, 1):
+        if [(match.start, match.end) for match in find_all(machine, example)] != [(0, len(example))]:
+            faults.append(("examples", f"example {number} is not matched as a whole"))
+    for number, example in enumerate(spec.counterexamples, 1):
+        if find_all(machine, example):
+            faults.append(("counterexamples", f"counterexample {number} is matched"))
+    return faults
+
+
+def _rego_faults(policy: Policy) -> list[Fault]:
+    """Rego must have an answer for what it does not know: a tenant and a category that no file names."""
+    faults: list[Fault] = []
+    try:
+        policy.admit(_PROBE)
+    except RulingError as error:
+        faults.append(Fault("rego/admission.rego", 0, f"for an unknown tenant: {error}"))
+    categories = {rule.category for rule in policy.rules} | {"no_such_category", "unchecked", "flood"}
+    for category in sorted(categories):
+        for side in ("input", "output"):
+            finding = Finding(tenant="no-such-tenant", side=side, category=category, rule="lint")
+            try:
+                policy.rule_on(finding)
+            except RulingError as error:
+                faults.append(Fault("rego/findings.rego", 0, f"category {category!r} in {side}: {error}"))
+    return faults
+
+
+def _nemo_faults(files: Files) -> list[Fault]:
+    if "nemo/config.yml" in files:
+        return []
+    return [Fault("nemo/config.yml", 0, "is missing; without it no NeMo rail runs")]
+
+
+def _golden_faults(files: Files) -> list[Fault]:
+    faults: list[Fault] = []
+    for name in files:
+        if name.startswith("golden/") and name.endswith(".jsonl"):
+            for number, line in enumerate(files[name].splitlines(), 1):
+                try:
+                    json.loads(line or b"{}")
+                except ValueError as error:
+                    faults.append(Fault(name, number, f"is not JSON: {error}"))
+    return faults
