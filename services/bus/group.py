@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from aiokafka import ConsumerRebalanceListener
-from aiokafka.errors import CommitFailedError, FencedInstanceIdError, IllegalStateError, KafkaError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from schemas.topics import Topic
 from services.bus.contact import backoff_s, contact_with, wait_for_broker
@@ -18,7 +18,6 @@ from services.bus.records import Handler, Received, TopicPartitions, Unread, Wan
 from services.bus.room import Room
 from services.bus.settings import BusSettings
 from services.runtime.clock import now_ms
-from services.runtime.errors import UserError
 from services.runtime.logging import logger
 from services.runtime.metrics import COMMITS
 
@@ -47,7 +46,8 @@ class GroupReader:
         commit: ``on_accept`` commits when the handler has returned; ``manual`` when ``done`` was called for a record
             and all before it; ``never`` leaves the group's offsets alone.
         rewind_ms: On assignment go back this far in time, whatever is committed.
-        instance_id: Static membership: a restart within the session timeout keeps its partitions.
+        instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
+            one id would take the partitions from each other for ever.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each thing a worker decides
@@ -87,15 +87,13 @@ class GroupReader:
         """Reads until cancelled; while the broker is away it waits, says so once, and goes on.
 
         Raises:
-            UserError: The broker refuses the credentials, or another process has the same ``instance_id``.
+            UserError: The broker refuses the credentials.
         """
         attempt = 0
         while True:
             await wait_for_broker(self._settings)
             try:
                 await self._session()
-            except FencedInstanceIdError:
-                raise UserError(f"group {self._group}: another process uses the same instance id") from None
             except KafkaError as error:
                 contact_with(self._settings).lost(error)
                 _log.warning("group %s: reading begins again after %r", self._group, error)
