@@ -12,7 +12,7 @@ from services.bus.records import AtTime, Handler, Position, Received, TopicParti
 from services.bus.room import Room
 from services.bus.settings import BusSettings
 from services.bus.tail import TailReader
-from services.bus.topics import ensure_topics
+from services.bus.topics import ensure_topics, partition_counts
 
 __all__ = [
     "AtTime",
@@ -32,5 +32,6 @@ __all__ = [
     "Unread",
     "Wants",
     "ensure_topics",
+    "partition_counts",
     "partition_for",
 ]

@@ -88,6 +88,11 @@ class TailReader:
         if self._next.pop((topic.name, partition), None) is not None:
             self._apply_soon()
 
+    async def begin_offset(self, topic: Topic, partition: int) -> int:
+        """The offset of the oldest record the broker still has; the end where it has none."""
+        await self._running.wait()
+        return await self._resolve(TopicPartition(topic.name, partition), "beginning")
+
     async def end_offset(self, topic: Topic, partition: int) -> int:
         """The offset the next record will get."""
         await self._running.wait()

@@ -38,6 +38,21 @@ async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS)
             return
 
 
+async def partition_counts(settings: BusSettings) -> dict[str, int]:
+    """Partitions of each topic the cluster has, by name; creates nothing. Waits for the broker.
+
+    Raises:
+        KafkaError, OSError: The broker went away in between.
+    """
+    await wait_for_broker(settings)
+    admin = AIOKafkaAdminClient(**common_options(settings, "railbus-topics"))
+    try:
+        await admin.start()
+        return await _partition_counts(admin)
+    finally:
+        await admin.close()
+
+
 async def _ensure(settings: BusSettings, topics: Sequence[Topic]) -> None:
     admin = AIOKafkaAdminClient(**common_options(settings, "railbus-topics"))
     try:
