@@ -1,0 +1,108 @@
+"""Broker processes: Apache Kafka and the embedded broker, started, stopped and killed the same way."""
+
+import ctypes
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = {
+    "embedded": [sys.executable, "-m", "services.broker"],
+    "kafka": [sys.executable, str(ROOT / "infra" / "kafka" / "run.py")],
+}
+# The first start of Apache Kafka downloads it.
+START_LIMIT_S = {"embedded": 30, "kafka": 600}
+STOP_LIMIT_S = 40
+PREREQUISITE_MISSING = 3
+
+
+class BrokerUnavailable(Exception):
+    """The broker cannot run here because Java or Maven does not exist; the message is its own."""
+
+
+class Broker:
+    """One broker process with a data directory of its own."""
+
+    def __init__(self, kind: str, data_dir: Path, port: int | None = None) -> None:
+        self.kind = kind
+        self.port = port or free_port()
+        self._data_dir = data_dir
+        self._output = data_dir.with_suffix(".out")
+        self._errors = data_dir.with_suffix(".err")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when the broker has printed its ready line."""
+        command = [*COMMANDS[self.kind], "--port", str(self.port), "--data-dir", str(self._data_dir)]
+        with self._output.open("wb") as output, self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, preexec_fn=_die_with_parent
+            )
+        deadline = time.monotonic() + START_LIMIT_S[self.kind]
+        while f"ready {self.address}\n" not in self._output.read_text():
+            status = self._process.poll()
+            if status == PREREQUISITE_MISSING:
+                raise BrokerUnavailable(self.said())
+            assert status is None, f"{self.kind} broker ended with {status}: {self.said()}"
+            assert time.monotonic() < deadline, f"{self.kind} broker was not ready in time: {self.said()}"
+            time.sleep(0.02)
+
+    def stop(self) -> int:
+        """Stops it as an operator does; returns its exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """kill -9: no chance to write anything down."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        # The JVM is a child of the process that was killed; the kernel kills it a moment later.
+        deadline = time.monotonic() + STOP_LIMIT_S
+        while not is_free(self.port):
+            assert time.monotonic() < deadline, f"{self.kind} broker still holds its port after kill -9"
+            time.sleep(0.02)
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def said(self) -> str:
+        """What it has written to standard error."""
+        return self._errors.read_text(errors="replace").strip()
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """A free port below those that Linux gives to outgoing connections.
+
+    A client that tries to reconnect while the broker is down could otherwise be given the broker's own port.
+    """
+    return next(port for port in random.sample(range(20_000, 32_000), 100) if is_free(port))
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

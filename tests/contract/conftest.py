@@ -1,0 +1,51 @@
+"""The brokers under test: one process of each kind for the session, and one of its own for a test that restarts it."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.brokers import Broker, BrokerUnavailable
+from tests.contract.lab import Lab, open_lab
+
+
+@pytest.fixture(scope="session", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which broker: each test runs on both."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running broker that all tests of the session share."""
+    yield from _running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
+
+
+@pytest.fixture
+def own_broker(kind: str, tmp_path: Path) -> Iterator[Broker]:
+    """A running broker that the test may stop, kill and start again."""
+    yield from _running(Broker(kind, tmp_path / "data"))
+
+
+@pytest.fixture
+async def lab(broker: Broker) -> AsyncIterator[Lab]:
+    """This test's topics and clients on the shared broker."""
+    async with open_lab(broker.address) as opened:
+        yield opened
+    assert broker.is_running(), f"the broker did not survive this test: {broker.said()}"
+
+
+def _running(broker: Broker) -> Iterator[Broker]:
+    try:
+        broker.start()
+    except BrokerUnavailable as missing:
+        if os.environ.get("RAILBUS_REQUIRE_KAFKA") == "1":
+            raise
+        pytest.skip(f"{broker.kind}: {missing}")
+    try:
+        yield broker
+    finally:
+        if broker.is_running():
+            status = broker.stop()
+            assert status == 0, f"{broker.kind} broker ended with {status}: {broker.said()}"

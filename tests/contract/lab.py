@@ -1,0 +1,144 @@
+"""One test's topics and clients on a broker. What it opens, it closes."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.errors import for_code
+
+# How long a test waits for what must happen. Never how long it should take.
+PATIENCE_S = 20.0
+
+
+class Lab:
+    """Clients of one broker, for one test."""
+
+    def __init__(self, address: str, resources: contextlib.AsyncExitStack) -> None:
+        self.address = address
+        self._resources = resources
+        self._admin: AIOKafkaAdminClient | None = None
+
+    async def admin(self) -> AIOKafkaAdminClient:
+        if self._admin is None:
+            self._admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
+            await self._admin.start()
+            self._resources.push_async_callback(self._admin.close)
+        return self._admin
+
+    async def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
+        """A new topic that is ready to be used."""
+        name = unique("topic")
+        await self.create_topic(name, partitions, configs)
+        return name
+
+    async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        admin = await self.admin()
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1, topic_configs=dict(configs or {}))
+        for _, code, *message in (await admin.create_topics([new])).topic_errors:
+            if code:
+                raise for_code(code)(message)
+
+        async def has_leaders() -> bool:
+            (described,) = await admin.describe_topics([name])
+            leaders = [partition["leader"] for partition in described["partitions"]]
+            return described["error_code"] == 0 and len(leaders) == partitions and -1 not in leaders
+
+        await until(has_leaders, "the new topic has leaders")
+
+    async def producer(self, **settings: Any) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(
+            **{"bootstrap_servers": self.address, "acks": "all", "enable_idempotence": True, **settings}
+        )
+        await producer.start()
+        self._resources.push_async_callback(producer.stop)
+        return producer
+
+    async def consumer(self, *topics: str, **settings: Any) -> AIOKafkaConsumer:
+        """A consumer that reads from the beginning unless told otherwise; in a group if `group_id` is given."""
+        defaults = {
+            "bootstrap_servers": self.address,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "heartbeat_interval_ms": 200,
+            "metadata_max_age_ms": 2000,
+        }
+        consumer = AIOKafkaConsumer(*topics, **{**defaults, **settings})
+        await consumer.start()
+        self._resources.push_async_callback(consumer.stop)
+        return consumer
+
+    async def reader(self, topic: str, partitions: Iterable[int] = (0,), **settings: Any) -> AIOKafkaConsumer:
+        """A consumer with these partitions assigned by hand."""
+        consumer = await self.consumer(**settings)
+        consumer.assign([TopicPartition(topic, partition) for partition in partitions])
+        return consumer
+
+    async def connection(self) -> AIOKafkaConnection:
+        """A bare connection for single requests; the broker's versions are known."""
+        host, port = self.address.split(":")
+        connection = await create_conn(host, int(port), request_timeout_ms=int(PATIENCE_S * 1000))
+        self._resources.callback(connection.close)
+        return connection
+
+    async def put(self, topic: str, values: Iterable[bytes], partition: int = 0, **settings: Any) -> None:
+        """Produces the values in this order, each acknowledged."""
+        producer = await self.producer(**settings)
+        await asyncio.gather(*[await producer.send(topic, value, partition=partition) for value in values])
+
+    async def put_batch(
+        self, topic: str, timestamps: Sequence[int], *, values: Sequence[bytes] | None = None, **settings: Any
+    ) -> int:
+        """Produces one batch to partition 0 with a record for each timestamp (ms); returns its first offset."""
+        producer = await self.producer(max_batch_size=1_000_000, **settings)
+        batch = producer.create_batch()
+        for index, timestamp in enumerate(timestamps):
+            value = values[index] if values else str(timestamp).encode()
+            assert batch.append(timestamp=timestamp, key=None, value=value) is not None
+        batch.close()
+        acknowledged = await (await producer.send_batch(batch, topic, partition=0))
+        return acknowledged.offset
+
+
+def unique(what: str) -> str:
+    return f"{what}-{uuid.uuid4().hex[:12]}"
+
+
+async def take(consumer: AIOKafkaConsumer, count: int, within_s: float = PATIENCE_S) -> list[ConsumerRecord]:
+    """The next `count` records; fails if they do not come."""
+    records: list[ConsumerRecord] = []
+    try:
+        async with asyncio.timeout(within_s):
+            while len(records) < count:
+                records.append(await consumer.getone())
+    except TimeoutError:
+        raise AssertionError(f"{len(records)} of {count} records came within {within_s} s") from None
+    return records
+
+
+async def nothing_comes(consumer: AIOKafkaConsumer, for_s: float = 0.3) -> bool:
+    """Whether no record arrives for a while."""
+    return not any((await consumer.getmany(timeout_ms=int(for_s * 1000))).values())
+
+
+async def until(check: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> None:
+    """Waits until `check()` (plain or async) is true; fails with `what` if it does not become so."""
+    deadline = asyncio.get_running_loop().time() + within_s
+    while True:
+        result = check()
+        if asyncio.iscoroutine(result):
+            result = await result
+        if result:
+            return
+        assert asyncio.get_running_loop().time() < deadline, f"not so within {within_s} s: {what}"
+        await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def open_lab(address: str) -> AsyncIterator[Lab]:
+    async with contextlib.AsyncExitStack() as resources:
+        yield Lab(address, resources)
