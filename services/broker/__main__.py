@@ -1,0 +1,67 @@
+"""`python -m services.broker`: serve until SIGTERM or SIGINT."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.broker.server import EmbeddedBroker
+from services.broker.settings import BrokerSettings
+from services.runtime.process import run
+
+
+def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
+    """The command line as settings; ends the process with code 2 on what argparse refuses."""
+    default = BrokerSettings()
+    parser = argparse.ArgumentParser(
+        prog="python -m services.broker",
+        description="The embedded Kafka-protocol broker, for development, tests and demos. Loopback only.",
+    )
+    parser.add_argument("--host", default=default.host, help="loopback address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=default.port, help="0 picks a free one (%(default)s)")
+    parser.add_argument("--data-dir", type=Path, help="keep everything here and survive a restart (default: memory)")
+    parser.add_argument("--partitions", type=int, default=default.partitions,
+                        help="of a topic that is created by its first use (%(default)s)")  # fmt: skip
+    parser.add_argument("--no-auto-create-topics", action="store_true", help="a topic must be created before its use")
+    parser.add_argument("--retention-bytes", type=int, default=default.retention_bytes,
+                        help="kept per partition unless the topic says otherwise (%(default)s)")  # fmt: skip
+    parser.add_argument("--memory-bytes", type=int, default=default.memory_bytes,
+                        help="kept by all partitions together (%(default)s)")  # fmt: skip
+    parser.add_argument("--max-connections", type=int, default=default.max_connections, help="(%(default)s)")
+    parser.add_argument("--min-session-ms", type=int, default=default.min_session_ms,
+                        help="shortest session timeout of a group's member (%(default)s)")  # fmt: skip
+    given = parser.parse_args(argv)
+    return BrokerSettings(
+        host=given.host,
+        port=given.port,
+        data_dir=given.data_dir,
+        partitions=given.partitions,
+        auto_create_topics=not given.no_auto_create_topics,
+        retention_bytes=given.retention_bytes,
+        memory_bytes=given.memory_bytes,
+        max_connections=given.max_connections,
+        min_session_ms=given.min_session_ms,
+    )
+
+
+async def serve(settings: BrokerSettings) -> None:
+    """Serve until cancelled."""
+    broker = EmbeddedBroker.of(settings)
+    await broker.start()
+    try:
+        sys.stdout.write(f"ready {broker.address}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+    finally:
+        await broker.stop()
+
+
+def main() -> None:
+    """Exit code 0 after a clean stop, 2 for the user's mistake."""
+    settings = arguments()
+    run(lambda: serve(settings), "broker")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The record batch, magic 2: its header, its checks, and the timestamps inside it.
+
+Layout (KIP-98), all big-endian: base offset i64, length i32 (of what follows it), leader epoch i32, magic i8, crc u32
+(CRC-32C of all that follows the crc), attributes i16, last offset delta i32, base timestamp i64, largest timestamp i64,
+producer id i64, producer epoch i16, base sequence i32, record count i32, records. Offset and leader epoch lie before
+what the checksum covers, so the broker may write its own over the client's.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.util import calc_crc32c
+
+from services.broker.codes import Code
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+PLACE = struct.Struct(">qii")  # base offset, length, leader epoch: the part that is the broker's own
+CRC_COVERS_FROM = 21
+LENGTH_COUNTS_FROM = 12
+MAGIC_AT = 16
+LEADER_EPOCH = 0
+
+_COMPRESSION = 0x07
+_ZSTD = 4
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class Header(NamedTuple):
+    """A batch's header, field by field, in the wire's order."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return LENGTH_COUNTS_FROM + self.length
+
+
+class Refused(Exception):
+    """A batch is not taken; `code` is what the client is told."""
+
+    def __init__(self, code: Code, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+def parse(batch: memoryview | bytes) -> Header:
+    """The header of the batch that begins here; raises `Refused` when it is not one whole batch of magic 2."""
+    if len(batch) > MAGIC_AT and batch[MAGIC_AT] != 2:
+        raise Refused(Code.INVALID_RECORD, "only record batches of magic 2 are taken")
+    if len(batch) < HEADER.size:
+        raise Refused(Code.CORRUPT_MESSAGE, "the bytes are shorter than a batch header")
+    header = Header._make(HEADER.unpack_from(batch))
+    if header.length < HEADER.size - LENGTH_COUNTS_FROM or header.size > len(batch):
+        raise Refused(Code.CORRUPT_MESSAGE, "the batch's length is not that of its bytes")
+    return header
+
+
+def intact(batch: memoryview | bytes, header: Header) -> bool:
+    """Whether the checksum is that of the bytes."""
+    return bool(calc_crc32c(batch[CRC_COVERS_FROM : header.size]) == header.crc)
+
+
+def check_produced(batch: memoryview | bytes, header: Header, produce_version: int) -> None:
+    """What a client may send, as Kafka has it; raises `Refused`."""
+    if header.size != len(batch):
+        raise Refused(Code.INVALID_RECORD, "a partition's records must be exactly one batch")
+    if header.attributes & (_TRANSACTIONAL | _CONTROL):
+        raise Refused(Code.INVALID_RECORD, "transactions are not supported by the embedded broker")
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise Refused(Code.INVALID_RECORD, "the batch's record count and offsets do not agree")
+    if header.attributes & _COMPRESSION == _ZSTD and produce_version < 7:
+        raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    if not intact(batch, header):
+        raise Refused(Code.CORRUPT_MESSAGE, "the batch's checksum does not match")
+
+
+def timestamps(batch: bytes) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp in ms) of each record, decompressing where needed; stops at what cannot be read."""
+    try:
+        for record in DefaultRecordBatch(bytearray(batch)):
+            yield record.offset, record.timestamp
+    except Exception:  # noqa: BLE001 - third-party codecs raise anything on a client's garbage; the scan just ends
+        return

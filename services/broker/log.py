@@ -1,0 +1,178 @@
+"""A partition's log: append, read, find by time, forget. No I/O of its own, no clock: a `Sink` keeps it on disk."""
+
+from bisect import bisect_right
+from typing import NamedTuple, Protocol
+
+from services.broker import batch as batches
+from services.broker.batch import Header, Refused
+from services.broker.codes import Code
+from services.broker.producers import Kept, Producers, Sequenced
+from services.broker.segment import Segment
+from services.broker.topic_config import TopicConfig
+
+
+class Sink(Protocol):
+    """Where a partition's batches are kept besides memory. Each call may raise `OSError`; then nothing was kept."""
+
+    def begin(self, base: int) -> None:
+        """Later batches belong to a new segment that starts at this offset."""
+
+    def write(self, batch: bytes) -> None:
+        """Keep a batch before it is acknowledged."""
+
+    def forget(self, base: int) -> None:
+        """The segment that starts at this offset is no longer needed."""
+
+
+class Appended(NamedTuple):
+    """Where a batch is: at this offset, newly appended or (`again`) a retry that was here already."""
+
+    offset: int
+    again: bool
+
+
+class Found(NamedTuple):
+    """A record found by time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class PartitionLog:
+    """One partition."""
+
+    def __init__(self, config: TopicConfig, *, base: int = 0, now_ms: int = 0, sink: Sink | None = None) -> None:
+        self.config = config
+        self._sink = sink
+        self._segments = [Segment(base, now_ms)]
+        self._producers = Producers()
+        self.size = 0  # bytes of records
+        self.memory_bytes = 0
+        self.gone = False  # its topic was deleted; a fetch that waits must not wait on
+
+    @property
+    def start(self) -> int:
+        """The offset of the oldest record kept."""
+        return self._segments[0].base
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record will have."""
+        return self._segments[-1].end
+
+    def produce(self, batch: memoryview, version: int, now_ms: int) -> Appended:
+        """Take a client's batch; raises `Refused`."""
+        header = batches.parse(batch)
+        if header.size > self.config.max_message_bytes:
+            raise Refused(
+                Code.MESSAGE_TOO_LARGE, f"the batch is over max.message.bytes={self.config.max_message_bytes}"
+            )
+        batches.check_produced(batch, header, version)
+        if header.max_timestamp_ms > now_ms + self.config.timestamp_after_max_ms:
+            raise Refused(Code.INVALID_TIMESTAMP, "a record is dated later than message.timestamp.after.max.ms allows")
+        verdict = self._producers.judge(_sequence(header))
+        if isinstance(verdict, Kept):
+            return Appended(verdict.offset, again=True)
+        if verdict is not Code.NONE:
+            raise Refused(verdict, "the producer's sequence does not continue")
+        placed = batches.PLACE.pack(self.end, header.length, batches.LEADER_EPOCH) + batch[batches.MAGIC_AT :]
+        return Appended(self._append(placed, header, now_ms), again=False)
+
+    @property
+    def newest_segment(self) -> int:
+        """The offset that the newest segment starts at."""
+        return self._segments[-1].base
+
+    def keep_in(self, sink: Sink) -> None:
+        """From now on batches are kept there too."""
+        self._sink = sink
+
+    def restore(self, batch: bytes, header: Header, now_ms: int) -> None:
+        """Take back a batch that was kept on disk."""
+        self._keep(batch, header, now_ms)
+
+    def begin_segment(self, now_ms: int) -> None:
+        """Later batches go into a new segment (nothing to do while the newest is empty)."""
+        if self._segments[-1].end > self._segments[-1].base:
+            if self._sink is not None:
+                self._sink.begin(self.end)
+            self._segments.append(Segment(self.end, now_ms))
+
+    def _append(self, batch: bytes, header: Header, now_ms: int) -> int:
+        if len(self._segments[-1]) + len(batch) > self.config.roll_bytes:
+            self.begin_segment(now_ms)
+        if self._sink is not None:
+            self._sink.write(batch)
+        return self._keep(batch, header, now_ms)
+
+    def _keep(self, batch: bytes, header: Header, now_ms: int) -> int:
+        segment = self._segments[-1]
+        if segment.end == segment.base:
+            segment.born_ms = now_ms
+        before, offset = segment.memory_bytes, segment.end
+        segment.append(batch, offset, header.record_count, header.max_timestamp_ms)
+        self.memory_bytes += segment.memory_bytes - before
+        self.size += len(batch)
+        self._producers.remember(_sequence(header), offset)
+        return offset
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
+        """Whole batches from the one that holds `offset` on; empty at the end of the log. `offset` must be kept."""
+        assert self.start <= offset <= self.end  # noqa: S101 - the caller checks the range
+        if offset == self.end:
+            return b""
+        index = bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1
+        return self._segments[index].read(offset, max_bytes, at_least_one=at_least_one)
+
+    def find_time(self, timestamp_ms: int) -> Found | None:
+        """The first record of this time or later; None when all are older."""
+        for segment in self._segments:
+            if segment.newest_ms < timestamp_ms:
+                continue
+            offset = segment.first_batch_from_ms(timestamp_ms)
+            while offset is not None and offset < segment.end:
+                batch = segment.read(offset, 0, at_least_one=True)
+                for at, stamp in batches.timestamps(batch):
+                    if stamp >= timestamp_ms:
+                        return Found(at, stamp)
+                # The header promised a later time than any record has: a client's own arithmetic. Look on.
+                offset += batches.parse(batch).record_count
+        return None
+
+    def expire(self, now_ms: int) -> None:
+        """Drop the oldest segments that the topic's retention no longer covers."""
+        config = self.config
+        if config.retention_bytes >= 0:
+            while len(self._segments) > 1 and self.size - len(self._segments[0]) >= config.retention_bytes:
+                self._drop_oldest()
+        if config.retention_ms >= 0:
+            self._expire_by_time(now_ms)
+
+    def _expire_by_time(self, now_ms: int) -> None:
+        config = self.config
+        # A slow topic's newest segment is closed by age too, or old records would wait for it to fill.
+        if now_ms - self._segments[-1].born_ms > config.retention_ms // 8:
+            self.begin_segment(now_ms)
+        while len(self._segments) > 1 and self._segments[0].newest_ms < now_ms - config.retention_ms:
+            self._drop_oldest()
+
+    def drop_one(self, now_ms: int) -> bool:
+        """Give memory back: drop the oldest segment, whatever the retention says; False when nothing is left."""
+        if len(self._segments) == 1:
+            self.begin_segment(now_ms)
+        if len(self._segments) == 1:
+            return False
+        self._drop_oldest()
+        return True
+
+    def _drop_oldest(self) -> None:
+        oldest = self._segments[0]
+        if self._sink is not None:
+            self._sink.forget(oldest.base)
+        del self._segments[0]
+        self.size -= len(oldest)
+        self.memory_bytes -= oldest.memory_bytes
+
+
+def _sequence(header: Header) -> Sequenced:
+    return Sequenced(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)

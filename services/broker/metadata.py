@@ -1,0 +1,111 @@
+"""ApiVersions, Metadata, FindCoordinator, InitProducerId: how a client finds its way."""
+
+import itertools
+import logging
+
+from services.broker.codes import Code
+from services.broker.core import Broker, now_ms
+from services.broker.request import Answered, Request
+from services.broker.settings import CLUSTER_ID, NODE_ID
+from services.broker.topics import Topic, TopicError
+from services.broker.wire import Writer
+
+logger = logging.getLogger("railbus.broker")
+
+_NO_RACK = None
+_UNKNOWN_OPERATIONS = -(2**31)
+_TRANSACTION = 1
+_LEADER_EPOCH = 0
+NO_TRANSACTIONS = "The embedded broker does not support transactions; use Apache Kafka."
+
+
+def metadata(request: Request) -> Answered:
+    """The node, and the topics asked for (null: all; version 0: empty means all)."""
+    reader, version, broker = request.body, request.version, request.broker
+    names = reader.nullable_array(reader.string)
+    may_create = reader.boolean() if version >= 4 else True
+    if names is None or (version == 0 and not names):
+        names = [topic.name for topic in broker.topics]
+    found = [(name, *_topic(broker, name, may_create=may_create)) for name in names]
+    out = Writer()
+    _write_node(out, broker, version)
+    out.array(found, lambda item: _write_topic(out, version, *item))
+    if version >= 8:
+        out.i32(_UNKNOWN_OPERATIONS)
+    return out.done()
+
+
+def _write_node(out: Writer, broker: Broker, version: int) -> None:
+    if version >= 3:
+        out.i32(0)
+    out.i32(1).i32(NODE_ID).string(broker.settings.host).i32(broker.port)
+    if version >= 1:
+        out.string(_NO_RACK)
+    if version >= 2:
+        out.string(CLUSTER_ID)
+    if version >= 1:
+        out.i32(NODE_ID)  # the controller
+
+
+def _write_topic(out: Writer, version: int, name: str, code: Code, topic: Topic | None) -> None:
+    out.i16(code).string(name)
+    if version >= 1:
+        out.i8(0)  # not an internal topic
+    count = len(topic.partitions) if topic is not None else 0
+    out.array(range(count), lambda index: _write_partition(out, version, index))
+    if version >= 8:
+        out.i32(_UNKNOWN_OPERATIONS)
+
+
+def _write_partition(out: Writer, version: int, index: int) -> None:
+    out.i16(Code.NONE).i32(index).i32(NODE_ID)
+    if version >= 7:
+        out.i32(_LEADER_EPOCH)
+    out.array([NODE_ID], out.i32).array([NODE_ID], out.i32)  # replicas, and those in sync
+    if version >= 5:
+        out.array([], out.i32)  # offline replicas
+
+
+def _topic(broker: Broker, name: str, *, may_create: bool) -> tuple[Code, Topic | None]:
+    topic = broker.topics.get(name)
+    if topic is not None:
+        return Code.NONE, topic
+    if not (may_create and broker.settings.auto_create_topics):
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, None
+    try:
+        topic = broker.topics.create(name, broker.settings.partitions, {}, now_ms=now_ms())
+    except TopicError as error:
+        return error.code, None
+    logger.info("created topic %s with %d partition(s) at its first use", name, broker.settings.partitions)
+    return Code.NONE, topic
+
+
+def find_coordinator(request: Request) -> Answered:
+    """This node coordinates every group, and no transaction."""
+    reader, version = request.body, request.version
+    reader.string()
+    kind = reader.i8() if version >= 1 else 0
+    out = Writer()
+    if version >= 1:
+        out.i32(0)
+    refused = kind == _TRANSACTION
+    out.i16(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if refused else Code.NONE)
+    if version >= 1:
+        out.string(NO_TRANSACTIONS if refused else None)
+    if refused:
+        return out.i32(-1).string("").i32(-1).done()
+    return out.i32(NODE_ID).string(request.broker.settings.host).i32(request.broker.port).done()
+
+
+# Ids must not come back after a restart, or a new producer would be taken for an old one: they start from the clock.
+_producer_ids = itertools.count(now_ms() << 16)
+
+
+def init_producer_id(request: Request) -> Answered:
+    """A fresh producer id; a transactional one is refused."""
+    transactional_id = request.body.nullable_string()
+    request.body.i32()
+    out = Writer().i32(0)
+    if transactional_id is not None:
+        return out.i16(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED).i64(-1).i16(-1).done()
+    return out.i16(Code.NONE).i64(next(_producer_ids)).i16(0).done()

@@ -1,0 +1,83 @@
+"""Committed offsets on disk: one JSON line per commit, rewritten when most lines are out of date."""
+
+import logging
+import os
+from pathlib import Path
+
+import orjson
+
+from services.broker.offsets import Committed, Offsets, Place
+
+logger = logging.getLogger("railbus.broker")
+
+STALE_LINES = 10_000  # so many lines beyond ten per live entry, and the file is written anew
+
+
+class OffsetJournal:
+    """The file of all groups' commits."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets = Offsets()
+        self._lines = self._rewrite_at = 0
+        self._file: int | None = None
+
+    def load(self, offsets: Offsets) -> None:
+        """Give the kept commits back. A last line that was cut short is ignored."""
+        self._offsets = offsets
+        if self._path.exists():
+            for line in self._path.read_bytes().splitlines():
+                _replay(line, offsets)
+        self._rewrite()
+
+    def committed(self, group: str, place: Place, committed: Committed) -> None:
+        """Keep a commit."""
+        self._write(_line(group, place, committed))
+
+    def forgotten(self, group: str, place: Place) -> None:
+        """A commit is void."""
+        self._write(_line(group, place, None))
+
+    def close(self) -> None:
+        """Sync to the disk and close."""
+        if self._file is not None:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, line: bytes) -> None:
+        if self._lines > self._rewrite_at:
+            self._rewrite()
+        assert self._file is not None  # noqa: S101 - loaded before used
+        os.write(self._file, line)
+        self._lines += 1
+
+    def _rewrite(self) -> None:
+        self.close()
+        lines = [
+            _line(group, place, committed)
+            for group in self._offsets.groups()
+            for place, committed in self._offsets.of(group).items()
+        ]
+        fresh = self._path.with_suffix(".new")
+        fresh.write_bytes(b"".join(lines))
+        fresh.replace(self._path)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self._lines = len(lines)
+        self._rewrite_at = STALE_LINES + 10 * len(lines)
+
+
+def _line(group: str, place: Place, committed: Committed | None) -> bytes:
+    return orjson.dumps([group, *place, *(committed or ())], option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _replay(line: bytes, offsets: Offsets) -> None:
+    try:
+        group, topic, partition, *rest = orjson.loads(line)
+    except ValueError:
+        logger.warning("a line of the offsets file is torn, ignored")
+        return
+    if rest:
+        offsets.adopt(group, Place(topic, partition), Committed(*rest))
+    else:
+        offsets.forget(group, Place(topic, partition))

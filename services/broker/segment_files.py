@@ -1,0 +1,91 @@
+"""A partition's batches on disk: one append-only file per segment, named by its first offset."""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from services.broker import batch as batches
+from services.broker.batch import Header, Refused
+
+logger = logging.getLogger("railbus.broker")
+
+_SUFFIX = ".log"
+
+
+class SegmentFiles:
+    """The sink of one partition. A batch is with the operating system when `write` returns."""
+
+    def __init__(self, folder: Path, base: int = 0) -> None:
+        self._folder = folder
+        self._base = base
+        self._file: int | None = None
+        self._size = 0
+
+    def begin(self, base: int) -> None:
+        """A new file; it exists from now on, so that a restart knows the offset even when nothing follows."""
+        self.close()
+        self._base = base
+        self._open()
+
+    def write(self, batch: bytes) -> None:
+        """Append; after a failure the file is as before."""
+        file = self._file if self._file is not None else self._open()
+        written = 0
+        try:
+            while written < len(batch):
+                written += os.write(file, batch[written:] if written else batch)
+        except OSError:
+            os.ftruncate(file, self._size)
+            raise
+        self._size += len(batch)
+
+    def forget(self, base: int) -> None:
+        """Remove the segment that starts at this offset."""
+        self._path(base).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Sync to the disk and close."""
+        if self._file is not None:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> int:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self._path(self._base), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size = os.fstat(self._file).st_size
+        return self._file
+
+    def _path(self, base: int) -> Path:
+        return self._folder / f"{base:020d}{_SUFFIX}"
+
+
+def kept_segments(folder: Path) -> list[tuple[int, Path]]:
+    """The segments of a partition, oldest first: (first offset, file)."""
+    found = ((path.stem, path) for path in folder.glob(f"*{_SUFFIX}"))
+    return sorted((int(stem), path) for stem, path in found if stem.isdecimal())
+
+
+def recover(path: Path, base: int) -> Iterator[tuple[bytes, Header]]:
+    """The whole batches of a segment; what follows the last whole one (a write that was cut short) is cut off."""
+    data = path.read_bytes()
+    position, expected = 0, base
+    while position < len(data):
+        header = _whole(data, position, expected)
+        if header is None:
+            logger.warning("%s: %d bytes after offset %d are torn, cut off", path, len(data) - position, expected)
+            os.truncate(path, position)
+            return
+        yield data[position : position + header.size], header
+        position += header.size
+        expected += header.record_count
+
+
+def _whole(data: bytes, position: int, expected: int) -> Header | None:
+    view = memoryview(data)[position:]
+    try:
+        header = batches.parse(view)
+    except Refused:
+        return None
+    return header if header.base_offset == expected and batches.intact(view, header) else None

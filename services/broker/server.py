@@ -1,0 +1,113 @@
+"""The broker as an object: for `python -m services.broker`, and for tests that run it in their own event loop."""
+
+import asyncio
+import dataclasses
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from services.broker.apis import serve
+from services.broker.connection import Connection
+from services.broker.core import Broker
+from services.broker.request import Answered
+from services.broker.settings import BadSetting, BrokerSettings
+
+logger = logging.getLogger("railbus.broker")
+
+NOT_DONE = (
+    "embedded broker, for development and tests only: no replication, no compaction, no transactions, "
+    "no authentication or TLS; files are synced to the disk only at a clean stop"
+)
+_BACKLOG = 128
+_SWEEP_EVERY_S = 30.0
+
+
+class EmbeddedBroker:
+    """One broker. `port` is known once `start` has returned; keyword arguments are those of `BrokerSettings`."""
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, data_dir: Path | None = None, **more: Any) -> None:
+        self.settings = BrokerSettings(host=host, port=port, data_dir=data_dir, **more)
+        self._broker: Broker | None = None
+        self._server: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._full = False
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> "EmbeddedBroker":
+        """A broker with these settings."""
+        return cls(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)})
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before `start`."""
+        return self._broker.port if self._broker is not None else 0
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, as a client's bootstrap server."""
+        return f"{self.settings.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Load what was kept and serve; raises `BadSetting`."""
+        self.settings.check()
+        broker = Broker(self.settings)
+        try:
+            broker.start()
+            self._server = await self._listen(broker)
+        except BaseException:
+            broker.stop()
+            raise
+        self._broker = broker
+        broker.port = self._server.sockets[0].getsockname()[1]
+        self._sweep()
+        logger.info("%s", NOT_DONE)
+
+    async def stop(self) -> None:
+        """Close every connection, then sync and close the files."""
+        if self._server is None or self._broker is None:
+            return
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        await self._server.wait_closed()
+        self._broker.stop()
+        self._server = None
+
+    async def _listen(self, broker: Broker) -> asyncio.Server:
+        def handle(frame: bytes, host: str) -> Answered:
+            return serve(broker, frame, host)
+
+        def connection() -> Connection:
+            return Connection(
+                handle, self._opened, self._connections.discard, max_request_bytes=self.settings.max_request_bytes
+            )
+
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.create_server(connection, self.settings.host, self.settings.port, backlog=_BACKLOG)
+        except OSError as error:
+            raise BadSetting(
+                f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror or error}; "
+                "stop what uses the port, or choose another with --port"
+            ) from None
+
+    def _opened(self, connection: Connection) -> bool:
+        if len(self._connections) >= self.settings.max_connections:
+            if not self._full:
+                logger.warning("more than %d connections: further ones are closed", self.settings.max_connections)
+            self._full = True
+            return False
+        self._full = False
+        self._connections.add(connection)
+        return True
+
+    def _sweep(self) -> None:
+        """Close connections that nothing was heard on for long, half a request included."""
+        oldest_s = time.monotonic() - self.settings.idle_connection_ms / 1000
+        for connection in [each for each in self._connections if each.last_heard_s < oldest_s]:
+            connection.close()
+        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_EVERY_S, self._sweep)

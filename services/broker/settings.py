@@ -1,0 +1,62 @@
+"""What can be set, with the bounds."""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.runtime.errors import UserError
+
+NODE_ID = 1
+CLUSTER_ID = "railbus-embedded-broker"  # 22 to 36 characters, like Kafka's
+
+
+class BadSetting(UserError):
+    """A setting cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Settings of one broker. Sizes in bytes, times in milliseconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 9092  # 0: any free one
+    data_dir: Path | None = None
+    partitions: int = 1  # of a topic that is created by its first use
+    auto_create_topics: bool = True  # as Kafka's default has it
+    retention_bytes: int = 256 * 1024 * 1024  # per partition, unless the topic says otherwise
+    memory_bytes: int = 1024 * 1024 * 1024  # all partitions together
+    max_request_bytes: int = 32 * 1024 * 1024
+    max_connections: int = 1000
+    idle_connection_ms: int = 600_000  # Kafka's connections.max.idle.ms
+    initial_join_delay_ms: int = 50  # an empty group waits this long for a second member before its first assignment
+    min_session_ms: int = 6000  # Kafka's group.min.session.timeout.ms
+    max_session_ms: int = 1_800_000
+
+    def check(self) -> None:
+        """Raise `BadSetting` for what cannot work."""
+        if not is_loopback(self.host):
+            raise BadSetting(
+                f"--host {self.host}: the embedded broker has no authentication and listens on loopback only; "
+                "use 127.0.0.1, or run Apache Kafka for anything beyond this machine"
+            )
+        for name, value, least in (
+            ("--port", self.port, 0),
+            ("--partitions", self.partitions, 1),
+            ("--retention-bytes", self.retention_bytes, -1),
+            ("--memory-bytes", self.memory_bytes, 1 << 20),
+            ("--max-connections", self.max_connections, 1),
+        ):
+            if value < least:
+                raise BadSetting(f"{name} {value}: must be at least {least}")
+        if self.port > 65535:
+            raise BadSetting(f"--port {self.port}: must be at most 65535")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the name or address reaches this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

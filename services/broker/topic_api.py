@@ -1,0 +1,147 @@
+"""CreateTopics, DeleteTopics, CreatePartitions."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from services.broker.codes import Code
+from services.broker.core import Broker, now_ms
+from services.broker.request import Answered, Request
+from services.broker.topics import TopicError
+from services.broker.wire import Reader, Writer
+
+logger = logging.getLogger("railbus.broker")
+
+_DEFAULT = -1
+_STORAGE_FAILED = "The data directory cannot be written; see the broker's log."
+
+Outcome = tuple[str, Code, str | None]
+
+
+class NewTopic(NamedTuple):
+    """A topic to create."""
+
+    name: str
+    partitions: int
+    replication: int
+    assignment: list[tuple[int, list[int]]]
+    settings: dict[str, str | None]
+
+
+def create_topics(request: Request) -> Answered:
+    """Create each topic, or say what is wrong with it."""
+    reader, version, broker = request.body, request.version, request.broker
+    topics = reader.array(lambda: _new_topic(reader))
+    reader.i32()  # timeout: nothing here takes time
+    validate_only = reader.boolean() if version >= 1 else False
+    named: dict[str, int] = {}
+    for topic in topics:
+        named[topic.name] = named.get(topic.name, 0) + 1
+    outcomes = [
+        _attempt(
+            topic.name, partial(_create, broker, topic, times_named=named[topic.name], validate_only=validate_only)
+        )
+        for topic in topics
+    ]
+    out = Writer()
+    if version >= 2:
+        out.i32(0)
+    return _write(out, outcomes, messages=version >= 1)
+
+
+def _new_topic(reader: Reader) -> NewTopic:
+    return NewTopic(
+        name=reader.string(),
+        partitions=reader.i32(),
+        replication=reader.i16(),
+        assignment=reader.array(lambda: (reader.i32(), reader.array(reader.i32))),
+        settings=dict(reader.array(lambda: (reader.string(), reader.nullable_string()))),
+    )
+
+
+def _create(broker: Broker, topic: NewTopic, *, times_named: int, validate_only: bool) -> None:
+    if times_named > 1:
+        raise TopicError(Code.INVALID_REQUEST, "Duplicate topic name.")
+    partitions = topic.partitions
+    if topic.assignment:
+        partitions = len(topic.assignment)
+        _check_assignment(topic)
+    elif topic.replication not in {_DEFAULT, 1}:
+        raise TopicError(
+            Code.INVALID_REPLICATION_FACTOR,
+            f"Replication factor: {topic.replication}; the embedded broker is one node and does not replicate.",
+        )
+    if partitions == _DEFAULT:
+        partitions = broker.settings.partitions
+    if validate_only:
+        broker.topics.check_new(topic.name, partitions, topic.settings)
+        return
+    broker.topics.create(topic.name, partitions, topic.settings, now_ms=now_ms())
+    if "compact" in (topic.settings.get("cleanup.policy") or ""):
+        logger.warning("topic %s asks for compaction, which the embedded broker does not do: it keeps all", topic.name)
+
+
+def _check_assignment(topic: NewTopic) -> None:
+    if topic.partitions != _DEFAULT or topic.replication != _DEFAULT:
+        raise TopicError(
+            Code.INVALID_REQUEST, "Both partitions/replication factor and an assignment were given; use one of them."
+        )
+    if sorted(index for index, _ in topic.assignment) != list(range(len(topic.assignment))):
+        raise TopicError(Code.INVALID_REPLICA_ASSIGNMENT, "Partitions must be numbered from 0 without a gap.")
+
+
+def delete_topics(request: Request) -> Answered:
+    """Delete each topic with its records and the offsets committed on it."""
+    reader, version, broker = request.body, request.version, request.broker
+    names = reader.array(reader.string)
+    outcomes = [_attempt(name, partial(_delete, broker, name)) for name in names]
+    out = Writer()
+    if version >= 1:
+        out.i32(0)
+    return _write(out, outcomes, messages=False)
+
+
+def _delete(broker: Broker, name: str) -> None:
+    topic = broker.topics.delete(name)
+    for log in topic.partitions:
+        log.gone = True
+        broker.grown(log)  # who waits there must hear that it is gone
+    broker.offsets.forget_topic(name)
+
+
+def create_partitions(request: Request) -> Answered:
+    """Add partitions to each topic."""
+    reader, broker = request.body, request.broker
+    asked = reader.array(
+        lambda: (reader.string(), reader.i32(), reader.nullable_array(lambda: reader.array(reader.i32)))
+    )
+    reader.i32()
+    validate_only = reader.boolean()
+
+    def grow(name: str, count: int) -> None:
+        broker.topics.grow(name, count, now_ms=now_ms(), validate_only=validate_only)
+
+    outcomes = [_attempt(name, partial(grow, name, count)) for name, count, _ in asked]
+    return _write(Writer().i32(0), outcomes, messages=True)
+
+
+def _attempt(name: str, action: Callable[[], object]) -> Outcome:
+    try:
+        action()
+    except TopicError as error:
+        return name, error.code, str(error)
+    except OSError as error:
+        logger.error("topic %s: the data directory cannot be written: %s", name, error.strerror)  # noqa: TRY400
+        return name, Code.KAFKA_STORAGE_ERROR, _STORAGE_FAILED
+    return name, Code.NONE, None
+
+
+def _write(out: Writer, outcomes: list[Outcome], *, messages: bool) -> bytes:
+    def outcome(item: Outcome) -> None:
+        name, code, message = item
+        out.string(name).i16(code)
+        if messages:
+            out.string(message)
+
+    return out.array(outcomes, outcome).done()
