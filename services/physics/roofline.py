@@ -133,10 +133,25 @@ def decode_ms(
     """
     whole("batch", batch, least=1)
     whole("positions", positions, least=1)
-    read = weight_bytes_read(model, precision) + batch * kv_bytes(model, context)
-    memory = read / (gpu.bandwidth * efficiency.bandwidth)
-    compute = batch * positions * token_flop(model, context) / (gpu.flops(precision) * efficiency.flops)
-    return max(memory, compute) * 1e3
+    reading = read_ms(model, gpu, precision, batch=batch, context=context, efficiency=efficiency)
+    multiplying = multiply_ms(model, gpu, precision, tokens=batch * positions, context=context, efficiency=efficiency)
+    return max(reading, multiplying)
+
+
+def read_ms(
+    model: Model, gpu: Gpu, precision: Precision, *, batch: int, context: int, efficiency: Efficiency = FLOOR
+) -> float:
+    """Milliseconds to read the weights once and the caches of ``batch`` sequences of ``context`` tokens."""
+    read = weight_bytes_read(model, precision) + whole("batch", batch) * kv_bytes(model, context)
+    return read / (gpu.bandwidth * efficiency.bandwidth) * 1e3
+
+
+def multiply_ms(
+    model: Model, gpu: Gpu, precision: Precision, *, tokens: int, context: int, efficiency: Efficiency = FLOOR
+) -> float:
+    """Milliseconds of arithmetic for ``tokens`` decoded tokens, each after ``context`` others."""
+    flop = whole("tokens", tokens) * token_flop(model, context)
+    return flop / (gpu.flops(precision) * efficiency.flops) * 1e3
 
 
 def token_flop(model: Model, context: int) -> float:

@@ -1,0 +1,26 @@
+"""Engines, each imported only where it runs."""
+
+from collections.abc import Mapping
+
+from services.generator.engine import Engine
+from services.generator.settings import EngineName
+from services.runtime.settings import load
+
+
+def make(name: EngineName, env: Mapping[str, str]) -> Engine:
+    """The engine of that name with its settings from the environment, not started yet.
+
+    Raises:
+        UserError: A setting is wrong, or a package it needs is not installed.
+    """
+    if name == "llama":
+        from services.generator.engines.llama import LlamaEngine, LlamaSettings
+
+        return LlamaEngine(load(LlamaSettings, env))
+    if name == "openai":
+        from services.generator.engines.openai import OpenAIEngine, OpenAISettings
+
+        return OpenAIEngine(load(OpenAISettings, env))
+    from services.generator.engines.simulated import SimulatedEngine, SimulatedSettings
+
+    return SimulatedEngine(load(SimulatedSettings, env))

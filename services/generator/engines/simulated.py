@@ -1,0 +1,245 @@
+"""An engine that costs nothing: clocked by the roofline, it says words. For load and fault tests."""
+
+import asyncio
+import contextlib
+import math
+import random
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from services.generator.engine import Done, EngineError, EngineStats, Job, Step
+from services.generator.engines.script import Script, parse
+from services.generator.engines.simulation import Item, Machine, Scheduler, Sequence, refuse
+from services.physics.gpus import gpu
+from services.physics.models import model
+from services.physics.pairing import Pair
+from services.physics.roofline import require_fit
+from services.runtime.errors import UserError
+
+CHARACTERS_PER_TOKEN: Final = 4
+"""Prompts are not tokenised, only measured."""
+
+SHORTEST, LONGEST = 20, 120
+"""Tokens of an answer whose script says nothing of it, drawn evenly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedSettings:
+    """What is simulated.
+
+    Attributes:
+        model: The name it answers to; a script may follow it.
+        sim_gpu: Accelerator, from the catalogue.
+        sim_target: Model that answers, from the catalogue.
+        sim_draft: Model that drafts; ``none`` turns speculation off.
+        sim_precision: Of the linear layers.
+        sim_gamma: Tokens drafted.
+        sim_alpha: Chance that a drafted token is accepted.
+        sim_batch: Most answers at once.
+        sim_prefill_budget: Most prompt tokens in a step.
+        sim_time_scale: Time a step takes over what the physics says; below 1 it runs faster.
+        sim_script: What requests for ``default`` are made to do.
+        sim_script_rate: What share of them.
+    """
+
+    model: str = field(default="simulated", metadata={"help": "name the model answers to"})
+    sim_gpu: str = field(default="h100", metadata={"help": "accelerator"})
+    sim_target: str = field(default="gemma-3-27b", metadata={"help": "model that answers"})
+    sim_draft: str = field(default="gemma-3-4b", metadata={"help": "model that drafts, or none"})
+    sim_precision: Literal["bf16", "fp8", "int4"] = field(default="fp8", metadata={"help": "of the linear layers"})
+    sim_gamma: int = field(default=4, metadata={"help": "tokens drafted", "ge": 0, "le": 16})
+    sim_alpha: float = field(default=0.8, metadata={"help": "chance of acceptance", "ge": 0, "le": 1})
+    sim_batch: int = field(default=256, metadata={"help": "most answers at once", "ge": 1, "le": 10_000})
+    sim_prefill_budget: int = field(default=2_048, metadata={"help": "prompt tokens in a step", "ge": 1, "le": 131_072})
+    sim_time_scale: float = field(
+        default=1.0, metadata={"help": "time of a step over what physics says", "ge": 0.001, "le": 1_000}
+    )
+    sim_script: str = field(default="", metadata={"help": "what answers are made to do, such as n50-die10"})
+    sim_script_rate: float = field(default=1.0, metadata={"help": "what share of them", "ge": 0, "le": 1})
+
+    def machine(self) -> Machine:
+        """The machine that these settings describe.
+
+        Raises:
+            UserError: There is no such thing, or the model does not fit.
+        """
+        try:
+            on, target = gpu(self.sim_gpu), model(self.sim_target)
+            drafts = self.sim_draft != "none" and self.sim_gamma > 0
+            draft = model(self.sim_draft) if drafts else target
+            require_fit(target, on, self.sim_precision)
+        except ValueError as error:
+            raise UserError(f"RAILBUS_SIM_GPU, _TARGET, _DRAFT or _PRECISION: {error}") from None
+        return Machine(
+            pair=Pair(target=target, draft=draft, gpu=on, precision=self.sim_precision),
+            gamma=self.sim_gamma if drafts else 0,
+            alpha=self.sim_alpha,
+            batch=self.sim_batch,
+            budget=self.sim_prefill_budget,
+            scale=self.sim_time_scale,
+        )
+
+    def script(self) -> Script:
+        """What answers are made to do.
+
+        Raises:
+            UserError: It is not understood.
+        """
+        try:
+            return parse(self.sim_script)
+        except ValueError as error:
+            raise UserError(f"RAILBUS_SIM_SCRIPT={self.sim_script!r}: {error}") from None
+
+
+class _Listener:
+    """Where one execution's items are put and taken. Bounded by the answer's own length."""
+
+    __slots__ = ("items", "waiter")
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Item) -> None:
+        self.items.append(item)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def take(self) -> Item:
+        while not self.items:
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        return self.items.popleft()
+
+
+class SimulatedEngine:
+    """Engine ``simulated``. One task moves the whole batch from step to step."""
+
+    def __init__(self, settings: SimulatedSettings) -> None:
+        self.name = "simulated"
+        self.model = settings.model
+        self.capacity = settings.sim_batch
+        self._settings = settings
+        self._script = settings.script()
+        self._scheduler = Scheduler(settings.machine())
+        self._listeners: dict[int, _Listener] = {}
+        self._work = asyncio.Event()
+        self._dead: EngineError | None = None
+        self._clock: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Starts the clock."""
+        self._clock = asyncio.create_task(self._tick())
+
+    def resolve(self, model: str) -> str:
+        """``default``, our name, or our name with a script behind it.
+
+        Raises:
+            EngineError: Something else, or a script that is not understood.
+        """
+        if model in {"default", self.model}:
+            return self.model
+        prefix = f"{self.model}-"
+        if not model.startswith(prefix):
+            raise EngineError(
+                "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False
+            )
+        try:
+            parse(model.removeprefix(prefix))
+        except ValueError as error:
+            raise EngineError(
+                "bad_request", f"served is {self.model!r}, with a script: {error}", retryable=False
+            ) from None
+        return model
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
+        """Words, at the simulated machine's pace; the same request id and seed give the same words."""
+        if self._dead is not None:
+            raise self._dead
+        sequence = self._sequence(job)
+        refused = refuse(sequence.script)
+        if refused is not None:
+            raise refused
+        listener = self._listeners[id(sequence)] = _Listener()
+        self._scheduler.add(sequence)
+        self._work.set()
+        try:
+            while True:
+                item = await listener.take()
+                if isinstance(item, EngineError):
+                    raise item
+                yield item
+                if isinstance(item, Done):
+                    return
+        finally:
+            del self._listeners[id(sequence)]
+            self._scheduler.remove(sequence)
+
+    def stats(self) -> EngineStats:
+        """Answers in the batch and before it."""
+        return EngineStats(running=self._scheduler.running, waiting=self._scheduler.waiting)
+
+    async def close(self) -> None:
+        """Stops the clock."""
+        if self._clock is not None:
+            self._clock.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._clock
+
+    def _sequence(self, job: Job) -> Sequence:
+        draw = random.Random(f"{job.request_id}:{job.sampling.seed}")  # noqa: S311 - it must be repeatable
+        script = Script()
+        if job.model != self.model:
+            script = parse(job.model.removeprefix(f"{self.model}-"))
+        elif draw.random() < self._settings.sim_script_rate:
+            script = self._script
+        wanted = script.n if script.n is not None else draw.randint(SHORTEST, LONGEST)
+        characters = sum(len(message.content) for message in job.messages)
+        return Sequence(
+            prompt=max(1, math.ceil(characters / CHARACTERS_PER_TOKEN)),
+            length=max(1, min(wanted, job.sampling.max_tokens)),
+            cut=wanted > job.sampling.max_tokens,
+            draw=draw,
+            script=script,
+            arrived_ms=_now_ms(),
+        )
+
+    async def _tick(self) -> None:
+        """Step after step, each at its time; a step that comes late (busy host) shifts the later ones."""
+        due_ms = _now_ms()
+        while self._dead is None:
+            plan = self._scheduler.plan(max(due_ms, _now_ms()))
+            if plan is None:
+                await self._rest()
+                due_ms = _now_ms()
+                continue
+            due_ms += plan.duration_ms
+            await asyncio.sleep(max(0.0, due_ms - _now_ms()) / 1e3)
+            for sequence, item in self._scheduler.complete(plan, due_ms):
+                if isinstance(item, EngineError) and item.error_class == "engine_dead":
+                    self._die(item)
+                    break
+                listener = self._listeners.get(id(sequence))
+                if listener is not None:
+                    listener.put(item)
+            due_ms = max(due_ms, _now_ms() - plan.duration_ms)
+
+    async def _rest(self) -> None:
+        """Until a request comes or a held one may go on."""
+        wake_ms = self._scheduler.wake_ms()
+        self._work.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if wake_ms is None else max(0.0, wake_ms - _now_ms()) / 1e3):
+                await self._work.wait()
+
+    def _die(self, error: EngineError) -> None:
+        self._dead = error
+        for listener in self._listeners.values():
+            listener.put(error)
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1e3

@@ -1,0 +1,29 @@
+"""The worker's own settings; each engine has its own beside them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+EngineName = Literal["llama", "openai", "simulated"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorSettings:
+    """How the worker runs.
+
+    Attributes:
+        engine: What generates.
+        generator_slots: Most executions at once; 0 takes what the engine can.
+        generator_queue: Accepted requests that may wait for a slot; when they do, the topics are paused.
+        input_gate: ``off`` says on the log that text may be shown before any verdict.
+        output_check: ``off`` says on the log that no safety service checks the answers.
+    """
+
+    engine: EngineName = field(default="llama", metadata={"help": "what generates"})
+    generator_slots: int = field(
+        default=0, metadata={"help": "most executions at once, 0 = what the engine can", "ge": 0, "le": 10_000}
+    )
+    generator_queue: int = field(
+        default=256, metadata={"help": "accepted requests that may wait for a slot", "ge": 1, "le": 100_000}
+    )
+    input_gate: Literal["hold", "off"] = field(default="off", metadata={"help": "whether text waits for a verdict"})
+    output_check: Literal["on", "off"] = field(default="off", metadata={"help": "whether a safety service checks"})
