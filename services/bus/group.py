@@ -15,6 +15,7 @@ from services.bus.kafka import group_options, make_consumer, named, put_away_con
 from services.bus.loop import consume
 from services.bus.offsets import OffsetBook
 from services.bus.records import Handler, Received, TopicPartitions, Unread, Wants
+from services.bus.replay import Replay
 from services.bus.room import Room
 from services.bus.settings import BusSettings
 from services.runtime.clock import now_ms
@@ -45,7 +46,9 @@ class GroupReader:
         on_revoked: Told what is taken away, after the last record of it; may be a coroutine function.
         commit: ``on_accept`` commits when the handler has returned; ``manual`` when ``done`` was called for a record
             and all before it; ``never`` leaves the group's offsets alone.
-        rewind_ms: On assignment go back this far in time, whatever is committed.
+        rewind_ms: A partition that was not held just before begins this far back in time, whatever is committed; one
+            that was goes on where it was.
+        on_caught_up: With ``rewind_ms``: told which partitions were read to where they ended at their assignment.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
     """
@@ -64,6 +67,7 @@ class GroupReader:
         on_revoked: OnPartitions | None = None,
         commit: CommitMode = "on_accept",
         rewind_ms: int | None = None,
+        on_caught_up: Callable[[TopicPartitions], None] | None = None,
         instance_id: str | None = None,
     ) -> None:
         self._settings = settings
@@ -75,6 +79,8 @@ class GroupReader:
         self._on_revoked = on_revoked
         self._commit = commit
         self._rewind_ms = rewind_ms
+        self._on_caught_up = on_caught_up
+        self._replay = Replay()
         self._options = group_options(settings, group, start, instance_id)
         self._intake = Intake(wants)
         self._book = OffsetBook()
@@ -109,6 +115,7 @@ class GroupReader:
         """One consumer's life."""
         self._consumer = make_consumer(self._settings, f"{self._group}-reader", **self._options)
         self._consumer.subscribe(self._topics, listener=_Listener(self))
+        self._callback_error = None
         committer: asyncio.Task[None] | None = None
         try:
             await self._consumer.start()
@@ -134,6 +141,8 @@ class GroupReader:
         for partition, (next_offset, kept) in progress.items():
             self._book.read(partition, next_offset, (r.offset for r in kept) if self._commit == "manual" else ())
         self._commit_due.set()
+        if self._rewind_ms is not None:
+            self._tell_caught_up(self._replay.read({partition: at for partition, (at, _) in progress.items()}))
 
     async def _settled(self) -> bool:
         """A fetch that came while partitions were being assigned waits for that; after a rewind it comes again."""
@@ -158,8 +167,8 @@ class GroupReader:
         """Called by aiokafka after a rebalance."""
         if self._on_assigned is not None:
             await self._tell(self._on_assigned, partitions)
-        if self._rewind_ms is not None and partitions:
-            await self._seek_back(partitions, now_ms() - self._rewind_ms)
+        if self._rewind_ms is not None:
+            await self._tell(self._go_back, partitions)
         self._calm.set()
 
     async def _tell(self, callback: OnPartitions, partitions: TopicPartitions) -> None:
@@ -171,12 +180,24 @@ class GroupReader:
         except Exception as error:  # noqa: BLE001 - raised again by the loop
             self._callback_error = error
 
-    async def _seek_back(self, partitions: TopicPartitions, time_ms: int) -> None:
+    async def _go_back(self, partitions: TopicPartitions) -> None:
+        starts = self._replay.hold(partitions)
+        if not partitions:
+            return
         tps = named(partitions)
-        found = await self._consumer.offsets_for_times(dict.fromkeys(tps, time_ms))
-        ends = await self._consumer.end_offsets([tp for tp in tps if found[tp] is None])
+        time_ms = now_ms() - (self._rewind_ms or 0)
+        new = [tp for tp in tps if (tp.topic, tp.partition) not in starts]
+        found = await self._consumer.offsets_for_times(dict.fromkeys(new, time_ms)) if new else {}
+        ends = await self._consumer.end_offsets(tps)
+        for tp in new:
+            starts[tp.topic, tp.partition] = ends[tp] if found[tp] is None else found[tp].offset
         for tp in tps:
-            self._consumer.seek(tp, ends[tp] if found[tp] is None else found[tp].offset)
+            self._consumer.seek(tp, starts[tp.topic, tp.partition])
+        self._tell_caught_up(self._replay.place(starts, {(tp.topic, tp.partition): ends[tp] for tp in tps}))
+
+    def _tell_caught_up(self, partitions: TopicPartitions) -> None:
+        if partitions and self._on_caught_up is not None:
+            self._on_caught_up(partitions)
 
     async def _commit_loop(self) -> None:
         while True:
