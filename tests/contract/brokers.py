@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {
-    "embedded": [sys.executable, "-m", "services.broker"],
+    "embedded": [sys.executable, "-m", "services.broker", "--no-auto-create-topics", "--min-session-ms", "1000"],
     "kafka": [sys.executable, str(ROOT / "infra" / "kafka" / "run.py")],
 }
 # The first start of Apache Kafka downloads it.
