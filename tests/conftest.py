@@ -1,0 +1,29 @@
+"""Fixtures for every test: embedded brokers as processes of their own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.brokers import Broker
+
+
+@pytest.fixture(scope="session")
+def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running embedded broker that all tests of the session share: never stop it, and keep to topics of your own."""
+    yield from _running(Broker("embedded", tmp_path_factory.mktemp("broker") / "data"))
+
+
+@pytest.fixture
+def own_embedded_broker(tmp_path: Path) -> Iterator[Broker]:
+    """A running embedded broker of the test's own, which it may stop, kill and start again; its data survive."""
+    yield from _running(Broker("embedded", tmp_path / "data"))
+
+
+def _running(broker: Broker) -> Iterator[Broker]:
+    broker.start()
+    try:
+        yield broker
+    finally:
+        if broker.is_running():
+            broker.stop()
