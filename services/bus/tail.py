@@ -88,6 +88,10 @@ class TailReader:
         if self._next.pop((topic.name, partition), None) is not None:
             self._apply_soon()
 
+    def position(self, topic: Topic, partition: int) -> int | None:
+        """The offset of the next record to come, wanted or not; None when the partition is not followed."""
+        return self._next.get((topic.name, partition))
+
     async def begin_offset(self, topic: Topic, partition: int) -> int:
         """The offset of the oldest record the broker still has; the end where it has none."""
         await self._running.wait()
