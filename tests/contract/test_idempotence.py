@@ -41,9 +41,7 @@ async def test_any_of_the_last_five_batches_is_recognised(lab: Lab) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     producer_id, epoch = await wire.producer_id(connection)
-    batches = [
-        wire.batch([b"a", b"b"], producer_id=producer_id, epoch=epoch, sequence=2 * n) for n in range(5)
-    ]
+    batches = [wire.batch([b"a", b"b"], producer_id=producer_id, epoch=epoch, sequence=2 * n) for n in range(5)]
     for n, records in enumerate(batches):
         assert await wire.produce(connection, topic, records) == (wire.NONE, 2 * n)
 

@@ -21,7 +21,12 @@ EARLIEST = -2
 
 
 def batch(
-    values: Sequence[bytes], *, producer_id: int = -1, epoch: int = -1, sequence: int = -1, timestamp: int = 1_700_000_000_000
+    values: Sequence[bytes],
+    *,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    timestamp: int = 1_700_000_000_000,
 ) -> bytes:
     """An uncompressed record batch."""
     builder = DefaultRecordBatchBuilder(
@@ -74,7 +79,9 @@ async def fetch(
     return error, high_watermark, records or b""
 
 
-async def list_offset(connection: AIOKafkaConnection, topic: str, timestamp: int, *, partition: int = 0) -> tuple[int, int]:
+async def list_offset(
+    connection: AIOKafkaConnection, topic: str, timestamp: int, *, partition: int = 0
+) -> tuple[int, int]:
     """The offset for a timestamp, or for LATEST or EARLIEST; returns the error code and the offset."""
     response = await connection.send(OffsetRequest(-1, 0, [(topic, [(partition, timestamp)])]))
     ((_, ((_, error, *_, offset),)),) = response.topics
