@@ -1,0 +1,32 @@
+"""Alarms of many requests in one heap: an alarm that moved is found out when it rings."""
+
+import heapq
+
+
+class Alarms:
+    """Which request to look at next, and when. Times are microseconds since the epoch."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+
+    def set(self, at_us: int, request_id: str) -> None:
+        """One more alarm; earlier ones of the request stay."""
+        heapq.heappush(self._heap, (at_us, request_id))
+
+    @property
+    def next_us(self) -> int | None:
+        """When the first one rings."""
+        return self._heap[0][0] if self._heap else None
+
+    def ring(self, now_us: int) -> list[str]:
+        """Takes out what is due, each request once."""
+        due: dict[str, None] = {}
+        while self._heap and self._heap[0][0] <= now_us:
+            due[heapq.heappop(self._heap)[1]] = None
+        return list(due)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._heap.clear()

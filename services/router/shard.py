@@ -1,0 +1,114 @@
+"""The requests of one partition: a fold of its topics, and what is owed to each request."""
+
+from typing import Final
+
+from schemas.base import Event
+from schemas.books import Account, Attached, Cancel, Detached
+from schemas.requests import Request
+from schemas.stream import Chunk
+from schemas.wire import AnyEvent
+from services.router.alarms import Alarms
+from services.router.case import Case
+from services.router.decide import Write, decide, next_alarm_us, turn_away
+from services.router.policy import Policy
+
+Writes = list[Write]
+NOTHING: Final[Writes] = []
+
+SHORTEST_WAIT_US: Final = 1_000
+"""An alarm rings at least this much later than now: nothing can make the router spin."""
+
+
+class Shard:
+    """One partition. Until it has caught up with the log it only folds; then it decides.
+
+    Attributes:
+        cases: Open requests, and closed ones whose account is not on the log yet.
+        deciding: Whether it has caught up.
+    """
+
+    def __init__(self, policy: Policy, source: str) -> None:
+        self.cases: dict[str, Case] = {}
+        self.deciding = False
+        self._policy = policy
+        self._source = source
+        self._alarms = Alarms()
+        self._done: dict[str, int] = {}
+
+    @property
+    def next_alarm_us(self) -> int | None:
+        """When ``tick`` should be called, microseconds since the epoch."""
+        return self._alarms.next_us if self.deciding else None
+
+    def read(self, event: AnyEvent, traceparent: str | None, now_us: int) -> Writes:
+        """Folds the next event of the partition; what is to be written then."""
+        if not isinstance(event, Event) or isinstance(event, Cancel):
+            return NOTHING
+        case = self.cases.get(event.request_id)
+        if case is None:
+            if event.request_id in self._done:
+                return NOTHING
+            case = self._open(event, now_us)
+            if self.deciding and isinstance(event, Request) and len(self.cases) > self._policy.max_open:
+                return [turn_away(case, now_us, self._policy, self._source)]
+        match event:
+            case Chunk():
+                quiet = case.screen.heard
+                case.on_stream(event, now_us, self._policy.window_us)
+                if quiet and not case.screen.over:
+                    return NOTHING
+            case Request():
+                case.on_request(event, traceparent, now_us)
+            case Attached() | Detached():
+                case.on_receipt(event, now_us)
+            case Account():
+                self._finish(case, now_us)
+                return NOTHING
+            case _:
+                case.on_stream(event, now_us, self._policy.window_us)
+        return self._look(case, now_us) if self.deciding else NOTHING
+
+    def catch_up(self, now_us: int) -> Writes:
+        """The suffix of the log is folded: from now on the shard decides, first about all it found."""
+        self.deciding = True
+        return [write for case in tuple(self.cases.values()) for write in self._look(case, now_us)]
+
+    def tick(self, now_us: int) -> Writes:
+        """What the clock alone brings about."""
+        writes: Writes = []
+        for request_id in self._alarms.ring(now_us):
+            case = self.cases.get(request_id)
+            if case is not None:
+                case.wake_us = 0
+                writes += self._look(case, now_us)
+        return writes
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a readable event named this request."""
+        case = self.cases.get(request_id)
+        return request_id in self._done or (case is not None and (case.known or case.screen.closed is not None))
+
+    def _open(self, event: Event, now_us: int) -> Case:
+        case = self.cases[event.request_id] = Case(event.request_id, event.tenant, now_us)
+        return case
+
+    def _look(self, case: Case, now_us: int) -> Writes:
+        if not case.known and case.screen.closed is None and now_us >= case.opened_us + self._policy.window_us:
+            self._finish(case, now_us)
+            return NOTHING
+        writes = decide(case, now_us, self._policy, self._source)
+        alarm_us = max(next_alarm_us(case, now_us, self._policy), now_us + SHORTEST_WAIT_US)
+        if not case.wake_us or alarm_us < case.wake_us:
+            case.wake_us = alarm_us
+            self._alarms.set(alarm_us, case.request_id)
+        return writes
+
+    def _finish(self, case: Case, now_us: int) -> None:
+        """Nothing is owed any more. The id is remembered while late events could still come."""
+        del self.cases[case.request_id]
+        self._done[case.request_id] = now_us + self._policy.window_us
+        while self._done:
+            oldest = next(iter(self._done))
+            if self._done[oldest] > now_us:
+                break
+            del self._done[oldest]

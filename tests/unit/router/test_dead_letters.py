@@ -1,0 +1,130 @@
+"""What cannot be read is kept as it was, once, and its request is rejected."""
+
+import base64
+
+import orjson
+import pytest
+
+from schemas.books import DeadLetter
+from schemas.errors import MalformedEvent
+from schemas.stream import Closed
+from schemas.topics import CONTROL, LEDGER, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS, Topic
+from schemas.wire import AnyEvent, decode, encode
+from services.bus import Received, Unread, partition_for
+from services.router.core import READ, Router
+from services.router.policy import Policy
+from tests.unit.router.world import PARTITIONS, RID, T0, World, chunk, request, started
+
+HERE = partition_for(RID, PARTITIONS)
+
+
+def garbage(
+    topic: str = REQUESTS.name, key: bytes | None = RID.encode(), value: bytes | None = b"{", offset: int = 7
+) -> Unread:
+    return Unread(
+        topic, HERE, offset, 0, key, value, (("kind", b"Request"), ("v", None)), MalformedEvent("Request: cut off")
+    )
+
+
+@pytest.mark.parametrize("topic", [STREAMS, RECEIPTS, CONTROL, LEDGER, REQUESTS_BATCH])
+def test_dead_letter_says_where_and_why_and_keeps_the_bytes(topic: Topic) -> None:
+    world = World()
+    world.unread(garbage(topic=topic.name, key=b"\xff", value=b"\x00\x01"))
+    (letter,) = world.written(DeadLetter)
+    assert (letter.topic, letter.partition, letter.offset) == (topic.name, HERE, 7)
+    assert letter.reason == "Request: cut off"
+    assert base64.b64decode(letter.key_b64) == b"\xff"
+    assert base64.b64decode(letter.value_b64) == b"\x00\x01"
+    assert [name for name, _ in letter.headers] == ["kind", "v"]
+    assert world.written(Closed) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "tenant"),
+    [
+        (RID.encode(), b"not json", "unknown"),
+        (RID.encode(), None, "unknown"),
+        (b"elsewhere", orjson.dumps({"request_id": RID, "tenant": "acme"}), "acme"),
+        (None, orjson.dumps({"request_id": RID, "tenant": "no such tenant!"}), "unknown"),
+    ],
+)
+def test_request_whose_id_can_be_read_is_rejected_and_accounted_for(
+    key: bytes | None, value: bytes | None, tenant: str
+) -> None:
+    world = World()
+    world.unread(garbage(key=key, value=value))
+    (event,) = world.written(Closed)
+    assert (event.outcome, event.request_id, event.tenant) == ("rejected", RID, tenant)
+    assert "cut off" in event.reason
+    assert world.account().outcome == "rejected"
+    assert world.cancels() == []
+
+
+@pytest.mark.parametrize("value", [b"[]", b"7", b'{"request_id": 7}', b'{"request_id": "x"}'])
+def test_request_without_a_readable_id_is_only_kept(value: bytes) -> None:
+    world = World()
+    world.unread(garbage(key=b"x", value=value))
+    assert len(world.written(DeadLetter)) == 1
+    assert world.written(Closed) == []
+
+
+@pytest.mark.parametrize("known_by", [request(), started()])
+def test_garbage_cannot_end_a_request_that_somebody_reads(known_by: AnyEvent) -> None:
+    world = World().put(known_by)
+    world.unread(garbage())
+    assert len(world.written(DeadLetter)) == 1
+    assert world.endings() == []
+
+
+def test_folding_again_writes_nothing_twice() -> None:
+    world = World()
+    world.unread(garbage())
+    before = len(world.log)
+    fresh = world.join()
+    world.write(fresh.read(garbage(), world.now_us))
+    assert len(world.log) == before
+
+
+@pytest.mark.parametrize("meanwhile", [[], [started()]])
+def test_rejection_waits_until_the_shard_has_caught_up(meanwhile: list[AnyEvent]) -> None:
+    router = Router(Policy(), "router/late", PARTITIONS)
+    held = frozenset((topic.name, number) for topic in READ for number in range(PARTITIONS))
+    router.assign(held)
+    assert [type(write.event) for write in router.read(garbage(), T0)] == [DeadLetter]
+    for event in meanwhile:
+        router.read(Received(STREAMS.name, HERE, 0, 0, event, None), T0)
+    writes = router.caught_up(held, T0)
+    assert [type(write.event) for write in writes] == ([] if meanwhile else [Closed])
+
+
+def test_record_near_the_size_limit_still_fits_into_a_dead_letter() -> None:
+    world = World()
+    world.unread(garbage(topic=STREAMS.name, value=b"\xff" * 1_000_000, key=b"k" * 40_000))
+    (letter,) = world.written(DeadLetter)
+    value, headers = encode(letter)
+    assert decode(value, headers) == letter
+    assert "first 600000 of 1000000 bytes kept" in letter.reason
+    assert "first 30000 of 40000 key bytes kept" in letter.reason
+
+
+def test_event_on_a_topic_that_is_not_its_own_is_not_folded() -> None:
+    world = World().put(request(), started())
+    world.append(REQUESTS, chunk(0))
+    assert not world.routers[0]._shards[HERE].cases[RID].screen.heard
+    (letter,) = world.written(DeadLetter)
+    assert letter.reason == "Chunk has no place on railbus.requests"
+
+
+def test_request_in_a_foreign_partition_is_kept_and_rejected() -> None:
+    world = World()
+    item = Received(REQUESTS.name, 1 - HERE, 3, 0, request(), None)
+    world.write(world.routers[0].read(item, world.now_us))
+    (letter,) = world.written(DeadLetter)
+    assert "murmur2" in letter.reason
+    assert world.endings() == ["rejected"]
+
+
+def test_assignment_that_splits_a_request_among_routers_is_refused() -> None:
+    world = World()
+    with pytest.raises(RuntimeError, match=r"railbus\.receipts"):
+        world.routers[0].assign(frozenset((t.name, 0) for t in READ if t is not RECEIPTS))

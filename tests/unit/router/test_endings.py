@@ -1,0 +1,217 @@
+"""Every way a request ends: exactly one ``Closed``, the workers stopped, the books written."""
+
+import pytest
+
+from schemas.books import Account
+from schemas.requests import Deadlines
+from schemas.stream import Closed
+from schemas.topics import REQUESTS
+from services.bus import partition_for
+from services.router.policy import Policy
+from tests.unit.router.world import (
+    MS,
+    PARTITIONS,
+    T0,
+    World,
+    attached,
+    chunk,
+    cleared,
+    closed,
+    detached,
+    failed,
+    finished,
+    recall,
+    request,
+    request_id,
+    started,
+    verdict,
+)
+
+
+def test_finished_unchecked_answer_is_completed_and_accounted_for() -> None:
+    world = World().put(request(), started(), chunk(0), chunk(1, at_ms=70), finished(1))
+    assert world.endings() == ["completed"]
+    assert world.cancels() == []
+    account = world.account()
+    (book,) = account.attempts
+    assert (book.first_chunk_at, book.last_chunk_at, book.last_seq) == (T0 + 50 * MS, T0 + 70 * MS, 1)
+    assert book.usage.completion_tokens == 2
+    assert account.received_at == T0
+    assert world.routers[0].open == 0
+
+
+def test_checked_answer_is_completed_when_it_is_finally_cleared() -> None:
+    world = World().put(request(), started(output_check="on"), chunk(0), finished(0))
+    assert world.endings() == []
+    assert world.put(cleared(0)).endings() == ["completed"]
+
+
+def test_answer_with_a_missing_chunk_is_not_complete() -> None:
+    world = World().put(request(), started(), chunk(0), chunk(2), finished(2))
+    assert world.endings() == []
+    assert world.put(chunk(1, at_ms=95)).endings() == ["completed"]
+
+
+def test_late_missing_chunk_never_comes_and_the_request_expires() -> None:
+    world = World().put(request(), started(), chunk(0), finished(1)).until(59_999)
+    assert world.endings() == []
+    assert world.until(60_000).endings() == ["expired"]
+
+
+def test_stop_recall_cancels_at_once_and_closes_recalled() -> None:
+    world = World().put(request(), started(output_check="on"), chunk(0), recall())
+    assert world.endings() == ["recalled"]
+    assert world.cancels() == [("recalled", None)]
+
+
+def test_redaction_does_not_end_the_answer_and_is_counted() -> None:
+    world = World().put(
+        request(), started(output_check="on"), chunk(0), recall(action="redact"), finished(0), cleared(0)
+    )
+    assert world.endings() == ["completed"]
+    assert world.account().recalls == 1
+
+
+def test_denied_prompt_cancels_even_a_worker_that_has_not_started() -> None:
+    world = World(Policy(input_gate="hold")).put(request(), verdict("deny"))
+    assert world.endings() == ["denied"]
+    assert world.cancels() == [("denied", None)]
+    assert world.account().verdict_at == T0 + 20 * MS
+
+
+def test_denied_prompt_of_a_finished_worker_cancels_nobody() -> None:
+    world = World(Policy(input_gate="hold"))
+    world.put(request(), started(input_gate="hold"), chunk(0, at_ms=10), finished(0, at_ms=15), verdict("deny"))
+    assert (world.endings(), world.cancels()) == (["denied"], [])
+
+
+def test_failed_execution_closes_failed_with_its_message() -> None:
+    world = World().put(request(), started(), failed())
+    assert world.endings() == ["failed"]
+    (event,) = world.written(Closed)
+    assert event.reason == "unavailable: refused"
+    assert world.account().attempts[0].error_class == "unavailable"
+
+
+def test_failure_before_any_start_counts() -> None:
+    assert World().put(request(), failed()).endings() == ["failed"]
+
+
+def test_failure_of_a_zombie_run_does_not() -> None:
+    world = World().put(request(), started(), failed(run="other"))
+    assert world.endings() == []
+
+
+def test_worker_that_was_cancelled_by_somebody_else_closes_cancelled() -> None:
+    assert World().put(request(), started(), failed(error_class="cancelled", retryable=False)).endings() == [
+        "cancelled"
+    ]
+
+
+def test_client_gone_longer_than_its_grace_cancels() -> None:
+    world = World(Policy(client_grace_ms=500)).put(request(), attached(), started(), chunk(0), detached(at_ms=100))
+    assert world.until(599).endings() == []
+    assert world.until(600).endings() == ["cancelled"]
+    assert world.cancels() == [("client_gone", None)]
+
+
+def test_client_that_comes_back_in_time_is_not_gone() -> None:
+    world = World(Policy(client_grace_ms=500)).put(
+        request(), attached(), started(), detached(at_ms=100), attached("c2", at_ms=300)
+    )
+    assert world.until(5_000).endings() == []
+    assert world.put(detached("c2", at_ms=5_100)).until(5_700).endings() == ["cancelled"]
+
+
+@pytest.mark.parametrize("receipts", [[], [attached()], [attached(), detached(reason="complete")]])
+def test_nobody_is_gone_who_never_came_or_stays_or_has_everything(receipts: list[object]) -> None:
+    world = World(Policy(client_grace_ms=500)).put(request(), *receipts, started())  # type: ignore[arg-type]
+    assert world.until(59_000).endings() == []
+
+
+def test_two_clients_and_one_leaves() -> None:
+    world = World(Policy(client_grace_ms=500))
+    world.put(request(), attached(), attached("c2"), started(), detached(at_ms=100))
+    assert world.until(10_000).endings() == []
+
+
+def test_total_deadline_expires_and_stops_the_worker() -> None:
+    world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started())
+    assert world.until(999).endings() == []
+    assert world.until(1_000).endings() == ["expired"]
+    assert world.cancels() == [("expired", None)]
+
+
+def test_request_that_nobody_took_up_expires() -> None:
+    world = World().put(request(deadlines=Deadlines(total_ms=1_000))).until(3_000)
+    assert world.endings() == ["expired"]
+    assert world.account().attempts[0].started_at is None
+
+
+def test_policy_bounds_the_total_deadline() -> None:
+    world = World(Policy(total_max_ms=2_000)).put(request(deadlines=Deadlines(total_ms=50_000)))
+    assert world.until(2_000).endings() == ["expired"]
+
+
+def test_receipt_in_the_future_counts_from_when_it_was_read() -> None:
+    late = request(at_ms=3_600_000)
+    world = World()
+    world.append(REQUESTS, late)
+    assert world.until(60_000).endings() == ["expired"]
+
+
+def test_missing_verdict_closes_failed_when_the_gate_holds() -> None:
+    world = World(Policy(input_gate="hold")).put(request(), started(input_gate="hold"), chunk(0))
+    assert world.until(999).endings() == []
+    assert world.until(1_000).endings() == ["failed"]
+
+
+def test_missing_verdict_is_nothing_when_the_log_says_the_gate_is_off() -> None:
+    world = World(Policy(input_gate="hold")).put(request(), started(input_gate="off"), chunk(0))
+    assert world.until(1_500).endings() == []
+
+
+def test_answer_that_is_read_before_its_question_is_decided_from_what_it_says() -> None:
+    world = World().put(started(), chunk(0), finished(0))
+    assert world.endings() == ["completed"]
+    assert world.put(request(at_ms=95)).endings() == ["completed"]
+
+
+def test_stray_events_of_nobodys_request_bring_about_nothing_and_are_forgotten() -> None:
+    policy = Policy(total_max_ms=1_000)
+    world = World(policy).put(chunk(0), cleared(0))
+    assert world.routers[0].open == 1
+    assert world.until(3_000).log[2:] == []
+    assert world.routers[0].open == 0
+
+
+def test_late_words_about_a_closed_request_change_nothing() -> None:
+    world = World().put(request(), started(), chunk(0), finished(0))
+    length = len(world.log)
+    world.put(chunk(1, at_ms=200), failed(at_ms=210), request(at_ms=0), closed("failed", at_ms=220))
+    assert len(world.log) == length + 4
+
+
+def test_account_waits_a_moment_for_the_usage_of_a_cancelled_worker() -> None:
+    world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started(), chunk(0)).until(1_000)
+    assert world.written(Account) == []
+    world.put(failed(at_ms=1_010, error_class="cancelled"))
+    assert world.account().attempts[0].error_class == "cancelled"
+
+
+def test_account_of_a_worker_that_says_nothing_more_counts_what_was_heard() -> None:
+    world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started(), chunk(0), chunk(1)).until(2_000)
+    assert world.account().attempts[0].usage.completion_tokens == 2
+
+
+def test_closed_request_that_nobody_could_read_is_accounted_for_and_cancels_nobody() -> None:
+    world = World().put(closed("rejected"))
+    assert world.account().outcome == "rejected"
+    assert world.cancels() == []
+
+
+def test_more_requests_than_may_be_open_are_turned_away() -> None:
+    ids = [rid for n in range(40) if partition_for(rid := request_id(n), PARTITIONS) == 0][:4]
+    world = World(Policy(max_open=2)).put(*(request(rid) for rid in ids))
+    assert [world.endings(rid) for rid in ids] == [[], [], ["failed"], ["failed"]]
+    assert world.cancels(ids[3]) == [("expired", None)]

@@ -1,0 +1,203 @@
+"""Events of made-up requests, and routers on a made-up log: what they write comes back to all of them."""
+
+from typing import Any
+
+from schemas.base import Event
+from schemas.books import Account, Attached, Cancel, Detached
+from schemas.ids import uuid7
+from schemas.requests import Deadlines, Delivery, Message, Request
+from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Usage, Verdict
+from schemas.topics import ACCOUNTS, CONTROL, DEAD, RECEIPTS, REQUESTS, STREAMS, Topic
+from schemas.wire import AnyEvent
+from services.bus import Received, Unread, partition_for
+from services.router.core import READ, Router
+from services.router.policy import Policy
+from services.router.shard import Writes
+
+T0 = 1_700_000_000_000_000
+MS = 1_000
+PARTITIONS = 2
+
+
+def request_id(number: int = 0) -> str:
+    return uuid7(T0 // 1_000 + number, number * 7_919)
+
+
+RID = request_id()
+
+
+def about(rid: str, at_ms: float) -> dict[str, Any]:
+    return {"request_id": rid, "tenant": "acme", "at": T0 + int(at_ms * MS), "source": "test"}
+
+
+def request(rid: str = RID, at_ms: float = 0, **fields: Any) -> Request:
+    fields.setdefault("messages", (Message(role="user", content="hello"),))
+    return Request(**about(rid, at_ms), **fields)
+
+
+def started(rid: str = RID, at_ms: float = 5, attempt: int = 1, run: str = "r1", **fields: Any) -> Started:
+    values = {
+        "model": "m",
+        "engine": "e",
+        "queue_ms": 1.0,
+        "received_at": T0,
+        "delivery": Delivery(),
+        "deadlines": Deadlines(),
+        "input_gate": "off",
+        "output_check": "off",
+    }
+    return Started(**about(rid, at_ms), attempt=attempt, run=run, **(values | fields))
+
+
+def chunk(seq: int, rid: str = RID, at_ms: float = 50, attempt: int = 1, run: str = "r1") -> Chunk:
+    return Chunk(**about(rid, at_ms), attempt=attempt, run=run, seq=seq, start=seq * 3, text="abc", tokens=1)
+
+
+def finished(last_seq: int, rid: str = RID, at_ms: float = 90, attempt: int = 1, run: str = "r1") -> Finished:
+    usage = Usage(prompt_tokens=3, completion_tokens=last_seq + 1)
+    return Finished(**about(rid, at_ms), attempt=attempt, run=run, last_seq=last_seq, finish_reason="stop", usage=usage)
+
+
+def failed(rid: str = RID, at_ms: float = 60, attempt: int = 1, run: str = "r1", **fields: Any) -> Failed:
+    values = {"error_class": "unavailable", "message": "refused", "retryable": True}
+    return Failed(**about(rid, at_ms), attempt=attempt, run=run, **(values | fields))
+
+
+def verdict(decision: str = "allow", rid: str = RID, at_ms: float = 20, **fields: Any) -> Verdict:
+    return Verdict(**about(rid, at_ms), decision=decision, policy_version="p1", **fields)  # type: ignore[arg-type]
+
+
+def cleared(seq: int, rid: str = RID, at_ms: float = 95, final: bool = True, attempt: int = 1) -> Cleared:
+    return Cleared(**about(rid, at_ms), attempt=attempt, run=f"r{attempt}", seq=seq, final=final, policy_version="p1")
+
+
+def recall(rid: str = RID, at_ms: float = 70, action: str = "stop", run: str = "r1", attempt: int = 1) -> Recall:
+    return Recall(
+        **about(rid, at_ms),
+        attempt=attempt,
+        run=run,
+        recall_id=f"{attempt}/{action}",
+        start=0,
+        end=3,
+        action=action,  # type: ignore[arg-type]
+        replacement="[gone]",
+        rule="ssn",
+        category="pii",
+        policy_version="p1",
+    )
+
+
+def attached(connection: str = "c1", rid: str = RID, at_ms: float = 1) -> Attached:
+    return Attached(**about(rid, at_ms), connection=connection, transport="sse", partition=0)
+
+
+def detached(connection: str = "c1", reason: str = "gone", rid: str = RID, at_ms: float = 60) -> Detached:
+    return Detached(
+        **about(rid, at_ms),
+        connection=connection,
+        reason=reason,
+        ops=0,
+        ops_hash="0" * 64,  # type: ignore[arg-type]
+    )
+
+
+def closed(outcome: str = "completed", rid: str = RID, at_ms: float = 100) -> Closed:
+    return Closed(**about(rid, at_ms), outcome=outcome)  # type: ignore[arg-type]
+
+
+def topic_of(event: AnyEvent) -> Topic:
+    """Where an event of a test stands."""
+    return next(
+        topic for topic in (REQUESTS, STREAMS, RECEIPTS, ACCOUNTS, CONTROL) if type(event).__name__ in topic.kinds
+    )
+
+
+class World:
+    """A log and the routers that read it. ``routers`` see every record, in one order a topic."""
+
+    def __init__(self, policy: Policy | None = None, routers: int = 1) -> None:
+        self.policy = policy or Policy()
+        self.log: list[tuple[Topic, AnyEvent]] = []
+        self.now_us = T0
+        self.routers: list[Router] = []
+        for _ in range(routers):
+            self.join()
+
+    def join(self) -> Router:
+        """A router that folds the whole log and then decides."""
+        router = Router(self.policy, f"router/{len(self.routers)}", PARTITIONS)
+        held = frozenset((topic.name, number) for topic in READ for number in range(topic.partitions(PARTITIONS)))
+        router.assign(held)
+        for offset, (topic, event) in enumerate(self.log):
+            assert self._show(router, topic, event, offset) == [] or topic is DEAD
+        self.routers.append(router)
+        self.write(router.caught_up(held, self.now_us))
+        return router
+
+    def restart(self, index: int = 0) -> None:
+        """Kill -9, and another one comes."""
+        del self.routers[index]
+        self.join()
+
+    def put(self, *events: AnyEvent, topic: Topic | None = None) -> "World":
+        """Others write these, and every router reads them and what that leads to."""
+        for event in events:
+            at = getattr(event, "at", 0)
+            self.now_us = max(self.now_us, at)
+            self.tick()
+            self.append(topic or topic_of(event), event)
+        return self
+
+    def append(self, topic: Topic, event: AnyEvent) -> None:
+        """One record more."""
+        self.log.append((topic, event))
+        for router in tuple(self.routers):
+            self.write(self._show(router, topic, event, len(self.log) - 1))
+
+    def write(self, writes: Writes) -> None:
+        for write in writes:
+            assert type(write.event).__name__ in write.topic.kinds
+            self.append(write.topic, write.event)
+
+    def until(self, at_ms: float) -> "World":
+        """Time passes; every alarm rings when it should."""
+        end_us = T0 + int(at_ms * MS)
+        while (alarm_us := self._next_alarm_us()) is not None and alarm_us <= end_us:
+            self.now_us = max(self.now_us, alarm_us)
+            self.tick()
+        self.now_us = end_us
+        return self
+
+    def _next_alarm_us(self) -> int | None:
+        alarms = (router.next_alarm_us for router in self.routers)
+        return min((at for at in alarms if at is not None), default=None)
+
+    def tick(self) -> None:
+        for router in self.routers:
+            self.write(router.tick(self.now_us))
+
+    def written(self, kind: type[Any], rid: str | None = None) -> list[Any]:
+        """What stands on the log of this kind."""
+        return [e for _, e in self.log if isinstance(e, kind) and (rid is None or e.request_id == rid)]
+
+    def endings(self, rid: str = RID) -> list[str]:
+        """The outcomes of all ``Closed`` of a request."""
+        return [event.outcome for event in self.written(Closed, rid)]
+
+    def cancels(self, rid: str = RID) -> list[tuple[str, int | None]]:
+        return [(event.reason, event.attempt) for event in self.written(Cancel, rid)]
+
+    def account(self, rid: str = RID) -> Account:
+        (account,) = self.written(Account, rid)
+        return account
+
+    def unread(self, unread: Unread) -> None:
+        for router in tuple(self.routers):
+            self.write(router.read(unread, self.now_us))
+
+    def _show(self, router: Router, topic: Topic, event: AnyEvent, offset: int) -> Writes:
+        if topic is DEAD:
+            router.buried(event)  # type: ignore[arg-type]
+            return []
+        partition = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
+        return router.read(Received(topic.name, partition, offset, self.now_us // 1_000, event, None), self.now_us)
