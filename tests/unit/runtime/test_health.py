@@ -1,0 +1,48 @@
+import socket
+
+import aiohttp
+import pytest
+
+from services.runtime.errors import UserError
+from services.runtime.health import HealthSettings, serving
+from services.runtime.metrics import COMMITS
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def get(port: int, path: str) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, answer.headers["Content-Type"], await answer.text()
+
+
+async def test_health_readiness_and_metrics() -> None:
+    port = free_port()
+    ready = False
+    COMMITS.labels("sample").inc()
+    async with serving(HealthSettings(port=port), lambda: ready):
+        assert (await get(port, "/healthz"))[0] == 200
+        assert (await get(port, "/readyz"))[0] == 503
+        ready = True
+        assert (await get(port, "/readyz"))[0] == 200
+        status, content_type, text = await get(port, "/metrics")
+        assert status == 200
+        assert content_type.startswith("text/plain")
+        assert 'railbus_bus_commits_total{group="sample"} 1.0' in text
+        assert (await get(port, "/other"))[0] == 404
+
+
+async def test_port_zero_is_off() -> None:
+    async with serving(HealthSettings(), lambda: True):
+        pass
+
+
+async def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"RAILBUS_HEALTH_PORT: 127.0.0.1:{port}"):
+            async with serving(HealthSettings(port=port), lambda: True):
+                pass

@@ -1,0 +1,109 @@
+"""``run`` ends the process, so each test is a process."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PRELUDE = """
+import asyncio
+from services.runtime import UserError, run
+"""
+
+
+def start(main: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{PRELUDE}\n{main}\nrun(main, 'sample')"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+WAITS = """
+async def main():
+    print("ready", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.05)
+        print("cleaned", flush=True)
+"""
+
+
+def test_an_end_is_clean() -> None:
+    assert finish(start("async def main(): print(type(asyncio.get_running_loop()).__module__)")) == (0, "uvloop\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_main_clean_up_and_the_second_changes_nothing(number: signal.Signals) -> None:
+    process = start(WAITS)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
+    code, out, err = finish(process)
+    assert (code, out) == (0, "cleaned\n")
+    assert err.count("stopping") == 1
+
+
+def test_a_users_mistake_is_one_line() -> None:
+    result = finish(start("async def main(): raise UserError('RAILBUS_X=1: must be 2')"))
+    assert result == (2, "", "railbus sample: RAILBUS_X=1: must be 2\n")
+
+
+def test_a_users_mistake_inside_a_task_group_is_one_line() -> None:
+    main = """
+async def fail(): raise UserError('no weights')
+async def main():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+"""
+    assert finish(start(main)) == (2, "", "railbus sample: no weights\n")
+
+
+def test_a_crash_says_where() -> None:
+    code, _, err = finish(start("async def main(): raise ZeroDivisionError('x')"))
+    assert code == 1
+    assert "CRITICAL railbus.sample crashed: x" in err
+    assert "Traceback" in err
+
+
+def test_a_crash_while_stopping_is_a_crash() -> None:
+    process = start(WAITS.replace('print("cleaned", flush=True)', "raise ValueError('late')"))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finish(process)
+    assert code == 1
+    assert "crashed: late" in err
+
+
+def test_being_cancelled_by_nobody_is_a_crash() -> None:
+    code, _, err = finish(start("async def main(): raise asyncio.CancelledError"))
+    assert code == 1
+    assert "nobody asked" in err
+
+
+def test_a_wrong_log_level_is_a_users_mistake() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", f"{PRELUDE}\nasync def main(): pass\nrun(main, 'sample')"],
+        cwd=ROOT,
+        env={"RAILBUS_LOG_LEVEL": "LOUD"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert process.returncode == 2
+    assert process.stderr == "railbus sample: RAILBUS_LOG_LEVEL='LOUD': must be one of DEBUG, INFO, WARNING, ERROR\n"
