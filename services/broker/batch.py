@@ -64,10 +64,10 @@ def parse(batch: memoryview | bytes) -> Header:
     if len(batch) > MAGIC_AT and batch[MAGIC_AT] != 2:
         raise Refused(Code.INVALID_RECORD, "only record batches of magic 2 are taken")
     if len(batch) < HEADER.size:
-        raise Refused(Code.CORRUPT_MESSAGE, "the bytes are shorter than a batch header")
+        raise Refused(Code.INVALID_RECORD, "the bytes are shorter than a batch header")
     header = Header._make(HEADER.unpack_from(batch))
     if header.length < HEADER.size - LENGTH_COUNTS_FROM or header.size > len(batch):
-        raise Refused(Code.CORRUPT_MESSAGE, "the batch's length is not that of its bytes")
+        raise Refused(Code.INVALID_RECORD, "the batch's length is not that of its bytes")
     return header
 
 
@@ -80,12 +80,15 @@ def check_produced(batch: memoryview | bytes, header: Header, produce_version: i
     """What a client may send, as Kafka has it; raises `Refused`."""
     if header.size != len(batch):
         raise Refused(Code.INVALID_RECORD, "a partition's records must be exactly one batch")
-    if header.attributes & (_TRANSACTIONAL | _CONTROL):
-        raise Refused(Code.INVALID_RECORD, "transactions are not supported by the embedded broker")
+    if header.attributes & _CONTROL:
+        raise Refused(Code.INVALID_RECORD, "clients may not write control records")
+    if header.attributes & _TRANSACTIONAL:
+        raise Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise Refused(Code.INVALID_RECORD, "the batch's record count and offsets do not agree")
-    if header.attributes & _COMPRESSION == _ZSTD and produce_version < 7:
-        raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    codec = header.attributes & _COMPRESSION
+    if codec > _ZSTD or (codec == _ZSTD and produce_version < 7):
+        raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, "an unknown codec, or zstd before Produce version 7")
     if not intact(batch, header):
         raise Refused(Code.CORRUPT_MESSAGE, "the batch's checksum does not match")
 

@@ -85,6 +85,8 @@ def _alteration(reader: Reader) -> tuple[int, str, dict[str, str | None]]:
 def _alter(
     broker: Broker, kind: int, name: str, settings: dict[str, str | None], *, validate_only: bool
 ) -> tuple[Code, str | None]:
+    if None in settings.values():
+        return Code.INVALID_REQUEST, "A configuration may not be null; leave it out for its default."
     if kind != _TOPIC:
         return Code.INVALID_REQUEST, "The embedded broker only changes the configuration of topics."
     try:

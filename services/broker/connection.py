@@ -128,6 +128,11 @@ class Connection(asyncio.Protocol):
         except (Malformed, CloseConnection) as reason:
             self.close(str(reason))
             return
+        except Exception:
+            # A mistake of ours must cost one client its connection and nobody else anything.
+            logger.exception("a request from %s could not be answered", self.peer)
+            self.close()
+            return
         if answer is None:
             return
         correlation = frame[4:8]

@@ -46,14 +46,14 @@ class Asked(NamedTuple):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    session_id: int
+    in_session: bool
     topics: list[tuple[bytes, list[Want]]]
 
 
 def fetch(request: Request) -> Answered:
     """Answer with what is there, or wait for it."""
     asked = _read(request.body, request.version, request.broker)
-    if asked.session_id != 0:
+    if asked.in_session:
         return _answer(asked, [], Code.FETCH_SESSION_ID_NOT_FOUND)
     if asked.max_wait_ms <= 0 or _enough(asked):
         return _answer(asked, asked.topics)
@@ -90,12 +90,12 @@ class _Waiting(Waiter):
 def _read(reader: Reader, version: int, broker: Broker) -> Asked:
     data, pos = reader.data, reader.pos
     form = _WANT_9 if version >= 9 else _WANT_5 if version >= 5 else _WANT_4
-    session_id = 0
+    session_id = epoch = 0
     try:
         _replica, max_wait_ms, min_bytes, max_bytes, _isolation = _HEAD.unpack_from(data, pos)
         pos += _HEAD.size
         if version >= 7:
-            session_id, _epoch = _SESSION.unpack_from(data, pos)
+            session_id, epoch = _SESSION.unpack_from(data, pos)
             pos += _SESSION.size
         (count,) = _COUNT.unpack_from(data, pos)
         pos += _COUNT.size
@@ -119,7 +119,7 @@ def _read(reader: Reader, version: int, broker: Broker) -> Asked:
     except struct.error:
         raise Malformed("the request ends in the middle of a number") from None
     # What follows (forgotten partitions of a session, the client's rack) changes nothing here.
-    return Asked(version, max_wait_ms, min_bytes, max_bytes, session_id, topics)
+    return Asked(version, max_wait_ms, min(min_bytes, max_bytes), max_bytes, session_id != 0 or epoch > 0, topics)
 
 
 def _enough(asked: Asked) -> bool:
@@ -133,7 +133,7 @@ def _enough(asked: Asked) -> bool:
             if want.offset < log.end:
                 if asked.min_bytes <= 1:
                     return True
-                ready += len(log.read(want.offset, want.max_bytes, at_least_one=True))
+                ready += log.available(want.offset, want.max_bytes)
     return ready >= asked.min_bytes or not asked.topics
 
 

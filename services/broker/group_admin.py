@@ -14,7 +14,7 @@ def list_groups(request: Request) -> Answered:
     """Every group that has members or committed offsets."""
     broker = request.broker
     kinds = dict.fromkeys(broker.offsets.groups(), _CONSUMER)
-    kinds.update({group.id: _protocol_type(group) or _CONSUMER for group in broker.groups.all()})
+    kinds.update({group.id: group.members.protocol_type() or _CONSUMER for group in broker.groups.all()})
     out = Writer()
     if request.version >= 1:
         out.i32(0)
@@ -49,16 +49,12 @@ def describe_groups(request: Request) -> Answered:
             out.string(state).string(_CONSUMER if broker.offsets.of(name) else "").string("").i32(0)
         else:
             protocol = found.protocol if found.state is State.STABLE else None
-            out.string(found.state.value).string(_protocol_type(found)).string(protocol or "")
-            out.array(found.members.values(), lambda each: member(each, found))
+            out.string(found.state.value).string(found.members.protocol_type()).string(protocol or "")
+            out.array(found.members, lambda each: member(each, found))
         if version >= 3:
             out.i32(_UNKNOWN_OPERATIONS)
 
     return out.array(names, group).done()
-
-
-def _protocol_type(group: Group) -> str:
-    return next((member.join.protocol_type for member in group.members.values()), "")
 
 
 def delete_groups(request: Request) -> Answered:

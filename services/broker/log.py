@@ -121,8 +121,18 @@ class PartitionLog:
         assert self.start <= offset <= self.end  # noqa: S101 - the caller checks the range
         if offset == self.end:
             return b""
-        index = bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1
-        return self._segments[index].read(offset, max_bytes, at_least_one=at_least_one)
+        return self._segment(offset).read(offset, max_bytes, at_least_one=at_least_one)
+
+    def available(self, offset: int, max_bytes: int) -> int:
+        """How many bytes `read` would give."""
+        start, stop = self._segment(offset).span(offset, max_bytes, at_least_one=True)
+        return stop - start
+
+    def _segment(self, offset: int) -> Segment:
+        newest = self._segments[-1]
+        if offset >= newest.base:
+            return newest
+        return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1]
 
     def find_time(self, timestamp_ms: int) -> Found | None:
         """The first record of this time or later; None when all are older."""
@@ -151,9 +161,10 @@ class PartitionLog:
     def _expire_by_time(self, now_ms: int) -> None:
         config = self.config
         # A slow topic's newest segment is closed by age too, or old records would wait for it to fill.
-        if now_ms - self._segments[-1].born_ms > config.retention_ms // 8:
+        newest, oldest_kept_ms = self._segments[-1], now_ms - config.retention_ms
+        if newest.newest_ms < oldest_kept_ms or now_ms - newest.born_ms > config.retention_ms // 8:
             self.begin_segment(now_ms)
-        while len(self._segments) > 1 and self._segments[0].newest_ms < now_ms - config.retention_ms:
+        while len(self._segments) > 1 and self._segments[0].newest_ms < oldest_kept_ms:
             self._drop_oldest()
 
     def drop_one(self, now_ms: int) -> bool:

@@ -40,32 +40,6 @@ class Join:
     id_required: bool  # the client knows MEMBER_ID_REQUIRED
 
 
-@dataclass(slots=True)
-class Member:
-    """One member of a group."""
-
-    id: str
-    join: Join
-    deadline_ms: int  # its session ends then, unless it is heard from
-    joining: Ticket | None = None  # its JoinGroup that waits
-    syncing: Ticket | None = None  # its SyncGroup that waits
-    synced: bool = False  # has sent SyncGroup in this generation
-    assignment: bytes = b""
-
-    @property
-    def waits(self) -> bool:
-        """It waits for us, so its session does not run out."""
-        return self.joining is not None or self.syncing is not None
-
-    def heard(self, now_ms: int) -> None:
-        """It is alive: its session begins anew."""
-        self.deadline_ms = now_ms + self.join.session_ms
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """What it says about itself for the chosen protocol."""
-        return next((offer.metadata for offer in self.join.protocols if offer.name == protocol), b"")
-
-
 class Peer(NamedTuple):
     """A member as its leader is told of it."""
 
@@ -97,3 +71,39 @@ class Synced:
 
 
 Answer = Joined | Synced
+
+
+@dataclass(slots=True)
+class Member:
+    """One member of a group."""
+
+    id: str
+    join: Join
+    deadline_ms: int  # its session ends then, unless it is heard from
+    joining: Ticket | None = None  # its JoinGroup that waits
+    syncing: Ticket | None = None  # its SyncGroup that waits
+    synced: bool = False  # has sent SyncGroup in this generation
+    assignment: bytes = b""
+
+    @property
+    def waits(self) -> bool:
+        """It waits for us, so its session does not run out."""
+        return self.joining is not None or self.syncing is not None
+
+    def heard(self, now_ms: int) -> None:
+        """It is alive: its session begins anew."""
+        self.deadline_ms = now_ms + self.join.session_ms
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it says about itself for the chosen protocol."""
+        return next((offer.metadata for offer in self.join.protocols if offer.name == protocol), b"")
+
+    def dismiss(self, code: Code) -> list[Answer]:
+        """What waits for it waits in vain: the answers that say so."""
+        answers: list[Answer] = []
+        if self.joining is not None:
+            answers.append(Joined(ticket=self.joining, code=code, member_id=self.id))
+        if self.syncing is not None:
+            answers.append(Synced(ticket=self.syncing, code=code))
+        self.joining = self.syncing = None
+        return answers

@@ -7,16 +7,19 @@ from services.broker.codes import Code
 from services.broker.core import Broker, now_ms
 from services.broker.request import Answered, Request
 from services.broker.settings import CLUSTER_ID, NODE_ID
-from services.broker.topics import Topic, TopicError
+from services.broker.topics import Topic, TopicError, check_name
 from services.broker.wire import Writer
 
 logger = logging.getLogger("railbus.broker")
 
 _NO_RACK = None
 _UNKNOWN_OPERATIONS = -(2**31)
-_TRANSACTION = 1
 _LEADER_EPOCH = 0
-NO_TRANSACTIONS = "The embedded broker does not support transactions; use Apache Kafka."
+_NO_TRANSACTIONS = "The embedded broker does not support transactions; use Apache Kafka."
+_COORDINATES: dict[int, tuple[Code, str | None]] = {
+    0: (Code.NONE, None),  # groups
+    1: (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS),
+}
 
 
 def metadata(request: Request) -> Answered:
@@ -70,9 +73,10 @@ def _topic(broker: Broker, name: str, *, may_create: bool) -> tuple[Code, Topic 
     topic = broker.topics.get(name)
     if topic is not None:
         return Code.NONE, topic
-    if not (may_create and broker.settings.auto_create_topics):
-        return Code.UNKNOWN_TOPIC_OR_PARTITION, None
     try:
+        check_name(name)
+        if not (may_create and broker.settings.auto_create_topics):
+            return Code.UNKNOWN_TOPIC_OR_PARTITION, None
         topic = broker.topics.create(name, broker.settings.partitions, {}, now_ms=now_ms())
     except TopicError as error:
         return error.code, None
@@ -88,11 +92,11 @@ def find_coordinator(request: Request) -> Answered:
     out = Writer()
     if version >= 1:
         out.i32(0)
-    refused = kind == _TRANSACTION
-    out.i16(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if refused else Code.NONE)
+    code, message = _COORDINATES.get(kind, (Code.INVALID_REQUEST, "Unknown kind of coordinator."))
+    out.i16(code)
     if version >= 1:
-        out.string(NO_TRANSACTIONS if refused else None)
-    if refused:
+        out.string(message)
+    if code:
         return out.i32(-1).string("").i32(-1).done()
     return out.i32(NODE_ID).string(request.broker.settings.host).i32(request.broker.port).done()
 

@@ -42,19 +42,22 @@ class Segment:
         self._data += batch
         self.end = base + records
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Whole batches from the one that holds `offset` on, within `max_bytes`; the first one regardless if asked."""
+    def span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:
+        """Where the whole batches from the one that holds `offset` on lie; the first however large it is, if asked."""
         first = bisect_right(self._offsets, offset) - 1
         start = self._positions[first]
         if len(self._data) - start <= max_bytes:
-            stop = len(self._data)
-        else:
-            beyond = bisect_right(self._positions, start + max_bytes) - 1
-            if beyond <= first:
-                if not at_least_one:
-                    return b""
-                beyond = first + 1
-            stop = self._positions[beyond] if beyond < len(self._positions) else len(self._data)
+            return start, len(self._data)
+        beyond = bisect_right(self._positions, start + max_bytes) - 1
+        if beyond <= first:
+            if not at_least_one:
+                return start, start
+            beyond = first + 1
+        return start, self._positions[beyond] if beyond < len(self._positions) else len(self._data)
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
+        """The batches of that span."""
+        start, stop = self.span(offset, max_bytes, at_least_one=at_least_one)
         with memoryview(self._data) as view:
             return view[start:stop].tobytes()
 

@@ -1,6 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -8,6 +9,7 @@ from typing import NamedTuple
 from services.broker.codes import Code
 from services.broker.core import Broker, now_ms
 from services.broker.request import Answered, Request
+from services.broker.settings import NODE_ID
 from services.broker.topics import TopicError
 from services.broker.wire import Reader, Writer
 
@@ -35,14 +37,12 @@ def create_topics(request: Request) -> Answered:
     topics = reader.array(lambda: _new_topic(reader))
     reader.i32()  # timeout: nothing here takes time
     validate_only = reader.boolean() if version >= 1 else False
-    named: dict[str, int] = {}
-    for topic in topics:
-        named[topic.name] = named.get(topic.name, 0) + 1
+    named = Counter(topic.name for topic in topics)
     outcomes = [
         _attempt(
             topic.name, partial(_create, broker, topic, times_named=named[topic.name], validate_only=validate_only)
         )
-        for topic in topics
+        for topic in {topic.name: topic for topic in topics}.values()
     ]
     out = Writer()
     if version >= 2:
@@ -89,6 +89,8 @@ def _check_assignment(topic: NewTopic) -> None:
         )
     if sorted(index for index, _ in topic.assignment) != list(range(len(topic.assignment))):
         raise TopicError(Code.INVALID_REPLICA_ASSIGNMENT, "Partitions must be numbered from 0 without a gap.")
+    if any(replicas != [NODE_ID] for _, replicas in topic.assignment):
+        raise TopicError(Code.INVALID_REPLICA_ASSIGNMENT, f"The only broker there is has id {NODE_ID}.")
 
 
 def delete_topics(request: Request) -> Answered:

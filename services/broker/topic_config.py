@@ -70,7 +70,7 @@ class TopicConfig:
 _NUMBERS = {
     "retention.ms": ("retention_ms", -1),
     "retention.bytes": ("retention_bytes", -1),
-    "segment.bytes": ("segment_bytes", 14),
+    "segment.bytes": ("segment_bytes", 1024 * 1024),
     "max.message.bytes": ("max_message_bytes", 0),
     "message.timestamp.after.max.ms": ("timestamp_after_max_ms", 0),
 }

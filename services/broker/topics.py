@@ -47,6 +47,15 @@ class Topic:
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
 
 
+def check_name(name: str) -> None:
+    """Raise `TopicError` for a name that no topic can have."""
+    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+        raise TopicError(
+            Code.INVALID_TOPIC_EXCEPTION,
+            f"Topic name {name!r} is illegal: 1 to 249 letters, digits, '.', '_' and '-', and not '.' or '..'.",
+        )
+
+
 class Topics:
     """All topics."""
 
@@ -82,11 +91,7 @@ class Topics:
 
     def check_new(self, name: str, partitions: int, settings: Mapping[str, str | None]) -> TopicConfig:
         """Whether this topic could be created, and its configuration; raises `TopicError`."""
-        if _NAME.fullmatch(name) is None or name in {".", ".."}:
-            raise TopicError(
-                Code.INVALID_TOPIC_EXCEPTION,
-                f"Topic name {name!r} is illegal: 1 to 249 letters, digits, '.', '_' and '-', and not '.' or '..'.",
-            )
+        check_name(name)
         if name in self._topics:
             raise TopicError(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if partitions < 1:
