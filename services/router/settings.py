@@ -16,6 +16,7 @@ class Settings:
         input_gate: What holds of requests whose ``Started`` was not read yet.
         client_grace_ms: A client that was attached and is gone for longer ends its request.
         total_max_ms: Longest total deadline of any request. The router folds twice this much of the log when it starts.
+        router_instance: Static membership: a restart within the session timeout waits for no rebalance.
         router_max_open: Most requests open at once in one partition.
         bus: The broker.
         health: The health server.
@@ -28,6 +29,10 @@ class Settings:
     )
     total_max_ms: int = field(
         default=600_000, metadata={"help": "longest total deadline of a request", "ge": 1_000, "le": 86_400_000}
+    )
+    router_instance: str | None = field(
+        default=None,
+        metadata={"help": "a name no other router has: a restart then takes up its partitions at once"},
     )
     router_max_open: int = field(
         default=25_000, metadata={"help": "most requests open at once in one partition", "ge": 1, "le": 10_000_000}

@@ -71,6 +71,7 @@ class Shell:
             on_caught_up=self._on_caught_up,
             commit="never",
             rewind_ms=settings.policy().window_us // 1_000,
+            instance_id=settings.router_instance,
         )
         self._graves = TailReader(settings.bus, handler=self._on_graves)
 

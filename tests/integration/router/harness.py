@@ -1,0 +1,142 @@
+"""Real processes: the embedded broker and routers; and the workers, apps and edges that the test plays itself."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from schemas.topics import TOPICS
+from schemas.wire import AnyEvent
+from services.bus import BusSettings, Producer, Received, TailReader, Unread, ensure_topics
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE_S = 20.0
+PARTITIONS = 2
+
+
+class Process:
+    """A service's process; it is killed when the test ends."""
+
+    def __init__(self, *command: str, **env: str) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            env=os.environ | env,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    async def ready(self) -> str:
+        """Its ready line."""
+        assert self._popen.stdout is not None
+        line = await asyncio.wait_for(asyncio.to_thread(self._popen.stdout.readline), PATIENCE_S)
+        assert line.startswith("ready "), f"process ended with {self._popen.poll()}"
+        return line.removeprefix("ready ").strip()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._popen.kill()
+        self._close()
+
+    def stop(self) -> int:
+        """As an operator stops it; its exit status."""
+        self._popen.send_signal(signal.SIGTERM)
+        return self._close()
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    def _close(self) -> int:
+        status = self._popen.wait(PATIENCE_S)
+        assert self._popen.stdout is not None
+        self._popen.stdout.close()
+        return status
+
+
+class Lab:
+    """The log as the test reads it, and the routers it started."""
+
+    def __init__(self, bus: BusSettings) -> None:
+        self.bus = bus
+        self.producer = Producer(bus, name="test")
+        self.log: list[Received] = []
+        self._tail = TailReader(bus, handler=self._on_records)
+        self._routers: list[Process] = []
+        self._news = asyncio.Event()
+
+    async def open(self) -> None:
+        await ensure_topics(self.bus)
+        await self.producer.start()
+        self._reading = asyncio.create_task(self._tail.run())
+        for topic in TOPICS:
+            for number in range(topic.partitions(PARTITIONS)):
+                await self._tail.follow(topic, number, "beginning")
+
+    async def close(self) -> None:
+        for router in self._routers:
+            if router.running:
+                router.kill()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        await self.producer.stop()
+
+    def spawn(self, **env: str) -> Process:
+        """A router whose ready line nobody has read yet."""
+        router = Process(
+            "services.router",
+            RAILBUS_KAFKA_BOOTSTRAP=self.bus.bootstrap,
+            RAILBUS_PARTITIONS=str(PARTITIONS),
+            **({"RAILBUS_TOTAL_MAX_MS": "20000"} | env),
+        )
+        self._routers.append(router)
+        return router
+
+    async def router(self, **env: str) -> Process:
+        """A router that decides."""
+        router = self.spawn(**env)
+        await router.ready()
+        return router
+
+    async def post(self, *events: AnyEvent) -> None:
+        """Puts events where they belong, in order."""
+        for event in events:
+            topic = next(topic for topic in TOPICS if type(event).__name__ in topic.kinds)
+            await self.producer.post(topic, event)
+
+    def written(self, kind: type[Any], request_id: str | None = None) -> list[Any]:
+        """Events of a kind on the log."""
+        events = (record.event for record in self.log)
+        return [e for e in events if isinstance(e, kind) and (request_id is None or e.request_id == request_id)]
+
+    async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        """Waits for what must happen."""
+        async with asyncio.timeout(patience_s):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    def _on_records(self, records: Sequence[Received | Unread]) -> None:
+        self.log += [record for record in records if isinstance(record, Received)]
+        self._news.set()
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[Lab]:
+    """A broker of its own, and clients of it."""
+    broker = Process("services.broker", "--port", "0", "--min-session-ms", "1000")
+    try:
+        address = await broker.ready()
+        lab = Lab(BusSettings(bootstrap=address, partitions=PARTITIONS))
+        await lab.open()
+        try:
+            yield lab
+        finally:
+            await lab.close()
+    finally:
+        broker.kill()

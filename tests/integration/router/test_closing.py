@@ -1,0 +1,114 @@
+"""The router's process on a real broker: requests close, also when it is killed."""
+
+import asyncio
+import base64
+import random
+
+from aiokafka import AIOKafkaProducer
+
+from schemas.books import Account, Cancel, DeadLetter
+from schemas.requests import Deadlines
+from schemas.stream import Closed
+from schemas.topics import REQUESTS, TOPICS
+from services.bus import partition_for
+from tests.integration.router.harness import PARTITIONS, Lab
+from tests.integration.router.people import Person
+
+
+async def test_answer_is_closed_accounted_for_and_cancelled_as_it_ends(lab: Lab) -> None:
+    router = await lab.router(RAILBUS_CLIENT_GRACE_MS="200")
+    done, late, gone = Person(), Person(deadlines=Deadlines(total_ms=700)), Person()
+    for person in (done, late, gone):
+        await lab.post(person.request, person.started(), person.chunk(0))
+    await lab.post(done.finished(0), gone.attached(), gone.detached())
+    await lab.until(lambda: len(lab.written(Account)) == 3)
+    outcomes = {event.request_id: event.outcome for event in lab.written(Closed)}
+    assert outcomes == {done.id: "completed", late.id: "expired", gone.id: "cancelled"}
+    assert {e.request_id: e.reason for e in lab.written(Cancel)} == {late.id: "expired", gone.id: "client_gone"}
+    (closed,) = lab.written(Closed, late.id)
+    assert closed.at >= late.request.at + 700_000
+    assert router.stop() == 0
+
+
+async def test_every_malformed_record_becomes_a_dead_letter_even_across_restarts(lab: Lab) -> None:
+    router = await lab.router(RAILBUS_ROUTER_INSTANCE="only")
+    person = Person()
+    client = AIOKafkaProducer(bootstrap_servers=lab.bus.bootstrap)
+    await client.start()
+    topics = [topic for topic in TOPICS if topic.name != "railbus.dead"]
+    for topic in topics:
+        await client.send_and_wait(topic.name, b"\x00garbage", b"\xffkey", headers=[("kind", topic.kinds[0].encode())])
+    partition = partition_for(person.id, PARTITIONS)
+    await client.send_and_wait(
+        REQUESTS.name, b"{}", person.id.encode(), partition, headers=[("kind", b"Request"), ("v", b"1")]
+    )
+    await client.stop()
+    await lab.until(lambda: len(lab.written(DeadLetter)) == len(topics) + 1 and bool(lab.written(Account)))
+    garbage = [letter for letter in lab.written(DeadLetter) if base64.b64decode(letter.key_b64) == b"\xffkey"]
+    assert sorted(letter.topic for letter in garbage) == sorted(topic.name for topic in topics)
+    assert {base64.b64decode(letter.value_b64) for letter in garbage} == {b"\x00garbage"}
+    assert [closed.outcome for closed in lab.written(Closed, person.id)] == ["rejected"]
+
+    router.kill()
+    await lab.router(RAILBUS_ROUTER_INSTANCE="only")
+    other = Person(deadlines=Deadlines(total_ms=100))
+    await lab.post(other.request)
+    await lab.until(lambda: len(lab.written(Account)) == 2)
+    assert len(lab.written(DeadLetter)) == len(topics) + 1
+    assert len(lab.written(Closed)) == 2
+
+
+async def test_request_that_expired_while_no_router_was_there_is_closed_by_the_next(lab: Lab) -> None:
+    person = Person(deadlines=Deadlines(total_ms=50))
+    await lab.post(person.request)
+    await asyncio.sleep(0.1)
+    await lab.router()
+    await lab.until(lambda: bool(lab.written(Account)))
+    assert [closed.outcome for closed in lab.written(Closed)] == ["expired"]
+
+
+async def test_killed_routers_close_every_request_once_and_in_time(lab: Lab) -> None:
+    """Each request has its own fate; the router is killed at any moment of theirs, three times."""
+    total_ms, kills = 2_500, 3
+    instance = {"RAILBUS_ROUTER_INSTANCE": "only", "RAILBUS_CLIENT_GRACE_MS": "300"}
+    people: list[Person] = []
+    dice = random.Random(7)
+
+    async def live(person: Person) -> None:
+        await lab.post(person.request)
+        await asyncio.sleep(dice.random() / 5)
+        await lab.post(person.started())
+        for seq in range(dice.randrange(8)):
+            await lab.post(person.chunk(seq))
+            await asyncio.sleep(dice.random() / 20)
+        match dice.randrange(4):
+            case 0:
+                await lab.post(person.failed())
+            case 1:
+                await lab.post(person.attached(), person.detached())
+            case _:
+                pass  # the worker dies without a word
+
+    async def load() -> None:
+        async with asyncio.TaskGroup() as lives:
+            for _ in range(150):
+                people.append(Person(deadlines=Deadlines(total_ms=total_ms)))
+                lives.create_task(live(people[-1]))
+                await asyncio.sleep(0.03)
+
+    router = await lab.router(**instance)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(load())
+        for _ in range(kills):
+            await asyncio.sleep(0.7 + dice.random())
+            router.kill()
+            router = await lab.router(**instance)
+    await lab.until(lambda: len({a.request_id for a in lab.written(Account)}) == len(people))
+    first: dict[str, Closed] = {}
+    for closed in lab.written(Closed):
+        first.setdefault(closed.request_id, closed)
+    assert first.keys() == {person.id for person in people}
+    lateness_us = [first[p.id].at - (p.request.at + total_ms * 1_000) for p in people]
+    assert max(lateness_us) < 2_000_000
+    assert {a.outcome for a in lab.written(Account)} == {"failed", "cancelled", "expired"}
+    assert all(a.outcome == first[a.request_id].outcome for a in lab.written(Account))
