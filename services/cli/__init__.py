@@ -1,0 +1,1 @@
+"""The command line ``railbus``: starts the tree, asks it, watches it."""

@@ -1,0 +1,64 @@
+"""``railbus topics``: what is there, how much of it, for how long."""
+
+import argparse
+import asyncio
+from typing import Final
+
+from schemas.topics import TOPICS, Topic
+from services.bus import BusSettings, TailReader, ensure_topics, partition_counts
+from services.cli.command import add_kafka, bus_settings, run_coroutine
+from services.runtime.errors import UserError
+
+REACH_S: Final = 15.0
+"""Longest time to wait for the broker."""
+
+_HOUR_MS: Final = 3_600_000
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its flags."""
+    add_kafka(parser)
+    parser.add_argument("--create", action="store_true", help="create what is missing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 1 when a topic is missing."""
+    return run_coroutine(_main(bus_settings(args.kafka), create=args.create))
+
+
+async def _main(settings: BusSettings, *, create: bool) -> int:
+    try:
+        async with asyncio.timeout(REACH_S):
+            if create:
+                await ensure_topics(settings)
+            there = await partition_counts(settings)
+            records = await _records(settings, there)
+    except TimeoutError:
+        raise UserError(
+            f"the broker at {settings.bootstrap} does not answer: start it, or name another with --kafka"
+        ) from None
+    print(f"{'topic':<24} {'partitions':>10} {'records':>9} {'kept':>6}  holds")
+    for topic in TOPICS:
+        kept = f"{topic.retention_ms // _HOUR_MS} h"
+        found = str(there.get(topic.name, "missing"))
+        print(f"{topic.name:<24} {found:>10} {records.get(topic.name, '-'):>9} {kept:>6}  {topic.about}")
+    missing = [topic.name for topic in TOPICS if topic.name not in there]
+    if missing:
+        print("missing topics are created by `railbus topics --create`, and by every service when it starts")
+    return 1 if missing else 0
+
+
+async def _records(settings: BusSettings, there: dict[str, int]) -> dict[str, int]:
+    """Records the broker still has of each topic: its end offsets less its oldest ones."""
+    reader = TailReader(settings, handler=lambda _: None)
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(reader.run())
+        counts = {t.name: await _count(reader, t, there[t.name]) for t in TOPICS if t.name in there}
+        reading.cancel()
+    return counts
+
+
+async def _count(reader: TailReader, topic: Topic, partitions: int) -> int:
+    first = [await reader.begin_offset(topic, partition) for partition in range(partitions)]
+    end = [await reader.end_offset(topic, partition) for partition in range(partitions)]
+    return sum(end) - sum(first)

@@ -1,0 +1,128 @@
+"""The services of one tree: which there are, in which order they start, what each is told. Pure."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+Engine = Literal["llama", "openai", "simulated"]
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one tree is made of.
+
+    Attributes:
+        engine: What generates.
+        edge_port: Port of the edge.
+        kafka: The broker, ``HOST:PORT``.
+        broker_port: Port of the embedded broker; None when ``kafka`` is somebody else's.
+        log_dir: Where the embedded broker keeps its log.
+        redis_port: Port of the embedded Redis-compatible server; None when there is none.
+        redis_program: Its program.
+        redis_url: Redis as the services are told; None when there is none.
+        health_ports: Port of ``/healthz`` of each service that has no HTTP port of its own.
+        options: Variables that the operator's flags set, for every service.
+    """
+
+    engine: Engine
+    edge_port: int
+    kafka: str
+    broker_port: int | None
+    log_dir: Path
+    redis_port: int | None
+    redis_program: Path | None
+    redis_url: str | None
+    health_ports: Mapping[str, int]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Launch:
+    """How one process is started.
+
+    Attributes:
+        name: The service.
+        stage: Those of a stage start together, when all of the stage before are ready; they stop in reverse order.
+        command: Program and arguments.
+        env: Variables on top of the supervisor's own.
+        ready: What stands in a line on its standard output once it serves.
+        ready_s: Longest time from start to that line, in seconds.
+    """
+
+    name: str
+    stage: int
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    ready: str = "ready"
+    ready_s: float = 60.0
+
+
+WORKERS: Final = ("generator", "router")
+"""Services between the log and the edge: each is ``python -m services.NAME`` with settings from the environment."""
+
+
+def launches(plan: Plan) -> list[Launch]:
+    """Every process of the tree, in the order in which they start."""
+    found: list[Launch] = []
+    if plan.broker_port is not None:
+        found.append(_broker(plan.broker_port, plan.log_dir))
+    if plan.redis_port is not None and plan.redis_program is not None:
+        found.append(_redis(plan.redis_port, plan.redis_program))
+    found += [_service(name, 1, plan) for name in WORKERS]
+    found.append(_service("edge", 2, plan))
+    return found
+
+
+def _broker(port: int, log_dir: Path) -> Launch:
+    return Launch(
+        name="broker",
+        stage=0,
+        command=(
+            *_module("broker"),
+            "--host",
+            LOOPBACK,
+            "--port",
+            str(port),
+            "--data-dir",
+            str(log_dir),
+            "--no-auto-create-topics",
+        ),
+        env={},
+    )
+
+
+def _redis(port: int, program: Path) -> Launch:
+    """A cache: nothing is written to disk, and the oldest goes when 64 MB are full."""
+    options = {
+        "--port": str(port),
+        "--bind": LOOPBACK,
+        "--save": "",
+        "--appendonly": "no",
+        "--maxmemory": "64mb",
+        "--maxmemory-policy": "allkeys-lru",
+        "--logfile": "",
+    }
+    arguments = [part for option in options.items() for part in option]
+    return Launch(name="redis", stage=0, command=(str(program), *arguments), env={}, ready="Ready to accept")
+
+
+def _service(name: str, stage: int, plan: Plan) -> Launch:
+    env = {
+        "RAILBUS_KAFKA_BOOTSTRAP": plan.kafka,
+        "RAILBUS_ENGINE": plan.engine,
+        "RAILBUS_EDGE_HOST": LOOPBACK,
+        "RAILBUS_EDGE_PORT": str(plan.edge_port),
+        "RAILBUS_HEALTH_PORT": str(plan.health_ports.get(name, 0)),
+        **plan.options,
+    }
+    if plan.redis_url is not None:
+        env["RAILBUS_REDIS_URL"] = plan.redis_url
+    return Launch(name=name, stage=stage, command=_module(name), env=env)
+
+
+def _module(name: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"services.{name}")

@@ -1,0 +1,170 @@
+"""An event as one line for people, or as one JSON object for programs. Pure.
+
+Prompts are personal: they are shown only on request. Answers are what an operator or auditor looks for in the log.
+"""
+
+import base64
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from schemas.base import Event
+from schemas.books import Account, Attached, Cancel, DeadLetter, Detached, Window
+from schemas.requests import Request
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
+from schemas.wire import AnyEvent
+from services.bus import Received, Unread
+from services.cli.terminal import printable
+
+MAX_SHOWN: Final = 200
+"""Characters of a text that a line shows."""
+
+_PROMPTS: Final = {"Request": "messages", "Verdict": "masked"}
+
+
+def at_us(record: Received | Unread) -> int:
+    """When it was written, in microseconds since the epoch: the event's own time, else the record's."""
+    if isinstance(record, Received) and isinstance(record.event, Event | DeadLetter):
+        return record.event.at
+    return record.timestamp_ms * 1_000
+
+
+def line(record: Received | Unread, zero_us: int, *, prompts: bool) -> str:
+    """One line: milliseconds since ``zero_us``, place, request, event, what it says."""
+    when = f"{(at_us(record) - zero_us) / 1_000:+11.1f} ms"
+    place = f"{record.topic.removeprefix('railbus.')} {record.partition}:{record.offset}"
+    if isinstance(record, Unread):
+        return printable(f"{when}  {place:<24} {'(unreadable)':<10} {record.error}"[:1_000])
+    event = record.event
+    kind = type(event).__name__
+    about = event.request_id[-8:] if isinstance(event, Event) else "-"
+    said = _SAYS[type(event)](event)
+    if prompts and kind in _PROMPTS:
+        said += f" {orjson.dumps(getattr(event, _PROMPTS[kind])).decode()}"
+    return printable(f"{when}  {place:<24} {about:<8} {kind:<10} {said}").rstrip().replace("\n", " ")
+
+
+def json_line(record: Received | Unread, *, prompts: bool) -> str:
+    """One JSON object; hidden prompts are null."""
+    place: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+    }
+    if isinstance(record, Unread):
+        value = None if record.value is None else base64.b64encode(record.value).decode()
+        return orjson.dumps(place | {"unreadable": str(record.error), "value_b64": value}).decode()
+    kind = type(record.event).__name__
+    said = orjson.loads(orjson.dumps(record.event))
+    if not prompts and kind in _PROMPTS:
+        said[_PROMPTS[kind]] = None
+    return orjson.dumps(place | {"kind": kind, "traceparent": record.traceparent, "event": said}).decode()
+
+
+def _quoted(text: str) -> str:
+    shown = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+    return orjson.dumps(shown).decode()
+
+
+def _request(event: Request) -> str:
+    size = sum(len(message.content) for message in event.messages)
+    return (
+        f"attempt {event.attempt} {event.lane} model {event.model} {len(event.messages)} message(s), {size} characters"
+    )
+
+
+def _verdict(event: Verdict) -> str:
+    rails = ", ".join(f"{rail.rail} {rail.result} {rail.ms:.1f} ms" for rail in event.rails)
+    return f"{event.decision} in {event.total_ms:.1f} ms {f'({rails})' if rails else ''}"
+
+
+def _started(event: Started) -> str:
+    switched = "".join(
+        f", {name} off"
+        for name, value in (("input gate", event.input_gate), ("output check", event.output_check))
+        if value == "off"
+    )
+    return f"attempt {event.attempt} {event.engine} {event.model}, queued {event.queue_ms:.1f} ms{switched}"
+
+
+def _chunk(event: Chunk) -> str:
+    drafted = f", {event.accepted} of {event.drafted} drafted" if event.drafted else ""
+    return f"attempt {event.attempt} #{event.seq} {_quoted(event.text)} ({event.tokens} token(s){drafted})"
+
+
+def _finished(event: Finished) -> str:
+    tokens = f"{event.usage.prompt_tokens} + {event.usage.completion_tokens} tokens"
+    return f"attempt {event.attempt} {event.finish_reason}, {tokens}, last #{event.last_seq}"
+
+
+def _failed(event: Failed) -> str:
+    return f"attempt {event.attempt} {event.error_class}: {_quoted(event.message)}"
+
+
+def _cutover(event: Cutover) -> str:
+    return f"to attempt {event.attempt} on {event.target}, {event.trigger}, {event.how}"
+
+
+def _cleared(event: Cleared) -> str:
+    return f"attempt {event.attempt} through #{event.seq}{', final' if event.final else ''}"
+
+
+def _recall(event: Recall) -> str:
+    span = f"[{event.start}:{event.end}]"
+    return (
+        f"attempt {event.attempt} {event.action} {span} -> {_quoted(event.replacement)} {event.rule} ({event.category})"
+    )
+
+
+def _closed(event: Closed) -> str:
+    return f"{event.outcome} {_quoted(event.reason) if event.reason else ''}"
+
+
+def _cancel(event: Cancel) -> str:
+    return f"{'all attempts' if event.attempt is None else f'attempt {event.attempt}'}, {event.reason}"
+
+
+def _attached(event: Attached) -> str:
+    return f"{event.transport}{f', resumed from {event.resumed_from}' if event.resumed_from else ''}"
+
+
+def _detached(event: Detached) -> str:
+    first = "no text" if event.first_text_ms is None else f"first text after {event.first_text_ms:.1f} ms"
+    return f"{event.reason}, {event.ops} op(s), {first}"
+
+
+def _account(event: Account) -> str:
+    spent = (event.closed_at - event.received_at) / 1_000
+    return f"{event.outcome} after {spent:.1f} ms, {len(event.attempts)} attempt(s), {event.recalls} recall(s)"
+
+
+def _window(event: Window) -> str:
+    return (
+        f"{event.tenant}: {event.requests} request(s), earned {event.earned_ms:.1f} ms, spent {event.spent_ms:.1f} ms"
+    )
+
+
+def _dead(event: DeadLetter) -> str:
+    return f"{event.topic} {event.partition}:{event.offset} {_quoted(event.reason)}"
+
+
+_SAYS: Final[dict[type[AnyEvent], Callable[[Any], str]]] = {
+    Request: _request,
+    Verdict: _verdict,
+    Started: _started,
+    Chunk: _chunk,
+    Finished: _finished,
+    Failed: _failed,
+    Cutover: _cutover,
+    Cleared: _cleared,
+    Recall: _recall,
+    Closed: _closed,
+    Cancel: _cancel,
+    Attached: _attached,
+    Detached: _detached,
+    Account: _account,
+    Window: _window,
+    DeadLetter: _dead,
+}

@@ -1,0 +1,82 @@
+"""What is asked: the same question as a body for the edge and as an event for the log. Pure."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from schemas.requests import Deadlines, Delivery, Message, Mode, Request, Sampling
+from services.runtime.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A prompt and how it is to be answered; None leaves the choice to whoever answers.
+
+    Attributes:
+        prompt: The user's message.
+        system: The system message.
+        model: Which model.
+        max_tokens: Longest answer, in tokens.
+        temperature: 0 is greedy.
+        seed: For repeatable sampling.
+        delivery: How much may be seen before it was checked.
+        ttft_ms: Deadline of the first token, in milliseconds.
+        total_ms: Deadline of the whole answer, in milliseconds.
+    """
+
+    prompt: str
+    system: str | None = None
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    delivery: Mode | None = None
+    ttft_ms: int | None = None
+    total_ms: int | None = None
+
+    @property
+    def give_up_s(self) -> float:
+        """Longest time to wait for the end: the request's own deadline, and ten seconds for its router."""
+        return (self.total_ms or Deadlines().total_ms) / 1_000 + 10
+
+    def body(self) -> dict[str, Any]:
+        """As the edge takes it: an OpenAI-style body with the ``railbus`` extension."""
+        extension = _given(delivery=self.delivery, deadlines=self._deadlines() or None)
+        body = _given(
+            model=self.model, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed,
+            railbus=extension or None,
+        )  # fmt: skip
+        return {"messages": [asdict(message) for message in self._messages()], **body}
+
+    def request(self, *, request_id: str, at_us: int, source: str) -> Request:
+        """As an event for the log, of the tenant ``local``.
+
+        Raises:
+            UserError: A value is out of its bounds.
+        """
+        sampling = _given(max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed)
+        chosen = _given(
+            model=self.model,
+            delivery=None if self.delivery is None else Delivery(mode=self.delivery),
+            deadlines=Deadlines(**self._deadlines()),
+            sampling=Sampling(**sampling),
+        )
+        made = Request(
+            request_id=request_id, tenant="local", at=at_us, source=source, messages=self._messages(), **chosen
+        )
+        try:
+            return msgspec.convert(asdict(made), Request)
+        except msgspec.ValidationError as error:
+            raise UserError(str(error)) from None
+
+    def _messages(self) -> tuple[Message, ...]:
+        system = () if self.system is None else (Message(role="system", content=self.system),)
+        return (*system, Message(role="user", content=self.prompt))
+
+    def _deadlines(self) -> dict[str, int]:
+        return _given(ttft_ms=self.ttft_ms, total_ms=self.total_ms)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
