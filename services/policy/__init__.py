@@ -18,11 +18,13 @@ Use::
     policy.refusal(admission.reasons[0])           # the text a denied user is shown
     policy.tighten(request.delivery, admission) -> Delivery      # for Verdict.delivery
     find_all(policy.machine, text) -> [Match(rule, start, end)]  # secrets, PII, blocklists; code points
-    policy.nemo() -> {"config.yml": text, ...}     # RailsConfig.from_content(yaml_content=...)
+    policy.folded.find(text)                       # words in disguise ("p1pe b-o-m-b")
+    services.policy.nemo: add_rail(...), build_engine(policy, "input", custom)   # IORails; import it where rails run
     policy.rego.modules, policy.rego.data          # what an OPA server is given; ADMISSION, FINDING are its paths
     read_admission(answer), read_ruling(answer, "input")  # checks an OPA server's answer like the in-process one
 
-    keeper = Keeper(path); keeper.current; await keeper.watch()  # hot reload; take `current` once per request
+    keeper = Keeper(path, prepare)                 # prepare(policy) builds engines first; BrokenPolicy refuses
+    keeper.current; await keeper.watch()           # hot reload; take `current` once per request and keep it
 
 Every question that Rego cannot answer raises ``RulingError``: fail closed, never read it as "allowed". A
 ``Policy`` may be used from one thread at a time.

@@ -53,6 +53,7 @@ class Windows(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         first_chars: The first look; the distance then doubles until it is the stride.
         stride_chars: Distance between looks, at absolute offsets.
         context_chars: How much of the text before the offset is looked at.
+        hold_chars: Gated delivery: newest characters that a look does not clear, because a phrase may be half there.
         timeout_ms: Longest wait for one look.
         retries: How often a look that broke is repeated before the text counts as unchecked.
     """
@@ -60,6 +61,7 @@ class Windows(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     first_chars: Annotated[int, Meta(ge=1, le=10_000)] = 16
     stride_chars: Annotated[int, Meta(ge=1, le=10_000)] = 64
     context_chars: Annotated[int, Meta(ge=1, le=20_000)] = 320
+    hold_chars: Annotated[int, Meta(ge=0, le=10_000)] = 32
     timeout_ms: Annotated[int, Meta(ge=1, le=60_000)] = 500
     retries: Annotated[int, Meta(ge=0, le=10)] = 2
 
@@ -150,6 +152,7 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         words: Literals; empty when ``regex`` is given.
         max_chars: Longest match; the computed bound must not be above it.
         ignore_case: Upper and lower case are the same.
+        folded: ``words`` are also looked for in disguise (``services.policy.folding``), window by window.
         guard: Which neighbours forbid a match: ``digit`` digits; ``word`` letters, digits and ``_``; ``token`` those
             and, before it, ``.%+-``.
         validator: A further check on what was matched.
@@ -163,6 +166,7 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     words: Annotated[tuple[Text, ...], Meta(max_length=20_000)] = ()
     max_chars: Annotated[int, Meta(ge=1, le=512)]
     ignore_case: bool = False
+    folded: bool = False
     guard: Guard = "word"
     validator: Validator | None = None
     examples: Annotated[tuple[Text, ...], Meta(min_length=1)]

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +10,7 @@ from services.policy.errors import BrokenPolicy
 from services.policy.files import fingerprint, read_files, version_of
 from services.policy.load import build
 from services.policy.policy import Policy
+from services.runtime.metrics import POLICY_REFUSED
 
 WATCH_INTERVAL_S: Final = 1.0
 
@@ -21,15 +22,16 @@ class Keeper:
 
     Args:
         root: The policy's folder.
-        on_change: Called with each new policy, in the event loop.
+        prepare: Awaited with each new policy before it counts; what depends on it is built there. ``BrokenPolicy``
+            refuses it.
 
     Raises:
         BrokenPolicy: At the start there is no old policy to keep.
     """
 
-    def __init__(self, root: Path, on_change: Callable[[Policy], None] | None = None) -> None:
+    def __init__(self, root: Path, prepare: Callable[[Policy], Awaitable[None]] | None = None) -> None:
         self._root = root
-        self._on_change = on_change
+        self._prepare = prepare
         self._seen = fingerprint(root)
         self._settled = True
         files = read_files(root)
@@ -42,10 +44,7 @@ class Keeper:
             await asyncio.sleep(interval_s)
             policy = await asyncio.to_thread(self.look)
             if policy is not None:
-                self.current = policy
-                _log.info("policy %s is now %s", policy.document.name, policy.version)
-                if self._on_change is not None:
-                    self._on_change(policy)
+                await self._adopt(policy)
 
     def look(self) -> Policy | None:
         """One look at the files: a new policy, or None.
@@ -61,6 +60,16 @@ class Keeper:
         self._settled = True
         return self._read()
 
+    async def _adopt(self, policy: Policy) -> None:
+        if self._prepare is not None:
+            try:
+                await self._prepare(policy)
+            except BrokenPolicy as broken:
+                self._refuse(broken)
+                return
+        self.current = policy
+        _log.info("policy %s is now %s", policy.document.name, policy.version)
+
     def _read(self) -> Policy | None:
         try:
             files = read_files(self._root)
@@ -69,9 +78,13 @@ class Keeper:
                 return None
             policy = build(files)
         except BrokenPolicy as broken:
-            self.refused = broken
-            for fault in broken.faults:
-                _log.error("policy refused, %s stays: %s", self.current.version, fault)
+            self._refuse(broken)
             return None
         self.refused = None
         return policy
+
+    def _refuse(self, broken: BrokenPolicy) -> None:
+        POLICY_REFUSED.inc()
+        self.refused = broken
+        for fault in broken.faults:
+            _log.error("policy refused, %s stays: %s", self.current.version, fault)

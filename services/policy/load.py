@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from services.policy.document import PatternFile, PatternSpec, PolicyDocument
 from services.policy.errors import BrokenPolicy, Fault
 from services.policy.files import Files, read_files, version_of
+from services.policy.folding import MIN_FOLDED, FoldedWords, fold
 from services.policy.matching import Machine, Rule
 from services.policy.matching.regex import BadPattern, Node, longest, parse, words
 from services.policy.policy import ENTRY_POINTS, Policy
@@ -31,7 +34,8 @@ def build(files: Files) -> Policy:
     """
     faults: list[Fault] = []
     document = _document(files, faults)
-    rules = _rules(files, faults)
+    rules, folded = _rules(files, faults)
+    _check_yaml(files, faults)
     rego = _rego(files, faults)
     if faults or document is None or rego is None:
         raise BrokenPolicy(sorted(faults))
@@ -40,6 +44,7 @@ def build(files: Files) -> Policy:
         document=document,
         rules=rules,
         machine=Machine(rules),
+        folded=FoldedWords(folded),
         rego=rego,
         files=files,
         _rulings={},
@@ -68,8 +73,10 @@ def _document(files: Files, faults: list[Fault]) -> PolicyDocument | None:
     return document
 
 
-def _rules(files: Files, faults: list[Fault]) -> tuple[Rule, ...]:
+def _rules(files: Files, faults: list[Fault]) -> tuple[tuple[Rule, ...], list[tuple[str, str, str]]]:
+    """The patterns by name, and the words that are also looked for in disguise with their rule and category."""
     rules: dict[str, Rule] = {}
+    folded: list[tuple[str, str, str]] = []
     for name in _named(files, "patterns/", ".toml"):
         try:
             specs = read_toml(name, files[name], PatternFile).pattern
@@ -88,7 +95,9 @@ def _rules(files: Files, faults: list[Fault]) -> tuple[Rule, ...]:
             if spec.name in rules:
                 faults.append(Fault(name, line_of(text, where), f"{spec.name}: the name is taken by another pattern"))
             rules[spec.name] = rule
-    return tuple(rules[name] for name in sorted(rules))
+            if spec.folded:
+                folded.extend((spec.name, spec.category, word) for word in spec.words)
+    return tuple(rules[name] for name in sorted(rules)), folded
 
 
 def rule_of(spec: PatternSpec) -> Rule:
@@ -98,12 +107,21 @@ def rule_of(spec: PatternSpec) -> Rule:
         BadPattern: Outside the pattern language, unbounded, or longer than it says.
     """
     node = _node(spec)
+    if spec.folded:
+        _check_folded(spec)
     bound = longest(node)
     if bound > spec.max_chars:
         raise BadPattern(f"a match can be {bound} characters long, above its max_chars = {spec.max_chars}")
     rule = Rule(name=spec.name, category=spec.category, node=node, guard=spec.guard, validator=spec.validator)
     Machine([rule])  # its places are counted here, so that the fault has this pattern's line
     return rule
+
+
+def _check_folded(spec: PatternSpec) -> None:
+    short = [word for word in spec.words if len(fold(word)) < MIN_FOLDED]
+    if short or not spec.words:
+        what = f"{short[0]!r} folds to {len(fold(short[0]))} letters" if short else "it has no words"
+        raise BadPattern(f"{what}; folded wants words of at least {MIN_FOLDED}")
 
 
 def _node(spec: PatternSpec) -> Node:
@@ -144,6 +162,18 @@ def _data(files: Files, faults: list[Fault]) -> Any:
         faults.append(Fault(name, 1, "must be an object without a 'railbus' of its own: that is where the modules are"))
         return {}
     return data
+
+
+def _check_yaml(files: Files, faults: list[Fault]) -> None:
+    """NeMo's own files must at least be YAML; whether NeMo takes them, the service that runs it finds out."""
+    for name in (*_named(files, "nemo/", ".yml"), *_named(files, "nemo/", ".yaml")):
+        try:
+            yaml.safe_load(files[name])
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 0
+            faults.append(Fault(name, line, error.problem or "is not YAML"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            faults.append(Fault(name, 0, f"is not YAML: {error}"))
 
 
 def _named(files: Files, prefix: str, suffix: str) -> list[str]:

@@ -1,6 +1,5 @@
 """A policy as it is used: immutable, with its version."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -8,6 +7,7 @@ from schemas.requests import Delivery
 from services.policy import delivery
 from services.policy.document import PolicyDocument
 from services.policy.files import Files
+from services.policy.folding import FoldedWords
 from services.policy.matching import Machine, Rule
 from services.policy.rego import Rego
 from services.policy.rulings import (
@@ -25,7 +25,7 @@ ENTRY_POINTS: Final = (ADMISSION, FINDING)
 _MAX_RULINGS_KEPT: Final = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Policy:
     """Everything an owner's files say. Load one with ``services.policy.load``.
 
@@ -34,6 +34,7 @@ class Policy:
         document: ``policy.toml``.
         rules: The patterns of ``patterns/*.toml``, sorted by name.
         machine: The same, ready to match; not for use from two threads at once.
+        folded: The word lists that are also looked for in disguise.
         rego: ``rego/*.rego`` with ``rego/data.json``.
         files: Relative path -> content, as hashed; the NeMo configuration is read from here.
     """
@@ -42,6 +43,7 @@ class Policy:
     document: PolicyDocument
     rules: tuple[Rule, ...]
     machine: Machine
+    folded: FoldedWords
     rego: Rego
     files: Files
     _rulings: dict[Finding, Ruling]
@@ -82,11 +84,3 @@ class Policy:
     def tighten(self, asked: Delivery, admission: Admission) -> Delivery:
         """The delivery nearest to what was asked that policy allows."""
         return delivery.tighten(asked, self.document.delivery, admission.delivery)
-
-    def nemo(self) -> Mapping[str, str]:
-        """The NeMo Guardrails configuration folder: file name below ``nemo/`` -> text."""
-        return {
-            name.removeprefix("nemo/"): content.decode()
-            for name, content in self.files.items()
-            if name.startswith("nemo/")
-        }

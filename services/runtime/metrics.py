@@ -80,6 +80,20 @@ CANCELS: Final = Counter("railbus_router_cancels", "Cancels written", ["reason"]
 # Dead letters written.
 DEAD_LETTERS: Final = Counter("railbus_router_dead_letters", "Dead letters written")
 
+# Safety: requests whose answers are being checked now.
+SAFETY_OPEN: Final = Gauge("railbus_safety_open", "Requests whose answers are being checked")
+# Recalls and clearances written; ``action`` is stop or redact.
+RECALLS: Final = Counter("railbus_safety_recalls", "Recalls written", ["action", "category"])
+CLEARED: Final = Counter("railbus_safety_cleared", "Clearances written")
+# Windows looked at by tier 1 and 2; ``outcome`` is seen or unchecked.
+LOOKS: Final = Counter("railbus_safety_looks", "Windows given to a check", ["tier", "outcome"])
+# Windows that wait for their check now.
+LOOKS_OPEN: Final = Gauge("railbus_safety_looks_open", "Windows that wait for their check")
+# Requests forgotten because they were never closed.
+SAFETY_EXPIRED: Final = Counter("railbus_safety_expired", "Requests forgotten without a Closed")
+# Policy versions refused while running, by the service that refused.
+POLICY_REFUSED: Final = Counter("railbus_policy_refused", "Policy versions refused; the old one stayed")
+
 
 def exposition() -> tuple[bytes, str]:
     """All metrics in Prometheus' text format, and its content type."""

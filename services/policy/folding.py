@@ -1,0 +1,100 @@
+"""Words that are disguised: spaced out, in look-alike letters, with zero-width characters between them.
+
+The text is folded to bare lower-case letters and looked through for folded words by an Aho-Corasick automaton; what is
+found is given in code points of the text as it was. Only for word lists whose rule says ``folded = true``.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import ahocorasick
+
+MIN_FOLDED: Final = 8
+"""Shortest folded word. Without spaces and punctuation, shorter ones are found inside innocent text."""
+
+_LOOKALIKES: Final = str.maketrans("0134578@$!|€ıøßæœаеорсухіѕјԁԛԝ", "oieastbasileiosaoaeopcyxisjdqw")
+# Greek letters that look Latin; NFKC leaves them as they are.
+_GREEK: Final = str.maketrans("αεικνορτυχ", "aeikvoptux")
+
+
+class FoldedMatch(NamedTuple):
+    """A disguised word.
+
+    Attributes:
+        rule: Which rule's.
+        category: The rule's.
+        start: First code point of the span.
+        end: One past the last.
+    """
+
+    rule: str
+    category: str
+    start: int
+    end: int
+
+
+class _Letters(dict[int, str]):
+    """Code point -> the letters it stands for; at most 65,536 are remembered."""
+
+    def __missing__(self, code: int) -> str:
+        if len(self) >= 65_536:
+            self.clear()
+        plain = unicodedata.normalize("NFKD", chr(code)).casefold().translate(_LOOKALIKES).translate(_GREEK)
+        letters = self[code] = "".join(char for char in plain if char.isalnum())
+        return letters
+
+
+_LETTERS: Final = _Letters()
+
+
+def fold(text: str) -> str:
+    """Bare lower-case letters: no case, accents, spaces, punctuation, invisible characters or look-alikes."""
+    return text.translate(_LETTERS)
+
+
+class FoldedWords:
+    """The folded words of a policy."""
+
+    def __init__(self, words: Iterable[tuple[str, str, str]]) -> None:
+        """Build.
+
+        Args:
+            words: Rule, category and word.
+
+        Raises:
+            ValueError: A word folds to fewer than 8 letters.
+        """
+        self._automaton = ahocorasick.Automaton()
+        count = 0
+        for rule, category, word in words:
+            folded = fold(word)
+            if len(folded) < MIN_FOLDED:
+                raise ValueError(f"{word!r} folds to {len(folded)} letters; fewer than {MIN_FOLDED} find too much")
+            entries = self._automaton.get(folded, ())
+            self._automaton.add_word(folded, (*entries, (rule, category, len(folded))))
+            count += 1
+        self._empty = count == 0
+        if not self._empty:
+            self._automaton.make_automaton()
+
+    def find(self, text: str) -> list[FoldedMatch]:
+        """Every folded word in the text that is not part of a longer one as written."""
+        if self._empty:
+            return []
+        hits = list(self._automaton.iter(fold(text)))
+        if not hits:
+            return []
+        origin = [index for index, char in enumerate(text) for _ in _LETTERS[ord(char)]]
+        found = []
+        for last, entries in hits:
+            for rule, category, length in entries:
+                start, end = origin[last - length + 1], origin[last] + 1
+                if not _inside_word(text, start, end):
+                    found.append(FoldedMatch(rule, category, start, end))
+        return found
+
+
+def _inside_word(text: str, start: int, end: int) -> bool:
+    before, after = text[start - 1 : start] if start else "", text[end : end + 1]
+    return before.isalnum() or after.isalnum()

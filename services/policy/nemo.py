@@ -1,0 +1,95 @@
+"""NeMo Guardrails' IORails engine on a policy's configuration. Heavy: imported only where rails run.
+
+A service adds its own rails to NeMo's catalog with ``add_rail`` and then builds an engine for one side of a policy. The
+catalog has no public way to take a rail from outside, so the version of nemoguardrails is pinned.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+os.environ.setdefault("NEMO_GUARDRAILS_NO_USAGE_STATS", "1")  # it would post telemetry otherwise
+
+import yaml
+from nemoguardrails import RailsConfig
+from nemoguardrails.guardrails.iorails import IORails
+from nemoguardrails.manifests import (
+    ActionRef,
+    Binding,
+    RailActions,
+    RailDirection,
+    RailFlows,
+    RailManifest,
+    RailSpec,
+    RailSurface,
+    default_rail_catalog,
+)
+from nemoguardrails.manifests import registry as nemo_registry
+from nemoguardrails.manifests.catalog import RailCatalog, RailManifestRecord
+
+from services.policy.errors import BrokenPolicy, Fault
+from services.policy.policy import Policy
+
+CONFIG = "nemo/config.yml"
+
+_MESSAGE = {"input": "user_message", "output": "bot_message"}
+
+
+def add_rail(flow: str, side: Literal["input", "output"], target: str) -> None:
+    """Make a rail known to NeMo under the name by which ``config.yml`` asks for it; adding it again does nothing.
+
+    Args:
+        flow: Such as ``railbus output``.
+        side: Which message it is given, as the parameter ``text``.
+        target: ``module:function``, an ``async def (text, config) -> RailOutcome``.
+    """
+    catalog = default_rail_catalog()
+    name = flow.replace(" ", "_")
+    if name in catalog.records:
+        return
+    action = ActionRef(name=name, target=target)
+    surface = RailSurface(
+        name=flow,
+        direction=RailDirection(side),
+        action=action,
+        bindings=(Binding.context("text", _MESSAGE[side]),),
+    )
+    manifest = RailManifest(
+        name=name,
+        spec=RailSpec(flows=RailFlows(flow_names=(flow,)), actions=RailActions(refs=(action,)), surfaces=(surface,)),
+    )
+    record = RailManifestRecord(manifest=manifest, source=target)
+    nemo_registry._catalog = RailCatalog([*catalog.records.values(), record])  # noqa: SLF001 - no public way
+
+
+async def build_engine(policy: Policy, side: Literal["input", "output"], custom: Mapping[str, Any]) -> IORails:
+    """A started engine with the rails of one side; the caller stops it.
+
+    Args:
+        policy: Whose ``nemo/config.yml``.
+        side: The other side's rails are left out: their actions are another service's.
+        custom: What actions find in ``config.custom_data``.
+
+    Raises:
+        BrokenPolicy: NeMo does not take the configuration.
+    """
+    body = _one_side(policy, side)
+    try:
+        config = RailsConfig.from_content(config=body)
+        config.custom_data.update(custom)
+        engine = IORails(config)
+        await engine.start()
+    except Exception as error:  # noqa: BLE001 - whatever NeMo raises, the configuration is at fault
+        reason = str(error).splitlines() or [type(error).__name__]
+        raise BrokenPolicy([Fault(CONFIG, 0, f"NeMo refuses it: {reason[0]}")]) from None
+    return engine
+
+
+def _one_side(policy: Policy, side: Literal["input", "output"]) -> dict[str, Any]:
+    body = yaml.safe_load(policy.files.get(CONFIG, b"{}")) or {}
+    if not isinstance(body, dict) or not isinstance(body.get("rails", {}), dict):
+        raise BrokenPolicy([Fault(CONFIG, 1, "must be a mapping with 'rails'")])
+    body.setdefault("models", [])
+    rails = body["rails"] = {**body.get("rails", {})}
+    rails.pop("output" if side == "input" else "input", None)
+    return body

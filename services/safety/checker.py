@@ -1,0 +1,101 @@
+"""Runs looks: a bounded number at once, a bounded share for each tenant, each with a deadline and bounded retries."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from services.runtime.logging import logger
+from services.safety.checks import Check, CheckFailed
+from services.safety.fair import FairQueue
+from services.safety.looks import Answer, Broke, Look, Seen, Tier
+
+MAX_WORKERS: Final = 32
+"""Looks at once."""
+
+MAX_PER_TENANT: Final = 8
+"""Of those, for one tenant: its slow texts do not take the places of others."""
+
+_YIELD_EVERY: Final = 8
+"""Looks that never wait are a loop of their own; after so many the event loop gets its turn."""
+
+_log = logger("safety")
+
+Checks = Callable[[Look], Mapping[Tier, Check]]
+Answered = Callable[[Look, Answer], None]
+
+
+class Checker:
+    """Takes looks and gives each back with its answer.
+
+    Args:
+        checks: The checks of a look's policy version.
+        answered: Told every answer, in the event loop.
+    """
+
+    def __init__(self, checks: Checks, answered: Answered) -> None:
+        self._checks = checks
+        self._answered = answered
+        self._queue: FairQueue[Look] = FairQueue()  # bounded by open requests and max_waiting_chars
+        self._running: Counter[str] = Counter()
+        self._full: set[str] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+
+    def put(self, look: Look) -> None:
+        """Queue a look."""
+        self._queue.put(look.tenant, look)
+        if len(self._workers) < MAX_WORKERS and look.tenant not in self._full:
+            worker = asyncio.get_running_loop().create_task(self._work(), name="safety-look")
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    def clear(self) -> None:
+        """Forget the looks that were not begun."""
+        self._queue.clear()
+
+    async def stop(self) -> None:
+        """Cancel what runs; nothing is answered any more."""
+        self.clear()
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        done = 0
+        while (turn := self._queue.get(self._full)) is not None:
+            tenant, look = turn
+            self._count(tenant, 1)
+            try:
+                answer = await self._answer(look)
+            finally:
+                self._count(tenant, -1)
+            self._answered(look, answer)
+            done += 1
+            if done % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+    def _count(self, tenant: str, change: int) -> None:
+        self._running[tenant] += change
+        if self._running[tenant] >= MAX_PER_TENANT:
+            self._full.add(tenant)
+        else:
+            self._full.discard(tenant)
+        if not self._running[tenant]:
+            del self._running[tenant]
+
+    async def _answer(self, look: Look) -> Answer:
+        safety = look.policy.document.safety
+        windows = safety.windows if look.tier == 1 else safety.classifier_windows
+        reason = ""
+        for _ in range(windows.retries + 1):
+            try:
+                async with asyncio.timeout(windows.timeout_ms / 1_000):
+                    return Seen(await self._checks(look)[look.tier].look(look.text))
+            except TimeoutError:
+                reason = f"no answer within {windows.timeout_ms} ms"
+            except CheckFailed as error:
+                reason = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever a check raises, the text was not checked
+                reason = type(error).__name__
+        _log.error("tier %d: a window stays unchecked after %d tries: %s", look.tier, windows.retries + 1, reason)
+        return Broke(reason)

@@ -1,0 +1,54 @@
+"""Work shared out by tenant, so that one with much does not hold up one with little."""
+
+from collections import deque
+from collections.abc import Container
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FairQueue(Generic[T]):
+    """First in, first out for each tenant; tenants take turns. Whoever puts in bounds it."""
+
+    __slots__ = ("_by_tenant", "_count")
+
+    def __init__(self) -> None:
+        self._by_tenant: dict[str, deque[T]] = {}  # in the order of turns
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, tenant: str, item: T) -> None:
+        """Add to the end of the tenant's queue."""
+        queue = self._by_tenant.get(tenant)
+        if queue is None:
+            queue = self._by_tenant[tenant] = deque()
+        queue.append(item)
+        self._count += 1
+
+    def get(self, busy: Container[str] = ()) -> tuple[str, T] | None:
+        """The next item of the tenant whose turn it is, leaving out ``busy`` ones; None when there is none."""
+        tenant = next((tenant for tenant in self._by_tenant if tenant not in busy), None)
+        if tenant is None:
+            return None
+        queue = self._by_tenant.pop(tenant)
+        item = queue.popleft()
+        if queue:
+            self._by_tenant[tenant] = queue  # at the end: the others come first
+        self._count -= 1
+        return tenant, item
+
+    def put_back(self, tenant: str, item: T) -> None:
+        """Return an item to the front of the tenant's queue; the other tenants come first."""
+        queue = self._by_tenant.pop(tenant, None)
+        if queue is None:
+            queue = deque()
+        queue.appendleft(item)
+        self._by_tenant[tenant] = queue
+        self._count += 1
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._by_tenant.clear()
+        self._count = 0

@@ -1,0 +1,271 @@
+"""The checks of one run's text: what is found, and how far the text is cleared.
+
+Everything decided here depends on the text and the policy alone, by character offsets, never on how the text was cut
+into chunks, when they came or when a check answered:
+
+- Tier 0 reads every character. A finding is said as soon as it is certain. The first that stops ends all reading there.
+- Tier 1 and 2 look at windows that end at absolute offsets. Answers count in the order of the offsets, whenever they
+  come.
+- A look of tier 1 clears the chunks before its offset, less what tier 0 holds to be the possible start of a finding.
+  In gated delivery it also waits for tier 2, and holds back the newest characters, where a phrase may be half there.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from schemas.stream import Chunk, Cleared
+from services.policy import Match, Policy, Ruling, Scanner
+from services.safety.lookout import Lookout, Pending
+from services.safety.looks import Answer, Broke, Look, Out, Say, Spot
+from services.safety.transcript import Transcript
+from services.safety.verdicts import RunKey, recall, rule_on
+
+SLICE_CHARS: Final = 4_096
+"""Most characters read in one go; some milliseconds. A longer text takes turns with those of other tenants."""
+
+_Outs = list[Out]
+
+
+class _Clearance(NamedTuple):
+    """Chunks that passed tier 1, and how many looks of tier 2 must have passed before that is said."""
+
+    seq: int
+    after: int
+    final: bool
+
+
+class RunCheck:
+    """One run. ``read`` and ``answer`` return the events and looks that follow, in order.
+
+    Attributes:
+        key: Whose text.
+        gated: Whether delivery is gated; from the moment it is set.
+    """
+
+    __slots__ = ("_clearing", "_ended", "_last_seq", "_looks", "_numbers", "_policy", "_said", "_scanner", "_stopped",
+                 "_text", "_unread", "gated", "key")  # fmt: skip
+
+    def __init__(self, key: RunKey, policy: Policy, prompt: frozenset[int], numbers: Iterator[int]) -> None:
+        safety = policy.document.safety
+        self.key = key
+        self.gated = False
+        self._policy = policy
+        self._numbers = numbers
+        self._scanner = Scanner(policy.machine, prompt)
+        # Tier 2 comes first: where both are due, what tier 1 clears can wait for it.
+        self._looks: tuple[Lookout, ...] = (
+            *((Lookout(2, safety.classifier_windows),) if safety.classifiers else ()),
+            Lookout(1, safety.windows),
+        )
+        self._text = Transcript(max(look.windows.context_chars for look in self._looks))
+        self._unread: deque[str] = deque()
+        self._stopped = False  # by tier 0
+        self._said: dict[int, set[str]] = {0: set(), 1: set(), 2: set()}  # recall ids, at most max_findings + 1 a tier
+        self._clearing: deque[_Clearance] = deque()
+        self._last_seq: int | None = None
+        self._ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will come of it."""
+        over = self._stopped or self._ended
+        return over and not self._clearing and all(look.oldest() is None for look in self._looks)
+
+    @property
+    def unread(self) -> bool:
+        """Whether ``read`` has more to do."""
+        return bool(self._unread)
+
+    def hear(self, chunk: Chunk) -> None:
+        """Take a chunk; ``read`` reads it."""
+        beyond = self._last_seq is not None and chunk.seq > self._last_seq  # the fold shows nobody such a chunk
+        if not self._stopped and not beyond:
+            self._unread.extend(self._text.hear(chunk))
+
+    def finish(self, last_seq: int | None) -> None:
+        """The text ends with this chunk, which may still be missing; None ends it with what was heard."""
+        if self._last_seq is None:
+            self._last_seq = self._text.next_seq - 1 if last_seq is None else last_seq
+
+    def read(self) -> _Outs:
+        """Read at most ``SLICE_CHARS`` of what was heard, and the end when it is reached."""
+        outs: _Outs = []
+        room = SLICE_CHARS
+        while self._unread and room > 0:
+            text = self._unread.popleft()
+            if len(text) > room:
+                self._unread.appendleft(text[room:])
+                text = text[:room]
+            room -= len(text)
+            self._read(text, outs)
+        if self._last_seq is not None and not self._unread and self._text.next_seq > self._last_seq:
+            self._end(outs)
+        return outs
+
+    def answer(self, look: Look, answer: Answer) -> _Outs:
+        """Take what a check said."""
+        outs: _Outs = []
+        for lookout in self._looks:
+            if lookout.tier == look.tier:
+                lookout.answer(look.number, answer)
+        self._count(outs)
+        return outs
+
+    def _read(self, text: str, outs: _Outs) -> None:
+        at = 0
+        while at < len(text) and not self._stopped:
+            due = min(look.next for look in self._looks)
+            piece = text[at : at + due - self._scanner.position]
+            at += len(piece)
+            self._text.remember(piece)
+            stops = self._judge_matches(self._scanner.feed(piece), outs)
+            if self._scanner.position == due and not stops:
+                self._look(outs, last=False)
+
+    def _end(self, outs: _Outs) -> None:
+        if self._ended or self._stopped:
+            return
+        self._ended = True
+        if self._judge_matches(self._scanner.finish(), outs):
+            return
+        if self._text.length:
+            self._look(outs, last=True)
+        else:
+            outs.append(self._cleared(-1, final=True))
+
+    def _look(self, outs: _Outs, *, last: bool) -> None:
+        position = self._scanner.position
+        for lookout in self._looks:
+            if last or lookout.next == position:
+                start, text = self._text.window(position, lookout.windows.context_chars)
+                pending = Pending(next(self._numbers), start, position, last)
+                if lookout.tier == 1:
+                    self._settle_clearance(pending)
+                if lookout.ask(pending):
+                    outs.append(self._question(lookout, pending, text))
+                    self._overflow(lookout, outs)
+
+    def _question(self, lookout: Lookout, pending: Pending, text: str) -> Look:
+        return Look(
+            number=pending.number,
+            tier=lookout.tier,
+            tenant=self.key.tenant,
+            policy=self._policy,
+            start=pending.start,
+            text=text,
+            last=pending.last,
+        )
+
+    def _settle_clearance(self, pending: Pending) -> None:
+        """What a look clears is settled by the text up to its offset; its answer only says whether."""
+        tier_2 = self._looks[0] if len(self._looks) > 1 else None
+        if pending.last or self.gated:
+            pending.after = tier_2.asked if tier_2 else 0
+        if pending.last:
+            pending.clears = self._text.next_seq - 1
+            return
+        offset = self._scanner.undecided
+        if self.gated:
+            offset = min(offset, pending.end - self._looks[-1].windows.hold_chars)
+            offset = min(offset, tier_2.reached) if tier_2 else offset
+        pending.clears = self._text.whole_before(offset)
+
+    def _overflow(self, lookout: Lookout, outs: _Outs) -> None:
+        oldest = lookout.oldest()
+        limit = self._policy.document.safety.max_waiting_chars
+        if oldest is not None and oldest.answer is None and self._scanner.position - oldest.end > limit:
+            oldest.answer = Broke("too much text is waiting for this check")
+            self._count(outs)
+
+    def _count(self, outs: _Outs) -> None:
+        """Let answers count, and clear what they allow."""
+        for lookout in self._looks:
+            for pending in lookout.answered():
+                self._judge_answer(lookout, pending, outs)
+                if lookout.tier == 1 and not lookout.shut and pending.clears is not None:
+                    self._clearing.append(_Clearance(pending.clears, pending.after, pending.last))
+        tier_2 = self._looks[0]
+        passed = tier_2.passed if tier_2.tier == 2 else 0
+        while self._clearing and self._clearing[0].after <= passed:
+            clearance = self._clearing.popleft()
+            outs.append(self._cleared(clearance.seq, final=clearance.final))
+        if tier_2.tier == 2 and tier_2.shut:
+            self._clearing.clear()
+
+    def _judge_matches(self, matches: list[Match], outs: _Outs) -> bool:
+        for match in matches:
+            rule = match.rule
+            if self._judge(0, Spot(rule.name, rule.category, match.start, match.end), outs):
+                self._stopped = True
+                self._unread.clear()
+                break
+        return self._stopped
+
+    def _judge_answer(self, lookout: Lookout, pending: Pending, outs: _Outs) -> None:
+        answer = pending.answer
+        spots = answer.spots if not isinstance(answer, Broke) and answer is not None else ()
+        if isinstance(answer, Broke):
+            lookout.shut = self._judge_unchecked(lookout, pending, outs)
+        for spot in sorted(spots, key=lambda spot: (spot.start, spot.end, spot.rule)):
+            placed = self._placed(lookout, pending, spot)
+            if placed is not None and self._judge(lookout.tier, placed, outs):
+                lookout.shut = True
+                return
+
+    def _placed(self, lookout: Lookout, pending: Pending, spot: Spot) -> Spot | None:
+        """The spot in the run's text; None when an earlier look had it, or a later one will have it whole."""
+        start, end = pending.start + spot.start, pending.start + spot.end
+        if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole
+            start, end = lookout.unrecalled(spot.rule, start, end)
+        elif (start == pending.start > 0) or (end == pending.end and not pending.last):
+            return None
+        return Spot(spot.rule, spot.category, start, end) if start < end else None
+
+    def _judge_unchecked(self, lookout: Lookout, pending: Pending, outs: _Outs) -> bool:
+        """Not checked is not passed. Returns whether that stops the clearing."""
+        rule = f"safety/tier{lookout.tier}"
+        ruling = rule_on(self._policy, self.key.tenant, "unchecked", rule, lookout.tier)
+        if ruling.action == "flag":
+            return True  # policy wants no recall: the text stays uncleared
+        start, end = lookout.unrecalled(rule, pending.start, pending.end)
+        return self._say(ruling, Spot(rule, "unchecked", start, end), lookout.tier, outs)
+
+    def _judge(self, tier: int, spot: Spot, outs: _Outs) -> bool:
+        """Say what the finding means. Returns whether it stops the answer."""
+        ruling = rule_on(self._policy, self.key.tenant, spot.category, spot.rule, tier)
+        return ruling.action != "flag" and self._say(ruling, spot, tier, outs)
+
+    def _say(self, ruling: Ruling, spot: Spot, tier: int, outs: _Outs) -> bool:
+        said = self._said[tier]
+        if len(said) >= self._policy.document.safety.max_findings:
+            ruling, spot = Ruling(action="stop"), Spot("safety/flood", "flood", spot.start, spot.end)
+        event = recall(
+            self.key,
+            self._policy,
+            ruling,
+            action="stop" if ruling.action == "stop" else "redact",
+            rule=spot.rule,
+            category=spot.category,
+            span=(spot.start, spot.end),
+        )
+        if not any(event.recall_id in known for known in self._said.values()):
+            outs.append(Say(event))
+        said.add(event.recall_id)
+        return event.action == "stop"
+
+    def _cleared(self, seq: int, *, final: bool) -> Say:
+        key = self.key
+        return Say(
+            Cleared(
+                request_id=key.request_id,
+                tenant=key.tenant,
+                at=0,
+                source="safety",
+                attempt=key.attempt,
+                run=key.run,
+                seq=seq,
+                final=final,
+                policy_version=self._policy.version,
+            )
+        )

@@ -1,0 +1,19 @@
+"""What the safety service is told by its environment."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetySettings:
+    """How the service runs.
+
+    Attributes:
+        policy: Folder of the policy.
+        safety_queue: Events read and not dealt with; when there are so many, reading pauses.
+    """
+
+    policy: Path = field(default=Path("policies/default"), metadata={"help": "folder of the policy"})
+    safety_queue: int = field(
+        default=8_192, metadata={"help": "events read ahead of the checks", "ge": 500, "le": 1_000_000}
+    )

@@ -1,0 +1,104 @@
+"""The requests of one partition. While it reads back what it missed it only listens; then it says what is unsaid."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from schemas.stream import Closed, Started, Verdict
+from services.policy import Policy
+from services.safety.case import Case, StreamEvent
+from services.safety.looks import Look, Out, Say
+
+MAX_OPEN: Final = 20_000
+"""Open requests of a partition. The oldest is dropped for one more: its text stays uncleared, which shows nothing."""
+
+MAX_CLOSED: Final = 20_000
+"""Closed requests that are remembered, so that a late event does not open them again."""
+
+GRACE_US: Final = 60_000_000
+"""How long after its latest possible end a request that was never closed is kept."""
+
+
+class Said(NamedTuple):
+    """What a case says, and for which attempt."""
+
+    case: Case
+    attempt: int
+    out: Out
+
+
+class Shard:
+    """One partition.
+
+    Attributes:
+        cases: Open requests by id, oldest first.
+        queued: Events that were taken in and not read yet.
+        listening: Whether the log has not been caught up with.
+    """
+
+    __slots__ = ("_closed", "_held", "cases", "listening", "queued")
+
+    def __init__(self, *, listening: bool) -> None:
+        self.cases: OrderedDict[str, Case] = OrderedDict()
+        self.queued = 0
+        self.listening = listening
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._held: list[Said] = []
+
+    def case_of(self, event: StreamEvent, policy: Policy, numbers: Iterator[int]) -> Case | None:
+        """The request's case; a new one for its first event. None when there is nothing to check."""
+        request_id = event.request_id
+        case = self.cases.get(request_id)
+        if case is not None or request_id in self._closed:
+            return case
+        if isinstance(event, Closed):
+            self._remember_closed(request_id)
+        if not isinstance(event, Started | Verdict):
+            return None
+        longest_us = policy.document.deadlines.total_ms[1] * 1_000
+        case = self.cases[request_id] = Case(
+            request_id, event.tenant, policy, event.at + longest_us + GRACE_US, numbers
+        )
+        if len(self.cases) > MAX_OPEN:
+            self.cases.popitem(last=False)
+        return case
+
+    def admit(self, case: Case, attempt: int, outs: list[Out]) -> list[Said]:
+        """What of this is to be done now: nothing while listening, else what the log does not have."""
+        said = [Said(case, attempt, out) for out in outs]
+        if self.listening:
+            self._held.extend(said)
+            return []
+        return [one for one in said if isinstance(one.out, Look) or case.new(one.out)]
+
+    def caught_up(self) -> list[Said]:
+        """The log was read up to where it ended: returns what was held back and is not on it."""
+        self.listening = False
+        for case in list(self.cases.values()):
+            case.drop_settled()
+        held, self._held = self._held, []
+        return [one for one in held if self._still(one)]
+
+    def forget_if_over(self, case: Case) -> None:
+        """A request that is closed and checked needs no state."""
+        if case.over and self.cases.pop(case.request_id, None) is not None:
+            self._remember_closed(case.request_id)
+
+    def expire(self, now_us: int) -> int:
+        """Forget requests that must have ended long ago; returns how many."""
+        late = [request_id for request_id, case in self.cases.items() if case.expires_us < now_us]
+        for request_id in late:
+            del self.cases[request_id]
+        return len(late)
+
+    def _still(self, one: Said) -> bool:
+        if one.case.settled(one.attempt):
+            return False
+        if isinstance(one.out, Say):
+            return one.case.new(one.out)
+        return one.case.checks(one.attempt)
+
+    def _remember_closed(self, request_id: str) -> None:
+        self._closed[request_id] = None
+        if len(self._closed) > MAX_CLOSED:
+            self._closed.popitem(last=False)
