@@ -40,12 +40,21 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Returns when the broker has printed its ready line."""
+        """Returns when the broker serves."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Starts the process. Call it in a thread that lives on: the process dies with the thread that made it."""
         command = [*COMMANDS[self.kind], "--port", str(self.port), "--data-dir", str(self._data_dir)]
         with self._output.open("wb") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, preexec_fn=_die_with_parent
             )
+
+    def wait_until_ready(self) -> None:
+        """Returns when the broker has printed its ready line."""
+        assert self._process is not None
         deadline = time.monotonic() + START_LIMIT_S[self.kind]
         while f"ready {self.address}\n" not in self._output.read_text():
             status = self._process.poll()

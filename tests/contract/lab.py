@@ -8,6 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import for_code
 
@@ -49,6 +50,16 @@ class Lab:
             return described["error_code"] == 0 and len(leaders) == partitions and -1 not in leaders
 
         await until(has_leaders, "the new topic has leaders")
+
+    async def topic_config(self, topic: str, name: str) -> str:
+        """The value of one of a topic's settings."""
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
+        (response,) = await (await self.admin()).describe_configs([resource])
+        ((error, _, _, _, entries),) = response.resources
+        if error:
+            raise for_code(error)(f"{topic} {name}")
+        ((_, value, *_),) = entries
+        return value
 
     async def producer(self, **settings: Any) -> AIOKafkaProducer:
         producer = AIOKafkaProducer(

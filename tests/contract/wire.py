@@ -1,5 +1,6 @@
 """Single requests as the protocol has them: what a client library hides."""
 
+import asyncio
 from collections.abc import Sequence
 
 from aiokafka.conn import AIOKafkaConnection
@@ -13,6 +14,7 @@ NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
+COORDINATOR_LOAD_IN_PROGRESS = 14
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 INVALID_PRODUCER_EPOCH = 47
 
@@ -55,7 +57,11 @@ async def produce(
 
 async def producer_id(connection: AIOKafkaConnection) -> tuple[int, int]:
     """A new producer id and its epoch."""
-    response = await connection.send(InitProducerIdRequest(None, 0))
+    for _ in range(100):
+        response = await connection.send(InitProducerIdRequest(None, 0))
+        if response.error_code != COORDINATOR_LOAD_IN_PROGRESS:  # which clients try again
+            break
+        await asyncio.sleep(0.05)
     assert response.error_code == NONE
     return response.producer_id, response.producer_epoch
 

@@ -1,0 +1,113 @@
+"""The broker goes away and comes back: what was acknowledged is there, and clients carry on by themselves."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.contract import wire
+from tests.contract.brokers import Broker
+from tests.contract.lab import Lab, open_lab, take, unique, until
+
+ENDINGS: list[Callable[[Broker], object]] = [Broker.stop, Broker.kill]
+both_endings = pytest.mark.parametrize("end", ENDINGS, ids=["stopped", "killed"])
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """The clients say many times a second that the broker is away."""
+    caplog.set_level(logging.CRITICAL, "aiokafka")
+
+
+@pytest.fixture
+async def lab(own_broker: Broker) -> AsyncIterator[Lab]:
+    async with open_lab(own_broker.address) as opened:
+        yield opened
+
+
+async def _restart(broker: Broker, end: Callable[[Broker], object]) -> None:
+    """Waits in a thread, so that the clients of the test notice and try to reconnect meanwhile."""
+    await asyncio.to_thread(end, broker)
+    await asyncio.sleep(0.3)
+    broker.launch()
+    await asyncio.to_thread(broker.wait_until_ready)
+
+
+@both_endings
+async def test_clients_carry_on_and_nothing_is_lost_or_doubled(
+    own_broker: Broker, lab: Lab, end: Callable[[Broker], object]
+) -> None:
+    topic = await lab.topic()
+    producer = await lab.producer(request_timeout_ms=60_000)
+    reader = await lab.reader(topic)
+    stop_after = asyncio.Event()
+
+    async def produce() -> int:
+        sent = []
+        while not stop_after.is_set():
+            sent.append(await producer.send(topic, f"{len(sent)}".encode(), partition=0))
+            await asyncio.sleep(0.005)
+        await asyncio.gather(*sent)
+        return len(sent)
+
+    producing = asyncio.create_task(produce())
+    await take(reader, 20)
+    await _restart(own_broker, end)
+    await take(reader, 20)
+    stop_after.set()
+    count = await producing
+
+    records = await take(await lab.reader(topic), count)
+    assert [record.value for record in records] == [f"{n}".encode() for n in range(count)]
+    assert [record.offset for record in records] == list(range(count))
+    assert await reader.end_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): count}
+
+
+@both_endings
+async def test_everything_acknowledged_is_kept(own_broker: Broker, lab: Lab, end: Callable[[Broker], object]) -> None:
+    topic, group = await lab.topic(partitions=3, configs={"retention.ms": "7200000"}), unique("group")
+    partition = TopicPartition(topic, 1)
+    deleted = await lab.topic()
+    await (await lab.admin()).delete_topics([deleted])
+    await lab.put(topic, [b"1", b"2", b"3"], partition=1)
+    committer = await lab.consumer(group_id=group)
+    committer.assign([partition])
+    await committer.commit({partition: 2})
+    connection = await lab.connection()
+    producer_id, epoch = await wire.producer_id(connection)
+    # A young batch: a broker may forget producers whose last record is a day old.
+    now = int(time.time() * 1000)
+    once = wire.batch([b"once"], producer_id=producer_id, epoch=epoch, sequence=0, timestamp=now)
+    assert await wire.produce(connection, topic, once) == (wire.NONE, 0)
+
+    await _restart(own_broker, end)
+
+    async with open_lab(own_broker.address) as after:
+        reader = await after.reader(topic, range(3), group_id=group)
+        assert await reader.committed(partition) == 2
+        assert [record.value for record in await take(await after.reader(topic, [1]), 3)] == [b"1", b"2", b"3"]
+        assert deleted not in await (await after.admin()).list_topics()
+        assert await after.topic_config(topic, "retention.ms") == "7200000"
+        # A retry that arrives after the restart is still recognised.
+        again = await after.connection()
+        assert await wire.produce(again, topic, once) == (wire.NONE, 0)
+        assert await wire.list_offset(again, topic, wire.LATEST) == (wire.NONE, 1)
+        new_id, _ = await wire.producer_id(again)
+        assert new_id != producer_id
+
+
+async def test_a_group_finds_together_again(own_broker: Broker, lab: Lab) -> None:
+    topic, group = await lab.topic(partitions=2), unique("group")
+    members = [await lab.consumer(topic, group_id=group, session_timeout_ms=3000) for _ in range(2)]
+    await until(lambda: all(len(m.assignment()) == 1 for m in members), "each member has a partition")
+    producer = await lab.producer(request_timeout_ms=60_000)
+
+    await _restart(own_broker, Broker.kill)
+
+    for partition in range(2):
+        await producer.send_and_wait(topic, b"after", partition=partition)
+    records = await asyncio.gather(*[take(member, 1) for member in members])
+    assert {record.partition for (record,) in records} == {0, 1}
