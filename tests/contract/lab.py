@@ -32,9 +32,9 @@ class Lab:
         return self._admin
 
     async def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
-        """A new topic that is ready to be used."""
+        """A new topic that is ready to be used. Its records stay, however old their times say they are."""
         name = unique("topic")
-        await self.create_topic(name, partitions, configs)
+        await self.create_topic(name, partitions, {"retention.ms": "-1", **(configs or {})})
         return name
 
     async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:

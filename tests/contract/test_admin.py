@@ -106,7 +106,7 @@ async def test_a_deleted_topic_is_gone_and_its_name_is_free(lab: Lab) -> None:
         return error == UNKNOWN_TOPIC and topic not in await admin.list_topics()
 
     await until(is_gone, "the deleted topic is gone")
-    await lab.create_topic(topic)
+    await lab.create_topic(topic, configs={"retention.ms": "-1"})
     await lab.put(topic, [b"new"])
     assert [(r.offset, r.value) for r in await take(await lab.reader(topic), 1)] == [(0, b"new")]
 
