@@ -80,6 +80,8 @@ def check_produced(batch: memoryview | bytes, header: Header, produce_version: i
     """What a client may send, as Kafka has it; raises `Refused`."""
     if header.size != len(batch):
         raise Refused(Code.INVALID_RECORD, "a partition's records must be exactly one batch")
+    if not intact(batch, header):  # first, because of what a damaged batch says nothing is true
+        raise Refused(Code.CORRUPT_MESSAGE, "the batch's checksum does not match")
     if header.attributes & _CONTROL:
         raise Refused(Code.INVALID_RECORD, "clients may not write control records")
     if header.attributes & _TRANSACTIONAL:
@@ -89,8 +91,6 @@ def check_produced(batch: memoryview | bytes, header: Header, produce_version: i
     codec = header.attributes & _COMPRESSION
     if codec > _ZSTD or (codec == _ZSTD and produce_version < 7):
         raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, "an unknown codec, or zstd before Produce version 7")
-    if not intact(batch, header):
-        raise Refused(Code.CORRUPT_MESSAGE, "the batch's checksum does not match")
 
 
 def timestamps(batch: bytes) -> Iterator[tuple[int, int]]:

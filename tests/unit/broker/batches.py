@@ -1,0 +1,45 @@
+"""Record batches, built by the client library, and read back."""
+
+from collections.abc import Sequence
+
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from services.broker.batch import HEADER, Header
+
+NOW_MS = 1_790_000_000_000
+
+
+def build(
+    values: Sequence[bytes] = (b"v",),
+    *,
+    times_ms: Sequence[int] | None = None,
+    compression: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    """One batch; `producer` is (id, epoch, first sequence)."""
+    pid, epoch, sequence = producer
+    builder = DefaultRecordBatchBuilder(2, compression, 0, pid, epoch, sequence, 1 << 24)
+    for index, value in enumerate(values):
+        builder.append(index, times_ms[index] if times_ms else NOW_MS, b"key", value, [("h", b"1")])
+    return bytes(builder.build())
+
+
+def split(data: bytes) -> list[bytes]:
+    """The batches that a fetch returned, each by itself."""
+    found = []
+    while data:
+        size = Header._make(HEADER.unpack_from(data)).size
+        assert size <= len(data), "a fetch returns whole batches"
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+def records(data: bytes) -> list[tuple[int, bytes]]:
+    """(offset, value) of every record that a fetch returned; checks each batch's checksum."""
+    found = []
+    for batch in split(data):
+        parsed = DefaultRecordBatch(bytearray(batch))
+        assert parsed.validate_crc()
+        found += [(record.offset, record.value) for record in parsed]
+    return found

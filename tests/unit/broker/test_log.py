@@ -1,0 +1,200 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.broker.batch import Refused
+from services.broker.codes import Code
+from services.broker.log import Appended, Found, PartitionLog
+from services.broker.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
+from tests.unit.broker.batches import NOW_MS, build, records, split
+
+MINUTE_MS = 60_000
+
+
+def log(**config) -> PartitionLog:
+    return PartitionLog(TopicConfig(**config), now_ms=NOW_MS)
+
+
+def put(to: PartitionLog, batch: bytes, now_ms: int = NOW_MS) -> Appended:
+    return to.produce(memoryview(batch), 7, now_ms)
+
+
+def read(of: PartitionLog, offset: int, max_bytes: int = 1 << 30) -> list[tuple[int, bytes]]:
+    return records(of.read(offset, max_bytes, at_least_one=True))
+
+
+def test_batches_get_their_offsets_and_stay_as_they_were():
+    kept = log()
+    assert put(kept, build([b"a", b"b"])) == Appended(0, again=False)
+    assert put(kept, build([b"c"])) == Appended(2, again=False)
+    assert (kept.start, kept.end) == (0, 3)
+    assert read(kept, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_a_read_from_the_middle_of_a_batch_gives_the_whole_batch():
+    kept = log()
+    put(kept, build([b"a", b"b", b"c"]))
+    put(kept, build([b"d"]))
+    assert read(kept, 2) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+    assert read(kept, 3) == [(3, b"d")]
+    assert kept.read(4, 100, at_least_one=True) == b""
+
+
+def test_limits_cut_between_batches_and_the_first_is_given_whatever_its_size():
+    kept = log()
+    for value in (b"a", b"b", b"c"):
+        put(kept, build([value]))
+    size = len(build([b"a"]))
+    assert read(kept, 0, 2 * size) == [(0, b"a"), (1, b"b")]
+    assert read(kept, 0, 2 * size - 1) == [(0, b"a")]
+    assert read(kept, 1, 0) == [(1, b"b")]
+    assert kept.read(1, size - 1, at_least_one=False) == b""
+    assert kept.available(0, 2 * size) == 2 * size
+
+
+def test_a_batch_too_large_for_the_topic_is_refused_and_nothing_changes():
+    kept = log(max_message_bytes=200)
+    put(kept, build([b"a" * 50]))
+    with pytest.raises(Refused) as refused:
+        put(kept, build([b"a" * 200]))
+    assert refused.value.code is Code.MESSAGE_TOO_LARGE
+    assert kept.end == 1
+
+
+def test_a_record_dated_far_ahead_is_refused():
+    with pytest.raises(Refused) as refused:
+        put(log(), build(times_ms=[NOW_MS + 61 * MINUTE_MS]))
+    assert refused.value.code is Code.INVALID_TIMESTAMP
+
+
+def test_a_retry_is_acknowledged_again_and_not_appended():
+    kept = log()
+    first, second = build([b"a", b"b"], producer=(9, 0, 0)), build([b"c"], producer=(9, 0, 2))
+    put(kept, first)
+    put(kept, second)
+    assert put(kept, first) == Appended(0, again=True)
+    assert kept.end == 3
+    with pytest.raises(Refused) as refused:
+        put(kept, build([b"d"], producer=(9, 0, 4)))
+    assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_the_first_record_of_a_time_or_later_is_found_whatever_the_batching():
+    kept = log()
+    put(kept, build([b"a", b"b"], times_ms=[NOW_MS, NOW_MS + 10]))
+    put(kept, build([b"c", b"d"], times_ms=[NOW_MS + 5, NOW_MS + 30], compression=1))
+    put(kept, build([b"e"], times_ms=[NOW_MS + 20]))
+    assert kept.find_time(0) == Found(0, NOW_MS)
+    assert kept.find_time(NOW_MS + 1) == Found(1, NOW_MS + 10)
+    assert kept.find_time(NOW_MS + 11) == Found(3, NOW_MS + 30)
+    assert kept.find_time(NOW_MS + 31) is None
+    assert log().find_time(0) is None
+
+
+def test_retention_by_bytes_drops_the_oldest_segments_and_moves_the_start():
+    kept = log(retention_bytes=4 * SMALLEST_SEGMENT_BYTES)
+    batch = build([b"x" * 10_000])
+    for _ in range(100):
+        put(kept, batch)
+        kept.expire(NOW_MS)
+    assert 4 * SMALLEST_SEGMENT_BYTES <= kept.size < 5 * SMALLEST_SEGMENT_BYTES + len(batch)
+    assert kept.start > 0
+    assert kept.end == 100
+    assert next(offset for offset, _ in read(kept, kept.start)) == kept.start
+    assert len(records(kept.read(99, 1, at_least_one=True))) == 1
+
+
+def test_retention_by_time_drops_what_is_older_even_from_the_newest_segment():
+    kept = log(retention_ms=10 * MINUTE_MS, retention_bytes=-1)
+    put(kept, build([b"old"]))
+    later = NOW_MS + 5 * MINUTE_MS
+    kept.expire(later)
+    put(kept, build([b"new"], times_ms=[later]), later)
+    kept.expire(NOW_MS + 10 * MINUTE_MS)
+    assert kept.start == 0
+    kept.expire(NOW_MS + 10 * MINUTE_MS + 1)
+    assert read(kept, kept.start) == [(1, b"new")]
+    kept.expire(later + 11 * MINUTE_MS)
+    assert (kept.start, kept.end, kept.size, kept.memory_bytes) == (2, 2, 0, 0)
+    assert put(kept, build([b"next"], times_ms=[later]), later) == Appended(2, again=False)
+
+
+def test_memory_is_given_back_until_nothing_is_left():
+    kept = log()
+    put(kept, build([b"x" * 1000]))
+    assert kept.memory_bytes > 1000
+    assert kept.drop_one(NOW_MS)
+    assert (kept.memory_bytes, kept.start, kept.end) == (0, 1, 1)
+    assert not kept.drop_one(NOW_MS)
+
+
+class FullDisk:
+    def begin(self, base: int) -> None: ...
+
+    def write(self, batch: bytes) -> None:
+        raise OSError("no space")
+
+    def forget(self, base: int) -> None: ...
+
+
+def test_a_batch_that_could_not_be_kept_is_not_there():
+    kept = PartitionLog(TopicConfig(), sink=FullDisk())
+    batch = build([b"a"], producer=(9, 0, 0))
+    with pytest.raises(OSError, match="no space"):
+        put(kept, batch)
+    assert (kept.end, kept.size) == (0, 0)
+
+
+class Model:
+    """What a log is: a list of batches; reading is slicing."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, list[bytes], list[int]]] = []
+        self.end = 0
+
+    def put(self, values: list[bytes], times_ms: list[int]) -> None:
+        self.batches.append((self.end, values, times_ms))
+        self.end += len(values)
+
+    def read(self, offset: int) -> list[tuple[int, bytes]]:
+        return [
+            (base + index, value)
+            for base, values, _ in self.batches
+            if base + len(values) > offset
+            for index, value in enumerate(values)
+        ]
+
+    def find_time(self, at_ms: int, start: int) -> Found | None:
+        for base, _, times_ms in self.batches:
+            for index, time_ms in enumerate(times_ms):
+                if base + index >= start and time_ms >= at_ms:
+                    return Found(base + index, time_ms)
+        return None
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), min_size=1, max_size=30),
+    st.sampled_from([0, 1, 40_000]),
+    st.lists(st.integers(0, 60), max_size=8),
+)
+def test_the_log_is_a_list_of_batches(appends, padding, questions):
+    kept, model = log(retention_bytes=3 * SMALLEST_SEGMENT_BYTES), Model()
+    for number, offsets_ms in enumerate(appends):
+        values = [b"%d" % number + b"x" * padding for _ in offsets_ms]
+        times_ms = [NOW_MS + each for each in offsets_ms]
+        put(kept, build(values, times_ms=times_ms))
+        model.put(values, times_ms)
+        kept.expire(NOW_MS)
+    assert kept.end == model.end
+    for question in questions:
+        offset = kept.start + question % (kept.end - kept.start + 1)
+        got: list[tuple[int, bytes]] = []
+        at = offset
+        while at < kept.end:
+            data = kept.read(at, 100_000, at_least_one=True)
+            assert len(split(data)) == 1 or len(data) <= 100_000
+            got += records(data)
+            at = got[-1][0] + 1
+        assert got == model.read(offset)
+        assert kept.find_time(NOW_MS + question) == model.find_time(NOW_MS + question, kept.start)
