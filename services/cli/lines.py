@@ -35,14 +35,14 @@ def line(record: Received | Unread, zero_us: int, *, prompts: bool) -> str:
     when = f"{(at_us(record) - zero_us) / 1_000:+11.1f} ms"
     place = f"{record.topic.removeprefix('railbus.')} {record.partition}:{record.offset}"
     if isinstance(record, Unread):
-        return printable(f"{when}  {place:<24} {'(unreadable)':<10} {record.error}"[:1_000])
+        return _one_line(f"{when}  {place:<24} (unreadable) {record.error}"[:1_000])
     event = record.event
     kind = type(event).__name__
     about = event.request_id[-8:] if isinstance(event, Event) else "-"
     said = _SAYS[type(event)](event)
     if prompts and kind in _PROMPTS:
         said += f" {orjson.dumps(getattr(event, _PROMPTS[kind])).decode()}"
-    return printable(f"{when}  {place:<24} {about:<8} {kind:<10} {said}").rstrip().replace("\n", " ")
+    return _one_line(f"{when}  {place:<24} {about:<8} {kind:<10} {said}")
 
 
 def json_line(record: Received | Unread, *, prompts: bool) -> str:
@@ -61,6 +61,10 @@ def json_line(record: Received | Unread, *, prompts: bool) -> str:
     if not prompts and kind in _PROMPTS:
         said[_PROMPTS[kind]] = None
     return orjson.dumps(place | {"kind": kind, "traceparent": record.traceparent, "event": said}).decode()
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", " ").replace("\t", " ").rstrip()
 
 
 def _quoted(text: str) -> str:

@@ -8,7 +8,7 @@ from services.bus import AtTime
 
 Where = AtTime | Literal["beginning", "end"]
 
-_AGO: Final = re.compile(r"-?(\d{1,9})(ms|s|m|h|d)")
+_AGO: Final = re.compile(r"-?([0-9]{1,9})(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

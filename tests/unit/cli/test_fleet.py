@@ -1,0 +1,44 @@
+from pathlib import Path
+
+from services.cli.fleet import Plan, launches
+
+
+def plan(**changes):
+    made = {
+        "engine": "simulated", "edge_port": 8080, "kafka": "127.0.0.1:9092", "broker_port": 9092,
+        "log_dir": Path("log"), "redis_port": 6379, "redis_program": Path("valkey-server"),
+        "redis_url": "redis://127.0.0.1:6379/0", "health_ports": {"generator": 1, "router": 2},
+    }  # fmt: skip
+    return Plan(**made | changes)
+
+
+def test_the_log_starts_first_and_the_edge_last():
+    stages = {launch.name: launch.stage for launch in launches(plan())}
+    assert stages == {"broker": 0, "redis": 0, "generator": 1, "router": 1, "edge": 2}
+    assert [launch.stage for launch in launches(plan())] == sorted(stages.values())
+
+
+def test_each_service_is_told_where_the_others_are():
+    by_name = {launch.name: launch for launch in launches(plan(options={"RAILBUS_MODEL": "m"}))}
+    for name, port in (("generator", "1"), ("router", "2"), ("edge", "0")):
+        launch = by_name[name]
+        assert launch.command[1:] == ("-m", f"services.{name}")
+        assert launch.env["RAILBUS_KAFKA_BOOTSTRAP"] == "127.0.0.1:9092"
+        assert launch.env["RAILBUS_REDIS_URL"] == "redis://127.0.0.1:6379/0"
+        assert launch.env["RAILBUS_ENGINE"] == "simulated"
+        assert launch.env["RAILBUS_EDGE_PORT"] == "8080"
+        assert launch.env["RAILBUS_HEALTH_PORT"] == port
+        assert launch.env["RAILBUS_MODEL"] == "m"
+
+
+def test_servers_of_somebody_else_are_not_started():
+    names = [launch.name for launch in launches(plan(broker_port=None, redis_port=None, redis_url=None))]
+    assert names == ["generator", "router", "edge"]
+    assert "RAILBUS_REDIS_URL" not in launches(plan(redis_port=None, redis_url=None))[-1].env
+
+
+def test_everything_listens_on_loopback():
+    by_name = {launch.name: launch for launch in launches(plan())}
+    assert "127.0.0.1" in by_name["broker"].command
+    assert by_name["redis"].command[by_name["redis"].command.index("--bind") + 1] == "127.0.0.1"
+    assert by_name["edge"].env["RAILBUS_EDGE_HOST"] == "127.0.0.1"

@@ -1,0 +1,62 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import MalformedEvent
+from schemas.wire import decode
+from services.bus import Received, Unread
+from services.cli.lines import at_us, json_line, line
+
+DATA = Path(__file__).parents[2] / "data" / "events-v1.jsonl"
+
+
+def recorded():
+    for text in DATA.read_text("utf-8").splitlines():
+        record = json.loads(text)
+        headers = [(name, value.encode()) for name, value in record["headers"].items()]
+        key = record["key"] and record["key"].encode()
+        yield Received(
+            "railbus.streams", 3, 41, 1_758_800_000_500, decode(record["value"].encode(), headers, key), None
+        )
+
+
+RECORDS = list(recorded())
+UNREAD = Unread("railbus.requests", 0, 7, 1_000, b"k", b"\x00garbage", (), MalformedEvent("Request: no JSON\x1b[2J\n"))
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record.event).__name__)
+def test_every_event_is_one_printable_line_without_its_prompt(record):
+    text = line(record, at_us(record), prompts=False)
+    assert text.isprintable()
+    assert type(record.event).__name__ in text
+    assert "streams 3:41" in text
+    assert "What is Kafka?" not in text
+    assert "Be brief." not in text
+
+
+def test_prompts_are_shown_on_request():
+    shown = [line(record, 0, prompts=True) for record in RECORDS if "What is Kafka?" in line(record, 0, prompts=True)]
+    assert len(shown) == 3  # two requests, one masked prompt
+
+
+def test_times_are_relative():
+    chunk = next(record for record in RECORDS if type(record.event).__name__ == "Chunk")
+    assert line(chunk, chunk.event.at - 12_300, prompts=False).startswith("      +12.3 ms")
+    assert line(chunk, chunk.event.at + 400, prompts=False).startswith("       -0.4 ms")
+
+
+def test_what_cannot_be_read_is_shown_as_that():
+    text = line(UNREAD, 0, prompts=False)
+    assert "(unreadable)" in text
+    assert "Request: no JSON" in text
+    assert text.isprintable()
+    assert json.loads(json_line(UNREAD, prompts=False))["unreadable"].startswith("Request: no JSON")
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record.event).__name__)
+def test_json_lines_hide_prompts_unless_asked(record):
+    hidden, shown = (json_line(record, prompts=prompts) for prompts in (False, True))
+    assert "What is Kafka?" not in hidden
+    assert json.loads(shown)["kind"] == type(record.event).__name__
+    assert json.loads(hidden)["event"].keys() == json.loads(shown)["event"].keys()

@@ -1,0 +1,77 @@
+"""The program as people start it: mistakes are one line and exit code 2."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def railbus(*args, cwd, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "services.cli", *args],
+        capture_output=True, text=True, timeout=60, cwd=cwd, check=False, stdin=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if not name.startswith("RAILBUS_")} | env,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "said"),
+    [
+        (["ask", ""], {}, "railbus ask: the prompt is empty"),
+        (["topics", "--kafka", "nowhere"], {}, "RAILBUS_KAFKA_BOOTSTRAP='nowhere': must be HOST:PORT"),
+        (["topics"], {"RAILBUS_PARTITIONS": "many"}, "RAILBUS_PARTITIONS='many': must be a whole number"),
+        (["tail", "--request", "42"], {}, "--request '42': must be a UUIDv7"),
+        (["tail", "--topic", "gossip"], {}, "--topic 'gossip': must be one of railbus.requests"),
+        (["tail", "--from", "yesterday"], {}, "--from 'yesterday' is no moment"),
+        (["up", "--engine", "openai"], {}, "--engine openai needs --upstream-url"),
+        (["doctor"], {"RAILBUS_LOG_LEVEL": "LOUD"}, "RAILBUS_LOG_LEVEL='LOUD'"),
+        (["gossip"], {}, "invalid choice: 'gossip'"),
+        ([], {}, "the following arguments are required: COMMAND"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, args, env, said):
+    done = railbus(*args, cwd=tmp_path, **env)
+    assert done.returncode == 2, done
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_edge_that_is_not_there_is_said_with_the_remedy(tmp_path):
+    done = railbus("ask", "hi", "--url", "http://127.0.0.1:9", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "no edge at http://127.0.0.1:9" in done.stderr
+    assert "railbus up" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_said_with_the_remedy(tmp_path):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = railbus("up", "--engine", "simulated", "--port", str(port), cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"railbus up: port {port} is in use" in done.stderr
+    assert "--port" in done.stderr
+
+
+def test_help_names_every_command(tmp_path):
+    done = railbus("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for command in ("up", "ask", "tail", "topics", "doctor"):
+        assert f"\n    {command} " in done.stdout
+
+
+def test_the_doctor_says_what_is_installed_without_a_tree(tmp_path):
+    done = railbus("doctor", "--url", "http://127.0.0.1:9", cwd=tmp_path, RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:9")
+    assert done.returncode == 1, "an edge that was named and is not there is needed"
+    lines = {line.split()[1]: line for line in done.stdout.splitlines()[:-1]}
+    assert lines["python"].startswith("ok")
+    assert lines["aiokafka"].startswith("ok")
+    assert lines["broker"].startswith("-  ")
+    assert lines["edge"].startswith("MISSING")
+    assert "railbus up" in lines["edge"]
