@@ -93,9 +93,12 @@ class Broker:
     # Time and memory
 
     def _do_chores(self) -> None:
-        for log in self._logs():
-            log.expire(now_ms())
-        self.bound_memory()
+        try:
+            for log in self._logs():
+                log.expire(now_ms())
+            self.bound_memory()
+        except OSError as error:
+            logger.error("old records could not be dropped from the data directory: %s", error)  # noqa: TRY400
         self._chores = asyncio.get_running_loop().call_later(EXPIRE_EVERY_S, self._do_chores)
 
     def _logs(self) -> Iterator[PartitionLog]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 
 from services.broker.offsets import Committed, Offsets, Place
+from services.broker.segment_files import sync
 
 logger = logging.getLogger("railbus.broker")
 
@@ -41,8 +42,7 @@ class OffsetJournal:
     def close(self) -> None:
         """Sync to the disk and close."""
         if self._file is not None:
-            os.fsync(self._file)
-            os.close(self._file)
+            sync(self._file)
             self._file = None
 
     def _write(self, line: bytes) -> None:
@@ -80,4 +80,4 @@ def _replay(line: bytes, offsets: Offsets) -> None:
     if rest:
         offsets.adopt(group, Place(topic, partition), Committed(*rest))
     else:
-        offsets.forget(group, Place(topic, partition))
+        offsets.drop(group, Place(topic, partition))

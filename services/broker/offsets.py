@@ -57,10 +57,15 @@ class Offsets:
         self._groups.setdefault(group, {})[place] = committed
 
     def forget(self, group: str, place: Place) -> None:
-        """Drop one commit."""
-        kept = self._groups.get(group, {})
-        if kept.pop(place, None) is not None and self._journal is not None:
+        """Drop one commit; raises `OSError` when that could not be kept."""
+        if place in self.of(group) and self._journal is not None:
             self._journal.forgotten(group, place)
+        self.drop(group, place)
+
+    def drop(self, group: str, place: Place) -> None:
+        """As the disk has it, a commit is void."""
+        kept = self._groups.get(group, {})
+        kept.pop(place, None)
         if not kept:
             self._groups.pop(group, None)
 

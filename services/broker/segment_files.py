@@ -14,19 +14,30 @@ _SUFFIX = ".log"
 
 
 class SegmentFiles:
-    """The sink of one partition. A batch is with the operating system when `write` returns."""
+    """The sink of one partition. A batch is with the operating system when `write` returns.
+
+    Files are synced to the disk by `close` alone: a sync takes as long as the disk likes, and the event loop with it.
+    """
 
     def __init__(self, folder: Path, base: int = 0) -> None:
         self._folder = folder
         self._base = base
         self._file: int | None = None
         self._size = 0
+        self._unsynced: list[Path] = []
 
     def begin(self, base: int) -> None:
         """A new file; it exists from now on, so that a restart knows the offset even when nothing follows."""
-        self.close()
-        self._base = base
-        self._open()
+        left, self._file = self._file, None
+        before, self._base = self._base, base
+        try:
+            self._open()
+        except OSError:
+            self._file, self._base = left, before
+            raise
+        if left is not None:
+            os.close(left)
+            self._unsynced.append(self._path(before))
 
     def write(self, batch: bytes) -> None:
         """Append; after a failure the file is as before."""
@@ -46,9 +57,12 @@ class SegmentFiles:
 
     def close(self) -> None:
         """Sync to the disk and close."""
+        for path in self._unsynced:
+            if path.exists():
+                sync(os.open(path, os.O_RDONLY))
+        self._unsynced.clear()
         if self._file is not None:
-            os.fsync(self._file)
-            os.close(self._file)
+            sync(self._file)
             self._file = None
 
     def _open(self) -> int:
@@ -59,6 +73,12 @@ class SegmentFiles:
 
     def _path(self, base: int) -> Path:
         return self._folder / f"{base:020d}{_SUFFIX}"
+
+
+def sync(file: int) -> None:
+    """Sync an open file to the disk and close it."""
+    os.fsync(file)
+    os.close(file)
 
 
 def kept_segments(folder: Path) -> list[tuple[int, Path]]:

@@ -5,6 +5,7 @@ out. A machine that loses power may lose what was not synced; files are synced w
 """
 
 import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from services.broker.segment_files import SegmentFiles, kept_segments, recover
 from services.broker.settings import BadSetting
 from services.broker.topic_config import InvalidConfig
 from services.broker.topics import Topic, Topics
+
+logger = logging.getLogger("railbus.broker")
 
 _FORMAT = 1
 
@@ -130,7 +133,8 @@ class Storage:
         base = segments[0][0] if segments else 0
         log = PartitionLog(topic.config, base=base, now_ms=now_ms)
         for first, path in segments:
-            if first != log.end:  # an earlier segment lost its tail: what follows has no place any more
+            if first != log.end:
+                logger.warning("%s: begins at %d where the log ends at %d, removed", path, first, log.end)
                 path.unlink()
                 continue
             log.begin_segment(now_ms)

@@ -22,7 +22,7 @@ class TopicError(Exception):
 
 
 class Keeper(Protocol):
-    """What keeps topics besides memory."""
+    """What keeps topics besides memory. `save_topics` may raise `OSError`; then nothing has changed."""
 
     def sink(self, topic: str, partition: int) -> Sink | None:
         """Where a new partition's batches go."""
@@ -85,8 +85,13 @@ class Topics:
     def create(self, name: str, partitions: int, settings: Mapping[str, str | None], *, now_ms: int) -> Topic:
         """A new topic; raises `TopicError`."""
         config = self.check_new(name, partitions, settings)
-        topic = self._topics[name] = Topic(name, config, [])
-        self._extend(topic, partitions, now_ms)
+        topic = Topic(name, config, self._new_partitions(name, config, range(partitions), now_ms))
+        self._topics[name] = topic
+        try:
+            self._keeper.save_topics(self._topics)
+        except OSError:
+            del self._topics[name]
+            raise
         return topic
 
     def check_new(self, name: str, partitions: int, settings: Mapping[str, str | None]) -> TopicConfig:
@@ -105,10 +110,14 @@ class Topics:
         config = self._configured(settings)
         if validate_only:
             return
-        topic.config = config
+        before, topic.config = topic.config, config
+        try:
+            self._keeper.save_topics(self._topics)
+        except OSError:
+            topic.config = before
+            raise
         for log in topic.partitions:
             log.config = config
-        self._keeper.save_topics(self._topics)
 
     def grow(self, name: str, partitions: int, *, now_ms: int, validate_only: bool) -> None:
         """More partitions for a topic; raises `TopicError`."""
@@ -120,14 +129,21 @@ class Topics:
                 f"The topic {name} currently has {have} partition(s); {partitions} would not be an increase.",
             )
         self._check_room(partitions - have)
-        if not validate_only:
-            self._extend(topic, partitions, now_ms)
+        if validate_only:
+            return
+        topic.partitions += self._new_partitions(name, topic.config, range(have, partitions), now_ms)
+        try:
+            self._keeper.save_topics(self._topics)
+        except OSError:
+            del topic.partitions[have:]
+            raise
 
     def delete(self, name: str) -> Topic:
         """Remove a topic and its records; raises `TopicError`."""
         topic = self.existing(name)
-        del self._topics[name]
-        self._keeper.save_topics(self._topics)
+        rest = {each.name: each for each in self if each is not topic}
+        self._keeper.save_topics(rest)
+        self._topics = rest
         self._keeper.delete_topic(name)
         return topic
 
@@ -143,8 +159,5 @@ class Topics:
                 Code.POLICY_VIOLATION, f"The embedded broker keeps at most {MAX_PARTITIONS} partitions in all."
             )
 
-    def _extend(self, topic: Topic, partitions: int, now_ms: int) -> None:
-        for index in range(len(topic.partitions), partitions):
-            sink = self._keeper.sink(topic.name, index)
-            topic.partitions.append(PartitionLog(topic.config, now_ms=now_ms, sink=sink))
-        self._keeper.save_topics(self._topics)
+    def _new_partitions(self, name: str, config: TopicConfig, indices: range, now_ms: int) -> list[PartitionLog]:
+        return [PartitionLog(config, now_ms=now_ms, sink=self._keeper.sink(name, index)) for index in indices]
