@@ -57,6 +57,7 @@ class _Tail:
     def __init__(self, args: argparse.Namespace, settings: BusSettings) -> None:
         self._args = args
         self._settings = settings
+        self._topics = _chosen(args.topic)
         self._start = _start(args.moment, args.request)
         self._zero_us: int | None = time_ms(args.request) * 1_000 if args.request else None
         self._held: list[Received | Unread] = []
@@ -81,7 +82,7 @@ class _Tail:
         try:
             async with asyncio.timeout(REACH_S):
                 there = await partition_counts(self._settings)
-                places = _places(self._args, there)
+                places = _places(self._topics, self._args.request, there)
                 ends = {place: await reader.end_offset(*place) for place in places}
                 begins = {place: await reader.follow(*place, self._start) for place in places}
         except TimeoutError:
@@ -120,15 +121,15 @@ async def _reached(reader: TailReader, ends: dict[tuple[Topic, int], int]) -> No
         await asyncio.sleep(POLL_S)
 
 
-def _places(args: argparse.Namespace, there: dict[str, int]) -> list[tuple[Topic, int]]:
+def _places(topics: list[Topic], request_id: str | None, there: dict[str, int]) -> list[tuple[Topic, int]]:
     """Topic and partition of everything to be followed; a request stands in one partition of each topic."""
     places = []
-    for topic in _chosen(args.topic):
+    for topic in topics:
         count = there.get(topic.name, 0)
-        if args.request is None:
+        if request_id is None:
             places += [(topic, partition) for partition in range(count)]
         elif count and topic.key == "request_id":
-            places.append((topic, partition_for(args.request, count)))
+            places.append((topic, partition_for(request_id, count)))
     if not places:
         raise UserError("none of the topics is there: `railbus topics --create` makes them")
     return places
