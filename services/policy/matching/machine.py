@@ -72,7 +72,7 @@ class State(dict[str, "State | None"]):
 
     Attributes:
         final: Neighbour kind -> rules that match if such a character comes next; None when no rule is complete here.
-        alive: Rules that may still match from here on, by more characters.
+        alive: Rules that are complete here, if the next character lets them, or may be after more characters.
     """
 
     __slots__ = ("_machine", "_targets", "alive", "final")
@@ -81,7 +81,7 @@ class State(dict[str, "State | None"]):
         super().__init__()
         self._machine = machine
         self._targets = targets
-        self.alive = frozenset(machine.owner[place] for place in targets)
+        self.alive = complete.union(machine.owner[place] for place in targets)
         self.final = machine.final(complete)
 
     def __missing__(self, char: str) -> "State | None":

@@ -67,7 +67,7 @@ class Scanner:
     def undecided(self) -> int:
         """First code point whose matches are not all known: text before it is decided for good."""
         undecided = self._starts[0] if self._starts else self.position
-        return min((start for start, _ in self._waiting), default=undecided) if self._waiting else undecided
+        return min(undecided, *(start for start, _ in self._waiting)) if self._waiting else undecided
 
     def feed(self, text: str) -> list[Match]:
         """Read more text; returns the matches that are now certain, in the order in which they became so."""

@@ -1,0 +1,55 @@
+"""What a match is, word by word as the documentation defines it: slow, over the whole text, by Python's ``re``."""
+
+import re
+
+from services.policy.validators import VALIDATORS
+
+
+class Plain:
+    """A rule as data, for both the oracle and the machine."""
+
+    def __init__(self, name, regex, guard="none", validator=None, ignore_case=False):
+        self.name, self.regex, self.guard = name, regex, guard
+        self.validator, self.ignore_case = validator, ignore_case
+        self.compiled = re.compile(regex, (re.IGNORECASE if ignore_case else 0) | re.ASCII)
+
+
+def kind(char):
+    if char.isdecimal():
+        return "digit"
+    if char.isalnum() or char == "_":
+        return "letter"
+    return "joiner" if char and char in ".%+-" else "other"
+
+
+BEFORE = {"none": (), "digit": ("digit",), "word": ("digit", "letter"), "token": ("digit", "letter", "joiner")}
+AFTER = {**BEFORE, "token": ("digit", "letter")}
+
+
+def allowed(rule, text, start, end):
+    if start and kind(text[start - 1]) in BEFORE[rule.guard]:
+        return False
+    if end < len(text) and kind(text[end]) in AFTER[rule.guard]:
+        return False
+    if rule.compiled.fullmatch(text, start, end) is None:
+        return False
+    return rule.validator is None or VALIDATORS[rule.validator](text[start:end])
+
+
+def matches(rule, text, *, shortest=False, longest=40):
+    """Leftmost, then longest (or shortest), not overlapping: (name, start, end)."""
+    found, start = [], 0
+    while start < len(text):
+        ends = range(start + 1, min(len(text), start + longest) + 1)
+        fitting = [end for end in ends if allowed(rule, text, start, end)]
+        if fitting:
+            end = fitting[0] if shortest else fitting[-1]
+            found.append((rule.name, start, end))
+            start = end
+        else:
+            start += 1
+    return found
+
+
+def cuts(text, size):
+    return [text[index : index + size] for index in range(0, len(text), size)]

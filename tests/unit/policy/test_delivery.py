@@ -1,0 +1,52 @@
+"""Policy tightens what a request asks for and never loosens it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.requests import Deadlines, Delivery
+from services.policy.delivery import clamp, tighten
+from services.policy.document import DeadlineBounds, DeliveryBounds
+from services.policy.rulings import DeliveryFloor
+
+MODES = ("optimistic", "windowed", "gated")
+mode = st.sampled_from(MODES)
+tokens = st.integers(0, 200)
+delivery = st.builds(Delivery, mode=mode, hold_tokens=tokens, hold_ms=tokens, max_exposure_tokens=st.integers(1, 200))
+bounds = st.builds(
+    DeliveryBounds,
+    modes=st.lists(mode, min_size=1, max_size=3).map(tuple),
+    max_exposure_tokens=st.integers(1, 200),
+    min_hold_tokens=tokens,
+    min_hold_ms=tokens,
+)
+floor = st.builds(
+    DeliveryFloor,
+    mode=mode,
+    max_exposure_tokens=st.none() | st.integers(1, 200),
+    hold_tokens=tokens,
+    hold_ms=tokens,
+)
+
+
+@given(asked=delivery, bounds=bounds, floor=floor)
+def test_nothing_is_loosened_and_every_bound_holds(asked, bounds, floor):
+    given_ = tighten(asked, bounds, floor)
+    assert MODES.index(given_.mode) >= max(MODES.index(asked.mode), MODES.index(floor.mode))
+    assert given_.mode in bounds.modes or given_.mode == "gated"
+    assert given_.max_exposure_tokens <= min(asked.max_exposure_tokens, bounds.max_exposure_tokens)
+    assert floor.max_exposure_tokens is None or given_.max_exposure_tokens <= floor.max_exposure_tokens
+    assert given_.hold_tokens >= max(asked.hold_tokens, bounds.min_hold_tokens, floor.hold_tokens)
+    assert given_.hold_ms >= max(asked.hold_ms, bounds.min_hold_ms, floor.hold_ms)
+    assert tighten(given_, bounds, floor) == given_
+
+
+def test_what_is_allowed_is_left_alone():
+    asked = Delivery(mode="windowed", hold_tokens=8)
+    assert tighten(asked, DeliveryBounds(), DeliveryFloor()) == asked
+
+
+def test_deadlines_are_moved_into_their_bounds():
+    bounds = DeadlineBounds(verdict_ms=(100, 200), ttft_ms=(50, 300), stall_ms=(10, 20), total_ms=(1_000, 2_000))
+    assert clamp(Deadlines(verdict_ms=1, ttft_ms=200, stall_ms=21, total_ms=86_400_000), bounds) == Deadlines(
+        verdict_ms=100, ttft_ms=200, stall_ms=20, total_ms=2_000
+    )

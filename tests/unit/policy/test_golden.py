@@ -1,0 +1,63 @@
+"""``railbus policy test``: the shipped policies answer as their golden corpora say, and a wrong answer is told."""
+
+import json
+
+import pytest
+
+from services.policy import BrokenPolicy, load
+from services.policy.golden import cases, run
+from tests.unit.policy.folders import ROOT, copied, spoil
+
+
+def every_case():
+    for name in ("default", "strict"):
+        policy = load(ROOT / "policies" / name)
+        for case in cases(policy):
+            yield pytest.param(policy, case, id=f"{name}: {case.name}")
+
+
+@pytest.mark.parametrize(("policy", "case"), list(every_case()))
+def test_the_shipped_policies_answer_as_expected(policy, case):
+    assert run(policy, case) is None
+
+
+def test_every_category_of_every_pattern_has_its_own_ruling():
+    """The fallback for categories that nobody thought of is not for those that we ship."""
+    for name in ("default", "strict"):
+        policy = load(ROOT / "policies" / name)
+        known = policy.rego.data["findings"]["output"]
+        assert {rule.category for rule in policy.rules} <= known.keys()
+
+
+def test_a_changed_policy_fails_its_cases_with_file_line_and_both_answers(tmp_path):
+    folder = copied(tmp_path)
+    spoil(folder, "rego/data.json", '"email": "redact"', '"email": "flag"')
+    policy = load(folder)
+    told = [fault for case in cases(policy) if (fault := run(policy, case))]
+    assert {fault.path for fault in told} == {"golden/findings.jsonl", "golden/texts.jsonl"}
+    assert 'expected {"action": "redact"}, the answer is {"action": "flag"}' in str(told[0])
+    assert str(told[0]).startswith("golden/findings.jsonl:5: an address in an answer is redacted:")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"name": "n", "expect": 1}, "wants one of"),
+        ({"name": "n", "admit": {"color": "red"}, "expect": {}}, "color"),
+        ({"admit": {}, "expect": {"allow": False}}, "line 1: expected"),
+    ],
+)
+def test_a_case_that_cannot_be_asked_is_told(tmp_path, body, says):
+    folder = copied(tmp_path)
+    (folder / "golden/odd.jsonl").write_text(json.dumps(body) + "\n\n")
+    policy = load(folder)
+    (case,) = [case for case in cases(policy) if case.path == "golden/odd.jsonl"]
+    assert says in str(run(policy, case))
+
+
+def test_a_line_that_is_no_object_breaks_the_corpus(tmp_path):
+    folder = copied(tmp_path)
+    for line in ("{", "[]"):
+        (folder / "golden/odd.jsonl").write_text('{"output": "", "expect": []}\n' + line)
+        with pytest.raises(BrokenPolicy, match=r"golden/odd\.jsonl:2:"):
+            cases(load(folder))

@@ -1,0 +1,139 @@
+"""A policy loads whole or not at all, and every fault has its file and line."""
+
+import os
+import shutil
+
+import pytest
+
+from services.policy import BrokenPolicy, Fault, load
+from services.policy.files import MAX_FILES, read_files, version_of
+from services.policy.lint import lint
+from tests.unit.policy.folders import ROOT, copied, spoil
+
+
+def faults(folder):
+    with pytest.raises(BrokenPolicy) as broken:
+        load(folder)
+    assert lint(folder) == broken.value.faults
+    assert str(broken.value).splitlines() == [str(fault) for fault in broken.value.faults]
+    return broken.value.faults
+
+
+@pytest.mark.parametrize("name", ["default", "strict"])
+def test_the_shipped_policies_are_without_fault(name):
+    assert lint(ROOT / "policies" / name) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "says"),
+    [
+        ("policy.toml", "deadline_ms = 150", "deadline_ms = 0", "rails.deadline_ms"),
+        ("policy.toml", "deadline_ms = 150", "deadline = 150", "unknown field"),
+        ("policy.toml", "stride_chars = 64", 'stride_chars = "many"', "safety.windows.stride_chars"),
+        ("policy.toml", 'name = "jailbreak"', 'name = "horoscope"', "rails.rail[3].name"),
+        ("policy.toml", 'name = "pii"', 'name = "secrets"', "stands twice"),
+        ("policy.toml", "[deadlines]", "[deadlines", "Expected"),
+        ("patterns/pii.toml", "{1,64}@", "+@", "no upper bound"),
+        ("patterns/pii.toml", "max_chars = 345", "max_chars = 200", "345 characters long"),
+        ("patterns/pii.toml", 'validator = "luhn"', 'validator = "mod11"', "pattern[2].validator"),
+        ("patterns/pii.toml", 'name = "pii/us_ssn"', 'name = "pii/email"', "taken by another"),
+        ("patterns/blocklist.toml", '"synthesize sarin",', '"sarin",', "folded wants words"),
+        ("rego/admission.rego", "count(reasons) == 0,", "count(reasons) == ,", "expecting"),
+        ("rego/findings.rego", "if input.category in", "if category in", "unsafe"),
+        ("rego/findings.rego", "object.get(tenant,", "object.gett(tenant,", "nknown function"),
+        ("rego/data.json", '"enabled": true,', '"enabled": true', "delimiter"),
+        ("nemo/config.yml", "    parallel: true", "   parallel: [", "expected"),
+    ],
+)
+def test_a_fault_has_its_file_and_line(tmp_path, path, old, new, says):
+    folder = copied(tmp_path)
+    line = spoil(folder, path, old, new)
+    (fault,) = faults(folder)
+    assert fault.path == path
+    # A list is named by its first line, and a parser tells what it missed when it comes to the next thing.
+    assert line - 3 <= fault.line <= line + 2, f"{fault} should be about line {line}"
+    assert says in fault.message
+
+
+def test_all_faults_are_told_at_once(tmp_path):
+    folder = copied(tmp_path)
+    spoil(folder, "policy.toml", 'stop = "', 'halt = "')
+    spoil(folder, "patterns/pii.toml", "{1,64}@", "*@")
+    spoil(folder, "rego/admission.rego", "reasons contains", "reasons contain")
+    assert [fault.path for fault in faults(folder)] == ["patterns/pii.toml", "policy.toml", "rego/admission.rego"]
+
+
+def test_what_is_no_text_or_not_there_is_said(tmp_path):
+    folder = copied(tmp_path)
+    (folder / "patterns/pii.toml").write_bytes(b"# one\n# \xff\n")
+    (folder / "rego/findings.rego").write_bytes(b"package railbus.findings\n\n\xff")
+    (folder / "policy.toml").unlink()
+    told = {fault.path: fault for fault in faults(folder)}
+    assert told["patterns/pii.toml"].line == 2
+    assert told["rego/findings.rego"].line == 3
+    assert "missing" in told["policy.toml"].message
+
+
+def test_no_folder_is_said(tmp_path):
+    with pytest.raises(BrokenPolicy, match=r"no folder; name one that holds a policy.toml"):
+        load(tmp_path / "nowhere")
+
+
+def test_too_many_or_too_large_files_are_refused(tmp_path):
+    (tmp_path / "big.txt").write_bytes(b"x" * 4_000_001)
+    with pytest.raises(BrokenPolicy, match="limit is 4000000"):
+        load(tmp_path)
+    for number in range(MAX_FILES + 1):
+        (tmp_path / f"{number}.txt").touch()
+    with pytest.raises(BrokenPolicy, match="limit is 500"):
+        load(tmp_path)
+
+
+def test_examples_are_held_against_their_pattern(tmp_path):
+    folder = copied(tmp_path)
+    line = spoil(folder, "patterns/secrets.toml", '["AKIAIOSFODNN7EXAMPLE"]', '["AKIAIOSFODNN7EXAMPLE "]')
+    other = spoil(folder, "patterns/pii.toml", '"@example.com"]', '"a@example.com"]')
+    assert lint(folder) == (
+        Fault("patterns/pii.toml", other, "pii/email: counterexample 3 is matched"),
+        Fault("patterns/secrets.toml", line, "secrets/aws_access_key: example 1 is not matched as a whole"),
+    )
+
+
+def test_rego_without_an_answer_for_the_unknown_is_a_fault(tmp_path):
+    folder = copied(tmp_path)
+    spoil(folder, "rego/findings.rego", "} else := strictest[input.side]", "}")
+    told = lint(folder)
+    assert {fault.path for fault in told} == {"rego/findings.rego"}
+    assert any("undefined" in fault.message and "no_such_category" in fault.message for fault in told)
+
+
+def test_the_version_is_the_content_and_nothing_else(tmp_path):
+    folder = copied(tmp_path)
+    version = load(folder).version
+    assert version == load(ROOT / "policies/default").version
+    for path in folder.rglob("*"):
+        os.utime(path, (1, 1))
+    (folder / ".git").mkdir()
+    (folder / ".git/HEAD").write_text("ref")
+    (folder / "policy.toml~").write_text("old")
+    (folder / "rego/.admission.rego.swp").write_text("open in an editor")
+    assert load(folder).version == version
+    shutil.move(folder / "golden/texts.jsonl", folder / "golden/other.jsonl")
+    moved = load(folder).version
+    spoil(folder, "rego/data.json", "4096", "4097")
+    assert len({version, moved, load(folder).version}) == 3
+
+
+def test_the_version_is_the_same_on_every_machine():
+    files = {"b/two": b"2", "a": b"one"}
+    assert version_of(files) == version_of(dict(sorted(files.items()))) == "aa4cfcf59f20a8295e4c"
+    assert version_of({"a": b"one", "b/tw": b"o2"}) != version_of(files)
+
+
+def test_files_are_read_once_so_that_version_and_content_agree(tmp_path):
+    folder = copied(tmp_path)
+    policy = load(folder)
+    spoil(folder, "nemo/config.yml", "models: []", "models: [] # later")
+    assert version_of(policy.files) == policy.version
+    assert b"later" not in policy.files["nemo/config.yml"]
+    assert version_of(read_files(folder)) != policy.version

@@ -1,0 +1,139 @@
+"""The matcher finds what the oracle finds, however the text is cut, and never takes back what it called decided."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.policy import Machine, Rule, Scanner, find_all, load
+from services.policy.document import PatternFile
+from services.policy.load import rule_of
+from services.policy.matching import machine as machine_module
+from services.policy.matching.regex import parse, words
+from services.policy.toml import read_toml
+from tests.unit.policy.oracle import Plain, cuts, matches
+
+ROOT = Path(__file__).parents[3]
+POLICIES = ("default", "strict")
+
+PLAIN = [
+    Plain("pair", "aa"),
+    Plain("run", "a{2,5}", "word"),
+    Plain("choice", "ab|abc|b{1,3}c?", "none"),
+    Plain("number", r"\d{2,4}(-\d{1,2}){0,2}", "digit"),
+    Plain("address", r"[a-c.]{1,6}@[a-c]{1,4}\.[a-c]{1,3}", "token"),
+    Plain("spelled", "ab?c{0,2}a", "word", ignore_case=True),
+    Plain("nested", "(a(b{0,2}c){1,3}){1,2}", "none"),
+    Plain("card", r"\d( ?\d){11,14}", "digit", "luhn"),
+]
+
+TEXT = st.text(alphabet="aAbBcC.@-_ 1234", max_size=40)
+
+
+def rule(plain):
+    return Rule(
+        name=plain.name,
+        category=plain.name,
+        node=parse(plain.regex, ignore_case=plain.ignore_case),
+        guard=plain.guard,
+        validator=plain.validator,
+    )
+
+
+MACHINE = Machine([rule(plain) for plain in PLAIN])
+
+
+def scan(machine, pieces, prompt=()):
+    scanner = Scanner(machine, prompt)
+    found = [match for piece in pieces for match in scanner.feed(piece)]
+    found += scanner.finish()
+    return [(match.rule.name, match.start, match.end) for match in found]
+
+
+@given(text=TEXT, size=st.integers(1, 9))
+@settings(max_examples=600, deadline=None)
+def test_longest_matches_are_the_oracles(text, size):
+    expected = sorted(match for plain in PLAIN for match in matches(plain, text))
+    assert sorted(scan(MACHINE, cuts(text, size))) == expected
+
+
+@given(text=TEXT, size=st.integers(1, 9))
+@settings(max_examples=600, deadline=None)
+def test_prompt_matches_are_the_shortest_of_the_first_to_be_certain(text, size):
+    whole = scan(MACHINE, [text], range(len(PLAIN)))
+    assert scan(MACHINE, cuts(text, size), range(len(PLAIN))) == whole
+    by_name = {plain.name: plain for plain in PLAIN}
+    for name, start, end in whole:
+        assert matches(by_name[name], text[start:end], shortest=True)
+
+
+@given(text=TEXT, size=st.integers(1, 9))
+@settings(max_examples=600, deadline=None)
+def test_the_order_of_certainty_does_not_depend_on_the_pieces(text, size):
+    assert scan(MACHINE, cuts(text, size)) == scan(MACHINE, list(text))
+
+
+@given(text=TEXT, at=st.integers(0, 40))
+@settings(max_examples=600, deadline=None)
+def test_what_is_decided_stays_decided(text, at):
+    scanner = Scanner(MACHINE)
+    known = {(m.rule.name, m.start, m.end) for m in scanner.feed(text[:at])}
+    decided = scanner.undecided
+    assert decided >= min(at, len(text)) - MACHINE.max_chars
+    everything = {match for plain in PLAIN for match in matches(plain, text)}
+    assert {match for match in everything if match[1] < decided} == {match for match in known if match[1] < decided}
+
+
+def test_the_table_may_be_begun_anew_at_any_time(monkeypatch):
+    text = "aabcab 12-34 abc.c@ab.ca aaaa" * 3
+    expected = scan(MACHINE, [text])
+    monkeypatch.setattr(machine_module, "MAX_CELLS", 5)
+    assert scan(Machine([rule(plain) for plain in PLAIN]), cuts(text, 3)) == expected
+
+
+def test_words_share_their_beginnings_and_match_like_a_choice():
+    listed = ["tea", "team", "teapot", "tear gas", "x"]
+    machine = Machine([Rule(name="w", category="w", node=words(listed, ignore_case=True), guard="word")])
+    text = "Tea, TEAMS, teapot; tear gas! teas xx x"
+    assert [text[m.start : m.end] for m in find_all(machine, text)] == ["Tea", "teapot", "tear gas", "x"]
+
+
+def test_a_long_text_keeps_no_more_than_its_tail():
+    scanner = Scanner(MACHINE)
+    for _ in range(2_000):
+        scanner.feed("abc aabb 12-3 ")
+    assert len(scanner._tail) < 4_096
+    assert len(scanner._starts) <= MACHINE.max_chars
+
+
+def samples():
+    for name in POLICIES:
+        for path in sorted((ROOT / "policies" / name / "patterns").glob("*.toml")):
+            for spec in read_toml(path.name, path.read_bytes(), PatternFile).pattern:
+                for example in spec.examples:
+                    yield pytest.param(spec, example, id=f"{name}:{spec.name}")
+
+
+@pytest.mark.parametrize(("spec", "example"), list(samples()))
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_every_sample_is_found_wherever_it_is_cut(spec, example, size):
+    """The first cut is at every position, then every ``size`` characters: no sample may hide in a seam."""
+    machine = Machine([rule_of(spec)])
+    text = f"Yes, ({example}) and so on."
+    expected = [(spec.name, 6, 6 + len(example))]
+    assert scan(machine, [text]) == expected
+    for first in range(1, len(text)):
+        assert scan(machine, [text[:first], *cuts(text[first:], size)]) == expected
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_all_patterns_together_find_the_same_wherever_a_sample_is_cut(name, size):
+    policy = load(ROOT / "policies" / name)
+    for spec, example in (param.values for param in samples()):
+        text = f"So: {example} - then"
+        expected = scan(policy.machine, [text])
+        assert spec.name in {found for found, _, _ in expected}
+        for first in range(1, min(len(text), 64)):
+            assert scan(policy.machine, [text[:first], *cuts(text[first:], size)]) == expected
