@@ -1,4 +1,6 @@
-"""What the router knows of one request: the fold of its stream log, its clients, its books."""
+"""What the router knows of one request: the fold of its stream log, its clients, its prompt, its books."""
+
+from dataclasses import replace
 
 from schemas.books import Attached, Detached
 from schemas.requests import Deadlines, Lane, Request
@@ -21,9 +23,19 @@ class Case:
         opened_us: When the router first read of it.
         known: Whether its deadlines are known.
         lane: As it was asked; None before the ``Request`` was read.
+        request: As it was asked, once it was read; without its messages when the prompt was not ``kept``.
+        kept: Whether the prompt is in memory, for another attempt.
+        prompt_chars: How long the prompt is.
         traceparent: W3C Trace Context of the request.
         books: By attempt.
+        cutovers: The effective ones, by the attempt they opened.
+        turn_us: When the current attempt was opened.
+        spoke_us: When the voice last said something new.
+        republished: The attempts whose ``Request`` is on a worker's topic.
         stopping: The attempts whose workers were told to stop.
+        straight: The self-hosted path was sick when it came: it does not wait for the deadline.
+        probe: It was sent there to see whether the path is still sick.
+        judged: The breaker was told how the self-hosted path served it.
         wake_us: Its earliest alarm; 0 for none.
     """
 
@@ -31,17 +43,27 @@ class Case:
         "_asked",
         "books",
         "clients",
+        "cutovers",
         "deadlines",
+        "judged",
+        "kept",
         "known",
         "lane",
         "opened_us",
+        "probe",
+        "prompt_chars",
         "recalls",
         "received_us",
+        "republished",
+        "request",
         "request_id",
         "screen",
+        "spoke_us",
         "stopping",
+        "straight",
         "tenant",
         "traceparent",
+        "turn_us",
         "wake_us",
     )
 
@@ -49,25 +71,41 @@ class Case:
         self.request_id = request_id
         self.tenant = tenant
         self.screen = Screen(request_id)
-        self.received_us = now_us
-        self.opened_us = now_us
+        self.received_us = self.opened_us = self.turn_us = self.spoke_us = now_us
         self.deadlines = Deadlines()
         self.known = False
         self.lane: Lane | None = None
+        self.request: Request | None = None
+        self.kept = False
+        self.prompt_chars = 0
         self.traceparent: str | None = None
         self.clients = Clients()
         self.books: dict[int, Book] = {1: Book(1)}
+        self.cutovers: dict[int, Cutover] = {}
         self.recalls: set[str] = set()
+        self.republished: set[int] = set()
         self.stopping: set[int] = set()
+        self.straight = self.probe = self.judged = False
         self.wake_us = 0
         self._asked: dict[str, int] = {}
 
-    def on_request(self, request: Request, traceparent: str | None, now_us: int) -> None:
-        """The question; a repetition changes nothing. A time of receipt in the future counts as now."""
-        if self.lane is None:
-            self.lane = request.lane
-            self.traceparent = traceparent
+    def on_request(self, request: Request, traceparent: str | None, now_us: int) -> bool:
+        """The question, or the router's own republishing of it. True for the first question: ``keep`` it then."""
+        if request.attempt > 1:
+            self.republished.add(request.attempt)
+        if not self.known:
             self._know(request.at, request.deadlines, now_us)
+        if request.attempt > 1 or self.lane is not None:
+            return False
+        self.lane = request.lane
+        self.traceparent = traceparent
+        self.prompt_chars = sum(len(message.content) for message in request.messages)
+        return True
+
+    def keep(self, request: Request, *, prompt: bool) -> None:
+        """Remembers the question, with or without its messages."""
+        self.kept = prompt
+        self.request = request if prompt else replace(request, messages=())
 
     def on_receipt(self, event: Attached | Detached, now_us: int) -> None:
         """A client came or went."""
@@ -78,25 +116,35 @@ class Case:
 
     def on_stream(self, event: StreamEvent, now_us: int, window_us: int) -> None:
         """The next event of its stream log. A ``Started`` older than the window makes no case known."""
-        if isinstance(event, Recall) and self._is_voice(event):
-            self.recalls.add(event.recall_id)
-        self.screen.feed(event)
+        screen = self.screen
         match event:
             case Chunk():
+                said = screen.last_seq
+                screen.feed(event)
+                if screen.last_seq != said:
+                    self.spoke_us = now_us
                 book = self.books.get(event.attempt)
                 if book is not None and book.started is not None and book.is_of(event.run):
                     book.hear(event)
             case Started():
+                screen.feed(event)
                 self._book(event.attempt).start(event)
                 if not self.known and event.received_at + window_us >= now_us:
                     self._know(event.received_at, event.deadlines, now_us)
             case Finished() | Failed():
+                screen.feed(event)
                 book = self._book(event.attempt)
                 if book.is_of(event.run):
                     book.end(event)
-            case Cutover() if self.screen.attempts == event.attempt:
-                book = self._book(event.attempt)
-                book.trigger = book.trigger or event.trigger
+            case Cutover():
+                self._on_cutover(event, now_us)
+            case Recall():
+                voice = screen.voice
+                if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
+                    self.recalls.add(event.recall_id)
+                screen.feed(event)
+            case _:
+                screen.feed(event)
 
     def asks(self, what: str, now_us: int) -> bool:
         """Whether to write this decision now: not while it is on its way to the log and back."""
@@ -107,7 +155,7 @@ class Case:
         return True
 
     def asked_us(self, what: str) -> int | None:
-        """When this was last written, if it was."""
+        """When this was last written, if it was and has not come back."""
         return self._asked.get(what)
 
     def running(self) -> list[int]:
@@ -115,14 +163,27 @@ class Case:
         opened = range(1, self.screen.attempts + 1)
         return [n for n in opened if n not in self.stopping and not (n in self.books and self.books[n].ended)]
 
+    def _on_cutover(self, event: Cutover, now_us: int) -> None:
+        before = self.screen.attempts
+        self.screen.feed(event)
+        self._asked.pop(cutover_key(event.attempt), None)
+        if self.screen.attempts == before:
+            return
+        self.cutovers[event.attempt] = event
+        self._book(event.attempt).trigger = event.trigger
+        self.turn_us = self.spoke_us = now_us
+
     def _know(self, received_us: int, deadlines: Deadlines, now_us: int) -> None:
+        """A time of receipt in the future counts as now."""
         self.known = True
         self.received_us = min(received_us, now_us)
         self.deadlines = deadlines
+        self.turn_us = self.received_us
 
     def _book(self, attempt: int) -> Book:
         return self.books.setdefault(attempt, Book(attempt))
 
-    def _is_voice(self, event: Recall) -> bool:
-        voice = self.screen.voice
-        return voice is not None and voice.attempt == event.attempt and voice.run == event.run
+
+def cutover_key(attempt: int) -> str:
+    """Under which a cutover's writing is remembered."""
+    return f"cutover-{attempt}"

@@ -22,7 +22,8 @@ from schemas.topics import (
 from schemas.wire import KINDS
 from services.bus import Received, TopicPartitions, Unread, partition_for
 from services.router.dead import dead_letter, misplaced, rejection, stray
-from services.router.decide import Write
+from services.router.effects import Write
+from services.router.means import Means
 from services.router.policy import Policy
 from services.router.shard import NOTHING, Shard, Writes
 
@@ -53,6 +54,7 @@ class Router:
         self._policy = policy
         self._source = source
         self._count = partitions
+        self._means = Means(policy)
         self._shards: dict[int, Shard] = {}
         self._behind: dict[int, set[str]] = {}
         self._rejected: dict[int, deque[Closed]] = {}
@@ -87,11 +89,13 @@ class Router:
                 msg = f"partition {number} is held, but not of {', '.join(missing)}: do all routers have one version?"
                 raise RuntimeError(msg)
         for gone in self._shards.keys() - numbers:
+            self._shards[gone].give_up()
             del self._shards[gone], self._behind[gone], self._rejected[gone]
         for number in numbers - self._shards.keys():
-            self._shards[number] = Shard(self._policy, self._source)
+            self._shards[number] = Shard(self._policy, self._means, self._source)
             self._behind[number] = set(_SHARED_NAMES)
             self._rejected[number] = deque(maxlen=MAX_REJECTED)
+        self._means.budget.limits = self._policy.limits.share(len(numbers) / self._count)
 
     def caught_up(self, held: Iterable[tuple[str, int]], now_us: int) -> Writes:
         """These were read to where they ended when they were assigned."""

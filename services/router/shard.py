@@ -5,12 +5,15 @@ from typing import Final
 from schemas.base import Event
 from schemas.books import Account, Attached, Cancel, Detached
 from schemas.requests import Request
-from schemas.stream import Chunk
+from schemas.stream import Chunk, Cutover, Failed, Finished
 from schemas.wire import AnyEvent
 from services.router.alarms import Alarms
 from services.router.case import Case
-from services.router.decide import Write, decide, next_alarm_us, turn_away
+from services.router.decide import decide, next_alarm_us, turn_away
+from services.router.effects import Write
+from services.router.means import Means
 from services.router.policy import Policy
+from services.router.triggers import falls_back, has_clock, judgement, price
 
 Writes = list[Write]
 NOTHING: Final[Writes] = []
@@ -27,10 +30,11 @@ class Shard:
         deciding: Whether it has caught up.
     """
 
-    def __init__(self, policy: Policy, source: str) -> None:
+    def __init__(self, policy: Policy, means: Means, source: str) -> None:
         self.cases: dict[str, Case] = {}
         self.deciding = False
         self._policy = policy
+        self._means = means
         self._source = source
         self._alarms = Alarms()
         self._done: dict[str, int] = {}
@@ -48,7 +52,7 @@ class Shard:
         if case is None:
             if event.request_id in self._done:
                 return NOTHING
-            case = self._open(event, now_us)
+            case = self.cases[event.request_id] = Case(event.request_id, event.tenant, now_us)
             if self.deciding and isinstance(event, Request) and len(self.cases) > self._policy.max_open:
                 return [turn_away(case, now_us, self._policy, self._source)]
         match event:
@@ -58,14 +62,18 @@ class Shard:
                 if quiet and not case.screen.over:
                     return NOTHING
             case Request():
-                case.on_request(event, traceparent, now_us)
+                self._on_request(case, event, traceparent, now_us)
             case Attached() | Detached():
                 case.on_receipt(event, now_us)
             case Account():
                 self._finish(case, now_us)
                 return NOTHING
+            case Cutover():
+                self._on_cutover(case, event, now_us)
             case _:
                 case.on_stream(event, now_us, self._policy.window_us)
+                if isinstance(event, Finished | Failed):
+                    self._on_end(case, event.attempt)
         return self._look(case, now_us) if self.deciding else NOTHING
 
     def catch_up(self, now_us: int) -> Writes:
@@ -88,15 +96,44 @@ class Shard:
         case = self.cases.get(request_id)
         return request_id in self._done or (case is not None and (case.known or case.screen.closed is not None))
 
-    def _open(self, event: Event, now_us: int) -> Case:
-        case = self.cases[event.request_id] = Case(event.request_id, event.tenant, now_us)
-        return case
+    def give_up(self) -> None:
+        """Another router has the partition now."""
+        for case in self.cases.values():
+            self._release(case)
+
+    def _on_request(self, case: Case, request: Request, traceparent: str | None, now_us: int) -> None:
+        if not case.on_request(request, traceparent, now_us):
+            return
+        policy, means = self._policy, self._means
+        means.budget.ask(case.received_us)
+        case.keep(request, prompt=False)
+        if falls_back(case, policy) and now_us < case.received_us + policy.total_us(case.deadlines):
+            case.keep(request, prompt=means.keep(case.prompt_chars))
+            if self.deciding and has_clock(case, policy):
+                admitted = means.breaker.admits(now_us)
+                case.straight, case.probe = admitted == "no", admitted == "probe"
+
+    def _on_cutover(self, case: Case, cutover: Cutover, now_us: int) -> None:
+        case.on_stream(cutover, now_us, self._policy.window_us)
+        self._means.budget.release(case.request_id)
+        if cutover.target == "vertex" and case.cutovers.get(cutover.attempt) is cutover:
+            self._means.budget.spend(price(case, self._policy), min(cutover.at, now_us))
+
+    def _on_end(self, case: Case, attempt: int) -> None:
+        """A cloud attempt's price is known now."""
+        cutover, book = case.cutovers.get(attempt), case.books[attempt]
+        if cutover is not None and cutover.target == "vertex" and book.ended:
+            more = self._policy.prices.of(book.usage) - price(case, self._policy)
+            self._means.budget.correct(more, cutover.at)
 
     def _look(self, case: Case, now_us: int) -> Writes:
         if not case.known and case.screen.closed is None and now_us >= case.opened_us + self._policy.window_us:
             self._finish(case, now_us)
             return NOTHING
-        writes = decide(case, now_us, self._policy, self._source)
+        if not case.judged and (served := judgement(case, now_us, self._policy)) is not None:
+            case.judged = True
+            self._means.breaker.judge(now_us, served=served, probe=case.probe)
+        writes = decide(case, now_us, self._policy, self._means.budget, self._source)
         alarm_us = max(next_alarm_us(case, now_us, self._policy), now_us + SHORTEST_WAIT_US)
         if not case.wake_us or alarm_us < case.wake_us:
             case.wake_us = alarm_us
@@ -105,6 +142,7 @@ class Shard:
 
     def _finish(self, case: Case, now_us: int) -> None:
         """Nothing is owed any more. The id is remembered while late events could still come."""
+        self._release(case)
         del self.cases[case.request_id]
         self._done[case.request_id] = now_us + self._policy.window_us
         while self._done:
@@ -112,3 +150,9 @@ class Shard:
             if self._done[oldest] > now_us:
                 break
             del self._done[oldest]
+
+    def _release(self, case: Case) -> None:
+        self._means.budget.release(case.request_id)
+        if case.kept:
+            case.kept = False
+            self._means.drop(case.prompt_chars)

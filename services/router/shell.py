@@ -21,7 +21,7 @@ from services.bus import (
     Unread,
 )
 from services.router.core import READ, Router
-from services.router.decide import Write
+from services.router.effects import Write
 from services.router.settings import Settings
 from services.router.shard import Writes
 from services.runtime.clock import now_ms, now_us

@@ -6,8 +6,8 @@ from schemas.base import Event
 from schemas.books import Account, Attached, Cancel, Detached
 from schemas.ids import uuid7
 from schemas.requests import Deadlines, Delivery, Message, Request
-from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Usage, Verdict
-from schemas.topics import ACCOUNTS, CONTROL, DEAD, RECEIPTS, REQUESTS, STREAMS, Topic
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Usage, Verdict
+from schemas.topics import ACCOUNTS, CONTROL, DEAD, RECEIPTS, REQUESTS, REQUESTS_VERTEX, STREAMS, Topic
 from schemas.wire import AnyEvent
 from services.bus import Received, Unread, partition_for
 from services.router.core import READ, Router
@@ -186,6 +186,17 @@ class World:
 
     def cancels(self, rid: str = RID) -> list[tuple[str, int | None]]:
         return [(event.reason, event.attempt) for event in self.written(Cancel, rid)]
+
+    def cutovers(self, rid: str = RID) -> list[tuple[int, str, str, str]]:
+        return [(event.attempt, event.trigger, event.how, event.target) for event in self.written(Cutover, rid)]
+
+    def cloud_requests(self, rid: str | None = None) -> list[Request]:
+        """What went to the Vertex topic."""
+        return [
+            event
+            for topic, event in self.log
+            if topic is REQUESTS_VERTEX and isinstance(event, Request) and rid in {None, event.request_id}
+        ]
 
     def account(self, rid: str = RID) -> Account:
         (account,) = self.written(Account, rid)
