@@ -3,15 +3,15 @@
 import asyncio
 import random
 import ssl
-from typing import Any, Final
+from typing import Final
 
-from aiokafka.conn import create_conn
 from aiokafka.errors import (
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
 
+from services.bus.connect import connect
 from services.bus.settings import BusSettings
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
@@ -69,12 +69,11 @@ async def wait_for_broker(settings: BusSettings) -> None:
         UserError: The broker refuses the credentials or the certificate; waiting would not help.
     """
     contact = contact_with(settings)
-    context = settings.ssl_context()
     attempt = 0
     while True:
         for host, port in settings.addresses():
             try:
-                await _probe(settings, context, host, port)
+                conn = await connect(settings, host, port, name="railbus-probe", timeout_ms=PROBE_TIMEOUT_MS)
             except (SaslAuthenticationFailed, UnsupportedSaslMechanismError) as error:
                 raise UserError(
                     f"broker {host}:{port} refuses RAILBUS_KAFKA_SASL_USERNAME, _PASSWORD or _MECHANISM: {error}"
@@ -87,25 +86,11 @@ async def wait_for_broker(settings: BusSettings) -> None:
             except (OSError, KafkaError, TimeoutError) as error:
                 contact.lost(_reason(error))
             else:
+                await conn.close()
                 contact.found()
                 return
         await asyncio.sleep(backoff_s(attempt))
         attempt += 1
-
-
-async def _probe(settings: BusSettings, context: ssl.SSLContext | None, host: str, port: int) -> None:
-    conn: Any = await create_conn(
-        host,
-        port,
-        client_id="railbus-probe",
-        request_timeout_ms=PROBE_TIMEOUT_MS,
-        ssl_context=context,
-        security_protocol=settings.security_protocol,
-        sasl_mechanism=settings.sasl_mechanism if settings.sasl else None,
-        sasl_plain_username=settings.sasl_username,
-        sasl_plain_password=settings.sasl_password,
-    )
-    await conn.close()
 
 
 def _reason(error: BaseException) -> str:

@@ -1,14 +1,14 @@
 import logging
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
-from aiokafka.structs import ConsumerRecord
 
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
 from schemas.stream import Chunk, Closed
 from schemas.wire import AnyEvent, encode, key_of
 from services.bus import Received, Unread
 from services.bus.intake import REPEAT_S, Complaints, Intake
+from services.bus.unpack import Item
 from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED
 
 TOPIC = "railbus.streams"
@@ -18,32 +18,36 @@ CLOSED = Closed(request_id=REQUEST, tenant="t", at=1, source="router/1", outcome
 CHUNK = Chunk(request_id=REQUEST, tenant="t", at=1, source="g/1", attempt=1, run="r", seq=0, start=0, text="a")
 
 
-def record(
-    value: bytes | None, headers: list[tuple[str, bytes]], key: bytes | None = REQUEST.encode(), offset: int = 7
-) -> Any:
-    return ConsumerRecord(TOPIC, 2, offset, 99, 0, key, value, None, 0, 0, tuple(headers))
+def record(value: bytes | None, headers: list[tuple[str, bytes]], key: bytes | None = REQUEST.encode()) -> Item:
+    return Item(8, SimpleNamespace(offset=7, timestamp=99, key=key, value=value, headers=headers))
 
 
-def good(event: AnyEvent, traceparent: str | None = None) -> Any:
+def good(event: AnyEvent, traceparent: str | None = None) -> Item:
     return record(*encode(event, traceparent), key=key_of(event))
 
 
+def take(intake: Intake, *items: Item) -> list[Received | Unread]:
+    taken = [intake.take((TOPIC, 2), item) for item in items]
+    intake.count()
+    return [one for one in taken if one is not None]
+
+
 def test_an_event_with_its_place_and_trace() -> None:
-    (received,) = Intake().take(TOPIC, [good(CLOSED, TRACE)])
+    (received,) = take(Intake(), good(CLOSED, TRACE))
     assert received == Received(TOPIC, 2, 7, 99, CLOSED, TRACE)
 
 
 @pytest.mark.parametrize("trace", [b"nonsense", b"00-" + b"0" * 32 + b"-b7ad6b7169203331-01", b"\xff"])
 def test_an_invalid_trace_is_dropped(trace: bytes) -> None:
     value, headers = encode(CLOSED)
-    (received,) = Intake().take(TOPIC, [record(value, [("traceparent", trace), *headers])])
+    (received,) = take(Intake(), record(value, [("traceparent", trace), *headers]))
     assert isinstance(received, Received)
     assert received.traceparent is None
 
 
 def test_a_trace_in_front_of_the_kind_is_read() -> None:
     value, headers = encode(CLOSED)
-    (received,) = Intake().take(TOPIC, [record(value, [("traceparent", TRACE.encode()), *headers])])
+    (received,) = take(Intake(), record(value, [("traceparent", TRACE.encode()), *headers]))
     assert isinstance(received, Received)
     assert received.traceparent == TRACE
 
@@ -57,13 +61,13 @@ def test_unwanted_records_are_not_decoded() -> None:
 
     broken = record(b"not json", [("kind", b"Chunk"), ("v", b"1")])
     before = UNWANTED.labels(TOPIC)._value.get()
-    assert [r.event for r in Intake(wants).take(TOPIC, [broken, good(CLOSED)]) if isinstance(r, Received)] == [CLOSED]
+    assert [r.event for r in take(Intake(wants), broken, good(CLOSED)) if isinstance(r, Received)] == [CLOSED]
     assert asked == [("Chunk", REQUEST.encode()), ("Closed", REQUEST.encode())]
     assert UNWANTED.labels(TOPIC)._value.get() == before + 1
 
 
 def test_malformed_records_are_passed_on_even_when_nothing_is_wanted() -> None:
-    (unread,) = Intake(lambda _kind, _key: False).take(TOPIC, [record(b"{}", [])])
+    (unread,) = take(Intake(lambda _kind, _key: False), record(b"{}", []))
     assert isinstance(unread, Unread)
     assert "header 'kind' is missing" in str(unread.error)
 
@@ -84,7 +88,7 @@ def test_each_record_is_counted_once() -> None:
         "malformed": MALFORMED.labels(TOPIC),
     }
     before = {name: counter._value.get() for name, counter in counters.items()}
-    kept = Intake().take(TOPIC, records)
+    kept = take(Intake(), *records)
     assert [type(r) for r in kept] == [Received, Received, Unread]
     changes = {name: counter._value.get() - before[name] for name, counter in counters.items()}
     assert changes == {"consumed": 2, "unknown": 1, "newer": 1, "malformed": 1}
@@ -94,10 +98,11 @@ def test_a_malformed_record_is_kept_as_it_was_and_named_once(caplog: pytest.LogC
     broken = record(b'{"request_id": 5}', [("kind", b"Closed"), ("v", b"1")])
     intake = Intake()
     with caplog.at_level(logging.WARNING, "railbus.bus"):
-        (unread,) = intake.take(TOPIC, [broken])
-        intake.take(TOPIC, [broken])
+        (unread,) = take(intake, broken)
+        take(intake, broken)
     assert isinstance(unread, Unread)
-    assert (unread.key, unread.value, unread.headers) == (broken.key, broken.value, broken.headers)
+    as_it_was = (REQUEST.encode(), b'{"request_id": 5}', (("kind", b"Closed"), ("v", b"1")))
+    assert (unread.key, unread.value, unread.headers) == as_it_was
     assert isinstance(unread.error, MalformedEvent)
     (line,) = caplog.messages
     assert line.startswith(f"malformed: {TOPIC}[2] offset 7: Closed: ")
@@ -106,19 +111,30 @@ def test_a_malformed_record_is_kept_as_it_was_and_named_once(caplog: pytest.LogC
 
 def test_complaints_are_repeated_rarely_and_say_how_many() -> None:
     complaints = Complaints()
-    one = record(b"", [], offset=1)
     error = MalformedEvent("bad - at `$.x`")
-    assert complaints.about(one, error, 100.0) == f"malformed: {TOPIC}[2] offset 1: bad - at `$.x`"
-    assert complaints.about(one, error, 100.0 + REPEAT_S - 1) is None
-    again = complaints.about(one, error, 100.0 + REPEAT_S)
+    assert complaints.about((TOPIC, 2), 1, error, 100.0) == f"malformed: {TOPIC}[2] offset 1: bad - at `$.x`"
+    assert complaints.about((TOPIC, 2), 1, error, 100.0 + REPEAT_S - 1) is None
+    again = complaints.about((TOPIC, 2), 1, error, 100.0 + REPEAT_S)
     assert again is not None
     assert again.endswith("(and 1 more since the last such line)")
-    skipped = complaints.about(one, UnknownKind("kind 'N' is not known here"), 100.0)
+    skipped = complaints.about((TOPIC, 2), 1, UnknownKind("kind 'N' is not known here"), 100.0)
     assert skipped is not None
     assert skipped.startswith("skipped: ")
 
 
 def test_a_long_message_is_cut() -> None:
-    line = Complaints().about(record(b"", []), MalformedEvent("x" * 5_000), 0.0)
+    line = Complaints().about((TOPIC, 2), 1, MalformedEvent("x" * 5_000), 0.0)
     assert line is not None
     assert len(line) < 300
+
+
+def test_a_batch_that_cannot_be_unpacked_is_one_unread() -> None:
+    item = Item(20, None, "the batch up to offset 19 cannot be unpacked: no codec", 10)
+    (unread,) = take(Intake(), item)
+    assert isinstance(unread, Unread)
+    assert (unread.offset, unread.value) == (10, None)
+    assert "no codec" in str(unread.error)
+
+
+def test_a_step_without_a_record_is_nothing() -> None:
+    assert take(Intake(), Item(20)) == []

@@ -1,0 +1,35 @@
+"""One connection to one broker."""
+
+import ssl
+from functools import cache
+from typing import Any
+
+from aiokafka.conn import create_conn
+
+from services.bus.settings import BusSettings
+
+
+def credentials(settings: BusSettings) -> dict[str, Any]:
+    """How a connection is secured, as aiokafka's arguments."""
+    return {
+        "security_protocol": settings.security_protocol,
+        "ssl_context": _context(settings),
+        "sasl_mechanism": settings.sasl_mechanism,
+        "sasl_plain_username": settings.sasl_username,
+        "sasl_plain_password": settings.sasl_password,
+    }
+
+
+async def connect(settings: BusSettings, host: str, port: int, *, name: str, timeout_ms: int) -> Any:
+    """An aiokafka connection, past TLS, SASL and the exchange of versions.
+
+    Raises:
+        OSError, KafkaError, TimeoutError: As it failed.
+    """
+    return await create_conn(host, port, client_id=name, request_timeout_ms=timeout_ms, **credentials(settings))
+
+
+@cache
+def _context(settings: BusSettings) -> ssl.SSLContext | None:
+    """Reading the authorities takes milliseconds, and settings are few."""
+    return settings.ssl_context()
