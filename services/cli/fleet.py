@@ -117,6 +117,8 @@ def _service(name: str, stage: int, plan: Plan) -> Launch:
         "RAILBUS_EDGE_HOST": LOOPBACK,
         "RAILBUS_EDGE_PORT": str(plan.edge_port),
         "RAILBUS_HEALTH_PORT": str(plan.health_ports.get(name, 0)),
+        # One process each: as a static member it takes its partitions up again at once when it was started again.
+        f"RAILBUS_{name.upper()}_INSTANCE": name,
         **plan.options,
     }
     if plan.redis_url is not None:
