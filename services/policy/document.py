@@ -9,7 +9,7 @@ from schemas.requests import Mode
 
 RailKind = Literal["admission", "secrets", "pii", "jailbreak"]
 OnBroken = Literal["deny", "allow"]
-Guard = Literal["none", "digit", "word", "token"]
+Guard = Literal["none", "digit", "word", "token", "start"]
 Validator = Literal["luhn", "iban", "ssn", "ipv4", "entropy"]
 
 Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
@@ -154,7 +154,7 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         ignore_case: Upper and lower case are the same.
         folded: ``words`` are also looked for in disguise (``services.policy.folding``), window by window.
         guard: Which neighbours forbid a match: ``digit`` digits; ``word`` letters, digits and ``_``; ``token`` those
-            and, before it, ``.%+-``.
+            and, before it, ``.%+-``; ``start`` as ``word``, but only before it.
         validator: A further check on what was matched.
         examples: Each is matched as a whole.
         counterexamples: Nothing in it is matched.

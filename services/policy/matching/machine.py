@@ -20,10 +20,12 @@ _FORBIDDEN_BEFORE: Final[dict[Guard, frozenset[int]]] = {
     "digit": frozenset({DIGIT}),
     "word": frozenset({LETTER, DIGIT}),
     "token": frozenset({LETTER, DIGIT, JOINER}),
+    "start": frozenset({LETTER, DIGIT}),
 }
 _FORBIDDEN_AFTER: Final[dict[Guard, frozenset[int]]] = {
     **_FORBIDDEN_BEFORE,
     "token": frozenset({LETTER, DIGIT}),  # a full stop after a token ends the sentence
+    "start": frozenset(),
 }
 
 

@@ -22,8 +22,14 @@ def kind(char):
     return "joiner" if char and char in ".%+-" else "other"
 
 
-BEFORE = {"none": (), "digit": ("digit",), "word": ("digit", "letter"), "token": ("digit", "letter", "joiner")}
-AFTER = {**BEFORE, "token": ("digit", "letter")}
+BEFORE = {
+    "none": (),
+    "digit": ("digit",),
+    "word": ("digit", "letter"),
+    "token": ("digit", "letter", "joiner"),
+    "start": ("digit", "letter"),
+}
+AFTER = {**BEFORE, "token": ("digit", "letter"), "start": ()}
 
 
 def allowed(rule, text, start, end):

@@ -24,6 +24,7 @@ PLAIN = [
     Plain("number", r"\d{2,4}(-\d{1,2}){0,2}", "digit"),
     Plain("address", r"[a-c.]{1,6}@[a-c]{1,4}\.[a-c]{1,3}", "token"),
     Plain("spelled", "ab?c{0,2}a", "word", ignore_case=True),
+    Plain("key", "[abc]-[a-c1-4]{2,9}", "start"),
     Plain("nested", "(a(b{0,2}c){1,3}){1,2}", "none"),
     Plain("card", r"\d( ?\d){11,14}", "digit", "luhn"),
 ]

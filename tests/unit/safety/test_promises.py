@@ -1,0 +1,214 @@
+"""What safety promises to the fold: clearances only rise, cover what was decided, and come after their recalls."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.requests import Delivery
+from schemas.stream import Chunk, Cleared, Recall
+from services.stream import Screen
+from tests.unit.safety.test_determinism import CLASSIFIED, TEXTS
+from tests.unit.safety.world import Answer, World, broken, clearances, honest, pieces, policy, recalls
+
+
+@given(text=TEXTS, seed=st.integers(0, 2**32), mode=st.sampled_from(["optimistic", "gated"]))
+@settings(max_examples=200, deadline=None)
+def test_clearances_rise_and_tier_0_never_recalls_what_is_cleared(text, seed, mode):
+    rng = random.Random(seed)
+    cut = pieces(text, rng)
+    world = World(policy(), rng)
+    said = world.run(Answer(mode=mode).whole(cut), pace=30, patience=0.3)
+    ends = [sum(map(len, cut[: index + 1])) for index in range(len(cut))]
+    cleared_chars = 0
+    last = -1
+    for event in said:
+        if isinstance(event, Cleared):
+            assert event.seq > last or event.final
+            assert event.seq >= last
+            last = event.seq
+            cleared_chars = ends[event.seq]
+        elif not event.rule.startswith(("nemo/", "blocklist/")):
+            assert event.start >= cleared_chars, "a recall must come before the clearance of the chunk it begins in"
+    finals = [event for event in said if isinstance(event, Cleared) and event.final]
+    stops = [event for event in said if isinstance(event, Recall) and event.action == "stop"]
+    assert len(finals) == (0 if stops else 1)
+    assert all(event.seq == len(cut) - 1 for event in finals)
+    assert not finals or said[-1] is finals[0]
+
+
+@given(text=TEXTS, seed=st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None)
+def test_gated_readers_never_see_what_is_recalled(text, seed):
+    """The fold and safety together: exposure is zero, for every tier."""
+    rng = random.Random(seed)
+    world = World(policy(**CLASSIFIED), rng)
+    answer = Answer(mode="gated")
+    world.run([answer.verdict(), *answer.whole(pieces(text, rng))], pace=9, patience=0.3)
+    bad = [text[event.start : event.end] for event in world.log if isinstance(event, Recall)]
+    screen = Screen(answer.head["request_id"])
+    for event in world.log:
+        screen.feed(event)
+        for span in bad:
+            assert span not in screen.visible
+
+
+@given(text=TEXTS, seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_without_a_stop_the_reader_ends_with_the_redacted_text(text, seed):
+    rng = random.Random(seed)
+    world = World(policy(), rng)
+    answer = Answer()
+    said = world.run([answer.verdict(), *answer.whole(pieces(text, rng))], pace=9, patience=0.5)
+    screen = Screen(answer.head["request_id"])
+    for event in world.log:
+        screen.feed(event)
+    assert screen.over
+    if any(event.action == "stop" for event in said if isinstance(event, Recall)):
+        assert screen.visible == policy().document.replacements["stop"]
+    else:
+        assert "anna.berg@" not in screen.visible
+        assert len(screen.visible) > 0
+
+
+def test_a_live_beginning_holds_back_its_chunk_only():
+    cut = ["one two ", "three four ", "five six seven ", "eight nine ten ", "mail anna", ".berg@exam", "ple.org now"]
+    world = World(policy(), random.Random(0))
+    answer = Answer()
+    world.run([answer.started(), *answer.chunks(cut)])
+    assert clearances(world.said)[-1] == (3, False)  # offset 64 is inside the address
+    world = World(policy(), random.Random(0))
+    said = world.run(answer.whole(cut))
+    assert recalls(said) == {(54, 75, "redact", "pii/email", "email")}
+    order = [(type(event), getattr(event, "seq", None)) for event in said]
+    assert order.index((Recall, None)) < order.index((Cleared, 6))
+
+
+def test_an_empty_answer_is_cleared_for_good():
+    answer = Answer()
+    assert clearances(World(policy(), random.Random(0)).run([answer.started(), answer.finished(-1)])) == [(-1, True)]
+
+
+def test_a_failed_run_is_checked_to_its_end():
+    answer = Answer()
+    events = [answer.started(), *answer.chunks(["Ask bob", "@corp.example.com"]), answer.failed(1)]
+    said = World(policy(), random.Random(0)).run(events)
+    assert recalls(said) == {(4, 24, "redact", "pii/email", "email")}
+    assert clearances(said) == [(0, False), (1, True)] or clearances(said)[-1] == (1, True)
+
+
+def test_a_closed_request_is_checked_to_its_end_and_then_forgotten():
+    answer = Answer()
+    events = [answer.started(), *answer.chunks(["Ask bob", "@corp.example.com"]), answer.closed("expired")]
+    world = World(policy(), random.Random(0))
+    said = world.run([*events, *answer.chunks(["late", "later", "AKIAIOSFODNN7EXAMPLE "])])
+    assert recalls(said) == {(4, 24, "redact", "pii/email", "email")}
+
+
+def test_the_end_waits_for_a_missing_chunk():
+    answer = Answer()
+    first, second, third = answer.chunks(["Ask bob", "@corp.example", ".com!"])
+    world = World(policy(), random.Random(0))
+    assert not any(final for _, final in clearances(world.run([answer.started(), first, third, answer.finished(2)])))
+    assert clearances(world.run([second]))[-1] == (2, True)
+    assert recalls(world.said) == {(4, 24, "redact", "pii/email", "email")}
+
+
+def test_duplicates_contradictions_and_strangers_are_not_heard():
+    answer, zombie = Answer(), Answer(run="zombie")
+    chunks = answer.chunks(["Hello ", "world."])
+    wrong = Chunk(**answer.voice, seq=1, start=99, text="AKIAIOSFODNN7EXAMPLE ")
+    beyond = Chunk(**answer.voice, seq=2, start=12, text="AKIAIOSFODNN7EXAMPLE ")
+    events = [
+        answer.started(), zombie.started(), chunks[0], chunks[0], wrong, *zombie.whole(["AKIAIOSFODNN7EXAMPLE "]),
+        chunks[1], answer.finished(1), beyond, chunks[1],
+    ]  # fmt: skip
+    said = World(policy(), random.Random(0)).run(events)
+    assert recalls(said) == set()
+    assert clearances(said)[-1] == (1, True)
+    assert {event.run for event in said} == {"r1"}
+
+
+def test_both_sides_of_a_race_are_checked():
+    one, two = Answer(), Answer(attempt=2, run="r2")
+    key = "AKIAIOSFODNN7EXAMPLE "
+    said = World(policy(), random.Random(0)).run(
+        [one.started(), two.started(), *one.whole([key])[1:], *two.whole([key])[1:]]
+    )
+    assert {(event.attempt, event.run) for event in said if isinstance(event, Recall)} == {(1, "r1"), (2, "r2")}
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_denied_and_unchecked_runs_are_left_alone(order):
+    key = ["AKIAIOSFODNN7EXAMPLE "]
+    denied = Answer()
+    events = (
+        [denied.verdict("deny"), *denied.whole(key)]
+        if order
+        else [denied.started(), denied.verdict("deny"), *denied.whole(key)[1:]]
+    )
+    assert World(policy(), random.Random(0)).run(events) == []
+    assert World(policy(), random.Random(0)).run(Answer(check="off").whole(key)) == []
+
+
+def test_a_verdict_may_make_delivery_gated():
+    answer = Answer()
+    text = ["word " * 4] * 10
+    events = [answer.started(), answer.verdict(delivery=Delivery(mode="gated")), *answer.whole(text)[1:]]
+    gated = clearances(World(policy(), random.Random(0)).run(events))
+    open_ = clearances(World(policy(), random.Random(0)).run(answer.whole(text)))
+    assert gated[0][0] < open_[1][0] or len(gated) < len(open_)
+
+
+def test_prompt_rules_stop_at_the_earliest_character():
+    held = policy("strict")
+    answer = Answer(tenant="local")
+    key = "sk-Ab3dEfGh1jKlMn0pQrStUvWxYz0123456789"
+    world = World(held, random.Random(0))
+    world.run([answer.started(), *answer.chunks([f"It is {key[:24]}", "x"])])
+    (event,) = [event for event in world.said if isinstance(event, Recall)]
+    assert (event.action, event.start, event.end) == ("stop", 6, 6 + 23)
+
+
+def test_after_a_stop_of_tier_0_nothing_more_is_said():
+    answer = Answer()
+    cut = ["-----BEGIN PRIVATE KEY-----", " and AKIAIOSFODNN7EXAMPLE ", "x" * 300]
+    said = World(policy(), random.Random(0)).run(answer.whole(cut))
+    assert [event.rule for event in said if isinstance(event, Recall)] == ["secrets/private_key"]
+    assert all(event.seq < 0 for event in said if isinstance(event, Cleared))
+
+
+@pytest.mark.parametrize(("name", "tenant"), [("default", "acme"), ("strict", "local")])
+def test_what_cannot_be_checked_is_withdrawn_and_never_cleared(name, tenant):
+    said = World(policy(name), random.Random(0), check=broken).run(Answer(tenant=tenant).whole(["Good day."]))
+    (event,) = said
+    assert (event.action, event.rule, event.category) == ("stop", "safety/tier1", "unchecked")
+    assert event.replacement == policy(name).document.replacements["stop"]
+
+
+def test_a_window_verdict_recalls_each_character_once():
+    held = policy(first_chars="64")
+    text = "x" * 100 + " rude word " + "y" * 400
+
+    def redacting(look):
+        return honest(look)
+
+    said = World(held, random.Random(0), check=redacting).run(Answer().whole([text]))
+    (event,) = [event for event in said if isinstance(event, Recall)]
+    assert (event.action, event.rule, event.start, event.end) == ("stop", "nemo/rude", 0, 128)
+
+
+def test_a_flood_of_findings_stops():
+    text = " ".join(f"a{number}@example.com" for number in range(70)) + " "
+    said = World(policy(), random.Random(0)).run(Answer().whole([text]))
+    found = [event for event in said if isinstance(event, Recall)]
+    assert len(found) == 65
+    assert [event.action for event in found] == ["redact"] * 64 + ["stop"]
+    assert (found[-1].category, found[-1].rule) == ("flood", "safety/flood")
+
+
+def test_flags_are_not_recalls():
+    said = World(policy(), random.Random(0)).run(Answer().whole(["Server 203.0.113.7 answered."]))
+    assert recalls(said) == set()
+    assert clearances(said)[-1] == (0, True)

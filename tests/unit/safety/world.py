@@ -1,0 +1,206 @@
+"""Logs, and a world in which the safety core reads them at any pace, is answered in any order, and dies anywhere."""
+
+import random
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from schemas.ids import uuid7
+from schemas.requests import Deadlines, Delivery
+from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
+from services.policy import build
+from services.policy.files import read_files
+from services.safety.core import Letter, Safety
+from services.safety.looks import Broke, Look, Seen, Spot
+
+ROOT = Path(__file__).parents[3]
+NOW_US = 1_000_000_000_000
+
+
+@cache
+def policy(name="default", **changes):
+    """A shipped policy, with texts of its ``policy.toml`` replaced."""
+    files = dict(read_files(ROOT / "policies" / name))
+    text = files["policy.toml"].decode()
+    for key, value in changes.items():
+        old = next(line for line in text.splitlines() if line.startswith(f"{key} ="))
+        text = text.replace(old, f"{key} = {value}", 1)
+    files["policy.toml"] = text.encode()
+    return build(files)
+
+
+def request_id(number=0):
+    return uuid7(NOW_US // 1_000, number)
+
+
+class Answer:
+    """Writes the events of one run."""
+
+    def __init__(self, request=0, attempt=1, run="r1", tenant="acme", mode="optimistic", check="on"):
+        self.head = {"request_id": request_id(request), "tenant": tenant, "at": NOW_US, "source": "test"}
+        self.voice = {**self.head, "attempt": attempt, "run": run}
+        self.mode, self.check = mode, check
+
+    def started(self):
+        return Started(
+            **self.voice,
+            model="m",
+            engine="simulated",
+            queue_ms=1.0,
+            received_at=NOW_US,
+            delivery=Delivery(mode=self.mode),
+            deadlines=Deadlines(),
+            output_check=self.check,
+        )
+
+    def chunks(self, pieces):
+        start, events = 0, []
+        for seq, piece in enumerate(pieces):
+            events.append(Chunk(**self.voice, seq=seq, start=start, text=piece))
+            start += len(piece)
+        return events
+
+    def finished(self, last_seq):
+        return Finished(**self.voice, last_seq=last_seq, finish_reason="stop")
+
+    def failed(self, last_seq):
+        return Failed(**self.voice, last_seq=last_seq, error_class="timeout", message="", retryable=True)
+
+    def verdict(self, decision="allow", delivery=None):
+        return Verdict(**self.head, decision=decision, policy_version="v", delivery=delivery)
+
+    def closed(self, outcome="completed"):
+        return Closed(**self.head, outcome=outcome)
+
+    def whole(self, pieces):
+        return [self.started(), *self.chunks(pieces), self.finished(len(pieces) - 1)]
+
+
+def pieces(text, rng, longest=9):
+    """The text in random pieces."""
+    cut, at = [], 0
+    while at < len(text):
+        size = rng.randint(1, longest)
+        cut.append(text[at : at + size])
+        at += size
+    return cut
+
+
+def whole_window(look):
+    """A rail of tier 1 that can only say yes or no to a window."""
+    return (Spot("nemo/rude", "rail", 0, len(look.text)),) if "rude word" in look.text else ()
+
+
+def honest(look):
+    """What the real checks do: words in disguise, and one rail without spans. Tier 2 finds a sentence."""
+    if look.tier == 2:
+        found = re.finditer("second thoughts", look.text)
+        return Seen(tuple(Spot("classifier/doubt", "email", *match.span()) for match in found))
+    return Seen(tuple(Spot(*match) for match in look.policy.folded.find(look.text)) + whole_window(look))
+
+
+@dataclass
+class World:
+    """One log of one partition, and what safety wrote on it."""
+
+    policy: object
+    rng: random.Random
+    check: object = honest
+    log: list = field(default_factory=list)
+    written: int = 0
+
+    def run(self, events, *, pace=1, crashes=(), patience=1.0):
+        """Let safety read the events; returns all that it wrote.
+
+        Args:
+            events: What others write, in log order.
+            pace: Most events between two of safety's steps.
+            crashes: After how many of its effects it dies and another begins; what it had not written is lost.
+            patience: Chance that an answer to a look comes before the next step; the order is random below 1.
+        """
+        events, crashes = list(events), sorted(crashes)
+        while not _Life(self, pace, patience).live(events, crashes):
+            pass
+        return self.said
+
+    @property
+    def said(self):
+        return [event for event in self.log if isinstance(event, Cleared | Recall)]
+
+
+class _Life:
+    """One process: from its assignment to its end."""
+
+    def __init__(self, world, pace, patience):
+        self.world, self.pace, self.patience = world, pace, patience
+        self.core, self.read, self.looks = Safety(world.policy, "safety/t"), 0, []
+        self.core.assign([0])
+        self.until = len(world.log)
+        self.effects = [] if self.until else self.core.caught_up(0, NOW_US)
+
+    def live(self, events, crashes):
+        """Whether it lived to the end of the events; else it died at the next of the crashes."""
+        while True:
+            if crashes and self.world.written >= crashes[0]:
+                crashes.pop(0)
+                return False
+            self.take(events)
+            self.think()
+            while self.effects and not (crashes and self.world.written >= crashes[0]):
+                self.perform(self.effects.pop(0))
+            idle = not (self.effects or self.looks or events or self.core.busy)
+            if idle and self.read == len(self.world.log):
+                return True
+
+    def take(self, events):
+        for _ in range(self.world.rng.randint(1, self.pace)):
+            if self.read == len(self.world.log) and events:
+                self.world.log.append(events.pop(0))
+            if self.read < len(self.world.log):
+                self.core.take(0, self.world.log[self.read], None)
+                self.read += 1
+                if self.read == self.until:
+                    self.effects += self.core.caught_up(0, NOW_US)
+
+    def think(self):
+        rng = self.world.rng
+        while self.core.busy and rng.random() < 0.9:
+            self.effects += self.core.step(NOW_US)[0]
+        if self.patience < 1:
+            rng.shuffle(self.looks)
+        while self.looks and rng.random() < self.patience:
+            look = self.looks.pop(0)
+            self.effects += self.core.answer(look, self.world.check(look), NOW_US)
+
+    def perform(self, effect):
+        if isinstance(effect, Look):
+            self.looks.append(effect)
+        else:
+            assert isinstance(effect, Letter)
+            self.world.log.append(effect.event)
+            self.world.written += 1
+
+
+def as_set(said):
+    """What was said, without when and by whom."""
+    return {
+        (event.request_id, event.attempt, event.run, event.seq, event.final)
+        if isinstance(event, Cleared)
+        else (event.request_id, event.attempt, event.run, event.recall_id, event.start, event.end, event.action,
+              event.replacement, event.rule, event.category, event.policy_version)
+        for event in said
+    }  # fmt: skip
+
+
+def recalls(said):
+    """Recalls without what depends on the request."""
+    return {(e.start, e.end, e.action, e.rule, e.category) for e in said if isinstance(e, Recall)}
+
+
+def clearances(said):
+    return [(event.seq, event.final) for event in said if isinstance(event, Cleared)]
+
+
+def broken(_):
+    return Broke("it always breaks")
