@@ -1,6 +1,7 @@
 """Imports point one way: schemas <- libraries <- services. Read off the sources, nothing is imported."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,10 @@ KAFKA_CLIENT = {"services.bus"}
 KAFKA_CODEC = {"services.broker": ("aiokafka.protocol", "aiokafka.record", "aiokafka.errors", "aiokafka.codec")}
 """The broker speaks the protocol's other side: it may use the library's message and batch formats, not its client."""
 
-PURE = {
-    "services.stream": "*",
-    "services.physics": "*",
-    "services.cli": ("restarts", "terminal"),
-}
-"""Modules that decide and do no I/O: neither event loop nor sockets, clock or randomness."""
+PURE = ("services.stream", "services.physics")
+"""Packages that decide and do no I/O. Any other module joins them by saying so in its docstring."""
+
+DECLARATION = re.compile(r"\bPure\b|\b[Nn]o I/O\b")
 
 IMPURE_IMPORTS = {
     "asyncio",
@@ -33,7 +32,6 @@ IMPURE_IMPORTS = {
     "subprocess",
     "threading",
     "time",
-    "random",
     "secrets",
     "aiohttp",
     "uvloop",
@@ -103,24 +101,28 @@ def test_only_the_bus_is_a_kafka_client(module):
     assert all(is_within(name, allowed) for name in clients), f"{module} imports {clients}: use services.bus"
 
 
-def pure_modules():
-    for owner, names in PURE.items():
-        for module in SOURCES:
-            if package(module) == owner and (names == "*" or module.rsplit(".", 1)[1] in names):
-                yield module
+def is_pure(module):
+    docstring = ast.get_docstring(ast.parse(SOURCES[module].read_text(encoding="utf-8"))) or ""
+    return package(module) in PURE or DECLARATION.search(docstring) is not None
 
 
-@pytest.mark.parametrize("module", list(pure_modules()))
+@pytest.mark.parametrize("module", [module for module in SOURCES if is_pure(module)])
 def test_decisions_do_no_io(module):
     tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
     assert not {name.split(".")[0] for name in imports(SOURCES[module])} & IMPURE_IMPORTS
     awaits = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
     assert not awaits, f"{module} awaits in lines {awaits}"
+    drawn = [
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_module(node.value, "random")
+    ]
+    assert set(drawn) <= {"Random"}, f"{module} draws by itself: a generator must be its argument"
+
+
+def _is_module(node, name):
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def test_what_the_rules_speak_of_exists():
     packages = {package(module) for module in SOURCES}
-    assert set(PURE) <= packages
-    for owner, names in PURE.items():
-        missing = {f"{owner}.{name}" for name in names if names != "*"} - set(SOURCES)
-        assert not missing, f"pure modules that are gone: {missing}"
+    assert {*LIBRARIES, *KAFKA_CLIENT, *KAFKA_CODEC, *PURE} <= packages
+    assert {package(module) for module in SOURCES if is_pure(module)} >= {*PURE, "services.cli", "services.edge"}
