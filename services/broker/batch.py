@@ -7,7 +7,6 @@ what the checksum covers, so the broker may write its own over the client's.
 """
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -93,10 +92,12 @@ def check_produced(batch: memoryview | bytes, header: Header, produce_version: i
         raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, "an unknown codec, or zstd before Produce version 7")
 
 
-def timestamps(batch: bytes) -> Iterator[tuple[int, int]]:
-    """(offset, timestamp in ms) of each record, decompressing where needed; stops at what cannot be read."""
+def timestamps(batch: bytes) -> list[tuple[int, int]] | None:
+    """(offset, timestamp in ms) of each record, decompressing where needed; None for what cannot be opened here.
+
+    gzip always can; lz4, snappy and zstd need the package `cramjam`.
+    """
     try:
-        for record in DefaultRecordBatch(bytearray(batch)):
-            yield record.offset, record.timestamp
-    except Exception:  # noqa: BLE001 - third-party codecs raise anything on a client's garbage; the scan just ends
-        return
+        return [(record.offset, record.timestamp) for record in DefaultRecordBatch(bytearray(batch))]
+    except Exception:  # noqa: BLE001 - codecs raise anything, be it that they are not installed or a client's garbage
+        return None

@@ -82,6 +82,11 @@ class Connection(asyncio.Protocol):
             self._waiting = None
         self._closed(self)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the client has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     # Serving
 
     @property

@@ -142,11 +142,12 @@ class PartitionLog:
             offset = segment.first_batch_from_ms(timestamp_ms)
             while offset is not None and offset < segment.end:
                 batch = segment.read(offset, 0, at_least_one=True)
-                for at, stamp in batches.timestamps(batch):
-                    if stamp >= timestamp_ms:
-                        return Found(at, stamp)
+                header = batches.parse(batch)
+                found = _first_from(batch, header, timestamp_ms)
+                if found is not None:
+                    return found
                 # The header promised a later time than any record has: a client's own arithmetic. Look on.
-                offset += batches.parse(batch).record_count
+                offset += header.record_count
         return None
 
     def expire(self, now_ms: int) -> None:
@@ -183,6 +184,13 @@ class PartitionLog:
         del self._segments[0]
         self.size -= len(oldest)
         self.memory_bytes -= oldest.memory_bytes
+
+
+def _first_from(batch: bytes, header: Header, timestamp_ms: int) -> Found | None:
+    stamps = batches.timestamps(batch)
+    if stamps is None:  # it cannot be opened: its beginning, which is early enough
+        stamps = [(header.base_offset, header.max_timestamp_ms)]
+    return next((Found(offset, stamp) for offset, stamp in stamps if stamp >= timestamp_ms), None)
 
 
 def _sequence(header: Header) -> Sequenced:

@@ -20,7 +20,6 @@ NOT_DONE = (
     "no authentication or TLS; files are synced to the disk only at a clean stop"
 )
 _BACKLOG = 128
-_SWEEP_EVERY_S = 30.0
 
 
 class EmbeddedBroker:
@@ -30,7 +29,7 @@ class EmbeddedBroker:
         self.settings = BrokerSettings(host=host, port=port, data_dir=data_dir, **more)
         self._broker: Broker | None = None
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
+        self.connections: set[Connection] = set()  # open ones
         self._sweeper: asyncio.TimerHandle | None = None
         self._full = False
 
@@ -71,7 +70,7 @@ class EmbeddedBroker:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._server.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
         await self._server.wait_closed()
         self._broker.stop()
@@ -83,7 +82,7 @@ class EmbeddedBroker:
 
         def connection() -> Connection:
             return Connection(
-                handle, self._opened, self._connections.discard, max_request_bytes=self.settings.max_request_bytes
+                handle, self._opened, self.connections.discard, max_request_bytes=self.settings.max_request_bytes
             )
 
         loop = asyncio.get_running_loop()
@@ -96,18 +95,18 @@ class EmbeddedBroker:
             ) from None
 
     def _opened(self, connection: Connection) -> bool:
-        if len(self._connections) >= self.settings.max_connections:
+        if len(self.connections) >= self.settings.max_connections:
             if not self._full:
                 logger.warning("more than %d connections: further ones are closed", self.settings.max_connections)
             self._full = True
             return False
         self._full = False
-        self._connections.add(connection)
+        self.connections.add(connection)
         return True
 
     def _sweep(self) -> None:
         """Close connections that nothing was heard on for long, half a request included."""
         oldest_s = time.monotonic() - self.settings.idle_connection_ms / 1000
-        for connection in [each for each in self._connections if each.last_heard_s < oldest_s]:
+        for connection in [each for each in self.connections if each.last_heard_s < oldest_s]:
             connection.close()
-        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_EVERY_S, self._sweep)
+        self._sweeper = asyncio.get_running_loop().call_later(self.settings.idle_connection_ms / 4000, self._sweep)

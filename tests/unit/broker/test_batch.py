@@ -82,9 +82,8 @@ def test_timestamps_are_read_from_compressed_batches_too():
     times = [NOW_MS, NOW_MS + 5, NOW_MS + 3]
     for codec in (0, GZIP):
         batch = build([b"a" * 200] * 3, times_ms=times, compression=codec)
-        assert list(batches.timestamps(batch)) == list(enumerate(times))
+        assert batches.timestamps(batch) == list(enumerate(times))
 
 
-def test_records_that_cannot_be_read_end_the_scan_quietly():
-    batch = patched(build([b"a" * 50] * 3), 21, ">h", GZIP)
-    assert list(batches.timestamps(batch)) == []
+def test_records_that_cannot_be_opened_are_no_error():
+    assert batches.timestamps(patched(build([b"a" * 50] * 3), 21, ">h", GZIP)) is None

@@ -1,4 +1,5 @@
 import pytest
+from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,17 @@ def test_the_first_record_of_a_time_or_later_is_found_whatever_the_batching():
     assert kept.find_time(NOW_MS + 11) == Found(3, NOW_MS + 30)
     assert kept.find_time(NOW_MS + 31) is None
     assert log().find_time(0) is None
+
+
+def test_a_batch_that_cannot_be_opened_is_found_as_a_whole():
+    kept = log()
+    put(kept, build([b"before"]))
+    times = [NOW_MS + 5, NOW_MS + 9]
+    sealed = bytearray(build([b"a", b"b"], times_ms=times))
+    sealed[22] |= 3  # lz4, says the header, which it is not
+    sealed[17:21] = calc_crc32c(sealed[21:]).to_bytes(4, "big")
+    put(kept, bytes(sealed))
+    assert kept.find_time(NOW_MS + 6) == Found(1, NOW_MS + 9)
 
 
 def test_retention_by_bytes_drops_the_oldest_segments_and_moves_the_start():

@@ -1,0 +1,76 @@
+"""`python -m services.broker` as a process."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+LIMIT_S = 20
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "services.broker", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate(timeout=LIMIT_S)
+
+
+def ended(*arguments: str) -> tuple[int, str, str]:
+    with process(*arguments) as running:
+        out, err = running.communicate(timeout=LIMIT_S)
+        return running.returncode, out, err
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_when_it_is_ready_and_stops_cleanly(stop):
+    with process("--port", "0") as running:
+        ready = running.stdout.readline()
+        assert ready.startswith("ready 127.0.0.1:")
+        socket.create_connection(("127.0.0.1", int(ready.rsplit(":", 1)[1])), LIMIT_S).close()
+        running.send_signal(stop)
+        out, err = running.communicate(timeout=LIMIT_S)
+        assert (running.returncode, out) == (0, "")
+        assert "no replication, no compaction, no transactions, no authentication" in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--host", "0.0.0.0"], "loopback only"),
+        (["--host", "example.org"], "loopback only"),
+        (["--port", "99999"], "at most 65535"),
+        (["--port", "0", "--partitions", "0"], "at least 1"),
+        (["--port", "0", "--memory-bytes", "5"], "at least"),
+        (["--port", "many"], "invalid int value"),
+        (["--port", "0", "--data-dir", "/dev/null"], "cannot be used"),
+    ],
+)
+def test_a_users_mistake_is_one_clear_line(arguments, says):
+    code, out, err = ended(*arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_a_port_in_use_is_named(tmp_path):
+    with process("--port", "0") as running:
+        port = running.stdout.readline().strip().rsplit(":", 1)[1]
+        code, _, err = ended("--port", port, "--data-dir", str(tmp_path))
+        assert code == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in err
