@@ -1,0 +1,137 @@
+"""Fifty people are being answered, and something breaks."""
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+
+import pytest
+
+from services.cli.ask_edge import Edge, ask_edge
+from services.cli.question import Question
+from services.stream import Close, Restart, Show, apply
+from tests.e2e.tree import running
+
+STREAMS = 50
+TOTAL_MS = 8_000
+SLACK_S = 2.0
+
+
+class Reader:
+    """One person: what stands on the screen, and how it came about."""
+
+    def __init__(self):
+        self.request_id = ""
+        self.ops = []
+        self.visible = ""
+        self.ended_at = None
+
+    def take(self, answered):
+        self.request_id = answered.request_id
+        self.ops.append(answered.op)
+        self.visible = apply(self.visible, answered.op)
+        if isinstance(answered.op, Close):
+            self.ended_at = time.monotonic()
+
+    @property
+    def closes(self):
+        return [op for op in self.ops if isinstance(op, Close)]
+
+
+async def read(url, model, reader):
+    question = Question(prompt="Tell me a long story.", model=model, max_tokens=400, total_ms=TOTAL_MS)
+    await ask_edge(question, Edge(url), reader.take)
+
+
+def runs_on_the_log(tree):
+    """Text of each run by request, put together from the log without any of the product's own folding."""
+    done = tree.railbus("tail", "--topic", "streams", "--from", "beginning", "--no-follow", "--json")
+    assert done.returncode == 0, done.stderr
+    chunks = defaultdict(lambda: defaultdict(dict))
+    for record in map(json.loads, done.stdout.splitlines()):
+        if record["kind"] == "Chunk":
+            event = record["event"]
+            chunks[event["request_id"]][event["run"]].setdefault(event["seq"], event["text"])
+    return {
+        request_id: ["".join(text for _, text in sorted(run.items())) for run in runs.values()]
+        for request_id, runs in chunks.items()
+    }
+
+
+async def test_a_generator_killed_under_fifty_streams_mixes_nothing_and_every_stream_ends(tmp_path):
+    with running(tmp_path, "--engine", "simulated") as tree:
+        url = tree.url
+        people = [Reader() for _ in range(STREAMS)]
+        began = time.monotonic()
+        reading = [asyncio.create_task(read(url, "simulated-n400", reader)) for reader in people]
+        async with asyncio.timeout(20):
+            while not all(any(isinstance(op, Show) for op in reader.ops) for reader in people):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not any(reader.closes for reader in people), "the answers must be long enough to be interrupted"
+        await asyncio.to_thread(tree.kill, "generator")
+        await asyncio.gather(*reading)
+
+        runs = await asyncio.to_thread(runs_on_the_log, tree)
+        for reader in people:
+            assert len(reader.closes) == 1
+            assert reader.ended_at - began <= TOTAL_MS / 1_000 + SLACK_S
+            assert reader.closes[0].outcome in {"completed", "failed", "expired"}
+            assert reader.closes[0].reason or reader.closes[0].outcome == "completed"
+            whole = [text for text in runs[reader.request_id] if text.startswith(reader.visible)]
+            assert whole, "what stands on the screen is no run's beginning"
+            if reader.closes[0].outcome == "completed":
+                assert reader.visible in whole
+            elif not any(isinstance(op, Restart) for op in reader.ops):
+                assert reader.visible
+        assert sum(reader.closes[0].outcome != "completed" for reader in people) > 0
+
+        afterwards = [Reader() for _ in range(5)]
+        await asyncio.gather(*(read(url, "simulated-n20", reader) for reader in afterwards))
+        assert [reader.closes[0].outcome for reader in afterwards] == ["completed"] * 5
+
+
+class Cutter:
+    """A TCP proxy that cuts every connection after so many bytes of answer."""
+
+    def __init__(self, port, after):
+        self.port = port
+        self.after = after
+        self.connections = 0
+
+    async def serve(self, reader, writer):
+        self.connections += 1
+        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        pumps = [
+            asyncio.create_task(self._pump(reader, upstream_writer, None)),
+            asyncio.create_task(self._pump(upstream_reader, writer, self.after)),
+        ]
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for pump in pumps:
+            pump.cancel()
+        writer.transport.abort()
+        upstream_writer.transport.abort()
+
+    @staticmethod
+    async def _pump(source, target, budget):
+        while data := await source.read(4096):
+            if budget is not None:
+                data, budget = data[:budget], budget - len(data)
+            target.write(data)
+            await target.drain()
+            if budget is not None and budget <= 0:
+                return
+
+
+@pytest.mark.parametrize("after", [700, 1_500, 4_000])
+async def test_a_connection_that_breaks_again_and_again_loses_and_repeats_nothing(tree, after):
+    cutter = Cutter(int(tree.url.rsplit(":", 1)[1]), after)
+    server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    reader = Reader()
+    async with server:
+        await read(f"http://127.0.0.1:{port}", "simulated-n60", reader)
+        server.close()
+    assert cutter.connections > 1
+    assert [close.outcome for close in reader.closes] == ["completed"]
+    runs = await asyncio.to_thread(runs_on_the_log, tree)
+    assert runs[reader.request_id] == [reader.visible]
