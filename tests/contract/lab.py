@@ -12,6 +12,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import for_code
 
+from tests.contract import wire
+
 # How long a test waits for what must happen. Never how long it should take.
 PATIENCE_S = 20.0
 
@@ -44,12 +46,14 @@ class Lab:
             if code:
                 raise for_code(code)(message)
 
-        async def has_leaders() -> bool:
-            (described,) = await admin.describe_topics([name])
-            leaders = [partition["leader"] for partition in described["partitions"]]
-            return described["error_code"] == 0 and len(leaders) == partitions and -1 not in leaders
+        # Apache Kafka tells of a leader a moment before that leader serves.
+        connection = await self.connection()
 
-        await until(has_leaders, "the new topic has leaders")
+        async def is_served() -> bool:
+            ends = [await wire.list_offset(connection, name, wire.LATEST, partition=p) for p in range(partitions)]
+            return all(end == (wire.NONE, 0) for end in ends)
+
+        await until(is_served, "the new topic is served")
 
     async def topic_config(self, topic: str, name: str) -> str:
         """The value of one of a topic's settings."""
