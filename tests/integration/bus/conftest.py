@@ -1,0 +1,41 @@
+import dataclasses
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from schemas.topics import STREAMS, Topic
+from services.bus import BusSettings, Producer, ensure_topics
+from tests.contract.brokers import Broker
+
+NewTopic = Callable[[], Awaitable[Topic]]
+
+
+@pytest.fixture
+def settings(embedded_broker: Broker) -> BusSettings:
+    return BusSettings(bootstrap=embedded_broker.address, session_timeout_ms=6_000)
+
+
+@pytest.fixture
+def new_topic(settings: BusSettings) -> NewTopic:
+    """Makes a stream log of this test's own."""
+
+    async def make() -> Topic:
+        topic = dataclasses.replace(STREAMS, name=f"{STREAMS.name}.{random.getrandbits(64):x}")
+        await ensure_topics(settings, [topic])
+        return topic
+
+    return make
+
+
+@pytest.fixture
+async def topic(new_topic: NewTopic) -> Topic:
+    return await new_topic()
+
+
+@pytest.fixture
+async def producer(settings: BusSettings) -> AsyncIterator[Producer]:
+    producer = Producer(settings, name="test")
+    await producer.start()
+    yield producer
+    await producer.stop()

@@ -1,0 +1,113 @@
+"""What the bus tests share: events, readers that run beside the test, and what they were handed."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaProducer
+
+from schemas.ids import uuid7
+from schemas.stream import Chunk, Closed
+from schemas.wire import encode, key_of
+from services.bus import Received, Unread, partition_for
+from services.runtime.clock import now_ms
+
+LIMIT_S = 30.0
+"""A test that waits longer has failed. Nothing here measures speed."""
+
+
+def request_in(partition: int, count: int = 4) -> str:
+    """A fresh request id of this partition."""
+    while partition_for(request_id := uuid7(now_ms(), random.getrandbits(74)), count) != partition:
+        pass
+    return request_id
+
+
+def chunk(request_id: str, seq: int, text: str = "x") -> Chunk:
+    return Chunk(
+        request_id=request_id, tenant="t", at=now_ms() * 1000, source="test", attempt=1, run="r", seq=seq, start=seq,
+        text=text,
+    )  # fmt: skip
+
+
+def closed(request_id: str, reason: str = "") -> Closed:
+    return Closed(
+        request_id=request_id, tenant="t", at=now_ms() * 1000, source="test", outcome="completed", reason=reason
+    )
+
+
+class Got:
+    """A handler that keeps what it is handed."""
+
+    def __init__(self) -> None:
+        self.records: list[Received | Unread] = []
+        self.calls: list[int] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, records: Sequence[Received | Unread]) -> None:
+        self.records += records
+        self.calls.append(len(records))
+        self._news.set()
+
+    @property
+    def seqs(self) -> list[int]:
+        return [r.event.seq for r in self.records if isinstance(r, Received) and isinstance(r.event, Chunk)]
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        return [(r.partition, r.offset) for r in self.records]
+
+    async def until(self, there: Callable[[], bool]) -> None:
+        """Waits for a condition on what was handed over."""
+        async with asyncio.timeout(LIMIT_S):
+            while not there():
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_count(self, count: int) -> None:
+        await self.until(lambda: len(self.records) >= count)
+
+
+class Runs(Protocol):
+    async def run(self) -> None: ...
+
+
+@asynccontextmanager
+async def running(*readers: Runs) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Readers at work while the block runs; what ends one of them too early is raised."""
+    tasks = [asyncio.create_task(reader.run()) for reader in readers]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+
+
+async def eventually(there: Callable[[], bool]) -> None:
+    """Waits for a condition nothing tells about."""
+    async with asyncio.timeout(LIMIT_S):
+        while not there():  # noqa: ASYNC110 - that is the point
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def another_client(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
+    """A producer that is not ours, to put anything on a topic."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **options)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def put_raw(producer: Any, topic: str, event: Chunk | Closed, partition: int) -> None:
+    """One of our events, sent by another client."""
+    value, headers = encode(event)
+    await producer.send_and_wait(topic, value, key=key_of(event), headers=headers, partition=partition)

@@ -1,0 +1,118 @@
+import asyncio
+import itertools
+
+import pytest
+
+from schemas.errors import MalformedEvent
+from schemas.ids import uuid7
+from schemas.requests import Message, Request
+from schemas.topics import DEAD, REQUESTS, Topic
+from services.bus import BusSettings, Closed, Producer, Received, TailReader, partition_for
+from tests.integration.bus.lab import Got, chunk, closed, request_in, running
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def test_an_event_stands_where_its_request_belongs(
+    settings: BusSettings, producer: Producer, topic: Topic
+) -> None:
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    events = [closed(request_in(partition)) for partition in range(4)]
+    async with running(reader):
+        for partition in range(4):
+            await reader.follow(topic, partition, "end")
+        positions = [await producer.send(topic, event, traceparent=TRACE) for event in events]
+        await got.until_count(4)
+    assert [position.partition for position in positions] == [partition_for(e.request_id, 4) for e in events]
+    found = {(r.partition, r.offset): r for r in got.records if isinstance(r, Received)}
+    assert [found[position].event for position in positions] == events
+    assert {r.traceparent for r in found.values()} == {TRACE}
+    assert {r.topic for r in found.values()} == {topic.name}
+
+
+async def test_posts_keep_their_order_whatever_lingers(settings: BusSettings, producer: Producer, topic: Topic) -> None:
+    requests = [request_in(1) for _ in range(3)]
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    posted = []
+    async with running(reader):
+        await reader.follow(topic, 1, "end")
+        for seq, request_id in itertools.product(range(40), requests):
+            event = closed(request_id) if seq == 39 else chunk(request_id, seq)
+            posted.append(event)
+            await producer.post(topic, event)
+            if seq % 7 == 0:
+                await asyncio.sleep(0.003)
+        await got.until_count(len(posted))
+    for request_id in requests:
+        read = [r.event for r in got.records if isinstance(r, Received)]
+        assert [e for e in read if e.request_id == request_id] == [e for e in posted if e.request_id == request_id]
+    assert len(got.records) == len(posted)
+
+
+async def test_only_later_chunks_linger_and_anything_else_takes_them_along(settings: BusSettings, topic: Topic) -> None:
+    producer = Producer(BusSettings(bootstrap=settings.bootstrap, linger_ms=600_000), name="slow")
+    await producer.start()
+    try:
+        first, second = request_in(0), request_in(0)
+        async with asyncio.timeout(20):
+            await producer.send(topic, chunk(first, 0))
+        later = await producer.post(topic, chunk(first, 1))
+        await asyncio.sleep(0.3)
+        assert not later.done()
+        async with asyncio.timeout(20):
+            position = await producer.send(topic, chunk(second, 0))
+            assert (await later).offset == position.offset - 1
+    finally:
+        await producer.stop()
+
+
+async def test_stopping_sends_what_lingers(settings: BusSettings, topic: Topic) -> None:
+    producer = Producer(BusSettings(bootstrap=settings.bootstrap, linger_ms=600_000), name="slow")
+    await producer.start()
+    futures = [await producer.post(topic, chunk(request_in(2), 5)) for _ in range(10)]
+    await producer.stop()
+    assert sorted(future.result().offset for future in futures) == list(range(10))
+
+
+async def test_an_event_of_nearly_a_million_bytes(settings: BusSettings, producer: Producer, topic: Topic) -> None:
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    request_id = request_in(0)
+    big = Request(
+        request_id=request_id, tenant="t", at=1, source="test", model="m",
+        messages=(Message(role="user", content="x" * 249_500),) * 4,
+    )  # fmt: skip
+    holds_requests = Topic(name=topic.name, kinds=(*topic.kinds, "Request"), about="")
+    async with running(reader):
+        await reader.follow(topic, 0, "end")
+        await producer.post(topic, chunk(request_id, 0))
+        for _ in range(3):
+            await producer.send(holds_requests, big)
+        await got.until_count(4)
+    assert [r.event for r in got.records if isinstance(r, Received)][1:] == [big] * 3
+
+
+async def test_an_event_that_is_too_large_is_refused_at_once(producer: Producer, topic: Topic) -> None:
+    with pytest.raises(MalformedEvent, match="the limit is 1000000"):
+        await producer.post(topic, chunk(request_in(0), 0, "x" * 1_000_001))
+    await producer.send(topic, closed(request_in(0)))
+
+
+async def test_an_event_on_the_wrong_topic_is_refused(producer: Producer) -> None:
+    with pytest.raises(TypeError, match=r"Closed has no place on railbus\.requests"):
+        await producer.post(REQUESTS, closed(uuid7(1, 1)))
+    with pytest.raises(TypeError, match=r"Closed has no place on railbus\.dead"):
+        await producer.post(DEAD, closed(uuid7(1, 1)))
+
+
+async def test_a_producer_that_does_not_run_says_so(settings: BusSettings, topic: Topic) -> None:
+    producer = Producer(settings, name="test")
+    with pytest.raises(Closed, match="not started"):
+        await producer.post(topic, closed(request_in(0)))
+    await producer.start()
+    await producer.stop()
+    await producer.stop()
+    with pytest.raises(Closed, match="stopped"):
+        await producer.post(topic, closed(request_in(0)))

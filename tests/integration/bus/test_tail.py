@@ -1,0 +1,243 @@
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from schemas.topics import Topic
+from schemas.wire import encode
+from services.bus import AtTime, BusSettings, Producer, Received, Room, TailReader, Unread, line
+from services.bus.tail import Start
+from services.runtime.clock import now_ms
+from tests.contract.brokers import Broker
+from tests.integration.bus.conftest import NewTopic
+from tests.integration.bus.lab import (
+    LIMIT_S,
+    Got,
+    another_client,
+    chunk,
+    closed,
+    put_raw,
+    request_in,
+    running,
+)
+
+
+async def fill(producer: Producer, topic: Topic, partition: int, count: int) -> None:
+    request_id = request_in(partition)
+    for future in [await producer.post(topic, chunk(request_id, seq)) for seq in range(count)]:
+        await future
+
+
+async def test_every_start(settings: BusSettings, producer: Producer, topic: Topic) -> None:
+    await fill(producer, topic, 0, 10)
+    await asyncio.sleep(0.005)
+    middle_ms = now_ms()
+    await fill(producer, topic, 0, 10)
+    starts: dict[Start, int] = {
+        "beginning": 0,
+        "end": 20,
+        7: 7,
+        1_000: 20,
+        -5: 0,
+        AtTime(middle_ms): 10,
+        AtTime(0): 0,
+        AtTime(now_ms() + 60_000): 20,
+    }
+    for start, begin in starts.items():
+        got = Got()
+        reader = TailReader(settings, handler=got)
+        async with running(reader):
+            assert await reader.follow(topic, 0, start) == begin
+            await got.until_count(20 - begin)
+            assert reader.position(topic, 0) == 20
+        assert got.offsets == [(0, offset) for offset in range(begin, 20)]
+
+
+async def test_asking_for_offsets(settings: BusSettings, producer: Producer, topic: Topic) -> None:
+    reader = TailReader(settings, handler=Got())
+    async with running(reader):
+        assert (await reader.begin_offset(topic, 1), await reader.end_offset(topic, 1)) == (0, 0)
+        assert await reader.offset_at(topic, 1, 0) == 0
+        await fill(producer, topic, 1, 5)
+        assert (await reader.begin_offset(topic, 1), await reader.end_offset(topic, 1)) == (0, 5)
+        assert await reader.offset_at(topic, 1, now_ms() + 60_000) == 5
+        assert reader.position(topic, 1) is None
+        with pytest.raises(ValueError, match="has no partition 4"):
+            await reader.follow(topic, 4, "end")
+
+
+async def test_following_under_load_misses_nothing_and_repeats_nothing(
+    settings: BusSettings, producer: Producer, topic: Topic
+) -> None:
+    """Partitions are followed one after the other while records arrive everywhere."""
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    stop = False
+
+    async def load(partition: int) -> int:
+        request_id, seq = request_in(partition), 0
+        while not stop:
+            await producer.post(topic, chunk(request_id, seq))
+            seq += 1
+            await asyncio.sleep(0.001)
+        return (await producer.send(topic, closed(request_id))).offset
+
+    async with running(reader):
+        loads = [asyncio.create_task(load(partition)) for partition in range(4)]
+        begins = {}
+        for partition in range(4):
+            await asyncio.sleep(0.1)
+            begins[partition] = await reader.follow(topic, partition, "end")
+        stop = True
+        ends = await asyncio.gather(*loads)
+        await got.until(lambda: all((partition, end) in got.offsets[-200:] for partition, end in enumerate(ends)))
+    for partition, end in enumerate(ends):
+        read = [offset for number, offset in got.offsets if number == partition]
+        assert read == list(range(begins[partition], end + 1))
+
+
+async def test_a_follow_does_not_wait_for_the_fetch_before_it(
+    settings: BusSettings, producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "WAIT_MS", 600_000)
+    await fill(producer, topic, 1, 3)
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    async with running(reader):
+        await reader.follow(topic, 0, "end")
+        await asyncio.sleep(0.3)  # the fetch of partition 0 waits on the broker now, for ten minutes
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.end_offset(topic, 1) == 3
+            assert await reader.follow(topic, 1, "beginning") == 0
+        await got.until_count(3)
+        await producer.send(topic, closed(request_in(0)))
+        await got.until_count(4)
+    assert got.offsets == [(1, 0), (1, 1), (1, 2), (0, 0)]
+
+
+async def test_unfollowing_ends_delivery_and_others_go_on(
+    settings: BusSettings, producer: Producer, topic: Topic
+) -> None:
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    async with running(reader):
+        for partition in (0, 1):
+            await reader.follow(topic, partition, "end")
+        await producer.send(topic, closed(request_in(0)))
+        await got.until_count(1)
+        await reader.unfollow(topic, 0)
+        await reader.unfollow(topic, 3)
+        assert reader.position(topic, 0) is None
+        await producer.send(topic, closed(request_in(0)))
+        await producer.send(topic, closed(request_in(1)))
+        await got.until_count(2)
+        assert await reader.follow(topic, 0, 1) == 1
+        await got.until_count(3)
+    assert got.offsets == [(0, 0), (1, 0), (0, 1)]
+
+
+async def test_following_again_from_earlier_goes_back(settings: BusSettings, producer: Producer, topic: Topic) -> None:
+    await fill(producer, topic, 0, 6)
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    async with running(reader):
+        await reader.follow(topic, 0, 4)
+        await got.until_count(2)
+        assert await reader.follow(topic, 0, "end") == 6, "it stays where it is"
+        assert await reader.follow(topic, 0, 2) == 2
+        await got.until_count(6)
+    assert got.offsets == [(0, offset) for offset in (4, 5, 2, 3, 4, 5)]
+
+
+async def test_two_topics_at_once(settings: BusSettings, producer: Producer, new_topic: NewTopic) -> None:
+    topics = [await new_topic(), await new_topic()]
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    async with running(reader):
+        for topic in topics:
+            await reader.follow(topic, 0, "end")
+        for topic in topics:
+            await producer.send(topic, closed(request_in(0)))
+        await got.until_count(2)
+    assert {record.topic for record in got.records} == {topic.name for topic in topics}
+
+
+async def test_unwanted_records_are_passed_over(settings: BusSettings, producer: Producer, topic: Topic) -> None:
+    mine, other = request_in(0), request_in(0)
+    got = Got()
+    reader = TailReader(settings, handler=got, wants=lambda kind, key: kind == "Closed" and key == mine.encode())
+    async with running(reader):
+        await reader.follow(topic, 0, "end")
+        await producer.post(topic, chunk(mine, 0))
+        await producer.post(topic, closed(other))
+        await producer.send(topic, closed(mine))
+        await got.until_count(1)
+        assert reader.position(topic, 0) == 3
+    assert got.offsets == [(0, 2)]
+
+
+async def test_a_full_room_stops_delivery_until_a_place_is_given_back(
+    settings: BusSettings, producer: Producer, topic: Topic
+) -> None:
+    await fill(producer, topic, 0, 1_000)
+    room = Room(10)
+    got = Got()
+
+    def keep(records: Sequence[Received | Unread]) -> None:
+        room.take(len(records))
+        got(records)
+
+    reader = TailReader(settings, handler=keep, room=room)
+    async with running(reader):
+        await reader.follow(topic, 0, "beginning")
+        await got.until_count(10)
+        await asyncio.sleep(0.2)
+        assert len(got.records) == 10
+        assert reader.position(topic, 0) == 10
+        room.give(3)
+        await got.until_count(13)
+        await asyncio.sleep(0.2)
+        assert len(got.records) == 13
+        for _ in range(987):
+            room.give()
+            await asyncio.sleep(0)
+        await got.until_count(1_000)
+    assert got.offsets == [(0, offset) for offset in range(1_000)]
+    assert max(got.calls) <= 10
+
+
+async def test_what_a_handler_raises_ends_the_reader(settings: BusSettings, producer: Producer, topic: Topic) -> None:
+    def fail(_: Sequence[Received | Unread]) -> None:
+        raise ZeroDivisionError
+
+    reader = TailReader(settings, handler=fail)
+    run = asyncio.create_task(reader.run())
+    await reader.follow(topic, 0, "end")
+    await producer.send(topic, closed(request_in(0)))
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(run, LIMIT_S)
+
+
+async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: BusSettings, topic: Topic) -> None:
+    """Garbage is handed over as it was; unknown kinds and newer versions are skipped; compressed records are read."""
+    good = closed(request_in(0))
+    value, headers = encode(good)
+    newer = [("kind", b"Closed"), ("v", b"2")]
+    got = Got()
+    reader = TailReader(settings, handler=got)
+    async with running(reader):
+        await reader.follow(topic, 0, "end")
+        async with another_client(embedded_broker.address) as other:
+            await other.send_and_wait(topic.name, b"\x00garbage", partition=0)
+            await other.send_and_wait(topic.name, value, key=good.request_id.encode(), headers=newer, partition=0)
+            await other.send_and_wait(topic.name, value, headers=[("kind", b"Novelty"), ("v", b"1")], partition=0)
+            await other.send_and_wait(topic.name, None, key=b"k", headers=headers, partition=0)
+            await put_raw(other, topic.name, good, 0)
+        async with another_client(embedded_broker.address, compression_type="gzip") as other:
+            await put_raw(other, topic.name, good, 0)
+        await got.until_count(4)
+    assert [type(record) for record in got.records] == [Unread, Unread, Received, Received]
+    assert got.offsets == [(0, 0), (0, 3), (0, 4), (0, 5)]
+    unread = got.records[0]
+    assert isinstance(unread, Unread)
+    assert (unread.value, unread.headers) == (b"\x00garbage", ())
