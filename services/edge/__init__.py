@@ -1,0 +1,1 @@
+"""The edge: people and apps ask over HTTP, SSE or websocket; the stream log answers."""

@@ -1,0 +1,86 @@
+"""What a client did wrong, or what went wrong for it, in the envelope that OpenAI's clients know."""
+
+from typing import Final
+
+import orjson
+
+from schemas.stream import ErrorClass, Failed, Outcome
+from services.stream import Close
+
+CODES_OF_FAILURES: Final[dict[ErrorClass, tuple[int, str]]] = {
+    "unavailable": (503, "engine_unavailable"),
+    "overloaded": (503, "engine_overloaded"),
+    "timeout": (504, "engine_timeout"),
+    "bad_request": (400, "bad_request"),
+    "auth": (502, "engine_auth"),
+    "safety_block": (400, "safety_block"),
+    "engine_dead": (502, "engine_dead"),
+    "cancelled": (499, "cancelled"),
+    "internal": (500, "internal"),
+}
+
+_CODES_OF_OUTCOMES: Final[dict[Outcome, tuple[int, str]]] = {
+    "failed": (502, "failed"),
+    "expired": (504, "expired"),
+    "cancelled": (499, "cancelled"),
+    "rejected": (400, "rejected"),
+}
+
+
+class ApiError(Exception):
+    """One clear sentence for a client, with the HTTP status that fits it.
+
+    Attributes:
+        status: HTTP status.
+        message: What is wrong and what to do; never prompt text.
+        code: One word for programs.
+        param: The field at fault, as a path into the body such as ``messages[0].role``.
+        retry_after_s: When to try again; None where trying again is no use.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, code: str, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def type(self) -> str:
+        """The envelope's coarse kind."""
+        if self.status == 401:
+            return "authentication_error"
+        if self.status == 429:
+            return "rate_limit_error"
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
+    @property
+    def body(self) -> dict[str, str | None]:
+        """What stands under ``error``."""
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+    @property
+    def envelope(self) -> bytes:
+        """The JSON body of the response."""
+        return orjson.dumps({"error": self.body})
+
+
+def for_closed(close: Close, failure: Failed | None) -> ApiError | None:
+    """The error a client gets when its request closed without an answer; None when the close is no error."""
+    known = _CODES_OF_OUTCOMES.get(close.outcome)
+    if known is None:
+        return None
+    if close.outcome == "failed" and failure is not None:
+        return for_failure(failure)
+    status, code = known
+    return ApiError(status, close.reason or f"The request was closed: {close.outcome}.", code=code)
+
+
+def for_failure(failure: Failed) -> ApiError:
+    """The error that says what the engine said."""
+    status, code = CODES_OF_FAILURES[failure.error_class]
+    retry = 1 if failure.retryable and status >= 500 else None
+    return ApiError(status, failure.message or f"The engine failed: {code}.", code=code, retry_after_s=retry)

@@ -1,0 +1,140 @@
+"""Resuming: cut anywhere, the rest is what the uncut stream would have sent; what was taken back is not sent again."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.stream import Chunk
+from services.edge.chat import DONE, ChatStream
+from services.edge.errors import ApiError
+from services.edge.opstream import OpEvents, OpFrames
+from services.edge.positions import OpId
+from services.edge.session import Logged, Session
+from services.stream import Replace, Restart, Screen, Show, Withdraw
+from tests.unit.edge.answers import ClientScreen, plain_answer, sse_events
+from tests.unit.stream.histories import REQUEST_ID, grow
+
+PARTITION = 3
+HISTORIES = st.binary(min_size=40, max_size=260).map(grow)
+
+
+def logged(events):
+    return [Logged(100 + 7 * place, event) for place, event in enumerate(events)]
+
+
+def writers(session):
+    return {
+        "ops": OpEvents(),
+        "frames": OpFrames(session),
+        "chat": ChatStream(session, "m", include_usage=True, on_restart="marker"),
+    }
+
+
+def uncut(history, kind):
+    """Every op's bytes, in order, with its position; and the tail."""
+    session = Session(history[0].event.request_id, PARTITION)
+    writer = writers(session)[kind]
+    pieces = [(sent.op_id, writer.encode(sent)) for entry in history for sent in session.live(entry)]
+    return pieces, writer.tail()
+
+
+def resumed(history, kind, after, split):
+    """The bytes sent to a client that comes back when ``split`` events of the history are on the log."""
+    session = Session(history[0].event.request_id, PARTITION)
+    writer = writers(session)[kind]
+    data = list(writer.catch_up(session.resume(history[:split], after)))
+    data += [writer.encode(sent) for entry in history[split:] for sent in session.live(entry)]
+    return b"".join([*data, writer.tail()])
+
+
+@pytest.mark.parametrize("kind", ["ops", "frames", "chat"])
+def test_cut_at_every_op_the_rest_is_the_same_bytes(kind):
+    history = logged(plain_answer(REQUEST_ID, ["Hel", "lo ", "\u00e9\u4e16\U0001f600", "\n\n", '"quoted"'], checked=True))
+    pieces, tail = uncut(history, kind)
+    assert len(pieces) > 6
+    for cut, (op_id, _) in enumerate(pieces):
+        rest = b"".join(data for _, data in pieces[cut + 1 :]) + tail
+        first = next(place for place, entry in enumerate(history) if entry.offset == op_id.offset) + 1
+        for split in range(first, len(history) + 1):
+            assert resumed(history, kind, op_id, split) == rest
+
+
+@given(HISTORIES, st.data())
+def test_any_history_cut_anywhere_leads_to_the_same_screen(events, data):
+    if not events:
+        return
+    history = logged(events)
+    session = Session(REQUEST_ID, PARTITION)
+    steps = [(sent, entry) for entry in history for sent in session.live(entry)]
+    cut = data.draw(st.integers(0, len(steps)), label="ops the client has")
+    had = steps[:cut]
+    first = history.index(had[-1][1]) + 1 if had else 0
+    split = data.draw(st.integers(first, len(history)), label="events on the log when it comes back")
+    client = ClientScreen()
+    for sent, _ in had:
+        client.op(orjson.loads(sent.line))
+    after = had[-1][0].op_id if had else None
+    for event in sse_events(resumed(history, "ops", after, split)):
+        client.take(event)
+    assert client.visible == session.visible
+
+
+@given(HISTORIES, st.data())
+def test_what_was_taken_back_is_not_sent_to_who_comes_later(events, data):
+    if not events:
+        return
+    history = logged(events)
+    split = data.draw(st.integers(0, len(history)), label="events on the log when it comes")
+    session = Session(REQUEST_ID, PARTITION)
+    caught_up = session.resume(history[:split], None)
+    screen = Screen(REQUEST_ID)
+    for entry in history[:split]:
+        screen.feed(entry.event)
+    shown = "".join(sent.op.text for sent in caught_up.ops if isinstance(sent.op, Show | Replace | Withdraw))
+    assert set(shown) - set("#<>0123456789refused") <= set(screen.visible)
+
+
+@given(HISTORIES)
+def test_a_stream_without_anything_taken_back_is_its_text_for_a_naive_client(events):
+    if not events:
+        return
+    session = Session(REQUEST_ID, PARTITION)
+    chat = ChatStream(session, "m", include_usage=False, on_restart="error")
+    text = ""
+    for entry in logged(events):
+        for sent in session.live(entry):
+            if isinstance(sent.op, Restart | Replace | Withdraw):
+                return
+            for event in sse_events(chat.encode(sent)):
+                text += orjson.loads(event["data"])["choices"][0]["delta"].get("content", "")
+        if session.answered:
+            break
+    assert text == session.visible
+
+
+def test_a_position_that_is_no_op_of_the_request_is_refused():
+    history = logged(plain_answer(REQUEST_ID, ["a", "b"]))
+    for wrong in (OpId(PARTITION, 99, 0), OpId(PARTITION, 100, 9)):
+        with pytest.raises(ApiError) as error:
+            Session(REQUEST_ID, PARTITION).resume(history, wrong)
+        assert error.value.status == 400
+        assert error.value.param == "after"
+
+
+def test_after_the_last_op_only_the_tail_is_missing():
+    history = logged(plain_answer(REQUEST_ID, ["a", "b"]))
+    pieces, _ = uncut(history, "chat")
+    rest = resumed(history, "chat", pieces[-1][0], len(history))
+    usage, done, nothing = rest.split(b"\n\n")
+    assert orjson.loads(usage[6:])["usage"]["completion_tokens"] == 2
+    assert done + b"\n\n" == DONE
+    assert nothing == b""
+
+
+def test_an_event_of_another_request_is_not_folded():
+    history = logged(plain_answer(REQUEST_ID, ["a"]))
+    other = "01900000-0000-7000-8000-000000000000"
+    chunk = next(entry for entry in history if isinstance(entry.event, Chunk))
+    with pytest.raises(ValueError, match="cannot be folded"):
+        Session(other, PARTITION).live(chunk)
