@@ -1,8 +1,7 @@
-"""The brokers under test: one process of each kind for the session, and one of its own for a test that restarts it."""
+"""The brokers under test: one process of each kind for the session, and another for tests that restart it."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,10 +21,17 @@ def broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brok
     yield from _running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
 
 
+@pytest.fixture(scope="module")
+def module_broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    yield from _running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
+
+
 @pytest.fixture
-def own_broker(kind: str, tmp_path: Path) -> Iterator[Broker]:
-    """A running broker that the test may stop, kill and start again."""
-    yield from _running(Broker(kind, tmp_path / "data"))
+def own_broker(module_broker: Broker) -> Broker:
+    """A running broker that the tests of one module may stop, kill and start again."""
+    if not module_broker.is_running():
+        module_broker.start()
+    return module_broker
 
 
 @pytest.fixture
