@@ -34,14 +34,15 @@ class FoldedMatch(NamedTuple):
     end: int
 
 
-class _Letters(dict[int, str]):
-    """Code point -> the letters it stands for; at most 65,536 are remembered."""
+class _Letters(dict[int, str | None]):
+    """Code point -> the letters it stands for, None for none; at most 65,536 are remembered."""
 
-    def __missing__(self, code: int) -> str:
+    def __missing__(self, code: int) -> str | None:
         if len(self) >= 65_536:
             self.clear()
         plain = unicodedata.normalize("NFKD", chr(code)).casefold().translate(_LOOKALIKES).translate(_GREEK)
-        letters = self[code] = "".join(char for char in plain if char.isalnum())
+        # None, not "": with it ``str.translate`` keeps to its fast path
+        letters = self[code] = "".join(char for char in plain if char.isalnum()) or None
         return letters
 
 
@@ -85,7 +86,7 @@ class FoldedWords:
         hits = list(self._automaton.iter(fold(text)))
         if not hits:
             return []
-        origin = [index for index, char in enumerate(text) for _ in _LETTERS[ord(char)]]
+        origin = [index for index, char in enumerate(text) for _ in _LETTERS[ord(char)] or ""]
         found = []
         for last, entries in hits:
             for rule, category, length in entries:

@@ -1,89 +1,92 @@
 """One request: its runs, what was said about them on the log, and what safety says next."""
 
 from collections import deque
-from collections.abc import Iterator
 
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
 from services.policy import Policy
 from services.safety.looks import Answer, Look, Out, Say
-from services.safety.run import RunCheck
-from services.safety.verdicts import RunKey, prompt_rules
+from services.safety.run import NOTHING, RunCheck
+from services.safety.verdicts import RunKey, Stamp, prompt_rules
 
-StreamEvent = Verdict | Started | Chunk | Finished | Failed | Cleared | Recall | Closed
+OtherEvent = Verdict | Started | Finished | Failed | Cleared | Recall | Closed
+StreamEvent = OtherEvent | Chunk
+
+
+Attempted = tuple[int, Out]
+"""What follows, and for which attempt."""
 
 
 class Case:
-    """Events of one request in log order. ``read`` and ``answer`` return what follows from them.
+    """Events of one request in log order: each method returns what follows from them.
 
     Attributes:
         policy: The version that the request began with; it keeps it.
         expires_us: When it is forgotten if it was never closed, microseconds since the epoch.
         traceparent: Of the request's newest record that had one.
         over: Nothing more will come of it.
+        unread: Runs with more to read than one slice.
     """
 
-    __slots__ = ("_closed", "_denied", "_due", "_gated", "_heard", "_numbers", "_runs", "_said", "_said_seq",
-                 "expires_us", "over", "policy", "request_id", "tenant", "traceparent")  # fmt: skip
+    __slots__ = ("_closed", "_denied", "_gated", "_heard", "_runs", "_said", "_said_seq", "_stamp",
+                 "expires_us", "over", "policy", "request_id", "tenant", "traceparent", "unread")  # fmt: skip
 
-    def __init__(self, request_id: str, tenant: str, policy: Policy, expires_us: int, numbers: Iterator[int]) -> None:
+    def __init__(self, request_id: str, tenant: str, policy: Policy, expires_us: int, stamp: Stamp) -> None:
         self.request_id = request_id
         self.tenant = tenant
         self.policy = policy
         self.expires_us = expires_us
         self.traceparent: str | None = None
         self.over = False
-        self._numbers = numbers
+        self._stamp = stamp
         self._heard: dict[int, str] = {}  # attempt -> its first run; at most 100 attempts
         self._runs: dict[int, RunCheck] = {}  # attempt -> its check, until that is done
         self._said: set[str] = set()  # recall ids on the log or on their way; bounded as in RunCheck
         self._said_seq: dict[int, tuple[int, bool]] = {}  # attempt -> (cleared seq, final), likewise
-        self._due: deque[RunCheck] = deque()  # with something to read; empty between two events
+        self.unread: deque[RunCheck] = deque()
         self._gated = False
         self._denied = False
         self._closed = False
 
-    def take(self, event: StreamEvent) -> None:
-        """Fold an event of the log."""
-        if isinstance(event, Chunk | Finished | Failed):
-            run = self._runs.get(event.attempt)
-            if run is not None and run.key.run == event.run:
-                if isinstance(event, Chunk):
-                    run.hear(event)
-                else:
-                    run.finish(event.last_seq)
-                self._due.append(run)
-        elif isinstance(event, Cleared | Recall):
+    def hear(self, event: Chunk) -> list[Out]:
+        """Take a chunk. Where it is very long, ``unread`` is true afterwards."""
+        run = self._runs.get(event.attempt)
+        if run is None or run.key.run != event.run:
+            return NOTHING
+        outs = run.hear(event)
+        if outs or run.unread:
+            self._after(run)
+        return outs
+
+    def take(self, event: OtherEvent) -> list[Attempted]:
+        """Take any event but a chunk."""
+        if isinstance(event, Cleared | Recall):
             self.note(event)
         elif isinstance(event, Started):
             self._begin(event)
         elif isinstance(event, Verdict):
             self._on_verdict(event)
-        else:
+        elif isinstance(event, Closed):
             self._closed = True
-            for run in self._runs.values():
-                run.finish(None)
-                self._due.append(run)
-            self._tidy()
+            return self._finish(list(self._runs.values()), None)
+        else:
+            run = self._runs.get(event.attempt)
+            if run is not None and run.key.run == event.run:
+                return self._finish([run], event.last_seq)
+        return []
 
-    def read(self) -> tuple[list[tuple[int, Out]], bool]:
-        """One slice of reading: what follows, each with its attempt, and whether there is more to read."""
-        outs: list[tuple[int, Out]] = []
-        while self._due:
-            run = self._due[0]
-            outs.extend((run.key.attempt, out) for out in run.read())
-            if run.unread:
-                return outs, True
-            self._due.popleft()
-            if run.done:
-                self._tidy()
-        return outs, False
+    def read(self) -> list[Attempted]:
+        """One more slice of what is unread."""
+        run = self.unread.popleft()
+        outs = run.read()
+        self._after(run)
+        return [(run.key.attempt, out) for out in outs]
 
     def answer(self, attempt: int, look: Look, answer: Answer) -> list[Out]:
         """Take what a check said."""
         run = self._runs.get(attempt)
         outs = run.answer(look, answer) if run is not None else []
-        if run is not None and run.done:
-            self._tidy()
+        if run is not None:
+            self._after(run)
         return outs
 
     def checks(self, attempt: int) -> bool:
@@ -126,9 +129,22 @@ class Case:
         if event.output_check == "off" or self._denied:
             return
         key = RunKey(request_id=self.request_id, tenant=self.tenant, attempt=event.attempt, run=event.run)
-        run = RunCheck(key, self.policy, prompt_rules(self.policy, self.tenant), self._numbers)
+        run = RunCheck(key, self.policy, prompt_rules(self.policy, self.tenant), self._stamp)
         run.gated = self._gated or event.delivery.mode == "gated"
         self._runs[event.attempt] = run
+
+    def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[Attempted]:
+        outs = [(run.key.attempt, out) for run in runs for out in run.finish(last_seq)]
+        for run in runs:
+            self._after(run)
+        self._tidy()
+        return outs
+
+    def _after(self, run: RunCheck) -> None:
+        if run.unread and run not in self.unread:
+            self.unread.append(run)
+        if run.done:
+            self._tidy()
 
     def _on_verdict(self, event: Verdict) -> None:
         if event.decision == "deny":  # nothing of it is ever shown

@@ -9,6 +9,7 @@ from services.runtime.logging import logger
 from services.safety.checks import Check, CheckFailed
 from services.safety.fair import FairQueue
 from services.safety.looks import Answer, Broke, Look, Seen, Tier
+from services.safety.watch import Watch
 
 MAX_WORKERS: Final = 32
 """Looks at once."""
@@ -40,6 +41,7 @@ class Checker:
         self._running: Counter[str] = Counter()
         self._full: set[str] = set()
         self._workers: set[asyncio.Task[None]] = set()
+        self._watch = Watch()
 
     def put(self, look: Look) -> None:
         """Queue a look."""
@@ -62,11 +64,13 @@ class Checker:
 
     async def _work(self) -> None:
         done = 0
+        task = asyncio.current_task()
+        assert task is not None, "a worker is a task"  # noqa: S101 - for the type checker
         while (turn := self._queue.get(self._full)) is not None:
             tenant, look = turn
             self._count(tenant, 1)
             try:
-                answer = await self._answer(look)
+                answer = await self._answer(look, task)
             finally:
                 self._count(tenant, -1)
             self._answered(look, answer)
@@ -83,19 +87,23 @@ class Checker:
         if not self._running[tenant]:
             del self._running[tenant]
 
-    async def _answer(self, look: Look) -> Answer:
+    async def _answer(self, look: Look, task: asyncio.Task[object]) -> Answer:
         safety = look.policy.document.safety
         windows = safety.windows if look.tier == 1 else safety.classifier_windows
         reason = ""
         for _ in range(windows.retries + 1):
+            self._watch.begin(task, windows.timeout_ms / 1_000)
             try:
-                async with asyncio.timeout(windows.timeout_ms / 1_000):
-                    return Seen(await self._checks(look)[look.tier].look(look.text))
-            except TimeoutError:
+                return Seen(await self._checks(look)[look.tier].look(look.text))
+            except asyncio.CancelledError:
+                if not self._watch.was_overdue(task):
+                    raise
                 reason = f"no answer within {windows.timeout_ms} ms"
             except CheckFailed as error:
                 reason = str(error)
             except Exception as error:  # noqa: BLE001 - whatever a check raises, the text was not checked
                 reason = type(error).__name__
+            finally:
+                self._watch.end(task)
         _log.error("tier %d: a window stays unchecked after %d tries: %s", look.tier, windows.retries + 1, reason)
         return Broke(reason)

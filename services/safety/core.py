@@ -4,23 +4,26 @@ Time and ids come in as arguments. What is said does not depend on time, on how 
 answer; see ``run.py`` for why.
 """
 
-import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from schemas.stream import Chunk, Cleared, Recall
 from services.policy import Policy
-from services.safety.case import Case, StreamEvent
+from services.safety.case import Attempted, Case, OtherEvent, StreamEvent
 from services.safety.fair import FairQueue
 from services.safety.looks import Answer, Look
 from services.safety.shard import Said, Shard
+from services.safety.verdicts import Stamp
 
 STEP_CHARS: Final = 8_192
 """About as much is read in one ``step``; then the event loop may do something else."""
 
-_EVENT_COST: Final = 32
-"""What an event costs beside its characters, in characters."""
+TURN_EVENTS: Final = 16
+"""Most events of one tenant before it is another's turn."""
+
+_TURN_COST: Final = 256
+"""What a turn costs beside its chunks' characters, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +37,15 @@ class Letter:
 Effect = Letter | Look
 
 
-class _Item(NamedTuple):
-    shard: Shard
-    event: StreamEvent
-    traceparent: str | None
-
-
-class _Rest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Rest:
     """A case with more to read than one slice."""
 
-    shard: Shard
     case: Case
+
+
+_Item = tuple[Shard, StreamEvent | _Rest, str | None]
+"""An event or the rest of one, whose partition, and its traceparent."""
 
 
 class Safety:
@@ -57,11 +58,10 @@ class Safety:
 
     def __init__(self, policy: Policy, source: str) -> None:
         self.policy = policy
-        self._source = source
+        self._stamp = Stamp(source)
         self._shards: dict[int, Shard] = {}
-        self._queue: FairQueue[_Item | _Rest] = FairQueue()  # bounded by the shell's room
+        self._queue: FairQueue[_Item] = FairQueue()  # bounded by the shell's room
         self._asked: dict[int, tuple[Shard, Case, int]] = {}  # look -> whose; bounded by open requests and windows
-        self._numbers = itertools.count()
         self._awaited: set[int] = set()  # partitions read to their end, but with events still queued
 
     @property
@@ -92,7 +92,7 @@ class Safety:
         if shard is None:
             return False
         shard.queued += 1
-        self._queue.put(event.tenant, _Item(shard, event, traceparent))
+        self._queue.put(event.tenant, (shard, event, traceparent))
         return True
 
     def caught_up(self, partition: int, now_us: int) -> list[Effect]:
@@ -104,28 +104,33 @@ class Safety:
             self._awaited.add(partition)
             return []
         self._awaited.discard(partition)
-        return self._effects(shard, shard.caught_up(), now_us)
+        self._stamp.now_us = now_us
+        return self._effects(shard, shard.caught_up())
 
     def step(self, now_us: int) -> tuple[list[Effect], int]:
         """Do some of the work. Returns what follows, and how many events were dealt with."""
+        self._stamp.now_us = now_us
         effects: list[Effect] = []
-        events = chars = 0
-        while chars < STEP_CHARS and (turn := self._queue.get()) is not None:
-            tenant, item = turn
-            case = item.case if isinstance(item, _Rest) else self._open(item)
-            if isinstance(item, _Item):
+        events = cost = 0
+        while cost < STEP_CHARS and (turn := self._queue.turn(TURN_EVENTS)) is not None:
+            tenant, items = turn
+            for index, item in enumerate(items):
+                shard, event, traceparent = item
+                if isinstance(event, Chunk):
+                    case = shard.cases.get(event.request_id)
+                    cost += len(event.text)
+                    if case is not None and (outs := case.hear(event)):
+                        effects.extend(self._admitted(shard, case, [(event.attempt, out) for out in outs]))
+                else:
+                    case = self._take(shard, event, traceparent, effects)
+                    cost += STEP_CHARS if isinstance(event, _Rest) else 0
                 events += 1
-                chars += _EVENT_COST + (len(item.event.text) if isinstance(item.event, Chunk) else 0)
-            if case is not None:
-                outs, more = case.read()
-                for attempt, out in outs:
-                    effects.extend(self._effects(item.shard, item.shard.admit(case, attempt, [out]), now_us))
-                if more:
-                    chars += STEP_CHARS
-                    self._queue.put_back(tenant, _Rest(item.shard, case))
-                    continue
-                item.shard.forget_if_over(case)
-            item.shard.queued -= 1
+                if case is not None and case.unread:
+                    self._queue.put_back(tenant, [(shard, _Rest(case), None), *items[index + 1 :]])
+                    events -= 1  # it is counted when its rest is read
+                    break
+                shard.queued -= 1
+            cost += _TURN_COST
         for partition in sorted(self._awaited):
             effects.extend(self.caught_up(partition, now_us))
         return effects, events
@@ -136,27 +141,42 @@ class Safety:
         if asked is None:
             return []
         shard, case, attempt = asked
-        said = shard.admit(case, attempt, case.answer(attempt, look, answer))
+        self._stamp.now_us = now_us
+        effects = self._admitted(shard, case, [(attempt, out) for out in case.answer(attempt, look, answer)])
         shard.forget_if_over(case)
-        return self._effects(shard, said, now_us)
+        return effects
 
     def expire(self, now_us: int) -> int:
         """Forget requests that were never closed; returns how many."""
         return sum(shard.expire(now_us) for shard in self._shards.values())
 
-    def _open(self, item: _Item) -> Case | None:
-        case = item.shard.case_of(item.event, self.policy, self._numbers)
-        if case is not None:
-            case.traceparent = item.traceparent or case.traceparent
-            case.take(item.event)
+    def _take(
+        self, shard: Shard, event: OtherEvent | _Rest, traceparent: str | None, effects: list[Effect]
+    ) -> Case | None:
+        """Deal with anything but a chunk."""
+        if isinstance(event, _Rest):
+            case = event.case
+            attempted = case.read()
+        else:
+            known = shard.case_of(event, self.policy, self._stamp)
+            if known is None:
+                return None
+            case = known
+            case.traceparent = traceparent or case.traceparent
+            attempted = case.take(event)
+        effects.extend(self._admitted(shard, case, attempted))
+        shard.forget_if_over(case)
         return case
 
-    def _effects(self, shard: Shard, said: list[Said], now_us: int) -> list[Effect]:
+    def _admitted(self, shard: Shard, case: Case, attempted: list[Attempted]) -> list[Effect]:
+        return self._effects(shard, shard.admit(case, attempted))
+
+    def _effects(self, shard: Shard, said: list[Said]) -> list[Effect]:
         effects: list[Effect] = []
         for case, attempt, out in said:
             if isinstance(out, Look):
                 self._asked[out.number] = (shard, case, attempt)
                 effects.append(out)
             else:
-                effects.append(Letter(replace(out.event, at=now_us, source=self._source), case.traceparent))
+                effects.append(Letter(out.event, case.traceparent))
         return effects

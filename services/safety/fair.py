@@ -1,7 +1,7 @@
 """Work shared out by tenant, so that one with much does not hold up one with little."""
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -39,14 +39,25 @@ class FairQueue(Generic[T]):
         self._count -= 1
         return tenant, item
 
-    def put_back(self, tenant: str, item: T) -> None:
-        """Return an item to the front of the tenant's queue; the other tenants come first."""
-        queue = self._by_tenant.pop(tenant, None)
-        if queue is None:
-            queue = deque()
-        queue.appendleft(item)
-        self._by_tenant[tenant] = queue
-        self._count += 1
+    def turn(self, most: int) -> tuple[str, list[T]] | None:
+        """Up to ``most`` next items of the tenant whose turn it is; None when there is none."""
+        tenant = next(iter(self._by_tenant), None)
+        if tenant is None:
+            return None
+        queue = self._by_tenant.pop(tenant)
+        items = [queue.popleft() for _ in range(min(most, len(queue)))]
+        if queue:
+            self._by_tenant[tenant] = queue
+        self._count -= len(items)
+        return tenant, items
+
+    def put_back(self, tenant: str, items: Sequence[T]) -> None:
+        """Return items to the front of the tenant's queue; the other tenants come first."""
+        queue = self._by_tenant.pop(tenant, None) or deque()
+        queue.extendleft(reversed(items))
+        if queue:
+            self._by_tenant[tenant] = queue
+        self._count += len(items)
 
     def clear(self) -> None:
         """Forget everything."""

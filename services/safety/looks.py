@@ -73,7 +73,7 @@ Answer = Seen | Broke
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """An event for the stream log; its time and source are set when it is written."""
+    """An event for the stream log."""
 
     event: Recall | Cleared
 

@@ -11,7 +11,6 @@ into chunks, when they came or when a check answered:
 """
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from schemas.stream import Chunk, Cleared
@@ -19,12 +18,14 @@ from services.policy import Match, Policy, Ruling, Scanner
 from services.safety.lookout import Lookout, Pending
 from services.safety.looks import Answer, Broke, Look, Out, Say, Spot
 from services.safety.transcript import Transcript
-from services.safety.verdicts import RunKey, recall, rule_on
+from services.safety.verdicts import RunKey, Stamp, recall, rule_on
 
 SLICE_CHARS: Final = 4_096
 """Most characters read in one go; some milliseconds. A longer text takes turns with those of other tenants."""
 
 _Outs = list[Out]
+
+NOTHING: Final[_Outs] = []
 
 
 class _Clearance(NamedTuple):
@@ -36,22 +37,23 @@ class _Clearance(NamedTuple):
 
 
 class RunCheck:
-    """One run. ``read`` and ``answer`` return the events and looks that follow, in order.
+    """One run. Its methods return the events and looks that follow, in order.
 
     Attributes:
         key: Whose text.
         gated: Whether delivery is gated; from the moment it is set.
+        unread: Text that was heard and waits for ``read``.
     """
 
-    __slots__ = ("_clearing", "_ended", "_last_seq", "_looks", "_numbers", "_policy", "_said", "_scanner", "_stopped",
-                 "_text", "_unread", "gated", "key")  # fmt: skip
+    __slots__ = ("_clearing", "_ended", "_last_seq", "_looks", "_plain", "_policy", "_said", "_scanner", "_stamp",
+                 "_stopped", "_text", "gated", "key", "unread")  # fmt: skip
 
-    def __init__(self, key: RunKey, policy: Policy, prompt: frozenset[int], numbers: Iterator[int]) -> None:
+    def __init__(self, key: RunKey, policy: Policy, prompt: frozenset[int], stamp: Stamp) -> None:
         safety = policy.document.safety
         self.key = key
         self.gated = False
         self._policy = policy
-        self._numbers = numbers
+        self._stamp = stamp
         self._scanner = Scanner(policy.machine, prompt)
         # Tier 2 comes first: where both are due, what tier 1 clears can wait for it.
         self._looks: tuple[Lookout, ...] = (
@@ -59,7 +61,8 @@ class RunCheck:
             Lookout(1, safety.windows),
         )
         self._text = Transcript(max(look.windows.context_chars for look in self._looks))
-        self._unread: deque[str] = deque()
+        self.unread: deque[str] = deque()
+        self._plain = self._due  # characters that may be read before anything but tier 0 is due
         self._stopped = False  # by tier 0
         self._said: dict[int, set[str]] = {0: set(), 1: set(), 2: set()}  # recall ids, at most max_findings + 1 a tier
         self._clearing: deque[_Clearance] = deque()
@@ -72,35 +75,40 @@ class RunCheck:
         over = self._stopped or self._ended
         return over and not self._clearing and all(look.oldest() is None for look in self._looks)
 
-    @property
-    def unread(self) -> bool:
-        """Whether ``read`` has more to do."""
-        return bool(self._unread)
-
-    def hear(self, chunk: Chunk) -> None:
-        """Take a chunk; ``read`` reads it."""
+    def hear(self, chunk: Chunk) -> _Outs:
+        """Take a chunk and read it; where it is very long, ``read`` reads the rest."""
+        size = len(chunk.text)
+        if size < self._plain and self._text.take(chunk, size):  # nearly every chunk
+            self._plain -= size
+            matches = self._scanner.feed(chunk.text)
+            return self._judged(matches) if matches else NOTHING
         beyond = self._last_seq is not None and chunk.seq > self._last_seq  # the fold shows nobody such a chunk
-        if not self._stopped and not beyond:
-            self._unread.extend(self._text.hear(chunk))
+        if self._stopped or beyond:
+            return NOTHING
+        self.unread.extend(self._text.hear(chunk))
+        return self.read()
 
-    def finish(self, last_seq: int | None) -> None:
+    def finish(self, last_seq: int | None) -> _Outs:
         """The text ends with this chunk, which may still be missing; None ends it with what was heard."""
         if self._last_seq is None:
             self._last_seq = self._text.next_seq - 1 if last_seq is None else last_seq
+        return self.read()
 
     def read(self) -> _Outs:
         """Read at most ``SLICE_CHARS`` of what was heard, and the end when it is reached."""
         outs: _Outs = []
         room = SLICE_CHARS
-        while self._unread and room > 0:
-            text = self._unread.popleft()
+        while self.unread and room > 0:
+            text = self.unread.popleft()
             if len(text) > room:
-                self._unread.appendleft(text[room:])
+                self.unread.appendleft(text[room:])
                 text = text[:room]
             room -= len(text)
             self._read(text, outs)
-        if self._last_seq is not None and not self._unread and self._text.next_seq > self._last_seq:
+        if self._last_seq is not None and not self.unread and self._text.next_seq > self._last_seq:
             self._end(outs)
+        busy = self._stopped or self.unread or self._last_seq is not None
+        self._plain = 0 if busy else self._due - self._scanner.position
         return outs
 
     def answer(self, look: Look, answer: Answer) -> _Outs:
@@ -115,13 +123,24 @@ class RunCheck:
     def _read(self, text: str, outs: _Outs) -> None:
         at = 0
         while at < len(text) and not self._stopped:
-            due = min(look.next for look in self._looks)
+            due = self._due
             piece = text[at : at + due - self._scanner.position]
             at += len(piece)
             self._text.remember(piece)
             stops = self._judge_matches(self._scanner.feed(piece), outs)
             if self._scanner.position == due and not stops:
                 self._look(outs, last=False)
+
+    @property
+    def _due(self) -> int:
+        """The offset of the next look of any tier."""
+        return min(look.next for look in self._looks)
+
+    def _judged(self, matches: list[Match]) -> _Outs:
+        outs: _Outs = []
+        if self._judge_matches(matches, outs):
+            self._plain = 0
+        return outs
 
     def _end(self, outs: _Outs) -> None:
         if self._ended or self._stopped:
@@ -139,7 +158,7 @@ class RunCheck:
         for lookout in self._looks:
             if last or lookout.next == position:
                 start, text = self._text.window(position, lookout.windows.context_chars)
-                pending = Pending(next(self._numbers), start, position, last)
+                pending = Pending(self._stamp.number(), start, position, last)
                 if lookout.tier == 1:
                     self._settle_clearance(pending)
                 if lookout.ask(pending):
@@ -198,7 +217,7 @@ class RunCheck:
             rule = match.rule
             if self._judge(0, Spot(rule.name, rule.category, match.start, match.end), outs):
                 self._stopped = True
-                self._unread.clear()
+                self.unread.clear()
                 break
         return self._stopped
 
@@ -243,6 +262,7 @@ class RunCheck:
         event = recall(
             self.key,
             self._policy,
+            self._stamp,
             ruling,
             action="stop" if ruling.action == "stop" else "redact",
             rule=spot.rule,
@@ -260,8 +280,8 @@ class RunCheck:
             Cleared(
                 request_id=key.request_id,
                 tenant=key.tenant,
-                at=0,
-                source="safety",
+                at=self._stamp.now_us,
+                source=self._stamp.source,
                 attempt=key.attempt,
                 run=key.run,
                 seq=seq,

@@ -1,13 +1,13 @@
 """The requests of one partition. While it reads back what it missed it only listens; then it says what is unsaid."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from schemas.stream import Closed, Started, Verdict
 from services.policy import Policy
-from services.safety.case import Case, StreamEvent
+from services.safety.case import Attempted, Case, StreamEvent
 from services.safety.looks import Look, Out, Say
+from services.safety.verdicts import Stamp
 
 MAX_OPEN: Final = 20_000
 """Open requests of a partition. The oldest is dropped for one more: its text stays uncleared, which shows nothing."""
@@ -45,7 +45,7 @@ class Shard:
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._held: list[Said] = []
 
-    def case_of(self, event: StreamEvent, policy: Policy, numbers: Iterator[int]) -> Case | None:
+    def case_of(self, event: StreamEvent, policy: Policy, stamp: Stamp) -> Case | None:
         """The request's case; a new one for its first event. None when there is nothing to check."""
         request_id = event.request_id
         case = self.cases.get(request_id)
@@ -56,16 +56,15 @@ class Shard:
         if not isinstance(event, Started | Verdict):
             return None
         longest_us = policy.document.deadlines.total_ms[1] * 1_000
-        case = self.cases[request_id] = Case(
-            request_id, event.tenant, policy, event.at + longest_us + GRACE_US, numbers
-        )
+        expires_us = event.at + longest_us + GRACE_US
+        case = self.cases[request_id] = Case(request_id, event.tenant, policy, expires_us, stamp)
         if len(self.cases) > MAX_OPEN:
             self.cases.popitem(last=False)
         return case
 
-    def admit(self, case: Case, attempt: int, outs: list[Out]) -> list[Said]:
+    def admit(self, case: Case, attempted: list[Attempted]) -> list[Said]:
         """What of this is to be done now: nothing while listening, else what the log does not have."""
-        said = [Said(case, attempt, out) for out in outs]
+        said = [Said(case, attempt, out) for attempt, out in attempted]
         if self.listening:
             self._held.extend(said)
             return []

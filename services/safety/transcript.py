@@ -44,15 +44,26 @@ class Transcript:
             yield following.text
             following = self._waiting.pop(self.next_seq, None)
 
+    def take(self, chunk: Chunk, size: int) -> bool:
+        """Take a chunk that is in order, when nothing waits for it, and remember its text. Returns whether it was."""
+        seq, length = chunk.seq, self.length
+        if seq != self.next_seq or chunk.start != length or self._waiting:
+            return False
+        self.length = length = length + size
+        self.next_seq = seq + 1
+        self._ends.append((length, seq))
+        self._tail += chunk.text
+        return True
+
     def remember(self, piece: str) -> None:
         """Add to the newest characters."""
         self._tail += piece
+
+    def window(self, end: int, size: int) -> tuple[int, str]:
+        """The last ``size`` characters before ``end``, and where they begin. Text far before them is let go."""
         if len(self._tail) > 4 * self._keep:
             self._base += len(self._tail) - self._keep
             self._tail = self._tail[-self._keep :]
-
-    def window(self, end: int, size: int) -> tuple[int, str]:
-        """The last ``size`` characters before ``end``, and where they begin."""
         start = max(0, end - size)
         return start, self._tail[start - self._base : end - self._base]
 

@@ -22,6 +22,27 @@ class RunKey:
     run: str
 
 
+class Stamp:
+    """What every event and question carries and no decision depends on; the core sets the time before it decides.
+
+    Attributes:
+        source: Who writes.
+        now_us: Microseconds since the epoch.
+    """
+
+    __slots__ = ("_number", "now_us", "source")
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.now_us = 0
+        self._number = 0
+
+    def number(self) -> int:
+        """A number that was not given before."""
+        self._number += 1
+        return self._number
+
+
 def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) -> Ruling:
     """What Rego says; a Rego that fails stops the answer."""
     try:
@@ -47,15 +68,23 @@ def recall_id(key: RunKey, rule: str, start: int, end: int, version: str) -> str
 
 
 def recall(
-    key: RunKey, policy: Policy, ruling: Ruling, *, action: Action, rule: str, category: str, span: tuple[int, int]
+    key: RunKey,
+    policy: Policy,
+    stamp: Stamp,
+    ruling: Ruling,
+    *,
+    action: Action,
+    rule: str,
+    category: str,
+    span: tuple[int, int],
 ) -> Recall:
-    """The event, but for its time and source, which the shell knows."""
+    """The event that says it."""
     start, end = span
     return Recall(
         request_id=key.request_id,
         tenant=key.tenant,
-        at=0,
-        source="safety",
+        at=stamp.now_us,
+        source=stamp.source,
         attempt=key.attempt,
         run=key.run,
         recall_id=recall_id(key, rule, start, end, policy.version),

@@ -1,0 +1,143 @@
+"""How many chunks a second one core checks: tier 0 and tier 1 together, many streams at once.
+
+    python -m tests.bench.safety_throughput [--streams 500] [--chars 4] [--chunks 200] [--policy default]
+
+The core and the real NeMo rails run in one process as the service runs them; reading from and writing to the broker is
+left out (``tests.bench.bus_hop`` measures that). Time is the process's own CPU time. A loop of plain additions is timed
+before and after: on a busy machine with shared cores everything slows down alike, and the ratio to it does not.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from services.policy import Policy, Scanner, load
+from services.safety.checker import Checker
+from services.safety.core import Effect, Safety
+from services.safety.looks import Look, Seen
+from services.safety.nemo import nemo_check
+from tests.unit.safety.world import Answer
+
+ROOT = Path(__file__).resolve().parents[2]
+BATCH = 500
+TENANTS = 20
+
+TEXT = (
+    "The quick brown fox jumps over the lazy dog and then explains, in some detail, how to make a very good soup with "
+    "3 onions and 250 grams of lentils. Boil the water first; add salt, pepper and a bay leaf (or two). Write to "
+    "anna.berg@example.org if it does not work, or look at the notes of 2026-11-21, section 4.2. "
+)
+
+
+def events(streams: int, chunks: int, chars: int) -> list[Any]:
+    """The streams' logs, interleaved chunk by chunk; each begins at another place of the text."""
+    text = TEXT * (chunks * chars // len(TEXT) + 3)
+    lines = []
+    for number in range(streams):
+        begin = number * 7 % len(TEXT)
+        cut = [text[begin + index * chars :][:chars] for index in range(chunks)]
+        lines.append(Answer(number, tenant=f"t{number % TENANTS}").whole(cut))
+    return [event for row in zip(*lines, strict=True) for event in row]
+
+
+async def both_tiers(policy: Policy, log: list[Any]) -> tuple[float, Counter[str]]:
+    """CPU seconds for the whole log, with every look answered by NeMo, and what was done."""
+    check = await nemo_check(policy)
+    core = Safety(policy, "safety/bench")
+    core.assign([0])
+    core.caught_up(0, 1)
+    counts: Counter[str] = Counter()
+
+    def do(effects: list[Effect]) -> None:
+        for effect in effects:
+            counts[type(effect).__name__] += 1
+            if isinstance(effect, Look):
+                checker.put(effect)
+
+    checker = Checker(lambda _: {1: check}, lambda look, answer: do(core.answer(look, answer, 1)))
+    begun = time.process_time()
+    for index in range(0, len(log), BATCH):
+        for event in log[index : index + BATCH]:
+            core.take(0, event, None)
+        while core.busy:
+            do(core.step(1)[0])
+            await asyncio.sleep(0)
+    while core.looking:
+        await asyncio.sleep(0)
+    spent = time.process_time() - begun
+    await check.close()
+    return spent, counts
+
+
+def tier_0(policy: Policy, log: list[Any]) -> float:
+    """CPU seconds of the matcher alone."""
+    scanners: dict[str, Scanner] = {}
+    begun = time.process_time()
+    for event in log:
+        if hasattr(event, "text"):
+            scanner = scanners.get(event.request_id)
+            if scanner is None:
+                scanner = scanners[event.request_id] = Scanner(policy.machine)
+            scanner.feed(event.text)
+    return time.process_time() - begun
+
+
+def without_rails(policy: Policy, log: list[Any]) -> float:
+    """CPU seconds of the core with tier 1 answered by nothing at all."""
+    core = Safety(policy, "safety/bench")
+    core.assign([0])
+    core.caught_up(0, 1)
+    begun = time.process_time()
+    for index in range(0, len(log), BATCH):
+        for event in log[index : index + BATCH]:
+            core.take(0, event, None)
+        while core.busy:
+            for effect in core.step(1)[0]:
+                if isinstance(effect, Look):
+                    core.answer(effect, Seen(()), 1)
+    return time.process_time() - begun
+
+
+def additions() -> float:
+    """Million additions a second of this interpreter on this core, now."""
+    begun, total = time.process_time(), 0
+    for number in range(2_000_000):
+        total += number
+    return 2 / (time.process_time() - begun)
+
+
+def main() -> None:
+    """Prints one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--chunks", type=int, default=200)
+    parser.add_argument("--chars", type=int, default=4, help="characters a chunk; 4 is about one token")
+    parser.add_argument("--policy", default="default")
+    args = parser.parse_args()
+    policy = load(ROOT / "policies" / args.policy)
+    log = events(args.streams, args.chunks, args.chars)
+    count = args.streams * args.chunks
+    before = additions()
+    spent, counts = uvloop.run(both_tiers(policy, log))
+    result = {
+        "streams": args.streams,
+        "chars_a_chunk": args.chars,
+        "chunks": count,
+        "tier0_and_tier1_chunks_per_s": round(count / spent),
+        "core_without_rails_chunks_per_s": round(count / without_rails(policy, log)),
+        "matcher_alone_chunks_per_s": round(count / tier_0(policy, log)),
+        "looks": counts["Look"],
+        "events_written": counts["Letter"],
+        "million_additions_per_s": [round(before, 1), round(additions(), 1)],
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
