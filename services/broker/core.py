@@ -41,6 +41,7 @@ class Broker:
         self._waiters: dict[PartitionLog, dict[Waiter, None]] = {}
         self._woken: dict[Waiter, None] = {}
         self._memory_warned = False
+        self._unchecked_bytes = 0  # appended since memory was last looked at
         self._chores: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -77,15 +78,22 @@ class Broker:
                     del self._waiters[log]
         self._woken.pop(waiter, None)
 
-    def grown(self, log: PartitionLog) -> None:
+    def appended(self, log: PartitionLog, size: int) -> None:
+        """A batch of this size is new in the log."""
+        self.wake(log)
+        self._unchecked_bytes += size
+        if self._unchecked_bytes > self.settings.memory_bytes // 16:
+            self.forget_old()
+
+    def wake(self, log: PartitionLog) -> None:
         """Wake who waits for this log, once per turn of the event loop however much is appended in it."""
         waiting = self._waiters.get(log)
         if waiting:
             if not self._woken:
-                asyncio.get_running_loop().call_soon(self._wake)
+                asyncio.get_running_loop().call_soon(self._wake_all)
             self._woken.update(waiting)
 
-    def _wake(self) -> None:
+    def _wake_all(self) -> None:
         woken, self._woken = self._woken, {}
         for waiter in woken:
             waiter.woken()
@@ -93,18 +101,23 @@ class Broker:
     # Time and memory
 
     def _do_chores(self) -> None:
-        try:
-            for log in self._logs():
-                log.expire(now_ms())
-            self.bound_memory()
-        except OSError as error:
-            logger.error("old records could not be dropped from the data directory: %s", error)  # noqa: TRY400
+        self.forget_old()
         self._chores = asyncio.get_running_loop().call_later(EXPIRE_EVERY_S, self._do_chores)
 
     def _logs(self) -> Iterator[PartitionLog]:
         return (log for topic in self.topics for log in topic.partitions)
 
-    def bound_memory(self) -> None:
+    def forget_old(self) -> None:
+        """Drop what retention no longer covers, and what memory has no room for."""
+        self._unchecked_bytes = 0
+        try:
+            for log in self._logs():
+                log.expire(now_ms())
+            self._bound_memory()
+        except OSError as error:
+            logger.error("old records could not be dropped from the data directory: %s", error)  # noqa: TRY400
+
+    def _bound_memory(self) -> None:
         """Drop the oldest records of the largest partitions while all together are over the bound."""
         logs = list(self._logs())
         total = sum(log.memory_bytes for log in logs)

@@ -123,7 +123,7 @@ class Group:
     @property
     def idle(self) -> bool:
         """Nobody is in it, nobody is expected."""
-        return not self.members and not self.members.expected
+        return self.state is State.EMPTY and not self.members.expected
 
     # Admission
 

@@ -50,9 +50,10 @@ def _may_commit(broker: Broker, group_id: str, member_id: str, instance_id: str 
     group = broker.groups.get(group_id)
     if group is not None:
         return group.may_commit(member_id, instance_id, generation, clock_ms())
-    if not group_id:
-        return Code.INVALID_GROUP_ID
-    return Code.NONE if generation < 0 else Code.ILLEGAL_GENERATION
+    if generation < 0:
+        return Code.NONE
+    # Nobody is in it: a group that was here knows no such member, one that never was knows no generation.
+    return Code.UNKNOWN_MEMBER_ID if broker.offsets.of(group_id) else Code.ILLEGAL_GENERATION
 
 
 def _commit(broker: Broker, group: str, place: Place, committed: Committed) -> Code:

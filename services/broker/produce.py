@@ -68,7 +68,7 @@ def _append(broker: Broker, topic: str, partition: int, records: memoryview, ver
         logger.error("%s-%d: a batch could not be kept in the data directory: %s", topic, partition, error.strerror)  # noqa: TRY400
         return Code.KAFKA_STORAGE_ERROR, _NO_OFFSET, _NO_OFFSET
     if not appended.again:
-        broker.grown(log)
+        broker.appended(log, len(records))
     return Code.NONE, appended.offset, log.start
 
 

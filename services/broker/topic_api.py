@@ -108,7 +108,7 @@ def _delete(broker: Broker, name: str) -> None:
     topic = broker.topics.delete(name)
     for log in topic.partitions:
         log.gone = True
-        broker.grown(log)  # who waits there must hear that it is gone
+        broker.wake(log)  # who waits there must hear that it is gone
     broker.offsets.forget_topic(name)
 
 
