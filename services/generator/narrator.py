@@ -1,0 +1,140 @@
+"""The events of one execution, in order. No I/O, no clock."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from schemas.stream import Check, Chunk, Failed, Finished, Gate, Started, Usage
+from services.generator.desk import Refusal, Ticket
+from services.generator.engine import Done, Step
+
+MAX_CHUNK_CHARS: Final = 65_536
+"""A chunk's bound in the schema; a longer step becomes several chunks."""
+
+MAX_MESSAGE_CHARS: Final = 2_000
+
+
+class Narrator:
+    """Turns what the engine gives into events. ``seq`` and ``start`` count without gaps; no chunk is empty.
+
+    Args:
+        ticket: What runs.
+        source: Service and instance.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_pending",
+        "_request_id",
+        "_run",
+        "_source",
+        "_tenant",
+        "_ticket",
+        "length",
+        "seq",
+        "tokens",
+    )
+
+    def __init__(self, ticket: Ticket, source: str) -> None:
+        request = ticket.request
+        self._ticket = ticket
+        self._source = source
+        self._request_id, self._tenant = request.request_id, request.tenant
+        self._attempt, self._run = request.attempt, ticket.run
+        self._pending: Step | None = None
+        self.seq = 0
+        """The next chunk's."""
+        self.length = 0
+        """Code points said."""
+        self.tokens = 0
+        """Tokens counted."""
+
+    def started(self, *, model: str, engine: str, gate: Gate, check: Check, now_us: int) -> Started:
+        """The execution begins."""
+        request = self._ticket.request
+        return Started(
+            request_id=self._request_id,
+            tenant=self._tenant,
+            at=now_us,
+            source=self._source,
+            attempt=self._attempt,
+            run=self._run,
+            model=model,
+            engine=engine,
+            queue_ms=max(0, now_us - request.at) / 1_000,
+            received_at=request.at,
+            delivery=request.delivery,
+            deadlines=request.deadlines,
+            input_gate=gate,
+            output_check=check,
+        )
+
+    def chunks(self, step: Step, now_us: int) -> Iterator[Chunk]:
+        """A step's chunk: none while it has no text, several when it has very much."""
+        self.tokens += step.tokens
+        if self._pending is not None:
+            step = _merged(self._pending, step)
+            self._pending = None
+        if not step.text:
+            self._pending = step
+            return
+        text, tokens, drafted, accepted = step.text, step.tokens, step.drafted, step.accepted
+        for begin in range(0, len(text), MAX_CHUNK_CHARS):
+            part = text[begin : begin + MAX_CHUNK_CHARS]
+            yield Chunk(
+                request_id=self._request_id,
+                tenant=self._tenant,
+                at=now_us,
+                source=self._source,
+                attempt=self._attempt,
+                run=self._run,
+                seq=self.seq,
+                start=self.length,
+                text=part,
+                tokens=tokens,
+                drafted=drafted,
+                accepted=accepted,
+            )
+            self.seq += 1
+            self.length += len(part)
+            tokens = drafted = accepted = 0
+
+    def finished(self, done: Done, now_us: int) -> Finished:
+        """The execution came to its own end."""
+        return Finished(
+            request_id=self._request_id,
+            tenant=self._tenant,
+            at=now_us,
+            source=self._source,
+            attempt=self._attempt,
+            run=self._run,
+            last_seq=self.seq - 1,
+            finish_reason=done.finish_reason,
+            usage=done.usage,
+            timings=done.timings,
+            speculation=done.speculation,
+        )
+
+    def failed(self, refusal: Refusal, now_us: int) -> Failed:
+        """The execution ended without an answer, or never began."""
+        return Failed(
+            request_id=self._request_id,
+            tenant=self._tenant,
+            at=now_us,
+            source=self._source,
+            attempt=self._attempt,
+            run=self._run,
+            error_class=refusal.error_class,
+            message=refusal.message[:MAX_MESSAGE_CHARS],
+            retryable=refusal.retryable,
+            last_seq=self.seq - 1,
+            usage=Usage(completion_tokens=self.tokens),
+        )
+
+
+def _merged(first: Step, second: Step) -> Step:
+    return Step(
+        text=first.text + second.text,
+        tokens=first.tokens + second.tokens,
+        drafted=first.drafted + second.drafted,
+        accepted=first.accepted + second.accepted,
+    )

@@ -1,0 +1,197 @@
+"""The shell around the desk: reads requests and cancels, starts and stops executions."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from schemas.books import Cancel
+from schemas.requests import Request
+from schemas.stream import Failed
+from schemas.topics import CONTROL, REQUESTS, REQUESTS_BATCH
+from services.bus import AtTime, BusSettings, GroupReader, Producer, Received, Room, TailReader, Unread
+from services.generator.desk import CANCEL_MEMORY_US, ENGINE_DIED, STOPPING, Desk, Refusal, Ticket
+from services.generator.engine import Engine
+from services.generator.execution import Executions
+from services.generator.settings import GeneratorSettings
+from services.runtime import metrics
+from services.runtime.clock import now_ms, now_us
+from services.runtime.logging import logger
+
+_log = logger("generator")
+
+GROUP: Final = "generator"
+BATCH_GROUP: Final = "generator-batch"
+
+END_S: Final = 5.0
+"""Longest time executions may take to end once they were told to."""
+
+
+class EngineDied(Exception):
+    """The engine is dead; so is this process, and its supervisor starts another."""
+
+
+class Worker:
+    """One generator process.
+
+    Args:
+        settings: How it runs.
+        bus: Where the broker is.
+        engine: Started already.
+    """
+
+    def __init__(self, settings: GeneratorSettings, bus: BusSettings, engine: Engine) -> None:
+        self._bus = bus
+        self._producer = Producer(bus, name=GROUP)
+        self._executions = Executions(engine, self._producer, settings, f"generator/{secrets.token_hex(3)}")
+        slots = min(settings.generator_slots or engine.capacity, engine.capacity)
+        self._desk = Desk(slots=slots, output_check=settings.output_check, resolve=engine.resolve)
+        # A request takes a place until it runs or its refusal is on the way to the log. Batch requests are taken up
+        # only a few at once: they can wait on the log as well.
+        self._room = Room(settings.generator_queue)
+        self._batch_room = Room(min(slots, settings.generator_queue))
+        self._batch_shut = False
+        self._tasks: dict[Ticket, asyncio.Task[None]] = {}
+        self._refusals: set[asyncio.Task[None]] = set()
+        self._joined = asyncio.Event()
+        self._died = asyncio.Event()
+        self._closing = False
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Works until cancelled; says ``ready`` once the group was joined.
+
+        Raises:
+            EngineDied: The engine cannot go on (inside an exception group).
+        """
+        await self._producer.start()
+        control = TailReader(self._bus, handler=self._on_control, wants=_is_cancel)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(control.run())
+                since = AtTime(now_ms() - CANCEL_MEMORY_US // 1_000)
+                for partition in range(self._bus.partitions):
+                    await control.follow(CONTROL, partition, since)
+                self._shut_batch(shut=True)
+                tasks.create_task(self._interactive_reader().run())
+                tasks.create_task(self._batch_reader().run())
+                await self._joined.wait()
+                self._pump()
+                ready()
+                tasks.create_task(self._end_when_dead())
+        finally:
+            await self._end()
+
+    def _interactive_reader(self) -> GroupReader:
+        def handle(records: Sequence[Received | Unread]) -> None:
+            self._on_requests(records, batch=False)
+
+        def joined(_: frozenset[tuple[str, int]]) -> None:
+            self._joined.set()
+
+        return GroupReader(
+            self._bus, topics=[REQUESTS], group=GROUP, handler=handle, wants=_is_request, room=self._room,
+            on_assigned=joined,
+        )  # fmt: skip
+
+    def _batch_reader(self) -> GroupReader:
+        def handle(records: Sequence[Received | Unread]) -> None:
+            self._on_requests(records, batch=True)
+
+        return GroupReader(
+            self._bus, topics=[REQUESTS_BATCH], group=BATCH_GROUP, handler=handle, wants=_is_request,
+            room=self._batch_room,
+        )  # fmt: skip
+
+    def _on_requests(self, records: Sequence[Received | Unread], *, batch: bool) -> None:
+        for record in records:
+            if isinstance(record, Received) and isinstance(record.event, Request):
+                self._accept(record.event, record.traceparent, batch=batch)
+        self._pump()
+
+    def _accept(self, request: Request, traceparent: str | None, *, batch: bool) -> None:
+        now = now_us()
+        ticket = Ticket(request, secrets.token_hex(8), traceparent, batch, now)
+        answer = self._desk.accept(ticket, now)
+        if answer == "known":
+            _log.info("request %s attempt %d was read again; ignored", request.request_id, request.attempt)
+            return
+        self._room_of(ticket).take()
+        if isinstance(answer, Refusal):
+            self._refuse(ticket, answer)
+
+    def _on_control(self, records: Sequence[Received | Unread]) -> None:
+        for record in records:
+            if isinstance(record, Received) and isinstance(record.event, Cancel):
+                dropped, stopped = self._desk.cancel(record.event, now_us())
+                self._stop(dropped, stopped)
+                metrics.ABORTED.inc(len(stopped))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Starts whatever may start now."""
+        while not self._closing and (picked := self._desk.pick(now_us())) is not None:
+            ticket, refusal = picked
+            if refusal is not None:
+                self._refuse(ticket, refusal)
+            else:
+                self._room_of(ticket).give()
+                self._tasks[ticket] = asyncio.create_task(self._execute(ticket))
+        self._shut_batch(shut=self._closing or not self._desk.idle)
+        metrics.GENERATING.set(self._desk.running)
+        metrics.GENERATOR_WAITING.set(self._desk.waiting)
+
+    async def _execute(self, ticket: Ticket) -> None:
+        end = await self._executions.run(ticket)
+        if isinstance(end, Failed) and end.error_class == "engine_dead":
+            self._died.set()
+        del self._tasks[ticket]
+        self._desk.ended(ticket)
+        self._pump()
+
+    def _stop(self, dropped: list[Ticket], stopped: list[Ticket]) -> None:
+        """Tells executions to stop; each ticket knows why. One that has not begun sees it when it does."""
+        for ticket in dropped:
+            if ticket.stopped is not None:
+                self._refuse(ticket, ticket.stopped)
+        for ticket in stopped:
+            if ticket.begun:
+                self._tasks[ticket].cancel()
+
+    def _refuse(self, ticket: Ticket, refusal: Refusal) -> None:
+        async def refuse() -> None:
+            await self._executions.refuse(ticket, refusal)
+            self._room_of(ticket).give()
+
+        task = asyncio.create_task(refuse())
+        self._refusals.add(task)
+        task.add_done_callback(self._refusals.discard)
+
+    def _room_of(self, ticket: Ticket) -> Room:
+        return self._batch_room if ticket.batch else self._room
+
+    def _shut_batch(self, *, shut: bool) -> None:
+        """Batch requests are read only while no interactive one wants the engine."""
+        if shut != self._batch_shut:
+            self._batch_shut = shut
+            (self._batch_room.take if shut else self._batch_room.give)(self._batch_room.limit)
+
+    async def _end_when_dead(self) -> None:
+        await self._died.wait()
+        raise EngineDied("the engine died; see the log")
+
+    async def _end(self) -> None:
+        """Says of everything open that it ended, and waits until the log has it."""
+        self._closing = True
+        self._stop(*self._desk.clear(ENGINE_DIED if self._died.is_set() else STOPPING))
+        still_open = [*self._tasks.values(), *self._refusals]
+        if still_open:
+            await asyncio.wait(still_open, timeout=END_S)
+        await self._producer.stop()
+
+
+def _is_request(kind: str, _key: bytes | None) -> bool:
+    return kind == Request.__name__
+
+
+def _is_cancel(kind: str, _key: bytes | None) -> bool:
+    return kind == Cancel.__name__

@@ -1,0 +1,235 @@
+"""The simulated machine: every token once, in order, at the pace of the physics, whatever comes and goes."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.generator.engine import Done, EngineError, Step
+from services.generator.engines.script import Script, parse
+from services.generator.engines.simulation import Machine, Scheduler, Sequence, refuse
+from services.physics.gpus import gpu
+from services.physics.models import model
+from services.physics.pairing import Pair
+from services.physics.roofline import prefill_ms
+from services.physics.speculation import tokens_per_step
+
+PAIR = Pair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
+
+
+def machine(**changes):
+    return Machine(**{"pair": PAIR, "gamma": 4, "alpha": 0.8, "batch": 8, "budget": 2048, **changes})
+
+
+def sequence(seed=0, *, prompt=100, length=20, script="", cut=False, arrived_ms=0.0):
+    return Sequence(
+        prompt=prompt, length=length, cut=cut, draw=random.Random(seed), script=parse(script), arrived_ms=arrived_ms
+    )
+
+
+def run(scheduler, *, most_steps=10_000):
+    """Plays to the end: the items of each sequence and the time."""
+    now, heard = 0.0, {}
+    for _ in range(most_steps):
+        plan = scheduler.plan(now)
+        if plan is None:
+            wake = scheduler.wake_ms()
+            if wake is None:
+                break
+            now = max(now, wake)
+            continue
+        now += plan.duration_ms
+        for who, item in scheduler.complete(plan, now):
+            heard.setdefault(id(who), []).append(item)
+    return heard, now
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(1, 4_000), st.integers(1, 60)), min_size=1, max_size=20),
+    st.integers(0, 6),
+    st.floats(0, 1),
+    st.integers(1, 8),
+    st.integers(16, 4_096),
+)
+def test_every_answer_is_told_whole(shapes, gamma, alpha, batch, budget):
+    scheduler = Scheduler(machine(gamma=gamma, alpha=alpha, batch=batch, budget=budget))
+    sequences = [sequence(n, prompt=prompt, length=length) for n, (prompt, length) in enumerate(shapes)]
+    for each in sequences:
+        scheduler.add(each)
+    heard, _ = run(scheduler)
+    assert (scheduler.running, scheduler.waiting) == (0, 0)
+    for each in sequences:
+        *told, done = heard[id(each)]
+        assert all(isinstance(item, Step) for item in told)
+        assert isinstance(done, Done)
+        assert sum(item.tokens for item in told) == done.usage.completion_tokens == each.length
+        assert len("".join(item.text for item in told).split()) == each.length
+        assert all(item.tokens == item.accepted + 1 and item.accepted <= item.drafted <= gamma for item in told)
+        assert min(done.timings.queue_ms, done.timings.prefill_ms, done.timings.decode_ms) >= 0
+        if gamma:
+            assert (
+                done.speculation.accepted
+                == sum(item.accepted for item in told)
+                == sum(done.speculation.accepted_by_position)
+            )
+            assert done.speculation.drafted == sum(item.drafted for item in told)
+        else:
+            assert done.speculation is None
+
+
+def test_one_alone_goes_at_the_pace_of_the_physics():
+    scheduler = Scheduler(machine())
+    alone = sequence(prompt=512, length=2_000)
+    scheduler.add(alone)
+    heard, _ = run(scheduler)
+    *told, done = heard[id(alone)]
+    assert done.timings.prefill_ms == pytest.approx(
+        prefill_ms(PAIR.target, PAIR.gpu, "fp8", 512, efficiency=PAIR.efficiency), rel=1e-6
+    )
+    assert len(told) == pytest.approx(2_000 / tokens_per_step(0.8, 4), rel=0.05)
+    per_step = done.timings.decode_ms / (len(told) - 1)
+    assert per_step == pytest.approx(PAIR.cycle_ms(4, context=1_500), rel=0.02)
+
+
+def test_a_slower_machine_is_slower_by_its_scale():
+    times = []
+    for scale in (1.0, 10.0):
+        scheduler = Scheduler(machine(scale=scale))
+        scheduler.add(sequence())
+        times.append(run(scheduler)[1])
+    assert times[1] == pytest.approx(10 * times[0])
+
+
+def test_a_long_prompt_is_read_in_parts_and_does_not_stop_the_others():
+    scheduler = Scheduler(machine(budget=256))
+    talking, long = sequence(1, prompt=10, length=50), sequence(2, prompt=2_560, length=5)
+    scheduler.add(talking)
+    scheduler.add(long)
+    plans = []
+    now = 0.0
+    while (plan := scheduler.plan(now)) is not None:
+        plans.append(plan)
+        now += plan.duration_ms
+        list(scheduler.complete(plan, now))
+    reading = [plan for plan in plans if any(who is long for who, _ in plan.prefills)]
+    assert len(reading) == 11, "256 at a time, after the first 10 of the other"
+    assert all(sum(tokens for _, tokens in plan.prefills) <= 256 for plan in plans)
+    assert sum(talking in plan.decodes for plan in reading) == 10
+
+
+def test_a_full_batch_makes_the_next_wait():
+    scheduler = Scheduler(machine(batch=2))
+    sequences = [sequence(n) for n in range(3)]
+    for each in sequences:
+        scheduler.add(each)
+    scheduler.plan(0.0)
+    assert (scheduler.running, scheduler.waiting) == (2, 1)
+    heard, _ = run(scheduler)
+    assert heard[id(sequences[2])][-1].timings.queue_ms > 0
+
+
+def test_the_unwanted_is_left_out_at_once():
+    scheduler = Scheduler(machine())
+    wanted, unwanted, waiting = sequence(1), sequence(2), sequence(3)
+    scheduler.add(wanted)
+    scheduler.add(unwanted)
+    plan = scheduler.plan(0.0)
+    scheduler.add(waiting)
+    scheduler.remove(unwanted)
+    scheduler.remove(waiting)
+    assert {id(who) for who, _ in scheduler.complete(plan, 1.0)} == {id(wanted)}
+    heard, _ = run(scheduler)
+    assert set(heard) == {id(wanted)}
+    scheduler.remove(wanted)
+
+
+def test_the_same_seed_says_the_same_words():
+    def words():
+        scheduler = Scheduler(machine())
+        scheduler.add(sequence(5))
+        (items,) = run(scheduler)[0].values()
+        return [item.text for item in items[:-1]]
+
+    assert words() == words()
+
+
+@pytest.mark.parametrize(
+    ("script", "steps", "last"),
+    [("die3", 3, "unavailable"), ("die0", 0, "unavailable"), ("dead2", 2, "engine_dead")],
+)
+def test_scripts_that_break_off(script, steps, last):
+    scheduler = Scheduler(machine())
+    scheduler.add(sequence(script=script))
+    (items,) = run(scheduler)[0].values()
+    assert len(items) == steps + 1
+    assert isinstance(items[-1], EngineError)
+    assert items[-1].error_class == last
+    assert scheduler.running == 0
+
+
+@pytest.mark.parametrize(("script", "steps"), [("mute", 0), ("stall4", 4), ("stall0", 0)])
+def test_scripts_that_fall_silent(script, steps):
+    scheduler = Scheduler(machine(gamma=0))
+    silent, other = sequence(1, script=script), sequence(2)
+    scheduler.add(silent)
+    scheduler.add(other)
+    heard, _ = run(scheduler)
+    assert len(heard.get(id(silent), [])) == steps
+    assert isinstance(heard[id(other)][-1], Done), "the others go on"
+    assert scheduler.running == 1, "it keeps its slot until it is cancelled"
+    assert scheduler.wake_ms() is None
+    scheduler.remove(silent)
+    assert scheduler.running == 0
+
+
+def test_scripts_that_delay():
+    scheduler = Scheduler(machine())
+    slow = sequence(script="slow250")
+    scheduler.add(slow)
+    heard, _ = run(scheduler)
+    assert heard[id(slow)][-1].timings.prefill_ms > 250
+
+
+def test_the_tail_is_heavy():
+    draw = random.Random(1)
+    delays = sorted(Script(tail=40).delay_ms(draw) for _ in range(20_000))
+    median = 40 * (2 ** (1 / 1.5) - 1)
+    assert delays[10_000] == pytest.approx(median, rel=0.05)
+    assert delays[19_800] > 15 * median
+    assert all(math.isfinite(each) and each >= 0 for each in delays)
+
+
+def test_poison_is_said_where_it_is_asked():
+    scheduler = Scheduler(machine())
+    scheduler.add(sequence(script="poison7"))
+    (items,) = run(scheduler)[0].values()
+    assert "".join(item.text for item in items[:-1]).split()[7] == "FORBIDDEN"
+
+
+@pytest.mark.parametrize(("cut", "reason"), [(True, "length"), (False, "stop")])
+def test_finish_reason(cut, reason):
+    scheduler = Scheduler(machine())
+    scheduler.add(sequence(cut=cut))
+    (items,) = run(scheduler)[0].values()
+    assert items[-1].finish_reason == reason
+
+
+def test_a_script_that_refuses():
+    assert refuse(Script()) is None
+    error = refuse(Script(err=503))
+    assert (error.error_class, error.retryable) == ("unavailable", True)
+
+
+def test_scripts_are_read_in_any_order():
+    assert parse("n50-die10-slow200") == parse("slow200-n50-die10") == Script(n=50, die=10, slow=200)
+    assert parse("") == Script()
+    assert parse("mute") == Script(mute=0)
+
+
+@pytest.mark.parametrize("text", ["n", "mute5", "fly3", "n-5", "n1.5", "die99999999", "N5"])
+def test_a_script_that_is_not_understood(text):
+    with pytest.raises(ValueError, match="is no part of a script; parts are dead, die, err"):
+        parse(text)
