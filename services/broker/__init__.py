@@ -13,10 +13,10 @@ What it does **not** do, and says so when a client asks:
 * durability beyond the operating system: with a data directory every batch is handed to the operating system before
   it is acknowledged, so a killed process loses nothing; files are synced to the disk only at a clean stop.
 
-Memory is bounded: each partition's records by its `retention.bytes` (256 MiB unless configured), those of all partitions
-together by `--memory-bytes` (1 GiB); past that the oldest go first, a segment at a time. With buffers and what the
-allocator holds back the process may take up to twice that. Requests, connections, groups, members, producers and
-partitions are bounded too, each where it is kept.
+Memory is bounded: each partition's records by its `retention.bytes` (256 MiB unless configured), those of all
+partitions together by `--memory-bytes` (1 GiB); past that the oldest go first, a segment at a time. With buffers and
+what the allocator holds back the process may take up to twice that. Requests, connections, groups, members, producers
+and partitions are bounded too, each where it is kept.
 
 Hot paths (produce, fetch) are coded by hand over `struct`. Of aiokafka only the record codec (`aiokafka.record`) is
 used, for the checksum and for compressed batches; the client itself belongs to `services.bus` alone.

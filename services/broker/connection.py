@@ -35,7 +35,8 @@ class Connection(asyncio.Protocol):
         self._opened = opened
         self._closed = closed
         self._max_request_bytes = max_request_bytes
-        self._transport: asyncio.Transport | None = None
+        self._socket: asyncio.Transport | None = None  # until it is closed for good
+        self._transport: asyncio.Transport | None = None  # until it is being closed
         self._input = bytearray()
         self._waiting: Later | None = None
         self._writable = True
@@ -48,7 +49,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here."""
-        self._transport = cast("asyncio.Transport", transport)
+        self._socket = self._transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         if address:
             self.host, self.peer = address[0], f"{address[0]}:{address[1]}"
@@ -76,7 +77,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it was lost
         """The client is gone, and with it what waits for it."""
-        self._transport = None
+        self._socket = self._transport = None
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -102,6 +103,11 @@ class Connection(asyncio.Protocol):
         self._input.clear()
         self._transport.close()
         self._transport = None
+
+    def abort(self) -> None:
+        """Close it without waiting for the client to take what was sent."""
+        if self._socket is not None:
+            self._socket.abort()
 
     def _serve_buffered(self) -> None:
         """Serve every whole request that is here, until one has to wait."""

@@ -74,10 +74,11 @@ def _line(group: str, place: Place, committed: Committed | None) -> bytes:
 def _replay(line: bytes, offsets: Offsets) -> None:
     try:
         group, topic, partition, *rest = orjson.loads(line)
-    except ValueError:
+        committed = Committed(*rest) if rest else None
+    except (ValueError, TypeError):
         logger.warning("a line of the offsets file is torn, ignored")
         return
-    if rest:
-        offsets.adopt(group, Place(topic, partition), Committed(*rest))
+    if committed is not None:
+        offsets.adopt(group, Place(topic, partition), committed)
     else:
         offsets.drop(group, Place(topic, partition))

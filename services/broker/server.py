@@ -20,18 +20,23 @@ NOT_DONE = (
     "no authentication or TLS; files are synced to the disk only at a clean stop"
 )
 _BACKLOG = 128
+_FAREWELL_S = 2.0  # for a client that does not take its last answer
 
 
 class EmbeddedBroker:
     """One broker. `port` is known once `start` has returned; keyword arguments are those of `BrokerSettings`."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, data_dir: Path | None = None, **more: Any) -> None:
+        # One name, one address: localhost may also be ::1, with another port when any free one is taken.
+        host = "127.0.0.1" if host == "localhost" else host
         self.settings = BrokerSettings(host=host, port=port, data_dir=data_dir, **more)
         self._broker: Broker | None = None
         self._server: asyncio.Server | None = None
         self.connections: set[Connection] = set()  # open ones
         self._sweeper: asyncio.TimerHandle | None = None
         self._full = False
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> "EmbeddedBroker":
@@ -46,7 +51,8 @@ class EmbeddedBroker:
     @property
     def address(self) -> str:
         """HOST:PORT, as a client's bootstrap server."""
-        return f"{self.settings.host}:{self.port}"
+        host = self.settings.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     async def start(self) -> None:
         """Load what was kept and serve; raises `BadSetting`."""
@@ -72,6 +78,12 @@ class EmbeddedBroker:
         self._server.close()
         for connection in list(self.connections):
             connection.close()
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._all_closed.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
         await self._server.wait_closed()
         self._broker.stop()
         self._server = None
@@ -81,9 +93,7 @@ class EmbeddedBroker:
             return serve(broker, frame, host)
 
         def connection() -> Connection:
-            return Connection(
-                handle, self._opened, self.connections.discard, max_request_bytes=self.settings.max_request_bytes
-            )
+            return Connection(handle, self._opened, self._closed, max_request_bytes=self.settings.max_request_bytes)
 
         loop = asyncio.get_running_loop()
         try:
@@ -102,7 +112,13 @@ class EmbeddedBroker:
             return False
         self._full = False
         self.connections.add(connection)
+        self._all_closed.clear()
         return True
+
+    def _closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._all_closed.set()
 
     def _sweep(self) -> None:
         """Close connections that nothing was heard on for long, half a request included."""

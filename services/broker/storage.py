@@ -10,9 +10,8 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import orjson
+import msgspec
 
 from services.broker.log import PartitionLog, Sink
 from services.broker.offset_journal import OffsetJournal
@@ -25,6 +24,16 @@ from services.broker.topics import Topic, Topics
 logger = logging.getLogger("railbus.broker")
 
 _FORMAT = 1
+
+
+class _KeptTopic(msgspec.Struct):
+    partitions: int
+    config: dict[str, str]
+
+
+class _TopicsFile(msgspec.Struct):
+    format: int
+    topics: dict[str, _KeptTopic]
 
 
 class NoStorage:
@@ -67,11 +76,11 @@ class Storage:
         kept = self._read_topics()
         for name, entry in kept.items():
             try:
-                config = topics.defaults.with_settings(entry["config"])
+                config = topics.defaults.with_settings(entry.config)
             except InvalidConfig as error:
                 raise BadSetting(f"{self._folder / 'topics.json'}: topic {name}: {error}") from None
             topic = Topic(name, config, [])
-            for index in range(entry["partitions"]):
+            for index in range(entry.partitions):
                 topic.partitions.append(self._load_partition(topic, index, now_ms))
             topics.adopt(topic)
         self._remove_leftovers(set(kept))
@@ -85,12 +94,9 @@ class Storage:
 
     def save_topics(self, topics: Mapping[str, Topic]) -> None:
         """Write the list of topics anew, all of it or nothing."""
-        listed = {
-            topic.name: {"partitions": len(topic.partitions), "config": dict(topic.config.given)}
-            for topic in topics.values()
-        }
+        listed = {each.name: _KeptTopic(len(each.partitions), dict(each.config.given)) for each in topics.values()}
         fresh = self._folder / "topics.json.new"
-        fresh.write_bytes(orjson.dumps({"format": _FORMAT, "topics": listed}, option=orjson.OPT_INDENT_2))
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(_TopicsFile(_FORMAT, listed))))
         fresh.replace(self._folder / "topics.json")
 
     def delete_topic(self, name: str) -> None:
@@ -114,18 +120,17 @@ class Storage:
         self._journal.close()
         os.close(self._lock)
 
-    def _read_topics(self) -> dict[str, Any]:
+    def _read_topics(self) -> dict[str, _KeptTopic]:
         path = self._folder / "topics.json"
         if not path.exists():
             return {}
         try:
-            kept = orjson.loads(path.read_bytes())
-            if kept["format"] != _FORMAT:
-                raise BadSetting(f"{path}: written by another version; use another --data-dir")
-            topics: dict[str, Any] = kept["topics"]
-        except (ValueError, KeyError, TypeError) as error:
+            kept = msgspec.json.decode(path.read_bytes(), type=_TopicsFile)
+        except msgspec.DecodeError as error:
             raise BadSetting(f"{path}: cannot be read ({error}); repair it or use another --data-dir") from None
-        return topics
+        if kept.format != _FORMAT:
+            raise BadSetting(f"{path}: written by another version; use another --data-dir")
+        return kept.topics
 
     def _load_partition(self, topic: Topic, index: int, now_ms: int) -> PartitionLog:
         folder = self._partition_folder(topic.name, index)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from services.broker import server
 from services.broker.codes import Code
 from services.broker.later import Later
 from tests.unit.broker import raw
@@ -154,3 +155,21 @@ def test_a_late_answer_is_given_once_and_not_after_a_cancel():
     later.cancel()
     later.give(b"too late")
     assert (told, cancelled) == ([b"early"], ["yes"])
+
+
+async def test_a_stop_does_not_wait_for_a_client_that_does_not_read(monkeypatch):
+    monkeypatch.setattr(server, "_FAREWELL_S", 0.05)
+    broker = server.EmbeddedBroker()
+    await broker.start()
+    await raw.create(broker, "t")
+    async with connected(broker) as slow:
+        for _ in range(40):
+            await slow.ask(raw.PRODUCE, 7, raw.produce("t", build([b"x" * 500_000])))
+        slow.writer.transport.pause_reading()
+        slow.send(raw.FETCH, 4, raw.fetch(("t", 0, 0), max_bytes=20_000_000))
+        await raw.create(broker, "later")
+        assert [connection for connection in broker.connections if connection.unsent_bytes]
+        async with asyncio.timeout(raw.SOON_S):
+            await broker.stop()
+        await asyncio.sleep(0)
+        assert not broker.connections
