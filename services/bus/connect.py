@@ -1,5 +1,6 @@
 """One connection to one broker."""
 
+import logging
 import ssl
 from functools import cache
 from typing import Any
@@ -10,7 +11,8 @@ from services.bus.settings import BusSettings
 
 
 def credentials(settings: BusSettings) -> dict[str, Any]:
-    """How a connection is secured, as aiokafka's arguments."""
+    """How a connection is secured, as aiokafka's arguments; every client is made with them."""
+    _quiet()
     return {
         "security_protocol": settings.security_protocol,
         "ssl_context": _context(settings),
@@ -33,3 +35,10 @@ async def connect(settings: BusSettings, host: str, port: int, *, name: str, tim
 def _context(settings: BusSettings) -> ssl.SSLContext | None:
     """Reading the authorities takes milliseconds, and settings are few."""
     return settings.ssl_context()
+
+
+def _quiet() -> None:
+    """Without this aiokafka says ten times a second that a broker is away; ``Contact`` says it once."""
+    log = logging.getLogger("aiokafka")
+    if log.level == logging.NOTSET and not log.isEnabledFor(logging.DEBUG):
+        log.setLevel(logging.CRITICAL)

@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+import socket
 import ssl
 from typing import Final
 
 from aiokafka.errors import (
+    KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
@@ -31,13 +33,14 @@ class Contact:
         self._address = address
         self._away = False
 
-    def lost(self, reason: object) -> None:
+    def lost(self, reason: BaseException | str) -> None:
         """An attempt to connect failed."""
         if self._away:
             return
         self._away = True
         BROKER_AWAY.set(1)
-        _log.warning("broker %s unreachable (%s); waiting", self._address, reason)
+        text = reason if isinstance(reason, str) else str(reason)[:200] or type(reason).__name__
+        _log.warning("broker %s unreachable (%s); waiting", self._address, text)
 
     def found(self) -> None:
         """A connection stands."""
@@ -74,10 +77,13 @@ async def wait_for_broker(settings: BusSettings) -> None:
         for host, port in settings.addresses():
             try:
                 conn = await connect(settings, host, port, name="railbus-probe", timeout_ms=PROBE_TIMEOUT_MS)
-            except (SaslAuthenticationFailed, UnsupportedSaslMechanismError) as error:
+            except SaslAuthenticationFailed as error:
                 raise UserError(
-                    f"broker {host}:{port} refuses RAILBUS_KAFKA_SASL_USERNAME, _PASSWORD or _MECHANISM: {error}"
+                    f"broker {host}:{port} refuses RAILBUS_KAFKA_SASL_USERNAME or RAILBUS_KAFKA_SASL_PASSWORD: {error}"
                 ) from None
+            except UnsupportedSaslMechanismError:
+                offered = f"broker {host}:{port} does not offer RAILBUS_KAFKA_SASL_MECHANISM={settings.sasl_mechanism}"
+                raise UserError(f"{offered}: take another") from None
             except ssl.SSLCertVerificationError as error:
                 reason = error.verify_message
                 raise UserError(
@@ -93,9 +99,14 @@ async def wait_for_broker(settings: BusSettings) -> None:
         attempt += 1
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException) -> BaseException | str:
+    """Why a first connection failed, in words that say where to look."""
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, TimeoutError):
         return "no answer"
-    return str(error)[:200] or type(error).__name__
+    if isinstance(error, socket.gaierror):
+        return "its name is not known"
+    if isinstance(error, ConnectionError | ssl.SSLError | KafkaConnectionError):
+        return "it hangs up when spoken to: is RAILBUS_KAFKA_SECURITY_PROTOCOL right?"
+    return error

@@ -5,7 +5,6 @@ aiokafka is pinned below 0.15 because of these files.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable
 from typing import Any, Final
 
@@ -51,7 +50,6 @@ def make_client(settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_T
 
 def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
     """What every client takes: where the broker is and who we are."""
-    _quiet()
     return {
         "bootstrap_servers": [f"{host}:{port}" for host, port in settings.addresses()],
         "client_id": name,
@@ -77,13 +75,6 @@ async def bounded(closing: Awaitable[Any]) -> None:
     with contextlib.suppress(Exception):
         async with asyncio.timeout(CLOSE_S):
             await closing
-
-
-def _quiet() -> None:
-    """Without this aiokafka says ten times a second that a broker is away; ``Contact`` says it once."""
-    log = logging.getLogger("aiokafka")
-    if log.level == logging.NOTSET and not log.isEnabledFor(logging.DEBUG):
-        log.setLevel(logging.CRITICAL)
 
 
 def _watch(client: Any, settings: BusSettings) -> None:

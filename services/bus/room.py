@@ -10,7 +10,7 @@ class Room:
 
     While no place is free the loop delivers nothing, and it never asks for more records than places are free, so at
     most ``limit`` records are kept at once (when the handler takes no more than one place for a record). Behind it
-    aiokafka holds at most one fetched batch a partition.
+    waits what was left over of one answer of each broker, at most ``services.bus.line.ANSWER_BYTES``.
     """
 
     __slots__ = ("_free", "_limit", "_waiters")

@@ -206,3 +206,13 @@ async def test_a_worker_outlives_a_broker_that_is_killed(
         await producer.send(log, closed(request_in(0)))
         await producer.stop()
         await got.until(lambda: bool(got.records))
+
+
+async def test_the_wrong_security_protocol_is_suspected(
+    settings: BusSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = asyncio.create_task(ensure_topics(dataclasses.replace(settings, security_protocol="SSL")))
+    await eventually(lambda: bool(said(caplog, "is RAILBUS_KAFKA_SECURITY_PROTOCOL right?")))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await ensure_topics(settings)
