@@ -67,8 +67,10 @@ def verdict(decision: str = "allow", rid: str = RID, at_ms: float = 20, **fields
     return Verdict(**about(rid, at_ms), decision=decision, policy_version="p1", **fields)  # type: ignore[arg-type]
 
 
-def cleared(seq: int, rid: str = RID, at_ms: float = 95, final: bool = True, attempt: int = 1) -> Cleared:
-    return Cleared(**about(rid, at_ms), attempt=attempt, run=f"r{attempt}", seq=seq, final=final, policy_version="p1")
+def cleared(
+    seq: int, rid: str = RID, at_ms: float = 95, final: bool = True, attempt: int = 1, run: str = "r1"
+) -> Cleared:
+    return Cleared(**about(rid, at_ms), attempt=attempt, run=run, seq=seq, final=final, policy_version="p1")
 
 
 def recall(rid: str = RID, at_ms: float = 70, action: str = "stop", run: str = "r1", attempt: int = 1) -> Recall:

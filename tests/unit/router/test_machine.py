@@ -1,0 +1,295 @@
+"""Any interleaving: routers that read late, write late, are killed, are two; workers that lie, repeat and come late.
+
+The log is one partition. Each router reads every topic at its own pace, so what it decides on may be old; what it
+writes stands in the log later, or never when it is killed.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from schemas.base import Event
+from schemas.books import Account, Cancel
+from schemas.requests import Deadlines, Message, Request
+from schemas.stream import Cutover, Verdict
+from schemas.topics import ACCOUNTS, CONTROL, RECEIPTS, REQUESTS, REQUESTS_VERTEX, STREAMS, Topic
+from schemas.wire import AnyEvent
+from services.bus import Received
+from services.router.core import READ, SHARED, Router
+from services.router.policy import Policy
+from services.router.shard import Writes
+from services.stream import Screen
+from tests.unit.router.world import (
+    MS,
+    T0,
+    attached,
+    chunk,
+    cleared,
+    detached,
+    failed,
+    finished,
+    recall,
+    request,
+    request_id,
+    started,
+    verdict,
+)
+
+HELD = frozenset((topic.name, 0) for topic in READ)
+MASKED = (Message(role="user", content="hello [NAME]"),)
+DEADLINES = Deadlines(verdict_ms=1_500, ttft_ms=100, stall_ms=150, total_ms=2_000)
+GATE = "hold"
+MOST_REQUESTS = 2
+
+RUNS = ("r1", "r1", "r1", "zombie")
+
+numbers = st.integers(0, MOST_REQUESTS - 1)
+attempts = st.sampled_from([1, 1, 2, 2, 3])
+runs = st.sampled_from(RUNS)
+topics = st.sampled_from(SHARED)
+
+
+@dataclass
+class Member:
+    """A router's process: how far it has read, and what it has written that is not on the log yet."""
+
+    router: Router
+    read: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    sent: dict[str, list[AnyEvent]] = field(default_factory=lambda: defaultdict(list))
+
+
+class Routers(RuleBasedStateMachine):
+    policy = Policy(fallback="vertex", input_gate=GATE, max_fallbacks=1, client_grace_ms=200, total_max_ms=4_000)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_us = T0
+        self.logs: dict[str, list[AnyEvent]] = {topic.name: [] for topic in SHARED}
+        self.members: list[Member] = []
+        self.joined = 0
+        self.asked: dict[int, Request] = {}
+
+    # What others write.
+
+    @initialize(
+        fallbacks=st.tuples(*[st.sampled_from(["cancel", "race"])] * MOST_REQUESTS),
+        words=st.tuples(*[st.sampled_from(["allow", "allow", "mask", "keep", "later"])] * MOST_REQUESTS),
+    )
+    def begin(self, fallbacks: tuple[str, ...], words: tuple[str, ...]) -> None:
+        """Without this most histories would end before anything happened."""
+        for number, (fallback, word) in enumerate(zip(fallbacks, words, strict=True)):
+            self.app_asks(number, fallback, "allowed", "interactive")
+            if word == "keep":
+                self.rails_judge(number, "allow", "forbidden", empty=False)
+            elif word != "later":
+                self.rails_judge(number, word, "allowed", empty=False)
+        self.router_joins(list(SHARED))
+
+    @rule(
+        number=numbers,
+        fallback=st.sampled_from(["cancel", "race", "off"]),
+        egress=st.sampled_from(["allowed", "allowed", "forbidden"]),
+        lane=st.sampled_from(["interactive", "interactive", "batch"]),
+    )
+    def app_asks(self, number: int, fallback: str, egress: str, lane: str) -> None:
+        event = request(
+            request_id(number), self.at_ms, fallback=fallback, egress=egress, lane=lane, deadlines=DEADLINES
+        )
+        self.asked.setdefault(number, event)
+        self.append(REQUESTS, event)
+
+    @rule(number=numbers, attempt=attempts, run=runs, hold=st.booleans())
+    def worker_starts(self, number: int, attempt: int, run: str, hold: bool) -> None:
+        if number in self.asked:
+            event = started(
+                request_id(number),
+                self.at_ms,
+                attempt,
+                run,
+                received_at=self.asked[number].at,
+                deadlines=DEADLINES,
+                input_gate="hold" if hold else GATE,
+                output_check="on" if hold else "off",
+            )
+            self.append(STREAMS, event)
+
+    @rule(number=numbers, attempt=attempts, run=runs, seq=st.integers(0, 2))
+    def worker_speaks(self, number: int, attempt: int, run: str, seq: int) -> None:
+        self.append(STREAMS, chunk(seq, request_id(number), self.at_ms, attempt, run))
+
+    @rule(number=numbers, attempt=attempts, run=runs)
+    def worker_answers(self, number: int, attempt: int, run: str) -> None:
+        self.worker_starts(number, attempt, run, hold=False)
+        self.worker_speaks(number, attempt, run, 0)
+        self.worker_ends(number, attempt, run, 0, retryable=False)
+
+    @rule(number=numbers, attempt=attempts, run=runs, last=st.integers(-1, 2), retryable=st.booleans())
+    def worker_ends(self, number: int, attempt: int, run: str, last: int, retryable: bool) -> None:
+        rid = request_id(number)
+        if last < 0:
+            self.append(STREAMS, failed(rid, self.at_ms, attempt, run, retryable=retryable))
+        else:
+            self.append(STREAMS, finished(last, rid, self.at_ms, attempt, run))
+
+    @rule(
+        number=numbers,
+        decision=st.sampled_from(["allow", "allow", "mask", "deny"]),
+        egress=st.sampled_from(["allowed", "allowed", "forbidden"]),
+        empty=st.booleans(),
+    )
+    def rails_judge(self, number: int, decision: str, egress: str, empty: bool) -> None:
+        masked = MASKED if decision == "mask" and not empty else None
+        self.append(STREAMS, verdict(decision, request_id(number), self.at_ms, egress=egress, masked=masked))
+
+    @rule(number=numbers, attempt=attempts, run=runs, action=st.sampled_from(["stop", "redact", "clear"]))
+    def safety_speaks(self, number: int, attempt: int, run: str, action: str) -> None:
+        rid = request_id(number)
+        if action == "clear":
+            event: AnyEvent = cleared(2, rid, self.at_ms, attempt=attempt, run=run)
+        else:
+            event = recall(rid, self.at_ms, action, run, attempt)
+        self.append(STREAMS, event)
+
+    @rule(number=numbers, comes=st.booleans())
+    def client_moves(self, number: int, comes: bool) -> None:
+        rid = request_id(number)
+        self.append(RECEIPTS, attached(rid=rid, at_ms=self.at_ms) if comes else detached(rid=rid, at_ms=self.at_ms))
+
+    # What happens to routers.
+
+    @rule(wait_ms=st.sampled_from([1, 20, 90, 100, 150, 400]))
+    def time_passes(self, wait_ms: int) -> None:
+        self.now_us += wait_ms * MS
+        for member in self.members:
+            self.send(member, member.router.tick(self.now_us))
+
+    @precondition(lambda self: len(self.members) < 2)
+    @rule(order=st.permutations(SHARED))
+    def router_joins(self, order: list[Topic]) -> None:
+        """It folds the topics in any order and decides when it has caught up with all."""
+        member = Member(Router(self.policy, f"router/{self.joined}", 1))
+        self.joined += 1
+        member.router.assign(HELD)
+        for topic in order:
+            self.deliver(member, topic, len(self.logs[topic.name]))
+        self.members.append(member)
+        self.send(member, member.router.caught_up(HELD, self.now_us))
+
+    @precondition(lambda self: self.members)
+    @rule(index=st.integers(0, 1))
+    def router_is_killed(self, index: int) -> None:
+        del self.members[index % len(self.members)]
+
+    @precondition(lambda self: self.members)
+    @rule(index=st.integers(0, 1), topic=topics, count=st.integers(1, 4))
+    def router_reads(self, index: int, topic: Topic, count: int) -> None:
+        self.deliver(self.members[index % len(self.members)], topic, count)
+
+    @precondition(lambda self: self.members)
+    @rule(index=st.integers(0, 1), topic=topics)
+    def router_writes(self, index: int, topic: Topic) -> None:
+        self.flush(self.members[index % len(self.members)], topic)
+
+    # The end.
+
+    def teardown(self) -> None:
+        """One router, time enough: then everything is as it must be."""
+        if not self.members:
+            self.router_joins(list(SHARED))
+        end_us = self.now_us + 30_000 * MS
+        while self.now_us < end_us:
+            while self.settle():
+                pass
+            alarms = [at for member in self.members if (at := member.router.next_alarm_us) is not None]
+            if not alarms:
+                break
+            self.now_us = min(max(min(alarms), self.now_us + MS), end_us)
+            for member in self.members:
+                self.send(member, member.router.tick(self.now_us))
+        self.check()
+
+    def check(self) -> None:
+        accounts: dict[str, set[str]] = defaultdict(set)
+        for event in self.logs[ACCOUNTS.name]:
+            assert isinstance(event, Account)
+            accounts[event.request_id].add(event.outcome)
+        for first in self.asked.values():
+            rid = first.request_id
+            screen, effective, spoken = self.fold(rid)
+            assert screen.closed is not None, "every request closes"
+            assert accounts[rid] == {screen.closed.outcome}, "the account tells the effective ending"
+            self.check_cloud(first, effective, spoken)
+        for member in self.members:
+            known = {request_id(number) for number in self.asked}
+            assert not known & member.router._shards[0].cases.keys(), "nothing is owed any more"
+
+    def check_cloud(self, first: Request, effective: dict[int, Cutover], spoken: Verdict | None) -> None:
+        """I7, and void cutovers bring nothing about."""
+        sent = [e for e in self.logs[REQUESTS_VERTEX.name] if e.request_id == first.request_id]  # type: ignore[union-attr]
+        for event in sent:
+            assert isinstance(event, Request)
+            assert event.attempt in effective, "only an effective cutover republishes"
+            assert effective[event.attempt].target == "vertex"
+            assert first.egress == "allowed"
+            assert spoken is not None, "no verdict, no egress, while the gate holds"
+            assert spoken.egress == "allowed"
+            assert spoken.decision in {"allow", "mask"}
+            assert event.messages == (MASKED if spoken.decision == "mask" else first.messages)
+        for event in self.logs[CONTROL.name]:
+            if isinstance(event, Cancel) and event.request_id == first.request_id and event.attempt is not None:
+                assert effective, "no attempt is stopped alone without an effective cutover"
+
+    def fold(self, rid: str) -> tuple[Screen, dict[int, Cutover], Verdict | None]:
+        screen, effective = Screen(rid), {}
+        for event in self.logs[STREAMS.name]:
+            if isinstance(event, Event) and event.request_id == rid:
+                before = screen.attempts
+                screen.feed(event)  # type: ignore[arg-type]
+                if screen.attempts > before:
+                    assert isinstance(event, Cutover)
+                    effective[event.attempt] = event
+        return screen, effective, screen.verdict
+
+    def settle(self) -> bool:
+        """Everything that is sent lands, everything that stands is read; whether there was anything."""
+        moved = False
+        for member in self.members:
+            for topic in SHARED:
+                moved |= self.flush(member, topic)
+                moved |= self.deliver(member, topic, 1_000_000)
+        return moved
+
+    @property
+    def at_ms(self) -> float:
+        return (self.now_us - T0) / MS
+
+    def append(self, topic: Topic, event: AnyEvent) -> None:
+        self.logs[topic.name].append(event)
+
+    def send(self, member: Member, writes: Writes) -> None:
+        for write in writes:
+            assert type(write.event).__name__ in write.topic.kinds
+            member.sent[write.topic.name].append(write.event)
+
+    def flush(self, member: Member, topic: Topic) -> bool:
+        events = member.sent.pop(topic.name, [])
+        self.logs[topic.name] += events
+        return bool(events)
+
+    def deliver(self, member: Member, topic: Topic, count: int) -> bool:
+        start = member.read[topic.name]
+        events = self.logs[topic.name][start : start + count]
+        member.read[topic.name] += len(events)
+        for offset, event in enumerate(events, start):
+            item = Received(topic.name, 0, offset, 0, event, None)
+            self.send(member, member.router.read(item, self.now_us))
+        return bool(events)
+
+
+Routers.TestCase.settings = settings(
+    max_examples=250, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestRouters = Routers.TestCase
