@@ -69,10 +69,7 @@ class Node:
 
     def last_words(self) -> str:
         """The broker's own reason for ending, in one line."""
-        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        causes = [line for line in lines if "Exception:" in line or "Error:" in line]
-        worst = causes or [line for line in lines if " ERROR " in line or " FATAL " in line] or lines
-        return f"{worst[0] if worst else 'it said nothing'} ({self._log})"
+        return f"{_reason(self._log.read_text(errors='replace'))} ({self._log})"
 
     def _command(self, *arguments: str) -> list[str]:
         return [
@@ -99,7 +96,7 @@ class Node:
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(settings)]
         done = subprocess.run(self._command(*tool), capture_output=True, text=True, timeout=START_LIMIT_S, check=False)
         if done.returncode:
-            raise KafkaError(f"storage could not be formatted: {(done.stderr or done.stdout).strip()}")
+            raise KafkaError(f"storage could not be formatted: {_reason(done.stdout + done.stderr)}")
 
     def _wait_until_it_serves(self, jvm: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_LIMIT_S
@@ -119,6 +116,13 @@ class Node:
         except subprocess.TimeoutExpired:
             self._jvm.kill()
             self._jvm.wait()
+
+
+def _reason(output: str) -> str:
+    """The line of a Java program's output that says what went wrong: the first exception, else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    causes = [line for line in lines if "Exception: " in line or "Error: " in line]
+    return (causes or lines[-1:] or ["it said nothing"])[0]
 
 
 def is_free(port: int) -> bool:
