@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from services.broker.codes import Code
-from services.broker.members import Answer, Join, Joined, Member, State, Synced, Ticket
+from services.broker.members import Answer, Join, Joined, Member, State, Sync, Synced, Ticket
 from services.broker.roster import Roster, successor
 
 
@@ -38,23 +38,15 @@ class Group:
         self._maybe_complete(now_ms)
         return self._answers()
 
-    def sync(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        assignments: Mapping[str, bytes],
-        ticket: Ticket,
-        now_ms: int,
-    ) -> list[Answer]:
+    def sync(self, asked: Sync, ticket: Ticket, now_ms: int) -> list[Answer]:
         """A member asks for its assignment; the leader brings everyone's."""
-        code = self._check(member_id, instance_id, generation)
+        code = self._check(asked.member_id, asked.instance_id, asked.generation)
         if code is Code.NONE and self.state is State.PREPARING:
             code = Code.REBALANCE_IN_PROGRESS
         if code is not Code.NONE:
             self._due.append(Synced(ticket=ticket, code=code))
             return self._answers()
-        member = self.members[member_id]
+        member = self.members[asked.member_id]
         member.heard(now_ms)
         member.synced = True
         if self.state is State.STABLE:
@@ -62,8 +54,8 @@ class Group:
         else:
             self._due += member.dismiss(Code.REBALANCE_IN_PROGRESS)
             member.syncing = ticket
-            if member_id == self.leader:
-                self._assign(assignments, now_ms)
+            if member.id == self.leader:
+                self._assign(asked.assignments, now_ms)
         return self._answers()
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Code:

@@ -5,7 +5,7 @@ import uuid
 from services.broker.codes import Code
 from services.broker.group_timers import GroupTicket, clock_ms
 from services.broker.later import Later
-from services.broker.members import Answer, Join, Joined, Peer, Protocol, Synced
+from services.broker.members import Answer, Join, Joined, Peer, Protocol, Sync, Synced
 from services.broker.request import Answered, Request
 from services.broker.wire import Writer
 
@@ -68,6 +68,7 @@ def sync_group(request: Request) -> Answered:
     group_id, generation, member_id = reader.string(), reader.i32(), reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     assignments = dict(reader.array(lambda: (reader.string(), reader.blob())))
+    asked = Sync(member_id=member_id, instance_id=instance_id, generation=generation, assignments=assignments)
 
     def write(answer: Answer) -> bytes:
         assert isinstance(answer, Synced)  # noqa: S101 - holds by construction
@@ -80,9 +81,7 @@ def sync_group(request: Request) -> Answered:
     if group is None:
         return write(Synced(ticket=None, code=Code.UNKNOWN_MEMBER_ID))
     later = Later()
-    ticket = GroupTicket(later, write)
-    answers = group.sync(member_id, instance_id, generation, assignments, ticket, clock_ms())
-    request.broker.groups.settle(group, answers)
+    request.broker.groups.settle(group, group.sync(asked, GroupTicket(later, write), clock_ms()))
     return later
 
 

@@ -1,5 +1,6 @@
 """The nouns of a consumer group: members, what they ask, what they are answered."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -38,6 +39,16 @@ class Join:
     protocol_type: str
     protocols: tuple[Protocol, ...]
     id_required: bool  # the client knows MEMBER_ID_REQUIRED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """What a member that asks for its assignment says; the leader brings everyone's."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    assignments: Mapping[str, bytes]
 
 
 class Peer(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 
 from services.broker.codes import Code
 from services.broker.group import Group
-from services.broker.members import Join, Joined, Protocol, State, Synced
+from services.broker.members import Join, Joined, Protocol, State, Sync, Synced
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000
@@ -46,8 +46,13 @@ class Lab:
 
     def sync(self, joined: Joined, assignments=None, instance=None):
         ticket = next(self._tickets)
-        given = assignments or {}
-        self._take(self.group.sync(joined.member_id, instance, joined.generation, given, ticket, self.now))
+        asked = Sync(
+            member_id=joined.member_id,
+            instance_id=instance,
+            generation=joined.generation,
+            assignments=assignments or {},
+        )
+        self._take(self.group.sync(asked, ticket, self.now))
         return ticket
 
     def leave(self, member_id, instance=None):

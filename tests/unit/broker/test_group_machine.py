@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from services.broker.codes import Code
 from services.broker.group import Group
-from services.broker.members import Join, Joined, Protocol, State, Synced
+from services.broker.members import Join, Joined, Protocol, State, Sync, Synced
 
 PARTITIONS = frozenset(range(6))
 SESSION_MS = 10_000
@@ -87,8 +87,13 @@ class Groups(RuleBasedStateMachine):
             return
         ticket = client.waiting = next(self.numbers)
         self.asked[ticket] = client
-        given = plan(client.peers) if client.leads else {}
-        self.take(self.group.sync(client.member_id, client.instance, client.generation, given, ticket, self.now))
+        asked = Sync(
+            member_id=client.member_id,
+            instance_id=client.instance,
+            generation=client.generation,
+            assignments=plan(client.peers) if client.leads else {},
+        )
+        self.take(self.group.sync(asked, ticket, self.now))
 
     @rule(client=clients)
     def beat(self, client):

@@ -202,3 +202,21 @@ async def test_any_bytes_are_answered_or_refused_and_never_break_the_broker(seed
         each.cancel()
     await asyncio.sleep(0)
     broker.stop()
+
+
+async def test_a_batch_that_cannot_be_kept_is_refused_and_not_read_by_anybody(tmp_path, caplog):
+    broker = EmbeddedBroker(data_dir=tmp_path)
+    await broker.start()
+    await raw.create(broker, "t")
+    in_the_way = tmp_path / "topics" / "t"
+    in_the_way.parent.mkdir(exist_ok=True)
+    in_the_way.write_bytes(b"")
+    async with connected(broker) as client:
+        ask = raw.produce("t", build([b"a"], producer=(5, 0, 0)))
+        assert raw.produced(await client.ask(raw.PRODUCE, 7, ask)) == (Code.KAFKA_STORAGE_ERROR, -1)
+        assert "could not be kept in the data directory" in caplog.text
+        in_the_way.unlink()
+        assert raw.produced(await client.ask(raw.PRODUCE, 7, ask)) == (Code.NONE, 0)
+        answer = await client.ask(raw.FETCH, 4, raw.fetch(("t", 0, 0)))
+        assert records(raw.fetched(answer)[0][3]) == [(0, b"a")]
+    await broker.stop()
