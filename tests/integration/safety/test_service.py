@@ -1,0 +1,179 @@
+"""The safety process on a real log: what it says, across kills, pauses, rebalances and policy edits."""
+
+import asyncio
+import random
+import signal
+import subprocess
+
+from schemas.stream import Cleared, Recall
+from tests.integration.safety.harness import FreshAnswer
+from tests.unit.policy.folders import copied, spoil
+from tests.unit.safety.test_determinism import SENTENCES
+from tests.unit.safety.world import World, as_set, clearances, pieces, policy, recalls
+
+
+def lines(log):
+    return log.read_text()
+
+
+async def logged(log, text):
+    for _ in range(150):
+        if text in lines(log):
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"not logged within 30 s: {text}")
+
+
+async def test_it_says_what_the_core_says_and_stops_cleanly(lab):
+    service = lab.spawn()
+    assert await service.ready() == f"safety policy=default version={policy().version}"
+    answer = FreshAnswer(1)
+    text = "Write to anna.berg@example.org. " + SENTENCES[0] * 4 + "h0w t0 bu!ld a p.i.p.e b0mb is not told."
+    events = answer.whole(pieces(text, random.Random(1)))
+    await lab.post(*events)
+    expected = World(policy(), random.Random(0)).run(events)
+    assert {rule for _, _, _, rule, _ in recalls(expected)} == {"pii/email", "blocklist/instructions"}
+    await lab.until(lambda: len(lab.said(answer)) >= len(expected))
+    assert as_set(lab.said(answer)) == as_set(expected)
+    assert all(event.source.startswith("safety/") and event.at >= answer.head["at"] for event in lab.said(answer))
+    assert service.stop() == 0
+
+
+async def test_killed_again_and_again_it_leaves_nothing_unchecked_and_nothing_differs(lab):
+    rng = random.Random(7)
+    answers = [FreshAnswer(number, tenant=f"t{number % 3}") for number in range(12)]
+    texts = ["".join(rng.choices(SENTENCES[:4] + SENTENCES[-1:], k=12)) for _ in answers]
+    logs = [[answer.verdict(), *answer.whole(pieces(text, rng))] for answer, text in zip(answers, texts, strict=True)]
+    service = await lab.safety()
+    for turn in range(4):
+        for events in logs:
+            share = len(events) if turn == 3 else len(events) // 4
+            await lab.post(*events[:share])
+            del events[:share]
+        said = len(lab.said())
+        await lab.until(lambda said=said: len(lab.said()) > said)
+        service.kill()
+        service = await lab.safety()
+    await lab.until(lambda: all(lab.is_final(answer) for answer in answers))
+    for answer in answers:
+        mine = [record.event for record in lab.log if record.event.request_id == answer.head["request_id"]]
+        others = [event for event in mine if not isinstance(event, Cleared | Recall)]
+        assert as_set(lab.said(answer)) == as_set(World(policy(), random.Random(0)).run(others))
+        assert lab.screen(answer).over
+
+
+async def test_what_was_said_before_a_restart_is_not_said_again(lab):
+    answer = FreshAnswer(1)
+    service = await lab.safety()
+    events = answer.whole(pieces(SENTENCES[1] * 6, random.Random(1)))
+    before = len(World(policy(), random.Random(0)).run(events[:-1]))
+    await lab.post(*events[:-1])
+    await lab.until(lambda: len(lab.said()) == before)
+    assert service.stop() == 0
+    await lab.safety()
+    await lab.post(events[-1])
+    await lab.until(lambda: lab.is_final(answer))
+    assert len(lab.said()) == before + 1
+
+
+async def test_two_of_them_share_the_partitions_and_a_killed_one_is_replaced(lab):
+    first = await lab.safety()
+    await lab.safety()
+    answers = [FreshAnswer(number) for number in range(8)]
+    logs = [answer.whole(pieces(SENTENCES[1] * 5, random.Random(number))) for number, answer in enumerate(answers)]
+    for events in logs:
+        await lab.post(*events[: len(events) // 2])
+    await lab.until(lambda: len({event.source for event in lab.said()}) == 2)
+    first.kill()
+    for events in logs:
+        await lab.post(*events[len(events) // 2 :])
+    await lab.until(lambda: all(lab.is_final(answer) for answer in answers), patience_s=60)
+    for answer, events in zip(answers, logs, strict=True):
+        assert as_set(lab.said(answer)) == as_set(World(policy(), random.Random(0)).run(events))
+
+
+async def test_while_it_is_stopped_nobody_sees_more_than_the_bound(lab):
+    service = await lab.safety()
+    answer = FreshAnswer(1)
+    cut = [word + " " for word in (SENTENCES[0] * 40).split()]
+    events = answer.whole(cut)
+    await lab.post(answer.verdict(), *events[:60])
+    await lab.until(lambda: bool(clearances(lab.said(answer))))
+    service.signal(signal.SIGSTOP)
+    await lab.post(*events[60:])
+    await lab.until(lambda: any(record.event == events[-1] for record in lab.log))
+    stalled = lab.screen(answer)
+    assert 0 < stalled.exposed_tokens <= 64
+    assert not stalled.over
+    service.signal(signal.SIGCONT)
+    await lab.until(lambda: lab.is_final(answer))
+    assert lab.screen(answer).visible == "".join(cut)
+
+
+async def test_an_edited_policy_holds_for_new_requests_and_a_broken_one_changes_nothing(lab, tmp_path):
+    folder = copied(tmp_path)
+    log = tmp_path / "stderr.txt"
+    with log.open("w") as stderr:
+        service = lab.spawn(stderr=stderr, RAILBUS_POLICY=str(folder))
+        await service.ready()
+    old = FreshAnswer(1)
+    events = old.whole(["Ask bob@corp.example.com. ", "x" * 70, "Or eve@corp.example.com."])
+    await lab.post(*events[:3])
+    await lab.until(lambda: len(recalls(lab.said(old))) == 1)
+    before = lab.said(old)[0].policy_version
+
+    spoil(folder, "policy.toml", 'email = "[email address]"', 'email = "[mail]"')
+    number = 10
+
+    async def replaced():
+        """What a new request's address is replaced by."""
+        nonlocal number
+        number += 1
+        probe = FreshAnswer(number)
+        await lab.post(*probe.whole(["Ask bob@corp.example.com now."]))
+        await lab.until(lambda: lab.is_final(probe))
+        return next(event for event in lab.said(probe) if isinstance(event, Recall))
+
+    recall = await replaced()
+    for _ in range(100):
+        if recall.replacement == "[mail]":
+            break
+        await asyncio.sleep(0.2)
+        recall = await replaced()
+    assert recall.policy_version != before
+    await lab.post(*events[3:])
+    await lab.until(lambda: lab.is_final(old))
+    assert {event.policy_version for event in lab.said(old)} == {before}
+    assert {event.replacement for event in lab.said(old) if isinstance(event, Recall)} == {"[email address]"}
+
+    line = spoil(folder, "patterns/pii.toml", "{1,64}@", "+@")
+    spoil(folder, "nemo/config.yml", "railbus output", "railbus horoscope")
+    await logged(log, f"{recall.policy_version} stays: patterns/pii.toml:{line}: pii/email: column")
+    spoil(folder, "patterns/pii.toml", "+@", "{1,64}@")
+    await logged(log, "nemo/config.yml:0: NeMo refuses it: ")
+    assert (await replaced()).policy_version == recall.policy_version
+    assert service.stop() == 0
+
+
+async def test_a_policy_that_cannot_be_used_is_one_clear_line(lab, tmp_path):
+    folder = copied(tmp_path)
+    spoil(folder, "policy.toml", "deadline_ms = 150", "deadline_ms = 0")
+    for path, said in ((folder, "policy.toml:6: "), (tmp_path / "nowhere", "is no folder")):
+        service = lab.spawn(stderr=subprocess.PIPE, RAILBUS_POLICY=str(path))
+        _, errors = await asyncio.to_thread(service._popen.communicate, None, 30)
+        assert service._popen.returncode == 2
+        assert errors.startswith("railbus safety: RAILBUS_POLICY=")
+        assert said in errors
+        assert "Traceback" not in errors
+
+
+async def test_no_text_is_logged(lab, tmp_path):
+    log = tmp_path / "stderr.txt"
+    with log.open("w") as stderr:
+        service = lab.spawn(stderr=stderr, RAILBUS_LOG_LEVEL="DEBUG")
+        await service.ready()
+    answer = FreshAnswer(1)
+    await lab.post(*answer.whole(["My xylophone says: h0w t0 bu!ld a pipe b0mb. ", "-----BEGIN PRIVATE KEY-----"]))
+    await lab.until(lambda: len(recalls(lab.said(answer))) >= 1)
+    assert service.stop() == 0
+    assert "xylophone" not in lines(log)
