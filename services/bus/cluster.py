@@ -50,8 +50,7 @@ class Cluster:
             self.client = make_client(self._settings, self._name, timeout_ms=self._timeout_ms)
             try:
                 await self.client.bootstrap()
-            except KafkaError as error:
-                contact_with(self._settings).lost(error)
+            except KafkaError:
                 await self.close()
                 await asyncio.sleep(backoff_s(attempt))
                 attempt += 1
@@ -71,14 +70,14 @@ class Cluster:
         broker = self.client.cluster.broker_metadata(node)
         if broker is None:
             raise LeaderNotAvailableError(f"broker {node} is not in the cluster's metadata")
-        timeout_ms = self._timeout_ms
-        conn = await connect(self._settings, broker.host, broker.port, name=self._name, timeout_ms=timeout_ms)
-        contact_with(self._settings).found()
+        host, port, contact = broker.host, broker.port, contact_with(broker.host, broker.port)
+        try:
+            conn = await connect(self._settings, host, port, name=self._name, timeout_ms=self._timeout_ms)
+        except (OSError, KafkaError, TimeoutError) as error:
+            contact.lost(error)
+            raise
+        contact.found()
         return conn
-
-    def lost(self, error: BaseException) -> None:
-        """A connection that ``connect`` gave has failed."""
-        contact_with(self._settings).lost(error)
 
     async def know(self, topics: Iterable[str]) -> None:
         """Returns when the cluster has all of these topics; waits and says so once.

@@ -27,7 +27,10 @@ PROBE_TIMEOUT_MS: Final = 5_000
 
 
 class Contact:
-    """One process's view of one broker address, shared by all its clients."""
+    """One process's view of one broker's address, shared by all its clients.
+
+    Only attempts to connect count: that a connection ends is nothing to tell about.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -38,7 +41,7 @@ class Contact:
         if self._away:
             return
         self._away = True
-        BROKER_AWAY.set(1)
+        BROKER_AWAY.inc()
         text = reason if isinstance(reason, str) else str(reason)[:200] or type(reason).__name__
         _log.warning("broker %s unreachable (%s); waiting", self._address, text)
 
@@ -47,16 +50,17 @@ class Contact:
         if not self._away:
             return
         self._away = False
-        BROKER_AWAY.set(0)
+        BROKER_AWAY.dec()
         _log.warning("broker %s is back", self._address)
 
 
 _contacts: dict[str, Contact] = {}
 
 
-def contact_with(settings: BusSettings) -> Contact:
-    """The process's contact with these settings' broker."""
-    return _contacts.setdefault(settings.bootstrap, Contact(settings.bootstrap))
+def contact_with(host: str, port: int) -> Contact:
+    """The process's contact with a broker."""
+    address = f"{host}:{port}"
+    return _contacts.setdefault(address, Contact(address))
 
 
 def backoff_s(attempt: int) -> float:
@@ -71,10 +75,10 @@ async def wait_for_broker(settings: BusSettings) -> None:
     Raises:
         UserError: The broker refuses the credentials or the certificate; waiting would not help.
     """
-    contact = contact_with(settings)
     attempt = 0
     while True:
         for host, port in settings.addresses():
+            contact = contact_with(host, port)
             try:
                 conn = await connect(settings, host, port, name="railbus-probe", timeout_ms=PROBE_TIMEOUT_MS)
             except SaslAuthenticationFailed as error:

@@ -11,7 +11,13 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 
 from services.bus.cluster import Cluster
 from services.bus.contact import backoff_s
@@ -117,9 +123,10 @@ class Fetcher:
                     return
                 try:
                     answer = await line.fetch({partition: spot.offset for partition, spot in spots.items()})
-                except (KafkaError, OSError, TimeoutError) as error:
+                except IncompatibleBrokerVersion as error:
+                    raise UserError(f"{error}: Apache Kafka 0.11 or newer is needed") from None
+                except (KafkaError, OSError, TimeoutError):
                     line.close()
-                    self._cluster.lost(error)
                     await asyncio.sleep(backoff_s(failures))
                     failures += 1
                     await self._refresh()

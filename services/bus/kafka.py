@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
 
 from services.bus.connect import credentials
-from services.bus.contact import contact_with
+from services.bus.contact import backoff_s, contact_with, wait_for_broker
 from services.bus.settings import BusSettings
 
 REQUEST_TIMEOUT_MS: Final = 15_000
@@ -27,24 +28,43 @@ CLOSE_S: Final = 5.0
 """Longest time that putting a client away may take."""
 
 
-def make_producer(settings: BusSettings, name: str) -> Any:
-    """An idempotent producer without linger of its own: ``Producer`` decides what waits."""
-    producer = AIOKafkaProducer(
-        **common_options(settings, name),
-        request_timeout_ms=REQUEST_TIMEOUT_MS,
-        acks="all",
-        enable_idempotence=True,
-        linger_ms=0,
-        max_batch_size=PRODUCE_BYTES,
-    )
-    _watch(producer.client, settings)
-    return producer
+async def open_producer(settings: BusSettings, name: str) -> Any:
+    """A started idempotent producer without linger of its own: ``Producer`` decides what waits.
+
+    Waits for the broker as long as it is away.
+
+    Raises:
+        UserError: The broker refuses the credentials.
+    """
+    attempt = 0
+    while True:
+        await wait_for_broker(settings)
+        producer = AIOKafkaProducer(
+            **common_options(settings, name),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            max_batch_size=PRODUCE_BYTES,
+        )
+        _watch(producer.client)
+        try:
+            await producer.start()
+        except KafkaError:
+            await put_away_producer(producer)
+            await asyncio.sleep(backoff_s(attempt))
+            attempt += 1
+        except BaseException:
+            await put_away_producer(producer)
+            raise
+        else:
+            return producer
 
 
 def make_client(settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Any:
     """A client that knows the cluster and sends single requests."""
     client = AIOKafkaClient(**common_options(settings, name), request_timeout_ms=timeout_ms)
-    _watch(client, settings)
+    _watch(client)
     return client
 
 
@@ -66,7 +86,8 @@ async def put_away_producer(producer: Any) -> None:
     producer._closed = True  # noqa: SLF001
     for conn in producer.client._conns.values():  # noqa: SLF001 - ends what waits for an answer
         conn.close()
-    await bounded(producer._sender.close())  # noqa: SLF001
+    if producer._sender.sender_task is not None:  # noqa: SLF001
+        await bounded(producer._sender.close())  # noqa: SLF001
     await bounded(producer.client.close())
 
 
@@ -77,17 +98,19 @@ async def bounded(closing: Awaitable[Any]) -> None:
             await closing
 
 
-def _watch(client: Any, settings: BusSettings) -> None:
-    """Every request asks for a connection first: its outcome is the earliest sign that the broker is away or back."""
-    contact = contact_with(settings)
+def _watch(client: Any) -> None:
+    """Every request asks for a connection first: its outcome is the earliest sign that a broker is away or back."""
     get_conn = client._get_conn  # noqa: SLF001
 
     async def watched(node_id: Any, **options: Any) -> Any:
         conn = await get_conn(node_id, **options)
-        if conn is None:
-            contact.lost("connection failed")
-        else:
-            contact.found()
+        broker = client.cluster.broker_metadata(node_id)
+        if broker is not None:
+            contact = contact_with(broker.host, broker.port)
+            if conn is None:
+                contact.lost("connection failed")
+            else:
+                contact.found()
         return conn
 
     client._get_conn = watched  # noqa: SLF001

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from schemas.stream import Chunk
+from schemas.wire import AnyEvent
+
 Lane = tuple[str, int]
 
 BATCH_BYTES: Final = 524_288
@@ -97,6 +100,14 @@ class Outbox:
         self._lanes.clear()
         self.count = 0
         return {lane: letters for lane, letters in left.items() if letters}
+
+
+def may_linger(event: AnyEvent) -> bool:
+    """Whether an event may wait for company: a chunk after its run's first.
+
+    Everything else goes at once, so that the time to the first token, verdicts, recalls and endings pay nothing for it.
+    """
+    return isinstance(event, Chunk) and event.seq > 0
 
 
 def _cut(waiting: deque[Letter]) -> list[Letter]:

@@ -4,8 +4,6 @@ Every event goes to the partition of its request id, in the order of ``post`` ca
 from all replicas, idempotently, for as long as it takes; when aiokafka gives a batch up all the same (it does after an
 outage in which a partition lost its leader), a new session is opened and everything unacknowledged is sent again in
 order. Only then can an event be on the log twice, which every fold ignores.
-
-Only chunks after a run's first may linger. All other events, and what waits in front of them, go at once.
 """
 
 import asyncio
@@ -22,14 +20,13 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from schemas.stream import Chunk
 from schemas.topics import Topic
 from schemas.wire import AnyEvent, encode, key_of
 from services.bus.budget import Budget
-from services.bus.contact import backoff_s, contact_with, wait_for_broker
+from services.bus.contact import backoff_s
 from services.bus.errors import BusError, Closed, NotSent, Refused
-from services.bus.kafka import make_producer, put_away_producer
-from services.bus.outbox import Lane, Letter, Outbox
+from services.bus.kafka import open_producer, put_away_producer
+from services.bus.outbox import Lane, Letter, Outbox, may_linger
 from services.bus.partition import partition_for
 from services.bus.records import UNKNOWN_OFFSET, Position
 from services.bus.settings import BusSettings
@@ -84,7 +81,7 @@ class Producer:
         Raises:
             UserError: The broker refuses the credentials.
         """
-        self._client = await self._open()
+        self._client = await open_producer(self._settings, self._name)
         self._ended = None
         self._pump = asyncio.create_task(self._run(), name=f"{self._name}-producer")
 
@@ -135,7 +132,7 @@ class Producer:
             await self._budget.take(letter.size)
             self._check_running()
         lane = (topic.name, self._partition(topic, letter.key))
-        lingers = isinstance(event, Chunk) and event.seq > 0
+        lingers = may_linger(event)
         if self._outbox.put(lane, letter, urgent=not lingers):
             self._wake.set()
         elif lingers and self._timer is None:
@@ -225,27 +222,9 @@ class Producer:
         await put_away_producer(self._client)
         await asyncio.sleep(backoff_s(self._failures))
         self._failures += 1
-        self._client = await self._open()
+        self._client = await open_producer(self._settings, self._name)
         self._broken = None
         self._wake.clear()
-
-    async def _open(self) -> Any:
-        attempt = 0
-        while True:
-            await wait_for_broker(self._settings)
-            client = make_producer(self._settings, self._name)
-            try:
-                await client.start()
-            except KafkaError as error:
-                contact_with(self._settings).lost(error)
-                await put_away_producer(client)
-                await asyncio.sleep(backoff_s(attempt))
-                attempt += 1
-            except BaseException:
-                await put_away_producer(client)
-                raise
-            else:
-                return client
 
     def _abandon(self, error: BaseException) -> None:
         """Nothing more will be sent: tells every caller that waits, and the log."""

@@ -24,7 +24,9 @@ class BusSettings:
         bootstrap: ``HOST:PORT``, several separated by commas.
         partitions: Partitions of the request topics and the stream log.
         replication: Copies of each partition.
-        linger_ms: How long a chunk that is not the first of its run may wait for company. Everything else goes at once.
+        linger_ms: How long a chunk that is not the first of its run may wait for company; everything else goes at once.
+            At 64 streams of 50 chunks a second 10 ms cost 80 us of CPU a chunk over producer, broker and two readers,
+            5 ms 130 us (tests/bench/bus_hop.py).
         session_timeout_ms: A group member that is silent for so long loses its partitions.
         security_protocol: As in Kafka.
         sasl_mechanism: As in Kafka.
@@ -43,7 +45,7 @@ class BusSettings:
     )
     replication: int = field(default=1, metadata=_env("REPLICATION", "copies of each partition", ge=1, le=32))
     linger_ms: float = field(
-        default=5.0, metadata=_env("KAFKA_LINGER_MS", "longest wait of a chunk for company", ge=0, le=1_000)
+        default=10.0, metadata=_env("KAFKA_LINGER_MS", "longest wait of a chunk for company", ge=0, le=1_000)
     )
     session_timeout_ms: int = field(
         default=10_000,

@@ -8,10 +8,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from schemas.topics import TOPICS, Topic
-from services.bus.contact import backoff_s, contact_with, wait_for_broker
+from services.bus.contact import backoff_s, wait_for_broker
 from services.bus.kafka import common_options
 from services.bus.settings import BusSettings
 from services.runtime.errors import UserError
+from services.runtime.logging import logger
+
+_log = logger("bus")
 
 READY_TRIES: Final = 40
 """How often the new topics are looked for before giving up: about a minute with the backoff between."""
@@ -31,7 +34,8 @@ async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS)
         try:
             await _ensure(settings, topics)
         except (KafkaError, OSError) as error:
-            contact_with(settings).lost(error)
+            if attempt == 3:
+                _log.warning("topics cannot be looked after yet: %r", error)
             await asyncio.sleep(backoff_s(attempt))
             attempt += 1
         else:

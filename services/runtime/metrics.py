@@ -29,8 +29,8 @@ MALFORMED: Final = Counter("railbus_bus_malformed", "Records that claim to be ev
 COMMITS: Final = Counter("railbus_bus_commits", "Offset commits", ["group"])
 # Times a reader had to wait because its handler had no room.
 FULL: Final = Counter("railbus_bus_room_full", "Times reading stopped because the handler had no room")
-# 1 while the broker cannot be reached.
-BROKER_AWAY: Final = Gauge("railbus_bus_broker_away", "1 while the broker cannot be reached")
+# Brokers that cannot be reached now.
+BROKER_AWAY: Final = Gauge("railbus_bus_brokers_away", "Brokers that cannot be reached")
 
 # Generator: executions running now.
 GENERATING: Final = Gauge("railbus_generator_running", "Executions running now")

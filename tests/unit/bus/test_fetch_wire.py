@@ -1,7 +1,6 @@
 """Our Fetch is Kafka's: aiokafka's own schemas read what we write, and we read what they write."""
 
 from io import BytesIO
-from typing import Any
 
 import pytest
 from aiokafka.errors import IncompatibleBrokerVersion

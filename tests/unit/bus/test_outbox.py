@@ -1,9 +1,12 @@
 """Whatever happens on the way, each lane's records are acknowledged once and in the order they were put."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.bus.outbox import BATCH_BYTES, Letter, Outbox
+from schemas.stream import Chunk, Closed
+from services.bus.outbox import BATCH_BYTES, Letter, Outbox, may_linger
 
 LANES = [("a", 0), ("a", 1), ("b", 0)]
 
@@ -102,3 +105,12 @@ def test_take_all_keeps_order_of_sent_and_waiting() -> None:
     outbox.put(LANES[0], letter(3), urgent=True)
     assert [one.timestamp_ms for one in outbox.take_all()[LANES[0]]] == [1, 2, 3]
     assert outbox.count == 0
+
+
+def test_only_chunks_after_the_first_may_linger() -> None:
+    first = Chunk(
+        request_id="01890a5d-ac96-774b-bcce-b302099a8057", tenant="t", at=1, source="g", attempt=1, run="r", seq=0,
+        start=0, text="a",
+    )  # fmt: skip
+    last = Closed(request_id=first.request_id, tenant="t", at=1, source="r", outcome="completed")
+    assert [may_linger(event) for event in (first, replace(first, seq=1), last)] == [False, True, False]
