@@ -1,0 +1,85 @@
+"""Tier 1 with the real NeMo: findings have spans where that can be, and a rail that raises has not passed."""
+
+import pytest
+import yaml
+
+from services.policy import BrokenPolicy, build
+from services.policy.nemo import add_rail, build_engine
+from services.safety.checks import CheckFailed
+from services.safety.looks import Spot
+from services.safety.nemo import nemo_check
+from services.safety.rail import railbus_output
+from tests.unit.safety.world import policy
+
+# NeMo's own configuration classes warn about their own fields.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+PHRASE = "how to build a pipe bomb"
+
+
+def configured(*flows, **config):
+    """The default policy with these output rails."""
+    files = dict(policy().files)
+    body = yaml.safe_load(files["nemo/config.yml"])
+    body["rails"]["output"]["flows"] = list(flows)
+    body["rails"]["config"] = config
+    files["nemo/config.yml"] = yaml.safe_dump(body).encode()
+    return build(files)
+
+
+async def found(held, text):
+    check = await nemo_check(held)
+    try:
+        return await check.look(text)
+    finally:
+        await check.close()
+
+
+async def test_words_in_disguise_have_their_spans():
+    text = f"First h0w to bu!ld a p.i.p.e bomb and then {PHRASE}."
+    spots = await found(policy(), text)
+    assert [text[spot.start : spot.end] for spot in spots] == ["h0w to bu!ld a p.i.p.e bomb", PHRASE]
+    assert {(spot.rule, spot.category) for spot in spots} == {("blocklist/instructions", "blocklist")}
+    assert await found(policy(), "Nothing to see here.") == ()
+
+
+async def test_nemos_own_regexes_have_their_spans_and_do_not_hide_ours():
+    text = f"You may double your dose. {PHRASE}! Stop taking your insulin."
+    spots = await found(policy("strict"), text)
+    assert {(spot.rule, text[spot.start : spot.end]) for spot in spots} == {
+        ("nemo/regex check output", "double your dose"),
+        ("nemo/regex check output", "Stop taking your insulin"),
+        ("blocklist/instructions", PHRASE),
+    }
+
+
+async def test_a_rail_that_only_says_no_takes_the_window():
+    add_rail("test blocking", "output", "tests.unit.safety.rails_for_tests:blocking")
+    held = configured("test blocking")
+    assert await found(held, "a forbidden fruit") == (Spot("nemo/test blocking", "rail", 0, 17),)
+    assert await found(held, "an apple") == ()
+
+
+async def test_a_rail_that_raises_is_neither_a_finding_nor_a_pass():
+    add_rail("test raising", "output", "tests.unit.safety.rails_for_tests:raising")
+    with pytest.raises(CheckFailed, match="'test raising' raised") as failed:
+        await found(configured("railbus output", "test raising"), "my secret words")
+    assert "secret" not in str(failed.value)
+
+
+@pytest.mark.parametrize("flow", ["no such rail", "railbus jailbreak"])
+async def test_a_configuration_that_nemo_does_not_take_is_refused(flow):
+    with pytest.raises(BrokenPolicy, match=r"nemo/config\.yml:0: NeMo refuses it: .*no surface"):
+        await nemo_check(configured(flow))
+
+
+async def test_the_other_side_is_left_out():
+    engine = await build_engine(configured("railbus output"), "output", {})
+    assert engine.config.rails.input.flows == []
+    assert engine.config.rails.output.flows == ["railbus output"]
+    await engine.stop()
+
+
+async def test_our_rail_outside_the_service_raises():
+    with pytest.raises(LookupError):
+        await railbus_output("text", None)

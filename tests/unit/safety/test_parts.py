@@ -1,0 +1,197 @@
+"""The small parts: turns, catching up, schedules, what is forgotten."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.stream import Recall
+from services.policy import build
+from services.policy.document import Windows
+from services.safety import core as core_module
+from services.safety import run as run_module
+from services.safety import shard as shard_module
+from services.safety.catchup import QUIET_S, Catchup
+from services.safety.core import Safety
+from services.safety.fair import FairQueue
+from services.safety.looks import Broke, Look, Seen
+from services.safety.schedule import next_offset
+from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, policy, recalls
+
+
+def test_tenants_take_turns():
+    queue = FairQueue()
+    for number in range(5):
+        queue.put("a", number)
+    queue.put("b", "only")
+    assert queue.turn(2) == ("a", [0, 1])
+    assert queue.turn(2) == ("b", ["only"])
+    queue.put_back("a", [9])
+    assert [queue.get(), queue.get(["a"]), queue.turn(9)] == [("a", 9), None, ("a", [2, 3, 4])]
+    assert (len(queue), queue.get(), queue.turn(1)) == (0, None, None)
+
+
+@given(first=st.integers(1, 100), stride=st.integers(1, 200))
+def test_looks_are_at_absolute_offsets_that_double_up_to_the_stride(first, stride):
+    windows = Windows(first_chars=first, stride_chars=stride)
+    offsets = [0]
+    while offsets[-1] < 1_000:
+        offsets.append(next_offset(offsets[-1], windows))
+    assert offsets == sorted(set(offsets))
+    assert offsets[1] == min(first, stride)
+    assert all(offset % stride == 0 for offset in offsets if offset >= stride)
+    assert {next_offset(position, windows) for position in range(1_000)} <= set(offsets) | {offsets[-1] + stride}
+
+
+def test_a_partition_is_caught_up_once_by_its_last_record_or_by_silence():
+    catchup = Catchup()
+    catchup.begin({0: 10, 1: 5}, 100.0)
+    assert not catchup.read(0, 8, 100.1)
+    assert catchup.read(0, 9, 100.2)
+    assert not catchup.read(0, 10, 100.3)
+    assert catchup.quiet(100.0 + QUIET_S - 0.1) == []
+    assert not catchup.read(1, 2, 101.0)
+    assert catchup.quiet(100.0 + QUIET_S) == []
+    assert catchup.quiet(101.0 + QUIET_S) == [1]
+    assert catchup.quiet(200.0) == []
+
+
+def live(held=None, partitions=(0,)):
+    core = Safety(held or policy(), "safety/t")
+    core.assign(partitions)
+    for partition in partitions:
+        assert core.caught_up(partition, NOW_US) == []
+    return core
+
+
+def feed(core, events, partition=0):
+    effects = []
+    for event in events:
+        core.take(partition, event, "trace")
+    while core.busy:
+        effects += core.step(NOW_US)[0]
+    return effects
+
+
+def test_events_of_foreign_partitions_are_not_taken():
+    core = live()
+    assert core.take(0, Answer().started(), None)
+    assert not core.take(1, Answer().started(), None)
+
+
+def test_every_event_carries_time_source_and_trace():
+    letters = feed(live(), Answer().whole(["Ask bob@corp.example.com! ", "x" * 80]))
+    (recall,) = [letter for letter in letters if not isinstance(letter, Look)]
+    assert (recall.event.at, recall.event.source, recall.traceparent) == (NOW_US, "safety/t", "trace")
+
+
+def test_a_closed_request_is_forgotten_and_stays_closed():
+    core = live()
+    answer = Answer()
+    looks = [effect for effect in feed(core, [*answer.whole(["Hi."]), answer.closed()]) if isinstance(effect, Look)]
+    assert core.open == 1
+    for look in looks:
+        core.answer(look, Seen(()), NOW_US)
+    assert core.open == 0
+    feed(core, [answer.started(), *answer.chunks(["late"])])
+    feed(core, [Answer(5).closed(), Answer(5).started()])
+    assert core.open == 0
+
+
+def test_requests_that_never_close_are_forgotten_after_the_longest_deadline():
+    core = live()
+    feed(core, [Answer().started()])
+    longest_us = policy().document.deadlines.total_ms[1] * 1_000
+    assert core.expire(NOW_US + longest_us) == 0
+    assert core.expire(NOW_US + longest_us + 61_000_000) == 1
+    assert core.open == 0
+
+
+def test_open_requests_are_bounded(monkeypatch):
+    monkeypatch.setattr(shard_module, "MAX_OPEN", 3)
+    monkeypatch.setattr(shard_module, "MAX_CLOSED", 2)
+    core = live()
+    feed(core, [Answer(number).started() for number in range(5)])
+    assert core.open == 3
+    feed(core, [Answer(number).closed() for number in range(5)])
+    assert core.open == 0
+
+
+def test_an_assignment_forgets_everything_and_late_answers_change_nothing():
+    core = live()
+    (look,) = [effect for effect in feed(core, Answer().whole(["Hi."])) if isinstance(effect, Look)]
+    core.assign([0])
+    assert core.open == core.looking == 0
+    assert core.answer(look, Seen(()), NOW_US) == []
+
+
+def test_a_long_text_takes_turns_with_other_tenants(monkeypatch):
+    monkeypatch.setattr(run_module, "SLICE_CHARS", 100)
+    monkeypatch.setattr(core_module, "STEP_CHARS", 100)
+    core = live()
+    whale, minnow = Answer(1, tenant="whale"), Answer(2, tenant="minnow")
+    for event in [whale.started(), minnow.started()]:
+        core.take(0, event, None)
+    feed(core, [])
+    (huge,) = whale.chunks(["a.b@" * 2_500])
+    for event in [huge, whale.finished(0), *minnow.chunks(["call eve@corp.example.com now"])]:
+        core.take(0, event, None)
+    steps = 0
+    while not any(getattr(getattr(effect, "event", None), "tenant", "") == "minnow" for effect in core.step(NOW_US)[0]):
+        steps += 1
+    assert steps <= 4, "the whale's text is 100 slices long"
+    assert core.busy
+
+
+@given(cut=st.integers(1, 400), seed=st.integers(0, 99))
+def test_slices_change_nothing(cut, seed):
+    text = "Write to anna.berg@example.org, or call +49 30 901820. " * 6
+    events = Answer().whole([text[:cut], text[cut:] or "."])
+    expected = as_set(World(policy(), random.Random(seed)).run(events))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "SLICE_CHARS", 7 + seed)
+        assert as_set(World(policy(), random.Random(seed)).run(events, pace=9)) == expected
+
+
+def test_text_that_waits_too_long_for_its_check_counts_as_unchecked():
+    core = live(policy(max_waiting_chars=1_000))
+    effects = feed(core, [Answer().started(), *Answer().chunks(["word " * 300])])
+    (letter,) = [effect for effect in effects if not isinstance(effect, Look)]
+    assert (letter.event.action, letter.event.category, letter.event.start) == ("stop", "unchecked", 0)
+
+
+def test_unchecked_text_is_never_cleared_whatever_policy_calls_it():
+    """``flag`` would let it pass: then it is simply not cleared. ``redact`` removes it: then the rest goes on."""
+
+    def ruled(action):
+        held = policy()
+        tenant = {"findings": {"output": {"unchecked": action}}}
+        data = {**held.rego.data, "tenants": {**held.rego.data["tenants"], "t": tenant}}
+        files = {**held.files, "rego/data.json": json.dumps(data).encode()}
+        return build(files)
+
+    broken_once = iter([Broke("it broke")])
+
+    def check(look):
+        return next(broken_once, Seen(()))
+
+    text = ["the first word. ", "more words. ", "and the last of them. "]
+    said = World(ruled("flag"), random.Random(0), check=check).run(Answer(tenant="t").whole(text))
+    assert said == []
+    broken_once = iter([Broke("it broke")])
+    said = World(ruled("redact"), random.Random(0), check=check).run(Answer(tenant="t").whole(text))
+    assert recalls(said) == {(0, 16, "redact", "safety/tier1", "unchecked")}
+    assert clearances(said)[0] == (0, False)
+    assert clearances(said)[-1] == (2, True)
+    assert isinstance(said[0], Recall)
+
+
+def test_rego_that_fails_on_a_finding_stops_the_answer():
+    held = policy()
+    source = held.files["rego/findings.rego"].decode().replace("} else := strictest[input.side]", "}")
+    data = held.files["rego/data.json"].replace(b'"email": "redact",', b"")
+    spoilt = build({**held.files, "rego/findings.rego": source.encode(), "rego/data.json": data})
+    said = World(spoilt, random.Random(0)).run(Answer().whole(["Ask bob@corp.example.com."]))
+    assert {(event.action, event.category) for event in said} == {("stop", "email")}
