@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "ask": "ask a question and stream the answer",
     "tail": "show what is on the log",
     "topics": "list the topics",
+    "policy": "check policies: lint, test, version",
     "doctor": "say what is installed, what can be reached, what is missing",
 }
 
