@@ -10,7 +10,7 @@ An OpenAI-style stream can only append. What takes text back is said in the extr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
@@ -20,7 +20,7 @@ from services.edge.body import OnRestart
 from services.edge.errors import ApiError, for_closed
 from services.edge.framing import sse
 from services.edge.positions import CHAT_PREFIX
-from services.edge.session import CaughtUp, Session
+from services.edge.session import CaughtUp, Piece, Session
 from services.edge.tally import Sent
 from services.stream import Begin, Close, Finish, Op, Refuse, Replace, Restart, Show, Withdraw
 
@@ -43,6 +43,7 @@ class ChatStream:
         error: Set when the stream must end with this error after the bytes returned.
     """
 
+    whole: ClassVar[bool] = False
     __slots__ = ("_created", "_finish", "_head", "_include_usage", "_mid", "_model", "_on_restart", "_recalled",
                  "_role_sent", "_session", "_usage", "_visible", "error")  # fmt: skip
 
@@ -69,19 +70,19 @@ class ChatStream:
         part = self._part(op)
         return b"" if part is None else self._chunk(sent, part)
 
-    def catch_up(self, caught_up: CaughtUp) -> list[bytes]:
+    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
         """The chunks for a history; a history with text taken back is one chunk, so that it arrives all or none."""
         for op in caught_up.had:
             self._role_sent = self._part(op) is not None or self._role_sent
         if caught_up.whole:
-            return [data for sent in caught_up.ops if self.error is None and (data := self.encode(sent))]
+            return [((sent,), self.encode(sent)) for sent in caught_up.ops if self.error is None]
         parts = [part for sent in caught_up.ops if (part := self._part(sent.op)) is not None]
         merged = Part(
             content="".join(part.content for part in parts),
             finish=next((part.finish for part in parts if part.finish), None),
             notes=tuple(note for part in parts for note in part.notes),
         )
-        return [self._chunk(caught_up.ops[-1], merged)] if parts else []
+        return [(caught_up.ops, self._chunk(caught_up.ops[-1], merged) if parts else b"")]
 
     def tail(self) -> bytes:
         """What ends the stream, after the last op or as its error."""

@@ -1,6 +1,6 @@
 """OpenAI's answer in one piece, for clients that do not stream: what a screen shows at the end."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -8,7 +8,7 @@ from schemas.ids import time_ms
 from services.edge.chat import note, usage_of
 from services.edge.errors import ApiError, for_closed
 from services.edge.positions import CHAT_PREFIX
-from services.edge.session import CaughtUp, Session
+from services.edge.session import CaughtUp, Piece, Session
 from services.edge.tally import Sent
 from services.stream import Begin, Close, Finish, Op, Refuse, Replace, Withdraw
 
@@ -20,6 +20,7 @@ class Completion:
         error: Set when there is no answer to give.
     """
 
+    whole: ClassVar[bool] = True
     __slots__ = ("_close", "_finish", "_model", "_recalls", "_session", "error")
 
     def __init__(self, session: Session, model: str) -> None:
@@ -50,11 +51,11 @@ class Completion:
             case _:
                 pass
 
-    def catch_up(self, caught_up: CaughtUp) -> list[bytes]:
+    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
         """Take a history in."""
         for op in (*caught_up.had, *(sent.op for sent in caught_up.ops)):
             self._take(op)
-        return []
+        return [(caught_up.ops, b"")]
 
     def tail(self) -> bytes:
         """The body: the completion, or the error."""

@@ -1,11 +1,16 @@
 """Railbus's own format: every op as JSON with its place in the log as ``id``, for websockets and server-sent events."""
 
+from typing import ClassVar, Final
+
 import orjson
 
 from services.edge.errors import ApiError
 from services.edge.framing import sse, text_frame
-from services.edge.session import CaughtUp, Session
+from services.edge.session import CaughtUp, Piece, Session
 from services.edge.tally import Sent
+
+COMES_BACK: Final = frozenset({"slow_client", "server_stopping"})
+"""What ends a connection and not the request: on a websocket the close code says it, and the client resumes."""
 
 
 class OpEvents:
@@ -15,6 +20,7 @@ class OpEvents:
         error: Set when the stream must end with this error.
     """
 
+    whole: ClassVar[bool] = False
     __slots__ = ("error",)
 
     def __init__(self) -> None:
@@ -24,11 +30,11 @@ class OpEvents:
         """The event for one op."""
         return b"id: %d:%d:%d\ndata: %b\n\n" % (*sent.op_id, sent.line)
 
-    def catch_up(self, caught_up: CaughtUp) -> list[bytes]:
+    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
         """The events for a history; one with text taken back is one event, so that it arrives all or none."""
         if caught_up.whole or not caught_up.ops:
-            return [self.encode(sent) for sent in caught_up.ops]
-        return [sse(batch(caught_up), str(caught_up.ops[-1].op_id).encode())]
+            return [((sent,), self.encode(sent)) for sent in caught_up.ops]
+        return [(caught_up.ops, sse(batch(caught_up), str(caught_up.ops[-1].op_id).encode()))]
 
     def tail(self) -> bytes:
         """What ends the stream: nothing, or its error."""
@@ -42,6 +48,7 @@ class OpFrames:
         error: Set when the request's stream must end with this error.
     """
 
+    whole: ClassVar[bool] = False
     __slots__ = ("_head", "error")
 
     def __init__(self, session: Session) -> None:
@@ -52,16 +59,16 @@ class OpFrames:
         """The frame for one op."""
         return text_frame(b'%b%d:%d:%d",%b' % (self._head, *sent.op_id, sent.line[1:]))
 
-    def catch_up(self, caught_up: CaughtUp) -> list[bytes]:
+    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
         """The frames for a history; one with text taken back is one frame."""
         if caught_up.whole or not caught_up.ops:
-            return [self.encode(sent) for sent in caught_up.ops]
+            return [((sent,), self.encode(sent)) for sent in caught_up.ops]
         last = caught_up.ops[-1].op_id
-        return [text_frame(b'%b%d:%d:%d",%b' % (self._head, *last, batch(caught_up)[1:]))]
+        return [(caught_up.ops, text_frame(b'%b%d:%d:%d",%b' % (self._head, *last, batch(caught_up)[1:])))]
 
     def tail(self) -> bytes:
         """What ends the request's stream: nothing (its ``close`` op did), or its error."""
-        if self.error is None:
+        if self.error is None or self.error.code in COMES_BACK:
             return b""
         body = orjson.dumps({"type": "error", "error": self.error.body})
         return text_frame(self._head[: -len(b'"id":"')] + body[1:])

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 
@@ -39,6 +39,33 @@ class CaughtUp:
     had: tuple[Op, ...]
     ops: tuple[Sent, ...]
     whole: bool
+
+
+Piece = tuple[tuple[Sent, ...], bytes]
+"""Ops and the bytes that carry them, to be sent together."""
+
+
+class Writer(Protocol):
+    """Turns ops into what one kind of client reads."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is sent before the end."""
+        ...
+
+    error: ApiError | None
+
+    def encode(self, sent: Sent) -> bytes:
+        """The bytes for one op; may be none."""
+        ...
+
+    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
+        """The bytes for a history."""
+        ...
+
+    def tail(self) -> bytes:
+        """The bytes that end the stream, or carry its error."""
+        ...
 
 
 class Session:

@@ -29,16 +29,17 @@ class Tally:
     ``resumed_from`` to ``last`` gives the same lines.
 
     Attributes:
+        ops: How many.
         visible: Code points on the client's screen.
         exposed_tokens: Largest number of tokens shown beyond what was cleared.
     """
 
-    __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_ops", "_shown", "exposed_tokens", "visible")
+    __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_shown", "exposed_tokens", "ops", "visible")
 
     def __init__(self) -> None:
         self.visible = 0
         self.exposed_tokens = 0
-        self._ops = 0
+        self.ops = 0
         self._hash = hashlib.sha256()
         self._last: OpId | None = None
         self._first_text_us: int | None = None
@@ -47,7 +48,7 @@ class Tally:
 
     def sent(self, item: Sent, now_us: int) -> None:
         """An op went to the client now."""
-        self._ops += 1
+        self.ops += 1
         self._hash.update(item.line + b"\n")
         self._last = item.op_id
         if self._first_text_us is None and type(item.op) is Show:
@@ -87,7 +88,7 @@ class Tally:
             source=source,
             connection=connection,
             reason=reason,
-            ops=self._ops,
+            ops=self.ops,
             ops_hash=self._hash.hexdigest(),
             last=None if self._last is None else str(self._last),
             first_text_ms=None if first is None else max(0, first - received_us) / 1_000,

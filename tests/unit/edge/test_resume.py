@@ -43,14 +43,15 @@ def resumed(history, kind, after, split):
     """The bytes sent to a client that comes back when ``split`` events of the history are on the log."""
     session = Session(history[0].event.request_id, PARTITION)
     writer = writers(session)[kind]
-    data = list(writer.catch_up(session.resume(history[:split], after)))
+    data = [piece for _, piece in writer.catch_up(session.resume(history[:split], after))]
     data += [writer.encode(sent) for entry in history[split:] for sent in session.live(entry)]
     return b"".join([*data, writer.tail()])
 
 
 @pytest.mark.parametrize("kind", ["ops", "frames", "chat"])
 def test_cut_at_every_op_the_rest_is_the_same_bytes(kind):
-    history = logged(plain_answer(REQUEST_ID, ["Hel", "lo ", "\u00e9\u4e16\U0001f600", "\n\n", '"quoted"'], checked=True))
+    texts = ["Hel", "lo ", "\u00e9\u4e16\U0001f600", "\n\n", '"quoted"']
+    history = logged(plain_answer(REQUEST_ID, texts, checked=True))
     pieces, tail = uncut(history, kind)
     assert len(pieces) > 6
     for cut, (op_id, _) in enumerate(pieces):

@@ -1,0 +1,22 @@
+"""``python -m services.edge``: one edge process."""
+
+import os
+import sys
+
+from services.edge.service import Edge
+from services.edge.settings import Settings
+from services.runtime import process, settings
+
+
+async def main() -> None:
+    """Serves until the process is told to stop."""
+    await Edge(settings.load(Settings, os.environ)).run(_say_ready)
+
+
+def _say_ready(url: str) -> None:
+    sys.stdout.write(f"ready edge {url}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    process.run(main, "edge")

@@ -1,0 +1,217 @@
+"""Where requests are taken and answers taken up again: from a client's wish to an open stream."""
+
+import asyncio
+import itertools
+import secrets
+from typing import Final
+
+from schemas.errors import MalformedEvent
+from schemas.requests import Request
+from schemas.topics import REQUESTS, REQUESTS_BATCH
+from schemas.trace import is_traceparent, traceparent_for
+from services.bus import BusError, Producer, partition_for
+from services.edge.ask import Ask
+from services.edge.errors import ApiError
+from services.edge.homes import id_at_home
+from services.edge.hub import Hub
+from services.edge.memory import Claim, Memory
+from services.edge.partitions import Partitions
+from services.edge.positions import OpId, parse_op_id
+from services.edge.receipts import Receipts
+from services.edge.scans import Scans
+from services.edge.session import Session
+from services.edge.settings import Settings
+from services.edge.subscription import Connection, Subscription
+from services.edge.visits import Arrival, Visitor, hash_of_request, on_accepted, refusal_of
+from services.runtime.clock import now_ms
+from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
+
+POST_S: Final = 5.0
+"""Longest time for a request to be accepted by the producer, whose buffer is full only while the broker is away."""
+
+NOT_READY: Final = "This server is not ready: the log is not followed yet."
+
+
+class Reception:
+    """Takes requests."""
+
+    def __init__(
+        self, settings: Settings, *, instance: str, hub: Hub, partitions: Partitions, scans: Scans,
+        producer: Producer, receipts: Receipts, memory: Memory,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._instance = instance
+        self._source = f"edge/{instance}"
+        self._hub = hub
+        self._partitions = partitions
+        self._scans = scans
+        self._producer = producer
+        self._receipts = receipts
+        self._memory = memory
+        self._numbers = itertools.count(1)
+
+    async def ask(
+        self, ask: Ask, visitor: Visitor, *, received_us: int, once: str | None = None, traceparent: str | None = None
+    ) -> Arrival:
+        """Put a new request on the log and open its stream.
+
+        Args:
+            ask: What is asked.
+            visitor: Who asks.
+            received_us: When it was received, in microseconds since the epoch: zero of its deadlines.
+            once: An idempotency key; the second request with it gets the first one's answer.
+            traceparent: The client's W3C trace, if any.
+
+        Raises:
+            ApiError: It is not taken.
+        """
+        self._check_capacity()
+        wait_us = await self._memory.wait_us(visitor.tenant, received_us)
+        if wait_us:
+            seconds = -(-wait_us // 1_000_000)
+            raise ApiError(
+                429, f"Too many requests: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
+            )
+        request_id = id_at_home(
+            self._partitions.homes,
+            partition_of=self._partition,
+            now_ms=received_us // 1_000,
+            random_bits=lambda: secrets.randbits(74),
+        )
+        if request_id is None:
+            raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
+        request = ask.request(request_id=request_id, tenant=visitor.tenant, at_us=received_us, source=self._source)
+        if once is None:
+            return await self._open(request, visitor, traceparent)
+        claim = Claim(request_id, hash_of_request(request))
+        known = await self._memory.claim(visitor.tenant, once, claim, received_us)
+        if known is not None:
+            return await self._again(known, claim, visitor)
+        try:
+            return await self._open(request, visitor, traceparent)
+        except BaseException:
+            await self._memory.forget(visitor.tenant, once, received_us)
+            raise
+
+    async def resume(self, request_id: str, after: str | None, visitor: Visitor) -> Arrival:
+        """Open the stream of a request that is on the log already.
+
+        Args:
+            request_id: Which.
+            after: ``partition:offset:index`` of the last op that the client has; None for none.
+            visitor: Who asks.
+
+        Raises:
+            ApiError: It is not known, not this tenant's, too old, or has no such position.
+        """
+        partition = self._partition(request_id)
+        position = None if after is None else parse_op_id(after)
+        if position is not None and position.partition != partition:
+            raise ApiError(
+                400, f"This request lives in partition {partition}: the position is not one of its ops.",
+                code="unknown_position", param="after",
+            )  # fmt: skip
+        self._check_capacity()
+        request = await self._scans.request(request_id, partition)
+        if request is None or request.tenant != visitor.tenant or self._too_old(request):
+            raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
+        await self._partitions.hold(partition)
+        stream = self._stream(request, partition, visitor, position, release=True)
+        try:
+            return await self._caught_up(stream, position)
+        except ApiError as error:
+            stream.end("error", error)
+            raise
+        except BaseException:
+            stream.end("gone")
+            raise
+
+    async def _open(self, request: Request, visitor: Visitor, traceparent: str | None) -> Arrival:
+        trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
+        stream = self._stream(request, self._partition(request.request_id), visitor, None, release=False)
+        try:
+            async with asyncio.timeout(POST_S):
+                accepted = await self._producer.post(
+                    REQUESTS_BATCH if request.lane == "batch" else REQUESTS,
+                    request,
+                    traceparent=trace or traceparent_for(request.request_id, secrets.randbits(64)),
+                )
+        except (MalformedEvent, BusError, TimeoutError) as error:
+            refusal = refusal_of(error)
+            stream.end("error", refusal)
+            raise refusal from None
+        except BaseException:
+            stream.end("gone")
+            raise
+        EDGE_REQUESTS.inc()
+        accepted.add_done_callback(lambda done: on_accepted(stream, done))
+        self._receipts.attached(stream)
+        return Arrival(stream=stream)
+
+    async def _again(self, known: Claim, claim: Claim, visitor: Visitor) -> Arrival:
+        """The same request once more: its first answer, from the beginning."""
+        if known.body_hash != claim.body_hash:
+            raise ApiError(
+                422, "The Idempotency-Key was used with another body.", code="idempotency_key_reused",
+                param="Idempotency-Key",
+            )  # fmt: skip
+        for wait_s in (0.05, 0.2, 0.5, 1.0):  # the first may be on its way to the log
+            try:
+                return await self.resume(known.request_id, None, visitor)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            await asyncio.sleep(wait_s)
+        raise ApiError(
+            409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
+            code="idempotency_key_in_use", retry_after_s=1,
+        )  # fmt: skip
+
+    async def _caught_up(self, stream: Subscription, position: OpId | None) -> Arrival:
+        self._receipts.attached(stream)
+        partition = stream.session.partition
+        end = await self._scans.end_offset(partition)
+        if position is not None and position.offset >= end:
+            raise ApiError(
+                400, f"The position is beyond the end of the log, {partition}:{end}.", code="unknown_position",
+                param="after",
+            )  # fmt: skip
+        history = await self._scans.history(stream.session.request_id, partition, end)
+        pieces = stream.writer.catch_up(stream.session.resume(history, position))
+        RESUMES.inc()
+        return Arrival(stream=stream, history=pieces, history_end=end)
+
+    def _stream(
+        self, request: Request, partition: int, visitor: Visitor, position: OpId | None, *, release: bool
+    ) -> Subscription:
+        session = Session(request.request_id, partition)
+        connection = Connection(
+            name=f"{self._instance}-{next(self._numbers)}",
+            transport=visitor.transport,
+            until_closed=visitor.until_closed,
+            resumed_from=position,
+        )
+
+        def on_end(stream: Subscription) -> None:
+            self._hub.drop(stream)
+            if release:
+                self._partitions.release(partition)
+            OPS_SENT.inc(stream.session.tally.ops)
+            self._receipts.detached(stream)
+
+        stream = Subscription(
+            request=request, session=session, writer=visitor.format(session, request), connection=connection,
+            hold=release, on_end=on_end,
+        )  # fmt: skip
+        self._hub.add(stream)
+        return stream
+
+    def _partition(self, request_id: str) -> int:
+        return partition_for(request_id, self._settings.bus.partitions)
+
+    def _check_capacity(self) -> None:
+        if len(self._hub) >= self._settings.max_streams:
+            raise ApiError(503, "Too many open streams: try again.", code="too_many_streams", retry_after_s=1)
+
+    def _too_old(self, request: Request) -> bool:
+        return now_ms() > request.at // 1_000 + request.deadlines.total_ms + self._settings.resume_ms

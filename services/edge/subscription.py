@@ -1,0 +1,200 @@
+"""One connection's share in one request: events in, bytes out, until one of several ends."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.books import DetachReason, Transport
+from schemas.requests import Request
+from services.edge.errors import ApiError
+from services.edge.outlet import SLICE, Outlet, Trouble
+from services.edge.positions import OpId
+from services.edge.session import Logged, Piece, Session, Writer
+from services.edge.tally import Sent
+from services.runtime.clock import now_us
+
+MAX_HELD: Final = 20_000
+"""Most events that wait while a client is brought up to date; one that needs more is too slow."""
+
+EXPIRY_MARGIN_US: Final = 2_000_000
+"""The router closes a request by its total deadline; a stream still open this much later ends here."""
+
+SLOW: Final = ApiError(503, "The client read too slowly and was dropped: resume at the last id.", code="slow_client")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Who is served, and how.
+
+    Attributes:
+        name: Unique per connection and request.
+        transport: How the client is connected.
+        until_closed: The stream goes on to the ``Close`` op; else it ends with the answer.
+        resumed_from: What the client had; None at a first connection.
+    """
+
+    name: str
+    transport: Transport
+    until_closed: bool
+    resumed_from: OpId | None = None
+
+
+class Subscription:
+    """Hands a request's events on to a client.
+
+    Attributes:
+        request: What was asked.
+        session: The fold.
+        writer: Turns ops into bytes.
+        connection: Who is served.
+        started: Set when there is something to send, or the end has come.
+        ended: Set at the end.
+        reason: Why it ended; None before.
+        quiet_since_us: When it last sent something.
+    """
+
+    __slots__ = ("_held", "_on_end", "_out", "_outlet", "_staged", "_whole", "connection", "ended", "quiet_since_us",
+                 "reason", "request", "session", "started", "writer")  # fmt: skip
+
+    def __init__(
+        self, *, request: Request, session: Session, writer: Writer, connection: Connection, hold: bool,
+        on_end: Callable[["Subscription"], None],
+    ) -> None:  # fmt: skip
+        self.request = request
+        self.session = session
+        self.writer = writer
+        self.connection = connection
+        self.started = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.reason: DetachReason | None = None
+        self.quiet_since_us = now_us()
+        self._on_end = on_end
+        self._held: list[Logged] | None = [] if hold else None
+        self._out: list[bytes] = []
+        self._staged = 0
+        self._outlet: Outlet | None = None
+        self._whole: list[Sent] = []
+
+    @property
+    def refused(self) -> ApiError | None:
+        """The error of a stream that ended before anything was sent."""
+        return self.writer.error if self.reason is not None and self._outlet is None else None
+
+    @property
+    def expires_us(self) -> int:
+        """When the stream ends even if nobody closes the request."""
+        return self.request.at + self.request.deadlines.total_ms * 1_000 + EXPIRY_MARGIN_US
+
+    def push(self, logged: Logged, at_us: int) -> None:
+        """Take an event of the request; ``flush`` sends what came of it."""
+        if self.reason is not None:
+            return
+        if self._held is not None:
+            self._held.append(logged)
+            if len(self._held) > MAX_HELD:
+                self.end("slow", SLOW)
+            return
+        self._take(logged, at_us)
+        self._end_if_over()
+
+    def flush(self) -> None:
+        """Send what is due, as one write."""
+        if self._outlet is None:
+            if self._out:
+                self.started.set()
+            return
+        if self._out and self._held is None:
+            self._write()
+
+    def attach(self, outlet: Outlet) -> None:
+        """The client can be written to from now on."""
+        self._outlet = outlet
+        if self._out and (self._held is None or self.reason is not None):
+            self._write(last=self.reason is not None)
+
+    async def catch_up(self, pieces: Sequence[Piece], end_offset: int) -> None:
+        """Send the history as fast as the client takes it, then what came meanwhile; from then on events go straight.
+
+        Args:
+            pieces: The history.
+            end_offset: The history holds all events before it; those from there on were held back.
+        """
+        for sents, data in pieces:
+            self._stage(sents, data, now_us())
+            await self._settle()
+        while self._held and self.reason is None:
+            held, self._held = self._held, []
+            for logged in held:
+                if logged.offset >= end_offset:
+                    self._take(logged, now_us())
+                    await self._settle()
+        self._held = None
+        if self.reason is None:
+            self.flush()
+            self._end_if_over()
+
+    def remark(self, comment: bytes, quiet_s: float) -> None:
+        """Send a comment on a stream that said nothing for so long."""
+        if self._outlet is not None and not self._out and now_us() - self.quiet_since_us >= quiet_s * 1_000_000:
+            self._trouble(self._outlet.write(comment))
+
+    def end(self, reason: DetachReason, error: ApiError | None = None) -> None:
+        """End the stream, once; what was not sent is, as far as the reason lets it."""
+        if self.reason is not None:
+            return
+        self.reason = reason
+        self.writer.error = self.writer.error or error
+        if self.writer.whole and reason == "complete":
+            for sent in self._whole:
+                self.session.tally.sent(sent, now_us())
+        if reason != "gone":
+            self._out.append(self.writer.tail())
+        self._on_end(self)
+        if self._outlet is not None:
+            self._write(last=True)
+        self.started.set()
+        self.ended.set()
+
+    def _take(self, logged: Logged, at_us: int) -> None:
+        for sent in self.session.live(logged):
+            self._stage((sent,), self.writer.encode(sent), at_us)
+            if self.writer.error is not None:
+                return
+
+    def _stage(self, sents: Sequence[Sent], data: bytes, at_us: int) -> None:
+        if self.writer.whole:
+            self._whole.extend(sents)
+            return
+        for sent in sents:
+            self.session.tally.sent(sent, at_us)
+        if data:
+            self._out.append(data)
+            self._staged += len(data)
+
+    def _end_if_over(self) -> None:
+        if self.writer.error is not None:
+            self.end("error")
+        elif self.session.closed or (self.session.answered and not self.connection.until_closed):
+            self.end("complete")
+
+    async def _settle(self) -> None:
+        """While catching up: flow control instead of the bound."""
+        if self._staged < SLICE or self._outlet is None or self.reason is not None:
+            return
+        self._write(last=True)
+        self._trouble(await self._outlet.settle())
+
+    def _write(self, *, last: bool = False) -> None:
+        if self._outlet is None:
+            return
+        data = b"".join(self._out)
+        self._out.clear()
+        self._staged = 0
+        self.quiet_since_us = now_us()
+        if data:
+            self._trouble(self._outlet.write(data, last=last))
+
+    def _trouble(self, trouble: Trouble | None) -> None:
+        if trouble is not None:
+            self.end(trouble, SLOW if trouble == "slow" else None)
