@@ -38,7 +38,10 @@ def _context(settings: BusSettings) -> ssl.SSLContext | None:
 
 
 def _quiet() -> None:
-    """Without this aiokafka says ten times a second that a broker is away; ``Contact`` says it once."""
-    log = logging.getLogger("aiokafka")
-    if log.level == logging.NOTSET and not log.isEnabledFor(logging.DEBUG):
-        log.setLevel(logging.CRITICAL)
+    """Lets aiokafka be heard only when the root logger is at DEBUG.
+
+    It says ten times a second that a broker is away, where ``Contact`` says it once; and below INFO it logs the bytes
+    it sends and receives, prompts and answers among them: never.
+    """
+    heard = logging.getLogger().isEnabledFor(logging.DEBUG)
+    logging.getLogger("aiokafka").setLevel(logging.INFO if heard else logging.CRITICAL)

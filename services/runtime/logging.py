@@ -22,8 +22,6 @@ def logger(name: str) -> logging.Logger:
 def set_up(env: Mapping[str, str] = os.environ) -> None:
     """Sends every logger's lines to stderr from the level of ``RAILBUS_LOG_LEVEL`` (default INFO) up.
 
-    The Kafka client stays at INFO: below that it logs the bytes it sends and receives, prompts and answers among them.
-
     Raises:
         UserError: The level is none of DEBUG, INFO, WARNING, ERROR.
     """
@@ -31,4 +29,3 @@ def set_up(env: Mapping[str, str] = os.environ) -> None:
     if level not in LEVELS:
         raise UserError(f"{LEVEL_VARIABLE}={level!r}: must be one of {', '.join(LEVELS)}")
     logging.basicConfig(stream=sys.stderr, level=level, format=_FORMAT, force=True)
-    logging.getLogger("aiokafka").setLevel(max(logging.INFO, logging.getLogger().level))

@@ -1,11 +1,12 @@
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
 
 from schemas.topics import Topic
 from schemas.wire import encode
-from services.bus import AtTime, BusSettings, Producer, Received, Room, TailReader, Unread, line
+from services.bus import AtTime, BusSettings, GroupReader, Producer, Received, Room, TailReader, Unread, line
 from services.bus.tail import Start
 from services.runtime.clock import now_ms
 from tests.contract.brokers import Broker
@@ -241,3 +242,20 @@ async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: Bus
     unread = got.records[0]
     assert isinstance(unread, Unread)
     assert (unread.value, unread.headers) == (b"\x00garbage", ())
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+async def test_no_log_level_shows_what_is_said(
+    settings: BusSettings, producer: Producer, topic: Topic, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    caplog.set_level(level)
+    got = Got()
+    readers = TailReader(settings, handler=got), GroupReader(settings, topics=[topic], group=topic.name, handler=got)
+    writer = Producer(settings, name="logged")
+    async with running(*readers):
+        await writer.start()
+        await readers[0].follow(topic, 0, "beginning")
+        await writer.send(topic, closed(request_in(0), "a secret"))
+        await got.until_count(2)
+        await writer.stop()
+    assert not [record for record in caplog.records if "a secret" in record.getMessage()]
