@@ -190,7 +190,7 @@ class Screen:
         return NOTHING
 
     def _on_cutover(self, event: Cutover) -> Ops:
-        if self.over or not self._cutover_holds(event):
+        if self.stopped is not None or self._denied or not self._cutover_holds(event):
             return NOTHING
         self._floor.hand_over(event)
         self._mask_done = self._mask_done or event.trigger == "mask"
@@ -200,6 +200,7 @@ class Screen:
         self._cleared = -1
         self.final = False
         self.finished = None
+        self.over = False  # an answer that was complete without a gate, and whose prompt must be masked
         restart = Restart(attempt=event.attempt, trigger=event.trigger)
         voice = self._floor.voice
         return (restart,) if voice is None else (restart, _begin(voice))
