@@ -1,0 +1,114 @@
+"""Fallbacks by the router's process on a real broker: with two routers that come and go, and with thousands open."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from schemas.books import Account, Cancel
+from schemas.requests import Deadlines, Request
+from schemas.stream import Closed, Cutover
+from schemas.topics import REQUESTS_VERTEX
+from tests.integration.router.harness import Lab
+from tests.integration.router.people import Person
+
+CLOUD = {"RAILBUS_FALLBACK": "vertex", "RAILBUS_FALLBACK_RATIO": "1"}
+
+
+class Cloud:
+    """The Vertex worker, played by the test: it answers every request that reaches it, and counts them."""
+
+    def __init__(self, lab: Lab, people: dict[str, Person]) -> None:
+        self.calls: Counter[tuple[str, int]] = Counter()
+        self._lab = lab
+        self._people = people
+        self._seen = 0
+
+    async def run(self) -> None:
+        while True:
+            await self._lab.until(lambda: len(self._lab.log) > self._seen, patience_s=60)
+            news, self._seen = self._lab.log[self._seen :], len(self._lab.log)
+            for record in news:
+                if record.topic == REQUESTS_VERTEX.name and isinstance(record.event, Request):
+                    attempt = record.event.attempt
+                    self.calls[record.event.request_id, attempt] += 1
+                    person = self._people[record.event.request_id]
+                    events = person.started(attempt), person.chunk(0, attempt), person.finished(0, attempt)
+                    await self._lab.post(*events)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_each_trigger_sends_the_prompt_to_the_cloud_and_its_answer_completes(lab: Lab) -> None:
+    await lab.router(**CLOUD)
+    late, racing = Person(), Person(fallback="race")
+    broken, stalled = Person(), Person(deadlines=Deadlines(ttft_ms=5_000, stall_ms=200))
+    people = {person.id: person for person in (late, racing, broken, stalled)}
+    async with Cloud(lab, people).running():
+        for person in people.values():
+            await lab.post(person.request, person.started())
+        await lab.post(broken.failed(), stalled.chunk(0))
+        await lab.until(lambda: len(lab.written(Closed)) == len(people))
+    triggers = {e.request_id: (e.trigger, e.how) for e in lab.written(Cutover)}
+    assert triggers == {
+        late.id: ("ttft", "cancel"),
+        racing.id: ("ttft", "race"),
+        broken.id: ("hard_error", "cancel"),
+        stalled.id: ("stall", "cancel"),
+    }
+    assert {closed.outcome for closed in lab.written(Closed)} == {"completed"}
+    reasons = {(e.request_id, e.attempt): e.reason for e in lab.written(Cancel)}
+    assert reasons == {(late.id, 1): "cutover", (racing.id, 1): "lost_race", (stalled.id, 1): "cutover"}
+
+
+async def test_routers_that_come_and_go_disturb_nothing(lab: Lab) -> None:
+    """A second router joins and leaves, so that partitions move all the time; a third is killed."""
+    env = CLOUD | {"RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "1000"}
+    people: dict[str, Person] = {}
+
+    async def load() -> None:
+        for _ in range(120):
+            person = Person()
+            people[person.id] = person
+            await lab.post(person.request, person.started())
+            await asyncio.sleep(0.05)
+
+    cloud = Cloud(lab, people)
+    await lab.router(**env)
+    async with cloud.running():
+        loading = asyncio.create_task(load())
+        for end in ("stop", "kill", "stop"):
+            other = await lab.router(**env)
+            await asyncio.sleep(0.5)
+            if end == "stop":
+                assert await asyncio.to_thread(other.stop) == 0
+            else:
+                other.kill()
+        await loading
+        await lab.until(lambda: len({account.request_id for account in lab.written(Account)}) == len(people))
+    effective: dict[str, Closed] = {}
+    for closed in lab.written(Closed):
+        effective.setdefault(closed.request_id, closed)
+    assert {closed.outcome for closed in effective.values()} == {"completed"}
+    assert cloud.calls.keys() == {(request_id, 2) for request_id in people}
+    lateness_ms = [closed.at / 1_000 - people[rid].request.at / 1_000 for rid, closed in effective.items()]
+    assert max(lateness_ms) < 200 + 3_000
+
+
+async def test_prompts_that_must_stay_never_reach_the_cloud_topic(lab: Lab) -> None:
+    await lab.router(**CLOUD)
+    kept = [Person(egress="forbidden", deadlines=Deadlines(total_ms=1_000)) for _ in range(50)]
+    free = [Person(deadlines=Deadlines(total_ms=1_000)) for _ in range(5)]
+    for person in (*kept, *free):
+        await lab.post(person.request, person.started())
+    await lab.post(*(person.failed() for person in kept[::2]))
+    await lab.until(lambda: len(lab.written(Closed)) == len(kept) + len(free))
+    sent = {r.event.request_id for r in lab.log if r.topic == REQUESTS_VERTEX.name and isinstance(r.event, Request)}
+    assert sent == {person.id for person in free}
