@@ -1,0 +1,103 @@
+# ruff: noqa: E501 - a mutant is easier to read on one line
+"""Delete one rule of the fold at a time and see the property tests fail.
+
+``python -m tests.mutation.fold [HISTORIES]`` copies the project's fold and its tests to a temporary folder, breaks one
+thing, runs the tests, and prints whether they noticed. Exit code 1 when a mutant survives.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREEN, VOICE, TEXT, DELIVERY = "screen.py", "voice.py", "transcript.py", "delivery.py"
+
+MUTANTS = [
+    ("1 the last Started wins, not the first", VOICE, "if started.attempt in self.runs:", "if False:"),
+    ("1 any run of a candidate attempt is heard", VOICE, "started is not None and started.run == run", "True"),
+    ("1 a ttft cutover is never void", VOICE, "return not self.heard", "return True"),
+    ("1 a stall cutover is never void", VOICE, "return last_seq <= cutover.seen_seq", "return True"),
+    ("1 a cutover may skip or repeat an attempt", VOICE, "if cutover.attempt != self.last_attempt + 1:", "if False:"),
+    ("1 a race does not keep the first attempt", VOICE, "self.candidates | {cutover.attempt} if racing else", "frozenset({cutover.attempt}) if racing else"),
+    ("1 the first chunk does not settle a race", VOICE, "self.candidates = frozenset({attempt})", "pass"),
+    ("1 the text of the last voice stays after a cutover", SCREEN, "        self._text = Transcript()\n        self._cleared = -1\n        self.final", "        self._cleared = -1\n        self.final"),
+    ("1 the clearance of the last voice counts for the next", SCREEN, "        self._cleared = -1\n        self.final = False\n        self.finished", "        self.finished"),
+    ("2 a duplicate chunk is shown again", TEXT, "if chunk.seq < len(self.chunks) or chunk.seq in self._waiting:\n            return", "pass"),
+    ("2 a gap does not wait", TEXT, "if chunk.seq > len(self.chunks):", "if False:"),
+    ("2 what waited behind a gap is lost", TEXT, "following = self._waiting.pop(len(self.chunks), None)", "following = None"),
+    ("3 the gate is always open", SCREEN, 'return self.verdict.decision == "allow"\n', "return True\n"),
+    ("3 a missing verdict opens the gate", SCREEN, 'return self._mask_done or (voice is not None and voice.input_gate == "off")', "return True"),
+    ("3 a masked prompt's own answer is shown", SCREEN, 'self.verdict.decision != "mask":\n            return self.verdict', 'True:\n            return self.verdict'),
+    ("3 the last verdict counts, not the first", SCREEN, "if self.verdict is not None:\n            return NOTHING\n        self.verdict", "self.verdict"),
+    ("3 a denial does not end the answer", SCREEN, 'self.over = True\n        self.withdrawn = event.refusal', "self.withdrawn = None"),
+    ("4 exposure is not bounded", DELIVERY, "if exposed > delivery.max_exposure_tokens:", "if False:"),
+    ("4 gated shows uncleared text", DELIVERY, 'if delivery.mode == "gated":', "if False:"),
+    ("4 what policy tightened is not heeded", SCREEN, "if self.verdict is not None and self.verdict.delivery is not None:", "if False:"),
+    ("5 a stop does not withdraw", SCREEN, "        if self._owed is not None:\n            return self._withdraw(self._owed)\n", ""),
+    ("5 text goes on after a stop", SCREEN, "self._owed = event\n        self.over = True", "self._owed = event"),
+    ("5 a recall of another run counts", SCREEN, "if not self._is_voice(event) or self.stopped", "if self.stopped"),
+    ("5 a redaction misses text still to come", TEXT, "            insort(self._fragments, fragment, key=lambda known: known.start)\n", ""),
+    ("5 a redaction misses text already shown", TEXT, "ops.append(self._splice(first, last, fragment))", "pass"),
+    ("5 overlapping redactions are both applied", TEXT, "self._uncovered(recall.start, recall.end):", "[(recall.start, recall.end)]:"),
+    ("5 recalls end with Closed", SCREEN, "and type(event) is not Recall", ""),
+    ("6 the last Closed counts, not the first", SCREEN, "if self.closed is not None and type(event) is not Recall:", "if False:"),
+    ("6 the end does not wait for the missing chunks", SCREEN, "and self._text.last_seq >= finished.last_seq", ""),
+    ("6 a final clearance does not clear", SCREEN, "len(text.chunks) - 1 if self.final else self._cleared", "self._cleared if self.final else -1"),
+    ("6 the answer never ends", SCREEN, "            self.over = True\n            ops.append", "            ops.append"),
+    ("6 chunks after Finished are shown", SCREEN, "if self.finished is not None and event.seq > self.finished.last_seq:\n            return NOTHING", "pass"),
+    ("catching up shows what was withdrawn", "catchup.py", "                unsent, edits = [], []\n", ""),
+    ("catching up shows what was redacted", "catchup.py", "unsent = _splice(unsent, op.start - held, op.end - held, op)", "unsent = [*unsent, op]"),
+]  # fmt: skip
+
+
+def survives(file: str, old: str, new: str, histories: str) -> bool | None:
+    """Whether the tests pass with this change; None when the text to change is not there."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("schemas", "services/stream", "tests/unit/stream"):
+            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for package in ("services", "tests", "tests/unit"):
+            (copy / package / "__init__.py").touch()
+        target = copy / "services/stream" / file
+        source = target.read_text()
+        if old not in source:
+            return None
+        target.write_text(source.replace(old, new, 1))
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--import-mode=prepend",
+            "tests/unit/stream",
+        ]
+        environment = {
+            **os.environ,
+            "RAILBUS_HISTORIES": histories,
+            "PYTHONPATH": str(copy),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        run = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=600, check=False)
+        return run.returncode == 0
+
+
+def main() -> int:
+    """Try every mutant."""
+    histories = sys.argv[1] if len(sys.argv) > 1 else "2000"
+    alive = 0
+    for name, file, old, new in MUTANTS:
+        result = survives(file, old, new, histories)
+        alive += result is not False
+        print({True: "SURVIVED", False: "killed  ", None: "NOT FOUND"}[result], name, flush=True)
+    print(f"{len(MUTANTS) - alive} of {len(MUTANTS)} killed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
