@@ -234,11 +234,12 @@ async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: Bus
             await other.send_and_wait(topic.name, value, headers=[("kind", b"Novelty"), ("v", b"1")], partition=0)
             await other.send_and_wait(topic.name, None, key=b"k", headers=headers, partition=0)
             await put_raw(other, topic.name, good, 0)
-        async with another_client(embedded_broker.address, compression_type="gzip") as other:
-            await put_raw(other, topic.name, good, 0)
-        await got.until_count(4)
-    assert [type(record) for record in got.records] == [Unread, Unread, Received, Received]
-    assert got.offsets == [(0, 0), (0, 3), (0, 4), (0, 5)]
+        for codec in ("gzip", "snappy", "lz4", "zstd"):
+            async with another_client(embedded_broker.address, compression_type=codec) as other:
+                await put_raw(other, topic.name, good, 0)
+        await got.until_count(7)
+    assert [type(record) for record in got.records] == [Unread, Unread] + [Received] * 5
+    assert got.offsets == [(0, offset) for offset in (0, 3, 4, 5, 6, 7, 8)]
     unread = got.records[0]
     assert isinstance(unread, Unread)
     assert (unread.value, unread.headers) == (b"\x00garbage", ())
