@@ -47,6 +47,8 @@ class Executions:
         end = await self._ended(ticket, narrator)
         timer.cancel()
         _count(end, narrator)
+        if isinstance(end, Failed) and end.error_class != "cancelled":
+            _log.info("request %s: run %s failed: %s: %s", end.request_id, end.run, end.error_class, end.message)
         await self._write(ticket, end)
         return end
 

@@ -74,10 +74,13 @@ class Worker:
                 self._shut_batch(shut=True)
                 tasks.create_task(self._interactive_reader().run())
                 tasks.create_task(self._batch_reader().run())
-                await self._joined.wait()
-                self._pump()
-                ready()
-                tasks.create_task(self._end_when_dead())
+                try:
+                    await self._joined.wait()
+                    self._pump()
+                    ready()
+                    await self._until_dead()
+                finally:
+                    self._begin_end()
         finally:
             await self._end()
 
@@ -175,14 +178,18 @@ class Worker:
             self._batch_shut = shut
             (self._batch_room.take if shut else self._batch_room.give)(self._batch_room.limit)
 
-    async def _end_when_dead(self) -> None:
+    async def _until_dead(self) -> None:
         await self._died.wait()
         raise EngineDied("the engine died; see the log")
 
-    async def _end(self) -> None:
-        """Says of everything open that it ended, and waits until the log has it."""
+    def _begin_end(self) -> None:
+        """Nothing starts any more; everything open is told to end."""
         self._closing = True
         self._stop(*self._desk.clear(ENGINE_DIED if self._died.is_set() else STOPPING))
+
+    async def _end(self) -> None:
+        """Waits until the log has the last word of everything that was open."""
+        self._begin_end()  # again: the readers may have brought more while they ended
         still_open = [*self._tasks.values(), *self._refusals]
         if still_open:
             await asyncio.wait(still_open, timeout=END_S)

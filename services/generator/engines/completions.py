@@ -21,7 +21,10 @@ MAX_REFUSAL_BYTES: Final = 65_536
 TAIL_S: Final = 1.0
 """How long after the last token usage and the end of the stream are waited for."""
 
-_HEADERS: Final = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+# Compression would make a server hold text back until there is enough to compress.
+_HEADERS: Final = {
+    "Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity",
+}  # fmt: skip
 _ENDS: Final[dict[str, FinishReason]] = {"length": "length", "max_tokens": "length"}
 
 
@@ -148,9 +151,9 @@ class Answer:
 def _usage(told: FrameUsage) -> Usage:
     details = told.prompt_tokens_details
     return Usage(
-        prompt_tokens=max(0, told.prompt_tokens),
-        completion_tokens=max(0, told.completion_tokens),
-        cached_tokens=max(0, (details.cached_tokens or 0) if details is not None else 0),
+        prompt_tokens=told.prompt_tokens,
+        completion_tokens=told.completion_tokens,
+        cached_tokens=(details.cached_tokens or 0) if details is not None else 0,
     )
 
 
@@ -180,8 +183,8 @@ class Completions:
                 if deadline is None and answer.complete:
                     deadline = now + TAIL_S
             yield answer.end(said_done=reader.done)
-            # The body's last bytes are read too, so that the connection can be used again.
-            await _more(content, time.monotonic() + TAIL_S)
+            if reader.done:  # the body's last bytes are read too, so that the connection can be used again
+                await _more(content, time.monotonic() + TAIL_S)
         except (aiohttp.ClientError, OSError) as error:
             raise lost(error) from None
         finally:
@@ -235,10 +238,10 @@ async def _refusal_body(response: aiohttp.ClientResponse) -> bytes:
 
 def lost(error: Exception) -> EngineError:
     """A transport's error in our words; it names the server's fault, never what was sent."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return EngineError("unavailable", "the upstream cannot be reached", retryable=True)
     if isinstance(error, TimeoutError):
         return EngineError("timeout", "the upstream was silent for too long", retryable=True)
-    if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
-        return EngineError("unavailable", "the upstream cannot be reached", retryable=True)
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError | OSError):
         return EngineError("unavailable", "the upstream broke the connection off", retryable=True)
     return EngineError("internal", f"the upstream answered what is not HTTP ({type(error).__name__})", retryable=True)

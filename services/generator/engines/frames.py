@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.base import Count, Ms
 from schemas.stream import ErrorClass, Speculation
 from services.generator.engine import EngineError
 from services.generator.engines.refusals import refusal
@@ -31,39 +32,39 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class PromptDetails(msgspec.Struct, frozen=True, gc=False):
     """Of the prompt's tokens."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class FrameUsage(msgspec.Struct, frozen=True, gc=False):
     """Tokens so far, or in all."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
     prompt_tokens_details: PromptDetails | None = None
 
 
 class FrameTimings(msgspec.Struct, frozen=True, gc=False):
     """llama.cpp's measurements of a finished answer."""
 
-    prompt_ms: float = 0.0
-    predicted_ms: float = 0.0
-    draft_n: int = 0
-    draft_n_accepted: int = 0
+    prompt_ms: Ms = 0.0
+    predicted_ms: Ms = 0.0
+    draft_n: Count = 0
+    draft_n_accepted: Count = 0
 
 
 class FrameSpeculation(msgspec.Struct, frozen=True, gc=False):
     """vLLM's drafting totals of one answer; index j of the histogram counts the steps that accepted j tokens."""
 
-    num_spec_steps: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_draft_tokens: int = 0
-    acceptance_histogram: list[int] = []
+    num_spec_steps: Count = 0
+    num_draft_tokens: Count = 0
+    num_accepted_draft_tokens: Count = 0
+    acceptance_histogram: list[Count] = []
 
 
 class FrameMetrics(msgspec.Struct, frozen=True, gc=False):
     """vLLM's measurements of a finished answer."""
 
-    queue_time_ms: float | None = None
+    queue_time_ms: Ms | None = None
     speculative_decoding: FrameSpeculation | None = None
 
 

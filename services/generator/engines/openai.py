@@ -59,11 +59,18 @@ class OpenAISettings:
         """
         if not self.upstream_url:
             raise UserError("engine openai needs RAILBUS_UPSTREAM_URL, such as http://127.0.0.1:8000")
-        parts = urlsplit(self.upstream_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if not _is_address(self.upstream_url):
             raise UserError("RAILBUS_UPSTREAM_URL must be an address such as http://127.0.0.1:8000")
         base = self.upstream_url.rstrip("/")
         return base if base.endswith("/v1") else f"{base}/v1"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
 
 
 class _Listed(msgspec.Struct, frozen=True):

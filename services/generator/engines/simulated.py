@@ -133,6 +133,7 @@ class SimulatedEngine:
     async def start(self) -> None:
         """Starts the clock."""
         self._clock = asyncio.create_task(self._tick())
+        self._clock.add_done_callback(self._clock_ended)
 
     def resolve(self, model: str) -> str:
         """``default``, our name, or our name with a script behind it.
@@ -218,7 +219,7 @@ class SimulatedEngine:
                 continue
             due_ms += plan.duration_ms
             await asyncio.sleep(max(0.0, due_ms - _now_ms()) / 1e3)
-            for sequence, item in self._scheduler.complete(plan, due_ms):
+            for sequence, item in self._scheduler.complete(plan, _now_ms()):
                 if isinstance(item, EngineError) and item.error_class == "engine_dead":
                     self._die(item)
                     break
@@ -234,6 +235,13 @@ class SimulatedEngine:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if wake_ms is None else max(0.0, wake_ms - _now_ms()) / 1e3):
                 await self._work.wait()
+
+    def _clock_ended(self, clock: asyncio.Task[None]) -> None:
+        """A clock that broke must not leave everyone waiting."""
+        if not clock.cancelled() and (error := clock.exception()) is not None:
+            self._die(
+                EngineError("engine_dead", f"the simulated engine broke ({type(error).__name__})", retryable=True)
+            )
 
     def _die(self, error: EngineError) -> None:
         self._dead = error

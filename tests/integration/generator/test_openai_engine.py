@@ -76,6 +76,7 @@ async def test_an_answer(upstream):
     assert isinstance(done, Done)
     assert (done.finish_reason, done.usage) == ("stop", Usage(prompt_tokens=5, completion_tokens=2))
     assert upstream.headers[-1]["Authorization"] == "Bearer sk-1"
+    assert upstream.headers[-1]["Accept-Encoding"] == "identity", "compression holds text back"
     body = upstream.bodies[0]
     assert (body["model"], body["max_tokens"], body["seed"], body["stream"]) == ("small", 7, 3, True)
 

@@ -61,7 +61,17 @@ def test_an_unended_line_waits():
 
 
 @pytest.mark.parametrize(
-    "payload", [b"{", b"[]", b'"x"', b"\xff\xfe", b'{"choices": 3}', b'{"choices":[{"delta":{"content":5}}]}']
+    "payload",
+    [
+        b"{",
+        b"[]",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"choices": 3}',
+        b'{"choices":[{"delta":{"content":5}}]}',
+        b'{"usage":{"completion_tokens":-1}}',
+        b'{"metrics":{"queue_time_ms":-0.5}}',
+    ],
 )
 def test_what_is_no_chunk_is_one_error(payload):
     with pytest.raises(EngineError, match="no chat completion chunk") as caught:

@@ -16,6 +16,7 @@ from services.runtime.errors import UserError
         ("openai", {}, "engine openai needs RAILBUS_UPSTREAM_URL, such as http://127.0.0.1:8000"),
         ("openai", {"RAILBUS_UPSTREAM_URL": "127.0.0.1:8000"}, "RAILBUS_UPSTREAM_URL must be an address such as"),
         ("openai", {"RAILBUS_UPSTREAM_URL": "ftp://x"}, "RAILBUS_UPSTREAM_URL must be an address"),
+        ("openai", {"RAILBUS_UPSTREAM_URL": "http://x:99999"}, "RAILBUS_UPSTREAM_URL must be an address"),
         ("openai", {"RAILBUS_UPSTREAM_CONNECTIONS": "0"}, "RAILBUS_UPSTREAM_CONNECTIONS='0': must be"),
         ("simulated", {"RAILBUS_SIM_GPU": "h900"}, "GPU 'h900' is not in the catalogue; it has rtx-4080"),
         ("simulated", {"RAILBUS_SIM_TARGET": "gpt"}, "model 'gpt' is not in the catalogue"),
