@@ -5,7 +5,7 @@
 
 import os
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from schemas.stream import Chunk, Closed, Recall, Started, Verdict
@@ -16,7 +16,8 @@ from tests.unit.stream.oracle import truth
 
 HISTORIES = int(os.environ.get("RAILBUS_HISTORIES", "10000"))
 BYTES = st.binary(min_size=150, max_size=500)
-COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+PHASES = (Phase.generate,) if os.environ.get("RAILBUS_NO_SHRINK") else tuple(Phase)
+COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None, "phases": PHASES}
 
 
 def sources(text):

@@ -1,0 +1,193 @@
+"""The six rules, one small story each."""
+
+import pytest
+
+from schemas.requests import Deadlines, Delivery
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Finished, Recall, Started, Verdict
+from services.stream import Begin, Close, Finish, Refuse, Replace, Restart, Screen, Show, Withdraw, catch_up
+from tests.unit.stream.histories import REQUEST_ID
+
+COMMON = {"request_id": REQUEST_ID, "tenant": "t", "at": 1_000, "source": "test/1"}
+
+
+def allow(**more):
+    return Verdict(**COMMON, decision="allow", policy_version="v", **more)
+
+
+def started(attempt=1, run="a", mode="optimistic", check="on", gate="hold", exposure=100, **delivery):
+    return Started(
+        **COMMON, attempt=attempt, run=run, model=f"model-{run}", engine="e", queue_ms=0, received_at=0,
+        delivery=Delivery(mode=mode, max_exposure_tokens=exposure, **delivery), deadlines=Deadlines(),
+        input_gate=gate, output_check=check,
+    )  # fmt: skip
+
+
+def chunk(seq, start, text, attempt=1, run="a", tokens=1, at=1_000):
+    return Chunk(**{**COMMON, "at": at}, attempt=attempt, run=run, seq=seq, start=start, text=text, tokens=tokens)
+
+
+def finished(last_seq, attempt=1, run="a"):
+    return Finished(**COMMON, attempt=attempt, run=run, last_seq=last_seq, finish_reason="stop")
+
+
+def cleared(seq, final=False, attempt=1, run="a"):
+    return Cleared(**COMMON, attempt=attempt, run=run, seq=seq, final=final, policy_version="v")
+
+
+def recall(start, end, action="redact", text="#", attempt=1, run="a"):
+    return Recall(
+        **COMMON, attempt=attempt, run=run, recall_id=f"{start}-{end}", start=start, end=end, action=action,
+        replacement=text, rule="r", category="c", policy_version="v",
+    )  # fmt: skip
+
+
+def cutover(attempt, trigger, how="cancel", seen_seq=-1):
+    return Cutover(**COMMON, attempt=attempt, trigger=trigger, how=how, seen_seq=seen_seq)
+
+
+def after(*events):
+    screen = Screen(REQUEST_ID)
+    ops = [op for event in events for op in screen.feed(event)]
+    return screen, ops
+
+
+def test_an_ordinary_answer():
+    closed = Closed(**COMMON, outcome="completed")
+    screen, ops = after(
+        allow(), started(), chunk(0, 0, "Hel"), chunk(1, 3, "lo"), finished(1), cleared(1, final=True), closed
+    )
+    assert [type(op) for op in ops] == [Begin, Show, Show, Finish, Close]
+    assert screen.visible == "Hello"
+    assert screen.over
+
+
+def test_an_unchecked_answer_ends_without_safety():
+    screen, ops = after(allow(), started(check="off"), chunk(0, 0, "Hi"), finished(0))
+    assert type(ops[-1]) is Finish
+    assert screen.over
+
+
+def test_text_waits_behind_the_gate_and_then_comes_at_once():
+    screen, ops = after(started(), chunk(0, 0, "a"), chunk(1, 1, "b"))
+    assert ops == [Begin(attempt=1, run="a", model="model-a")]
+    assert [op.text for op in screen.feed(allow())] == ["a", "b"]
+
+
+def test_a_denial_shows_the_refusal_and_nothing_else():
+    denied = Verdict(**COMMON, decision="deny", policy_version="v", refusal="No.")
+    screen, ops = after(started(), chunk(0, 0, "secret"), denied, allow(), chunk(1, 6, "more"))
+    assert ops[-1] == Refuse(text="No.", policy_version="v")
+    assert screen.visible == "No."
+
+
+def test_a_ttft_cutover_behind_the_first_chunk_is_void():
+    screen, _ = after(allow(), started(), chunk(0, 0, "in time"), cutover(2, "ttft"), started(2, "b"))
+    assert screen.feed(chunk(0, 0, "late", 2, "b")) == ()
+    assert screen.visible == "in time"
+
+
+def test_the_late_loser_of_an_effective_cutover_is_not_heard():
+    screen, ops = after(allow(), started(), cutover(2, "ttft"), chunk(0, 0, "late"), started(2, "b"))
+    assert Restart(attempt=2, trigger="ttft") in ops
+    screen.feed(chunk(0, 0, "heard", 2, "b"))
+    assert screen.visible == "heard"
+
+
+@pytest.mark.parametrize("winner", [1, 2])
+def test_the_first_chunk_wins_a_race(winner):
+    runs = {1: "a", 2: "b"}
+    screen, _ = after(allow(), started(), cutover(2, "ttft", "race"), started(2, "b"))
+    screen.feed(chunk(0, 0, "first", winner, runs[winner]))
+    screen.feed(chunk(0, 0, "second", 3 - winner, runs[3 - winner]))
+    assert screen.visible == "first"
+
+
+def test_a_stall_cutover_is_void_when_the_voice_went_on():
+    screen, _ = after(allow(), started(), chunk(0, 0, "a"), chunk(1, 1, "b"), cutover(2, "stall", seen_seq=0))
+    assert screen.visible == "ab"
+    screen.feed(cutover(2, "stall", seen_seq=1))
+    assert screen.visible == ""
+
+
+def test_a_chunk_whose_offset_contradicts_the_text_is_not_believed():
+    screen, _ = after(allow(), started(), chunk(0, 0, "abc"), chunk(1, 2, "forged"), chunk(1, 3, "d"))
+    assert screen.visible == "abcd"
+
+
+def test_exposure_is_bounded_until_safety_catches_up():
+    screen, _ = after(allow(), started(exposure=2), *(chunk(i, i, "x") for i in range(5)))
+    assert (screen.visible, screen.exposed_tokens) == ("xx", 2)
+    screen.feed(cleared(1))
+    assert screen.visible == "xxxx"
+
+
+def test_gated_shows_only_what_is_cleared():
+    screen, _ = after(allow(), started(mode="gated"), chunk(0, 0, "a"), chunk(1, 1, "b"), cleared(0))
+    assert (screen.visible, screen.exposed_tokens) == ("a", 0)
+
+
+def test_windowed_holds_the_newest_tokens():
+    screen, _ = after(allow(), started(mode="windowed", hold_tokens=2), *(chunk(i, i, str(i)) for i in range(5)))
+    assert screen.visible == "012"
+
+
+def test_windowed_holds_the_youngest_milliseconds_of_the_log():
+    screen, _ = after(allow(), started(mode="windowed", hold_ms=10), chunk(0, 0, "a", at=1_000))
+    assert screen.visible == ""
+    screen.feed(chunk(1, 1, "b", at=11_000))
+    assert screen.visible == "a"
+
+
+def test_policy_may_tighten_what_was_asked():
+    screen, _ = after(allow(delivery=Delivery(mode="gated")), started(), chunk(0, 0, "a"))
+    assert screen.visible == ""
+
+
+def test_a_redaction_replaces_what_is_shown_and_what_is_to_come():
+    screen, ops = after(allow(), started(), chunk(0, 0, "my ssn is 12"), recall(10, 14), chunk(1, 12, "34."))
+    assert screen.visible == "my ssn is #."
+    assert next(op for op in ops if isinstance(op, Replace)).start == 10
+
+
+def test_the_earlier_of_two_overlapping_redactions_keeps_its_place():
+    screen, _ = after(allow(), started(), chunk(0, 0, "0123456789"), recall(3, 6, text="A"), recall(5, 8, text="B"))
+    assert screen.visible == "012AB89"
+
+
+def test_a_stop_withdraws_everything_for_ever():
+    screen, ops = after(allow(), started(), chunk(0, 0, "bad"), recall(0, 3, "stop", "Sorry."), chunk(1, 3, "worse"))
+    assert screen.visible == "Sorry."
+    assert isinstance(ops[-1], Withdraw)
+
+
+def test_a_recall_of_another_run_is_ignored():
+    screen, _ = after(allow(), started(), chunk(0, 0, "fine"), recall(0, 4, "stop", run="zombie"))
+    assert screen.visible == "fine"
+
+
+def test_a_recall_after_the_end_still_counts():
+    closed = Closed(**COMMON, outcome="expired")
+    screen, _ = after(allow(), started(), chunk(0, 0, "bad"), closed, recall(0, 3, "stop", "Sorry."))
+    assert screen.visible == "Sorry."
+
+
+def test_a_masked_prompts_own_answer_is_never_shown():
+    masked = Verdict(**COMMON, decision="mask", policy_version="v")
+    screen, _ = after(started(), chunk(0, 0, "leak"), finished(0), masked, cleared(0, final=True))
+    assert screen.visible == ""
+    for event in (cutover(2, "mask"), started(2, "b"), chunk(0, 0, "safe", 2, "b")):
+        screen.feed(event)
+    assert screen.visible == "safe"
+
+
+def test_an_event_of_another_request_is_refused():
+    with pytest.raises(ValueError, match="cannot be folded"):
+        Screen("019aa4b6-4500-7fff-bfff-fffffffffff0").feed(allow())
+
+
+def test_catching_up_leaves_out_what_was_redacted():
+    _, ops = after(allow(), started(), chunk(0, 0, "call 555"), recall(5, 8, text="[number]"), chunk(1, 8, " now"))
+    sent = catch_up(0, ops)
+    assert [op.text for op in sent if isinstance(op, Show | Replace)] == ["call ", "[number]", " now"]
+    held = catch_up(6, ops[2:])  # this reader has "call 5" already
+    assert [op.text for op in held if isinstance(op, Show)] == [" now"]
