@@ -1,11 +1,12 @@
 """What one hop over the bus costs: latency from ``post`` to the handler, and CPU of producer, consumers and broker.
 
-    python -m tests.bench.bus_hop                           starts the embedded broker and, if it can, Apache Kafka
-    python -m tests.bench.bus_hop --bootstrap HOST:PORT     uses a broker that is there
+    python -m tests.bench.bus_hop                           starts the embedded broker and, where it can, Apache Kafka
+    python -m tests.bench.bus_hop --bootstrap HOST:PORT     uses a broker that is there (--broker-pid for its CPU)
 
-Loads: ``urgent`` sends 1,000 events of 300 bytes a second that must go at once; ``chunks`` sends what 64 streams of one
-chunk every 20 ms send, unsynchronised, over 4 partitions, and two consumers decode all of it. Each load is a producer
-process and consumer processes; times are compared on one machine's wall clock.
+Loads: ``urgent`` sends 1,000 events of 300 bytes a second that must go at once; ``chunks`` sends what 64 streams of
+one chunk every 20 ms send, unsynchronised, over 4 partitions, and two consumers decode all of it; ``flood`` sends as
+fast as it can. Producer and consumers are processes of their own; times are compared on one machine's wall clock. The
+producer's CPU is given without what making the events costs ("load"), which is measured by itself.
 """
 
 import argparse
@@ -14,7 +15,10 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +30,11 @@ from schemas.stream import Chunk
 from schemas.topics import STREAMS
 from services.bus import BusSettings, Producer, TailReader, ensure_topics
 from services.runtime.clock import now_ms, now_us
+from tests.contract.brokers import Broker, BrokerUnavailable
 
 ROOT = Path(__file__).resolve().parents[2]
+WARM_S = 2.0
+"""Traffic that is not measured, first: Apache Kafka compiles itself, every client learns its topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,129 +49,136 @@ class Load:
 
 
 LOADS = {
-    # A whole record, key, headers and JSON, is about 300 bytes with this text.
-    "urgent": Load(streams=20, every_s=0.020, consumers=1, urgent=True, text="x" * 60),
+    # A whole record, key, headers and JSON, is about 300 bytes with these texts.
+    "urgent": Load(streams=20, every_s=0.020, consumers=1, urgent=True, text="x" * 40),
     "chunks": Load(streams=64, every_s=0.020, consumers=2, urgent=False, text=" token"),
+    "flood": Load(streams=64, every_s=0.0, consumers=1, urgent=False, text=" token"),
 }
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process so far."""
-    return time.process_time()
-
-
-async def produce(bootstrap: str, load: Load, seconds: float, linger_ms: float | None, dry: bool) -> dict[str, Any]:
+async def produce(settings: BusSettings, load: Load, seconds: float, *, dry: bool) -> dict[str, Any]:
     """Sends the load and says what that cost."""
-    settings = BusSettings(bootstrap=bootstrap, **({} if linger_ms is None else {"linger_ms": linger_ms}))
     producer = Producer(settings, name="bench")
     await producer.start()
     sent = 0
-    begin = time.monotonic() + 0.3
+    from_us: int | None = None
+    begin = time.monotonic()
+    end = begin + WARM_S + seconds
 
     async def stream(phase_s: float) -> None:
         nonlocal sent
         request_id = uuid7(now_ms(), random.getrandbits(74))
-        at = begin + phase_s
-        for seq in range(int(seconds / load.every_s)):
+        at, seq = begin + phase_s, 0
+        while at < end and time.monotonic() < end:
             await asyncio.sleep(max(0.0, at - time.monotonic()))
             at += load.every_s
+            seq += 1
             event = Chunk(
-                request_id=request_id,
-                tenant="bench",
-                at=now_us(),
-                source="bench/1",
-                attempt=1,
-                run="0123456789abcdef",
-                seq=0 if load.urgent else seq + 1,
-                start=seq * 6,
-                text=load.text,
-            )
+                request_id=request_id, tenant="bench", at=now_us(), source="bench/1", attempt=1,
+                run="0123456789abcdef", seq=0 if load.urgent else seq, start=seq * 6, text=load.text,
+            )  # fmt: skip
             if not dry:
                 await producer.post(STREAMS, event)
-            sent += 1
+            sent += from_us is not None and event.at >= from_us
 
-    cpu = cpu_s()
-    await asyncio.gather(*(stream(random.uniform(0, load.every_s)) for _ in range(load.streams)))
-    took = time.monotonic() - begin
-    cpu = cpu_s() - cpu
+    streams = asyncio.gather(*(stream(random.uniform(0, load.every_s)) for _ in range(load.streams)))
+    await asyncio.sleep(WARM_S)
+    cpu, from_us = time.process_time(), now_us()
+    await streams
+    cpu = time.process_time() - cpu
     await producer.stop()
-    return {"sent": sent, "per_s": sent / took, "cpu_s": cpu}
+    return {"sent": sent, "from_us": from_us, "to_us": now_us(), "cpu_s": cpu}
 
 
-async def consume(bootstrap: str, seconds: float) -> dict[str, Any]:
-    """Reads everything from the end on and says when it came and what that cost."""
-    waits: list[int] = []
-    fetches = 0
+async def consume(settings: BusSettings) -> dict[str, Any]:
+    """Reads everything from the end on until told to stop (a line on stdin), and says when it came and what it cost."""
+    arrivals: list[tuple[int, int]] = []
+    cpu_at: list[tuple[int, float]] = []
 
     def handler(events: Any) -> None:
-        nonlocal fetches
         now = now_us()
-        fetches += 1
-        waits.extend(now - received.event.at for received in events)
+        cpu_at.append((now, time.process_time()))
+        arrivals.extend((received.event.at, now) for received in events)
 
-    settings = BusSettings(bootstrap=bootstrap)
     reader = TailReader(settings, handler=handler)
     run = asyncio.create_task(reader.run())
     for partition in range(settings.partitions):
         await reader.follow(STREAMS, partition, "end")
-    await asyncio.sleep(0.3)
     print("following", flush=True)
-    cpu = cpu_s()
-    await asyncio.sleep(seconds + 2)
-    cpu = cpu_s() - cpu
+    window = json.loads(await asyncio.to_thread(sys.stdin.readline))
+    await asyncio.sleep(0.5)
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
-    waits.sort()
-    quantiles = {f"p{q}_ms": round(waits[min(len(waits) - 1, len(waits) * q // 100)] / 1000, 2) for q in (50, 95, 99)}
-    return {"received": len(waits), "fetches": fetches, "cpu_s": cpu, **quantiles}
+    inside = [cpu for at, cpu in cpu_at if window["from_us"] <= at <= window["to_us"]]
+    waits = sorted(now - at for at, now in arrivals if at >= window["from_us"])
+    quantiles = {f"p{q}_ms": waits[min(len(waits) - 1, len(waits) * q // 100)] / 1000 for q in (50, 95, 99)}
+    return {"received": len(waits), "fetches": len(inside), "cpu_s": inside[-1] - inside[0], **quantiles}
 
 
-def measure(bootstrap: str, broker_pid: int | None, name: str, args: argparse.Namespace) -> dict[str, Any]:
+def measure(broker: str, settings: BusSettings, pid: int | None, name: str, args: argparse.Namespace) -> dict[str, Any]:
     """Runs one load in processes of its own."""
     import psutil
 
-    uvloop.run(ensure_topics(BusSettings(bootstrap=bootstrap)))
-    base = [sys.executable, "-m", "tests.bench.bus_hop", "--bootstrap", bootstrap, "--load", name]
-    base += ["--seconds", str(args.seconds)]
+    uvloop.run(ensure_topics(settings))
+    base = [sys.executable, "-m", "tests.bench.bus_hop", "--bootstrap", settings.bootstrap, "--load", name]
+    base += ["--seconds", str(args.seconds), "--linger-ms", str(settings.linger_ms)]
     consumers = [
-        subprocess.Popen([*base, "--role", "consume"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([*base, "--role", "consume"], cwd=ROOT, stdin=-1, stdout=-1, text=True)
         for _ in range(LOADS[name].consumers)
     ]
     for consumer in consumers:
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == "following\n"
-    broker = psutil.Process(broker_pid) if broker_pid else None
-    before = sum(broker.cpu_times()[:2]) if broker else 0.0
-    linger = [] if args.linger_ms is None else ["--linger-ms", str(args.linger_ms)]
-    produced = json.loads(_output([*base, "--role", "produce", *linger], args.seconds))
-    broker_s = sum(broker.cpu_times()[:2]) - before if broker else None
-    read = [json.loads(consumer.communicate(timeout=args.seconds + 30)[0]) for consumer in consumers]
-    idle = json.loads(_output([*base, "--role", "dry"], args.seconds))
-    count = produced["sent"]
-
-    def each(seconds: float | None) -> float | None:
-        return None if seconds is None else round(seconds / count * 1e6, 1)
-
+    family = [] if pid is None else [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    before = sum(sum(process.cpu_times()[:2]) for process in family)
+    produced = _run([*base, "--role", "produce"], args.seconds)
+    broker_s = sum(sum(process.cpu_times()[:2]) for process in family) - before
+    read = [json.loads(consumer.communicate(json.dumps(produced) + "\n", timeout=60)[0]) for consumer in consumers]
+    idle = _run([*base, "--role", "dry"], args.seconds)
+    count = max(1, produced["sent"])
+    load_us = idle["cpu_s"] / max(1, idle["sent"]) * 1e6
     return {
+        "broker": broker,
         "load": name,
-        "sent": count,
-        "per_s": round(produced["per_s"]),
-        "received": [one["received"] for one in read],
-        "fetches": [one["fetches"] for one in read],
-        **{q: max(one[q] for one in read) for q in ("p50_ms", "p95_ms", "p99_ms")},
-        "us_each": {
-            "producer": each(produced["cpu_s"] - idle["cpu_s"]),
-            "consumers": [each(one["cpu_s"]) for one in read],
-            "broker": each(broker_s),
-            "load itself": each(idle["cpu_s"]),
-        },
+        "per_s": round(count / args.seconds),
+        "missing": [count - one["received"] for one in read],
+        **{q: round(max(one[q] for one in read), 2) for q in ("p50_ms", "p95_ms", "p99_ms")},
+        "producer_us": round(produced["cpu_s"] / count * 1e6 - load_us, 1),
+        "consumer_us": [round(one["cpu_s"] / max(1, one["received"]) * 1e6, 1) for one in read],
+        # The broker's clock ran during the warm-up, too.
+        "broker_us": round(broker_s / count * 1e6 * args.seconds / (args.seconds + WARM_S), 1) if family else None,
+        "load_us": round(load_us, 1),
+        "events_a_fetch": round(read[0]["received"] / max(1, read[0]["fetches"]), 1),
     }
 
 
-def _output(command: list[str], seconds: float) -> str:
-    return subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=seconds + 60, check=True
-    ).stdout.splitlines()[-1]
+def _run(command: list[str], seconds: float) -> dict[str, Any]:
+    limit_s = WARM_S + seconds + 60
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@contextmanager
+def _brokers(args: argparse.Namespace) -> Iterator[list[tuple[str, str, int | None]]]:
+    """Name, address and process of the brokers to measure."""
+    if args.bootstrap:
+        yield [("given", args.bootstrap, args.broker_pid)]
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        started: list[Broker] = []
+        try:
+            for kind in ("embedded", "kafka"):
+                try:
+                    broker = Broker(kind, Path(folder) / kind)
+                    broker.start()
+                    started.append(broker)
+                except BrokerUnavailable as missing:
+                    print(f"{kind}: not measured, {missing}", file=sys.stderr)
+            yield [(broker.kind, broker.address, broker.pid) for broker in started]
+        finally:
+            for broker in started:
+                broker.stop()
 
 
 def main() -> None:
@@ -174,19 +188,22 @@ def main() -> None:
     parser.add_argument("--broker-pid", type=int, help="its process, to measure its CPU")
     parser.add_argument("--load", choices=LOADS, action="append", help="default: all")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--linger-ms", type=float, help="default: the product's")
+    parser.add_argument("--linger-ms", type=float, default=BusSettings().linger_ms, help="default: %(default)s")
     parser.add_argument("--role", choices=("produce", "dry", "consume"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role:
-        load = LOADS[args.load[0]]
+        settings = BusSettings(bootstrap=args.bootstrap, linger_ms=args.linger_ms)
         if args.role == "consume":
-            work = consume(args.bootstrap, args.seconds)
+            result = uvloop.run(consume(settings))
         else:
-            work = produce(args.bootstrap, load, args.seconds, args.linger_ms, dry=args.role == "dry")
-        print(json.dumps(uvloop.run(work)))
+            result = uvloop.run(produce(settings, LOADS[args.load[0]], args.seconds, dry=args.role == "dry"))
+        print(json.dumps(result))
         return
-    for name in args.load or LOADS:
-        print(json.dumps(measure(args.bootstrap, args.broker_pid, name, args)))
+    with _brokers(args) as brokers:
+        for kind, address, pid in brokers:
+            for name in args.load or LOADS:
+                settings = BusSettings(bootstrap=address, linger_ms=args.linger_ms)
+                print(json.dumps(measure(kind, settings, pid, name, args)), flush=True)
 
 
 if __name__ == "__main__":
