@@ -1,5 +1,6 @@
 """What the router knows of one request: the fold of its stream log, its clients, its prompt, its books."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from schemas.books import Attached, Detached
@@ -33,6 +34,7 @@ class Case:
         spoke_us: When the voice last said something new.
         republished: The attempts whose ``Request`` is on a worker's topic.
         stopping: The attempts whose workers were told to stop.
+        short: A cutover is due, and the budget has no room for it.
         straight: The self-hosted path was sick when it came: it does not wait for the deadline.
         probe: It was sent there to see whether the path is still sick.
         judged: The breaker was told how the self-hosted path served it.
@@ -58,6 +60,7 @@ class Case:
         "request",
         "request_id",
         "screen",
+        "short",
         "spoke_us",
         "stopping",
         "straight",
@@ -85,7 +88,7 @@ class Case:
         self.recalls: set[str] = set()
         self.republished: set[int] = set()
         self.stopping: set[int] = set()
-        self.straight = self.probe = self.judged = False
+        self.short = self.straight = self.probe = self.judged = False
         self.wake_us = 0
         self._asked: dict[str, int] = {}
 
@@ -93,6 +96,7 @@ class Case:
         """The question, or the router's own republishing of it. True for the first question: ``keep`` it then."""
         if request.attempt > 1:
             self.republished.add(request.attempt)
+            self._asked.pop(request_key(request.attempt), None)
         if not self.known:
             self._know(request.at, request.deadlines, now_us)
         if request.attempt > 1 or self.lane is not None:
@@ -158,6 +162,10 @@ class Case:
         """When this was last written, if it was and has not come back."""
         return self._asked.get(what)
 
+    def on_their_way(self) -> Iterable[int]:
+        """When each decision was written that has not come back from the log."""
+        return self._asked.values()
+
     def running(self) -> list[int]:
         """Attempts whose workers may still be at work and were not told to stop."""
         opened = range(1, self.screen.attempts + 1)
@@ -182,6 +190,11 @@ class Case:
 
     def _book(self, attempt: int) -> Book:
         return self.books.setdefault(attempt, Book(attempt))
+
+
+def request_key(attempt: int) -> str:
+    """Under which a republished request's writing is remembered."""
+    return f"request-{attempt}"
 
 
 def cutover_key(attempt: int) -> str:

@@ -8,18 +8,18 @@ from typing import Final
 
 from schemas.stream import Closed, Cutover
 from schemas.topics import STREAMS
-from services.router.budget import Budget
+from services.router.budget import Ledger
 from services.router.case import Case, cutover_key
 from services.router.effects import Write, after_close, begin_attempts, settled_us, stop_all, stop_losers
 from services.router.endings import Ending, answered, awaits_verdict, hopeless, is_denied, overdue, stranded, unmaskable
 from services.router.policy import RETRY_US, Policy
-from services.router.triggers import Plan, due_plan, objection, price, trigger_us
+from services.router.triggers import SPENT, Plan, due_plan, objection, price, trigger_us
 
 RELOOK_US: Final = 1_000_000
-"""How soon to look again at a cutover that is due and may not be made yet, when no event does it before."""
+"""How soon to look again at a cutover for which the budget was short."""
 
 
-def decide(case: Case, now_us: int, policy: Policy, budget: Budget, source: str) -> list[Write]:
+def decide(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: str) -> list[Write]:
     """What to write now. ``source`` is the router's own name."""
     if case.screen.closed is not None:
         return after_close(case, case.screen.closed, now_us, policy, source)
@@ -33,7 +33,7 @@ def decide(case: Case, now_us: int, policy: Policy, budget: Budget, source: str)
     elif case.cutovers:
         writes += begin_attempts(case, now_us, policy, source)
         writes += stop_losers(case, now_us, source)
-    return writes + _next_word(case, now_us, policy, budget, source)
+    return writes + _next_word(case, now_us, policy, ledger, source)
 
 
 def turn_away(case: Case, now_us: int, policy: Policy, source: str) -> Write:
@@ -49,23 +49,24 @@ def next_alarm_us(case: Case, now_us: int, policy: Policy) -> int:
         return settled_us(case, case.screen.closed) if asked_us is None else asked_us + RETRY_US
     if not case.known:
         return case.opened_us + policy.window_us
-    asked_us = case.asked_us("closed")
-    if asked_us is not None:
-        return asked_us + RETRY_US
+    sent_us = case.asked_us("closed")
+    if sent_us is not None:
+        return sent_us + RETRY_US
     alarms = [case.received_us + policy.total_us(case.deadlines)]
     if case.clients.gone_since_us is not None:
         alarms.append(case.clients.gone_since_us + policy.client_grace_ms * 1_000)
     if awaits_verdict(case, policy):
         alarms.append(case.received_us + case.deadlines.verdict_ms * 1_000)
     due_us = trigger_us(case, policy)
-    if due_us is not None:
-        alarms.append(due_us if due_us > now_us else now_us + RELOOK_US)
-    if case.cutovers:
-        alarms.append(now_us + RELOOK_US)  # an attempt whose request did not come back from the log is begun again
+    if due_us is not None and due_us > now_us:
+        alarms.append(due_us)
+    if case.short:
+        alarms.append(now_us + RELOOK_US)
+    alarms += [sent_us + RETRY_US for sent_us in case.on_their_way()]
     return min(alarms)
 
 
-def _next_word(case: Case, now_us: int, policy: Policy, budget: Budget, source: str) -> list[Write]:
+def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: str) -> list[Write]:
     """The next thing to say of the request on its log: a closing, a cutover, or nothing."""
     plan = due_plan(case, now_us, policy)
     attempt = case.screen.attempts + 1
@@ -73,8 +74,9 @@ def _next_word(case: Case, now_us: int, policy: Policy, budget: Budget, source: 
     if sent_us is not None and now_us - sent_us < RETRY_US:
         plan = None  # it is on its way
     elif sent_us is not None:
-        budget.release(case.request_id)
-    against = None if plan is None else objection(case, plan, now_us, policy, budget)
+        ledger.release(case.request_id)
+    against = None if plan is None else objection(case, plan, now_us, policy, ledger)
+    case.short = against == SPENT
     ending = (
         answered(case)
         or overdue(case, now_us, policy)
@@ -87,7 +89,7 @@ def _next_word(case: Case, now_us: int, policy: Policy, budget: Budget, source: 
     if plan is None or against is not None or not case.asks(cutover_key(attempt), now_us):
         return []
     if plan.target == "vertex":
-        budget.reserve(case.request_id, price(case, policy))
+        ledger.reserve(case.request_id, price(case, policy))
     return [_cut(case, plan, attempt, now_us, source)]
 
 

@@ -7,7 +7,7 @@ from schemas.requests import Request
 from schemas.stream import Closed, Outcome
 from schemas.topics import ACCOUNTS, CONTROL, REQUESTS, REQUESTS_VERTEX, Topic
 from schemas.wire import AnyEvent
-from services.router.case import Case
+from services.router.case import Case, request_key
 from services.router.policy import SETTLE_US, Policy
 from services.router.triggers import cloud_attempts, egress_objection, next_messages
 
@@ -40,7 +40,7 @@ def begin_attempts(case: Case, now_us: int, policy: Policy, source: str) -> list
         if cutover.target == "vertex" and egress_objection(case, policy) is not None:
             continue
         messages = next_messages(case)
-        if case.request is None or messages is None or not case.asks(f"request-{attempt}", now_us):
+        if case.request is None or messages is None or not case.asks(request_key(attempt), now_us):
             continue
         request: Request = replace(case.request, attempt=attempt, messages=messages, source=source)
         topic = REQUESTS_VERTEX if cutover.target == "vertex" else REQUESTS

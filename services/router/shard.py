@@ -38,6 +38,7 @@ class Shard:
         self._source = source
         self._alarms = Alarms()
         self._done: dict[str, int] = {}
+        self._ledger = means.budget.open()
 
     @property
     def next_alarm_us(self) -> int | None:
@@ -51,6 +52,7 @@ class Shard:
         case = self.cases.get(event.request_id)
         if case is None:
             if event.request_id in self._done:
+                self._count(event, now_us)
                 return NOTHING
             case = self.cases[event.request_id] = Case(event.request_id, event.tenant, now_us)
             if self.deciding and isinstance(event, Request) and len(self.cases) > self._policy.max_open:
@@ -62,6 +64,7 @@ class Shard:
                 if quiet and not case.screen.over:
                     return NOTHING
             case Request():
+                self._count(event, now_us)
                 self._on_request(case, event, traceparent, now_us)
             case Attached() | Detached():
                 case.on_receipt(event, now_us)
@@ -100,12 +103,19 @@ class Shard:
         """Another router has the partition now."""
         for case in self.cases.values():
             self._release(case)
+        self._means.budget.close(self._ledger)
+
+    def _count(self, event: Event, now_us: int) -> None:
+        """For the budget. While the log is folded, an account may be read before the events that led to it."""
+        if isinstance(event, Request) and event.attempt == 1:
+            self._ledger.ask(min(event.at, now_us))
+        elif isinstance(event, Cutover) and event.target == "vertex":
+            self._ledger.spend(0.0, min(event.at, now_us))
 
     def _on_request(self, case: Case, request: Request, traceparent: str | None, now_us: int) -> None:
         if not case.on_request(request, traceparent, now_us):
             return
         policy, means = self._policy, self._means
-        means.budget.ask(case.received_us)
         case.keep(request, prompt=False)
         if falls_back(case, policy) and now_us < case.received_us + policy.total_us(case.deadlines):
             case.keep(request, prompt=means.keep(case.prompt_chars))
@@ -115,16 +125,16 @@ class Shard:
 
     def _on_cutover(self, case: Case, cutover: Cutover, now_us: int) -> None:
         case.on_stream(cutover, now_us, self._policy.window_us)
-        self._means.budget.release(case.request_id)
+        self._ledger.release(case.request_id)
         if cutover.target == "vertex" and case.cutovers.get(cutover.attempt) is cutover:
-            self._means.budget.spend(price(case, self._policy), min(cutover.at, now_us))
+            self._ledger.spend(price(case, self._policy), min(cutover.at, now_us))
 
     def _on_end(self, case: Case, attempt: int) -> None:
         """A cloud attempt's price is known now."""
         cutover, book = case.cutovers.get(attempt), case.books[attempt]
         if cutover is not None and cutover.target == "vertex" and book.ended:
             more = self._policy.prices.of(book.usage) - price(case, self._policy)
-            self._means.budget.correct(more, cutover.at)
+            self._ledger.correct(more, cutover.at)
 
     def _look(self, case: Case, now_us: int) -> Writes:
         if not case.known and case.screen.closed is None and now_us >= case.opened_us + self._policy.window_us:
@@ -133,7 +143,7 @@ class Shard:
         if not case.judged and (served := judgement(case, now_us, self._policy)) is not None:
             case.judged = True
             self._means.breaker.judge(now_us, served=served, probe=case.probe)
-        writes = decide(case, now_us, self._policy, self._means.budget, self._source)
+        writes = decide(case, now_us, self._policy, self._ledger, self._source)
         alarm_us = max(next_alarm_us(case, now_us, self._policy), now_us + SHORTEST_WAIT_US)
         if not case.wake_us or alarm_us < case.wake_us:
             case.wake_us = alarm_us
@@ -152,7 +162,7 @@ class Shard:
             del self._done[oldest]
 
     def _release(self, case: Case) -> None:
-        self._means.budget.release(case.request_id)
+        self._ledger.release(case.request_id)
         if case.kept:
             case.kept = False
             self._means.drop(case.prompt_chars)

@@ -4,7 +4,7 @@ from typing import Final, Literal, NamedTuple
 
 from schemas.requests import Message
 from schemas.stream import Failed, How, Trigger
-from services.router.budget import Budget
+from services.router.budget import Ledger
 from services.router.case import Case
 from services.router.policy import Policy
 
@@ -79,7 +79,7 @@ def all_failed(case: Case) -> Failed | None:
     return last
 
 
-def objection(case: Case, plan: Plan, now_us: int, policy: Policy, budget: Budget) -> str | None:
+def objection(case: Case, plan: Plan, now_us: int, policy: Policy, ledger: Ledger) -> str | None:
     """Why the cutover may not be made; ``WAIT``: not yet, as verdict or question was not read. None: it may be made."""
     if plan.target == "generator":
         return WAIT if case.request is None else None
@@ -95,7 +95,7 @@ def objection(case: Case, plan: Plan, now_us: int, policy: Policy, budget: Budge
     outward = egress_objection(case, policy)
     if outward is None and next_messages(case) is None:
         outward = "its prompt was not kept"
-    if outward is None and not budget.allows(price(case, policy), now_us):
+    if outward is None and not ledger.allows(price(case, policy), now_us):
         outward = SPENT
     return outward
 

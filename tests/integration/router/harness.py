@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from schemas.topics import TOPICS
 from schemas.wire import AnyEvent
 from services.bus import BusSettings, Producer, Received, TailReader, Unread, ensure_topics
@@ -48,6 +50,11 @@ class Process:
         self._popen.send_signal(signal.SIGTERM)
         return self._close()
 
+    def cpu_s(self) -> float:
+        """CPU seconds it has used so far."""
+        times = psutil.Process(self._popen.pid).cpu_times()
+        return float(times.user + times.system)
+
     @property
     def running(self) -> bool:
         return self._popen.poll() is None
@@ -69,6 +76,7 @@ class Lab:
         self._tail = TailReader(bus, handler=self._on_records)
         self._routers: list[Process] = []
         self._news = asyncio.Event()
+        self.watch: Callable[[Sequence[Received | Unread]], None] = lambda records: None
 
     async def open(self) -> None:
         await ensure_topics(self.bus)
@@ -115,13 +123,15 @@ class Lab:
         return [e for e in events if isinstance(e, kind) and (request_id is None or e.request_id == request_id)]
 
     async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-        """Waits for what must happen."""
+        """Waits for what must happen; a condition is looked at after news, at most ten times a second."""
         async with asyncio.timeout(patience_s):
             while not condition():
                 self._news.clear()
                 await self._news.wait()
+                await asyncio.sleep(0.1)
 
     def _on_records(self, records: Sequence[Received | Unread]) -> None:
+        self.watch(records)
         self.log += [record for record in records if isinstance(record, Received)]
         self._news.set()
 

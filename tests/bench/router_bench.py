@@ -1,0 +1,238 @@
+"""The router's process against a real broker: how precise its deadlines are, and what killing and moving it does.
+
+    python -m tests.bench.router_bench deadlines   5,000 open requests: deadline to ``Cutover`` read by another process
+    python -m tests.bench.router_bench kills       killed with -9 twenty times under load: every request closes once
+    python -m tests.bench.router_bench rebalance   a second router joins or leaves every 2 s for a minute
+    python -m tests.bench.router_bench egress      10,000 requests, most of whose prompts must stay
+
+Each starts an embedded broker of its own and prints one JSON object.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import uvloop
+
+from schemas.books import Account
+from schemas.requests import Deadlines, Request
+from schemas.stream import Closed, Cutover, Verdict
+from schemas.topics import REQUESTS_VERTEX
+from services.bus import Received, Unread
+from services.runtime.clock import now_us
+from tests.integration.router.harness import Lab, opened
+from tests.integration.router.people import Person
+
+CLOUD = {
+    "RAILBUS_FALLBACK": "vertex",
+    "RAILBUS_FALLBACK_RATIO": "1",
+    "RAILBUS_FALLBACK_FREE": "1000000",
+    "RAILBUS_TOTAL_MAX_MS": "60000",
+}
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float]:
+    """Median, tail and worst, to a tenth."""
+    ordered = sorted(values)
+    if not ordered:
+        return {}
+    at = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {name: round(ordered[min(int(len(ordered) * part), len(ordered) - 1)], 1) for name, part in at.items()}
+
+
+async def deadlines(lab: Lab, count: int) -> dict[str, Any]:
+    """All requests are open at once, their first-token deadlines spread over 20 seconds."""
+    router = await lab.router(**CLOUD)
+    people: dict[str, Person] = {}
+    late_ms: dict[str, float] = {}
+    dice = random.Random(1)
+
+    def watch(records: Sequence[Received | Unread]) -> None:
+        for record in records:
+            if isinstance(record, Received) and isinstance(record.event, Cutover):
+                asked = people[record.event.request_id].request
+                late_ms[asked.request_id] = (now_us() - asked.at) / 1e3 - asked.deadlines.ttft_ms
+
+    lab.watch = watch
+    begin = time.monotonic()
+    for _ in range(count):
+        spread_ms = 8_000 - int((time.monotonic() - begin) * 1e3) + dice.randrange(20_000)
+        person = Person(deadlines=Deadlines(ttft_ms=max(spread_ms, 1), total_ms=60_000))
+        people[person.id] = person
+        await lab.post(person.request, person.started())
+    produced_s = time.monotonic() - begin
+    cpu_s = router.cpu_s()
+    await lab.until(lambda: len(late_ms) == count, 60)
+    cpu_s = router.cpu_s() - cpu_s
+    written_ms = [
+        (event.at - people[event.request_id].request.at) / 1e3 - people[event.request_id].request.deadlines.ttft_ms
+        for event in lab.written(Cutover)
+    ]
+    return {
+        "open": count,
+        "produced_s": round(produced_s, 1),
+        "router_cpu_s": round(cpu_s, 2),
+        "decided_late_ms": percentiles(written_ms),
+        "read_late_ms": percentiles(late_ms.values()),
+    }
+
+
+def endings(lab: Lab, people: dict[str, Person]) -> dict[str, Any]:
+    """What the log says of how they closed."""
+    effective: dict[str, Closed] = {}
+    for closed in lab.written(Closed):
+        effective.setdefault(closed.request_id, closed)
+    accounts = Counter(account.request_id for account in lab.written(Account))
+    calls = Counter(
+        (record.event.request_id, record.event.attempt)
+        for record in lab.log
+        if record.topic == REQUESTS_VERTEX.name and isinstance(record.event, Request)
+    )
+    late_ms = [
+        (closed.at - people[rid].request.at) / 1e3 - people[rid].request.deadlines.total_ms
+        for rid, closed in effective.items()
+    ]
+    return {
+        "requests": len(people),
+        "closed": len(effective),
+        "outcomes": dict(Counter(closed.outcome for closed in effective.values())),
+        "closed_written": len(lab.written(Closed)),
+        "accounts": len(accounts),
+        "accounts_written": accounts.total(),
+        "cloud_calls": len(calls),
+        "cloud_calls_written": calls.total(),
+        "past_total_deadline_ms": percentiles(late_ms),
+    }
+
+
+async def _load(lab: Lab, people: dict[str, Person], seconds: float, rate: float, total_ms: int) -> None:
+    """Workers that start and then fall silent: the cloud answers half of them, nobody the rest."""
+    dice = random.Random(2)
+    begin = time.monotonic()
+    number = 0
+    async with asyncio.TaskGroup() as tasks:
+        while (elapsed := time.monotonic() - begin) < seconds:
+            while number < elapsed * rate:
+                number += 1
+                person = Person(deadlines=Deadlines(total_ms=total_ms))
+                people[person.id] = person
+                tasks.create_task(lab.post(person.request, person.started()))
+                if dice.random() < 0.5:
+                    tasks.create_task(_answer_later(lab, person))
+            await asyncio.sleep(0.01)
+
+
+async def _answer_later(lab: Lab, person: Person) -> None:
+    await asyncio.sleep(0.6)
+    await lab.post(person.started(2), person.chunk(0, 2), person.finished(0, 2))
+
+
+async def _all_accounted(lab: Lab, people: dict[str, Person]) -> None:
+    await lab.until(lambda: len({account.request_id for account in lab.written(Account)}) == len(people), 60)
+
+
+async def kills(lab: Lab, count: int, rate: float) -> dict[str, Any]:
+    """Killed and started again, each time in the middle of everything."""
+    env = CLOUD | {"RAILBUS_ROUTER_INSTANCE": "only", "RAILBUS_TOTAL_MAX_MS": "20000"}
+    people: dict[str, Person] = {}
+    router = await lab.router(**env)
+    loading = asyncio.create_task(_load(lab, people, count * 2.0, rate, 2_500))
+    back_s = []
+    for _ in range(count):
+        await asyncio.sleep(1 + random.random())
+        router.kill()
+        begin = time.monotonic()
+        router = await lab.router(**env)
+        back_s.append(time.monotonic() - begin)
+    await loading
+    await _all_accounted(lab, people)
+    return {"kills": count, "killed_to_deciding_ms": percentiles(s * 1e3 for s in back_s)} | endings(lab, people)
+
+
+async def rebalance(lab: Lab, seconds: float, rate: float) -> dict[str, Any]:
+    """One router stays; another joins for two seconds and leaves for two."""
+    env = CLOUD | {"RAILBUS_TOTAL_MAX_MS": "20000"}
+    people: dict[str, Person] = {}
+    await lab.router(**env)
+    loading = asyncio.create_task(_load(lab, people, seconds, rate, 5_000))
+    moves = 0
+    while not loading.done():
+        other = await lab.router(**env)
+        await asyncio.sleep(2)
+        await asyncio.to_thread(other.stop)
+        await asyncio.sleep(2)
+        moves += 2
+    await loading
+    await _all_accounted(lab, people)
+    effective = {(event.request_id, event.attempt) for event in lab.written(Cutover)}
+    return {"moves": moves, "cutovers_written": len(lab.written(Cutover)), "cutovers": len(effective)} | endings(
+        lab, people
+    )
+
+
+async def egress(lab: Lab, count: int) -> dict[str, Any]:
+    """A tenth of the prompts may leave; the others are marked, denied, or kept by policy. All attempts fail."""
+    await lab.router(**CLOUD, RAILBUS_INPUT_GATE="hold")
+    people: dict[str, Person] = {}
+    may_leave: set[str] = set()
+    dice = random.Random(3)
+    for number in range(count):
+        fate = dice.choice(["free", "marked", "marked", "denied", "denied", "kept", "kept", "kept", "silent", "silent"])
+        person = Person(
+            egress="forbidden" if fate == "marked" else "allowed", deadlines=Deadlines(total_ms=3_000, verdict_ms=2_000)
+        )
+        people[person.id] = person
+        words: list[Any] = []
+        if fate != "silent":
+            words.append(
+                Verdict(
+                    **person.about(),
+                    decision="deny" if fate == "denied" else "allow",
+                    policy_version="p",
+                    egress="forbidden" if fate == "kept" else "allowed",
+                )
+            )
+        if fate == "free":
+            may_leave.add(person.id)
+        events = [person.started(input_gate="hold"), person.failed(), *words]
+        dice.shuffle(events)
+        await lab.post(person.request, *events)
+        if number % 50 == 0:
+            await asyncio.sleep(0.05)
+    await lab.until(lambda: len({closed.request_id for closed in lab.written(Closed)}) == count, 120)
+    sent = [r.event.request_id for r in lab.log if r.topic == REQUESTS_VERTEX.name and isinstance(r.event, Request)]
+    return {
+        "requests": count,
+        "may_leave": len(may_leave),
+        "sent": len(set(sent)),
+        "sent_that_must_stay": len(set(sent) - may_leave),
+    }
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["deadlines", "kills", "rebalance", "egress"])
+    parser.add_argument("--count", type=int, help="requests, or kills")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=40.0, help="requests a second")
+    given = parser.parse_args()
+    async with opened() as lab:
+        match given.what:
+            case "deadlines":
+                result = await deadlines(lab, given.count or 5_000)
+            case "kills":
+                result = await kills(lab, given.count or 20, given.rate)
+            case "rebalance":
+                result = await rebalance(lab, given.seconds, given.rate)
+            case _:
+                result = await egress(lab, given.count or 10_000)
+    print(json.dumps({"what": given.what} | result))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
