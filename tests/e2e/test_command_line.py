@@ -116,7 +116,7 @@ def test_the_doctor_finds_the_tree_well(tree):
     [
         (("--model", "simulated-err503"), 1, "failed"),
         (("--model", "simulated-mute", "--total-ms", "700"), 1, "expired"),
-        (("--model", "no-such-model"), 1, "no-such-model"),
+        (("--model", "no-such-model"), 1, "this model is not served here"),
         (("--max-tokens", "0"), 2, "max_tokens"),
         (("--temperature", "7"), 2, "temperature"),
     ],

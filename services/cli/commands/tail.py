@@ -59,12 +59,13 @@ class _Tail:
         self._settings = settings
         self._topics = _chosen(args.topic)
         self._start = _start(args.moment, args.request)
+        self._key: bytes | None = args.request.encode() if args.request else None
         self._zero_us: int | None = time_ms(args.request) * 1_000 if args.request else None
         self._held: list[Received | Unread] = []
 
     async def main(self) -> int:
         """Reads until Ctrl-C, or until everything that was there is shown."""
-        key = self._args.request.encode() if self._args.request else None
+        key = self._key
         wants = None if key is None else lambda _, found: found == key
         reader = TailReader(self._settings, handler=self._take, wants=wants)
         async with asyncio.TaskGroup() as tasks:
@@ -92,6 +93,8 @@ class _Tail:
         return {place: end for place, end in ends.items() if begins[place] < end}
 
     def _take(self, records: Sequence[Received | Unread]) -> None:
+        if self._key is not None:  # what has no kind comes unasked
+            records = [record for record in records if isinstance(record, Received) or record.key == self._key]
         if self._args.no_follow and len(self._held) < MAX_SORTED:
             self._held += records
             return
