@@ -5,7 +5,7 @@ from typing import NamedTuple
 from services.broker.codes import Code
 from services.broker.core import Broker
 from services.broker.request import Answered, Request
-from services.broker.topics import Topic, TopicError
+from services.broker.topics import Topic, TopicError, check_name
 from services.broker.wire import Reader, Writer
 
 _TOPIC = 2
@@ -57,6 +57,7 @@ def _resolve(broker: Broker, kind: int, name: str) -> tuple[Code, str | None, To
     if kind != _TOPIC:
         return Code.INVALID_REQUEST, f"Unsupported resource type {kind}.", None
     try:
+        check_name(name)
         return Code.NONE, None, broker.topics.existing(name)
     except TopicError as error:
         return error.code, str(error), None
@@ -89,7 +90,10 @@ def _alter(
         return Code.INVALID_REQUEST, "A configuration may not be null; leave it out for its default."
     if kind != _TOPIC:
         return Code.INVALID_REQUEST, "The embedded broker only changes the configuration of topics."
+    if not name:
+        return Code.INVALID_REQUEST, "A topic's configuration is changed by the topic's name; none was given."
     try:
+        check_name(name)
         broker.topics.configure(name, settings, validate_only=validate_only)
     except TopicError as error:
         return error.code, str(error)

@@ -62,6 +62,11 @@ def _joined(version: int, answer: Joined) -> bytes:
     return out.array(answer.peers, peer).done()
 
 
+def _no_group(group_id: str) -> Code:
+    """What one is told who speaks for a group that is not there."""
+    return Code.UNKNOWN_MEMBER_ID if group_id else Code.INVALID_GROUP_ID
+
+
 def sync_group(request: Request) -> Answered:
     """Bring or fetch assignments; answered when the leader has brought them."""
     reader, version = request.body, request.version
@@ -79,7 +84,7 @@ def sync_group(request: Request) -> Answered:
 
     group = request.broker.groups.get(group_id)
     if group is None:
-        return write(Synced(ticket=None, code=Code.UNKNOWN_MEMBER_ID))
+        return write(Synced(ticket=None, code=_no_group(group_id)))
     later = Later()
     request.broker.groups.settle(group, group.sync(asked, GroupTicket(later, write), clock_ms()))
     return later
@@ -91,7 +96,7 @@ def heartbeat(request: Request) -> Answered:
     group_id, generation, member_id = reader.string(), reader.i32(), reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     group = request.broker.groups.get(group_id)
-    code = Code.UNKNOWN_MEMBER_ID
+    code = _no_group(group_id)
     if group is not None:
         code = group.heartbeat(member_id, instance_id, generation, clock_ms())
     out = Writer()
@@ -124,7 +129,7 @@ def leave_group(request: Request) -> Answered:
 def _leave(request: Request, group_id: str, member_id: str, instance_id: str | None) -> Code:
     group = request.broker.groups.get(group_id)
     if group is None:
-        return Code.UNKNOWN_MEMBER_ID
+        return _no_group(group_id)
     code, answers = group.leave(member_id, instance_id, clock_ms())
     request.broker.groups.settle(group, answers)
     return code

@@ -29,7 +29,7 @@ def metadata(request: Request) -> Answered:
     may_create = reader.boolean() if version >= 4 else True
     if names is None or (version == 0 and not names):
         names = [topic.name for topic in broker.topics]
-    found = [(name, *_topic(broker, name, may_create=may_create)) for name in names]
+    found = [(name, *_topic(broker, name, may_create=may_create)) for name in dict.fromkeys(names)]
     out = Writer()
     _write_node(out, broker, version)
     out.array(found, lambda item: _write_topic(out, version, *item))

@@ -39,7 +39,7 @@ def offset_commit(request: Request) -> Answered:
 
         def one(each: tuple[int, Committed]) -> None:
             index, committed = each
-            out.i32(index).i16(refused or _commit(broker, group_id, Place(name, index), committed))
+            out.i32(index).i16(_commit(broker, group_id, Place(name, index), committed, refused))
 
         out.string(name).array(partitions, one)
 
@@ -56,9 +56,11 @@ def _may_commit(broker: Broker, group_id: str, member_id: str, instance_id: str 
     return Code.UNKNOWN_MEMBER_ID if broker.offsets.of(group_id) else Code.ILLEGAL_GENERATION
 
 
-def _commit(broker: Broker, group: str, place: Place, committed: Committed) -> Code:
+def _commit(broker: Broker, group: str, place: Place, committed: Committed, refused: Code) -> Code:
     if broker.log(*place) is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
+    if refused:
+        return refused
     if len(committed.metadata) > MAX_METADATA_BYTES:
         return Code.OFFSET_METADATA_TOO_LARGE
     try:

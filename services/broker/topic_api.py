@@ -63,6 +63,7 @@ def _new_topic(reader: Reader) -> NewTopic:
 def _create(broker: Broker, topic: NewTopic, *, times_named: int, validate_only: bool) -> None:
     if times_named > 1:
         raise TopicError(Code.INVALID_REQUEST, "Duplicate topic name.")
+    broker.topics.check_free(topic.name, topic.settings)
     partitions = topic.partitions
     if topic.assignment:
         partitions = len(topic.assignment)
@@ -96,15 +97,17 @@ def _check_assignment(topic: NewTopic) -> None:
 def delete_topics(request: Request) -> Answered:
     """Delete each topic with its records and the offsets committed on it."""
     reader, version, broker = request.body, request.version, request.broker
-    names = reader.array(reader.string)
-    outcomes = [_attempt(name, partial(_delete, broker, name)) for name in names]
+    named = Counter(reader.array(reader.string))
+    outcomes = [_attempt(name, partial(_delete, broker, name, times)) for name, times in named.items()]
     out = Writer()
     if version >= 1:
         out.i32(0)
     return _write(out, outcomes, messages=False)
 
 
-def _delete(broker: Broker, name: str) -> None:
+def _delete(broker: Broker, name: str, times_named: int) -> None:
+    if times_named > 1:
+        raise TopicError(Code.INVALID_REQUEST, "Duplicate topic name.")
     topic = broker.topics.delete(name)
     for log in topic.partitions:
         log.gone = True
@@ -121,11 +124,24 @@ def create_partitions(request: Request) -> Answered:
     reader.i32()
     validate_only = reader.boolean()
 
-    def grow(name: str, count: int) -> None:
-        broker.topics.grow(name, count, now_ms=now_ms(), validate_only=validate_only)
+    def grow(name: str, count: int, assignment: list[list[int]] | None) -> None:
+        broker.topics.grow(name, count, now_ms=now_ms(), validate_only=True)
+        if assignment is not None:
+            _check_growth(count - len(broker.topics.existing(name).partitions), assignment)
+        if not validate_only:
+            broker.topics.grow(name, count, now_ms=now_ms(), validate_only=False)
 
-    outcomes = [_attempt(name, partial(grow, name, count)) for name, count, _ in asked]
+    outcomes = [_attempt(item[0], partial(grow, *item)) for item in asked]
     return _write(Writer().i32(0), outcomes, messages=True)
+
+
+def _check_growth(new: int, assignment: list[list[int]]) -> None:
+    if len(assignment) != new:
+        raise TopicError(
+            Code.INVALID_REPLICA_ASSIGNMENT, f"{len(assignment)} assignment(s) were given for {new} new partition(s)."
+        )
+    if any(replicas != [NODE_ID] for replicas in assignment):
+        raise TopicError(Code.INVALID_REPLICA_ASSIGNMENT, f"The only broker there is has id {NODE_ID}.")
 
 
 def _attempt(name: str, action: Callable[[], object]) -> Outcome:

@@ -96,18 +96,23 @@ class Topics:
 
     def check_new(self, name: str, partitions: int, settings: Mapping[str, str | None]) -> TopicConfig:
         """Whether this topic could be created, and its configuration; raises `TopicError`."""
-        check_name(name)
-        if name in self._topics:
-            raise TopicError(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        config = self.check_free(name, settings)
         if partitions < 1:
             raise TopicError(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
         self._check_room(partitions)
+        return config
+
+    def check_free(self, name: str, settings: Mapping[str, str | None]) -> TopicConfig:
+        """What Kafka looks at before any number: the name, whether it is taken, the configuration; as `check_new`."""
+        check_name(name)
+        if name in self._topics:
+            raise TopicError(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         return self._configured(settings)
 
     def configure(self, name: str, settings: Mapping[str, str | None], *, validate_only: bool) -> None:
         """Replace a topic's configuration: what is not named goes back to its default; raises `TopicError`."""
-        topic = self.existing(name)
         config = self._configured(settings)
+        topic = self.existing(name)
         if validate_only:
             return
         before, topic.config = topic.config, config
