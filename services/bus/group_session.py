@@ -30,7 +30,7 @@ OnPartitions = Callable[[TopicPartitions], Awaitable[None] | None]
 COMMIT_EVERY_S: Final = 0.1
 """A commit goes at once, the next not before this time has passed: what is committed late is done twice at worst."""
 
-LAST_COMMIT_S: Final = 5.0
+LAST_COMMIT_S: Final = 3.0
 """Longest time the commit may take that precedes giving partitions away."""
 
 

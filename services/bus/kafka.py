@@ -24,7 +24,7 @@ RETRY_BACKOFF_MS: Final = 100
 PRODUCE_BYTES: Final = 1_048_576
 """Most bytes of a produced batch: one event of the largest size fits."""
 
-CLOSE_S: Final = 5.0
+CLOSE_S: Final = 3.0
 """Longest time that putting a client away may take."""
 
 

@@ -177,6 +177,7 @@ class Producer:
         try:
             sent = await self._client.send_batch(batch, topic, partition=partition)
         except KafkaError as error:
+            error.add_note(f"at {topic}[{partition}]")
             self._fail(error)
         else:
             sent.add_done_callback(partial(self._settle, self._session, lane, letters))

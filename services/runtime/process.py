@@ -16,7 +16,7 @@ EXIT_CLEAN: Final = 0
 EXIT_CRASH: Final = 1
 EXIT_USER: Final = 2
 
-GRACE_S: Final = 20.0
+GRACE_S: Final = 30.0
 """Longest time from the first signal to the end of the process."""
 
 

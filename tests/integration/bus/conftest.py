@@ -1,14 +1,21 @@
+import asyncio
 import dataclasses
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import uvloop
 
 from schemas.topics import STREAMS, Topic
 from services.bus import BusSettings, Producer, ensure_topics
 from tests.contract.brokers import Broker
 
 NewTopic = Callable[[], Awaitable[Topic]]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop that the product runs on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
