@@ -114,6 +114,13 @@ def test_a_chunk_whose_offset_contradicts_the_text_is_not_believed():
     assert screen.visible == "abcd"
 
 
+def test_nothing_is_heard_behind_the_run_s_own_end():
+    screen, _ = after(
+        allow(), started(), chunk(0, 0, "all"), finished(0), chunk(1, 3, " and more"), cleared(1, final=True)
+    )
+    assert screen.visible == "all"
+
+
 def test_exposure_is_bounded_until_safety_catches_up():
     screen, _ = after(allow(), started(exposure=2), *(chunk(i, i, "x") for i in range(5)))
     assert (screen.visible, screen.exposed_tokens) == ("xx", 2)
