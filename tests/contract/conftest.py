@@ -18,12 +18,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running broker that all tests of the session share."""
-    yield from _running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
+    yield from running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
 
 
 @pytest.fixture(scope="module")
 def module_broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from _running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
+    yield from running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ async def lab(broker: Broker) -> AsyncIterator[Lab]:
     assert broker.is_running(), f"the broker did not survive this test: {broker.said()}"
 
 
-def _running(broker: Broker) -> Iterator[Broker]:
+def running(broker: Broker) -> Iterator[Broker]:
+    """Starts the broker, yields it, stops it; skips the test where the broker cannot run."""
     try:
         broker.start()
     except BrokerUnavailable as missing:
