@@ -49,7 +49,7 @@ def runs_on_the_log(tree):
     assert done.returncode == 0, done.stderr
     chunks = defaultdict(lambda: defaultdict(dict))
     for record in map(json.loads, done.stdout.splitlines()):
-        if record["kind"] == "Chunk":
+        if record.get("kind") == "Chunk":
             event = record["event"]
             chunks[event["request_id"]][event["run"]].setdefault(event["seq"], event["text"])
     return {
