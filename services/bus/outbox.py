@@ -42,6 +42,7 @@ class _Queue:
     waiting: deque[Letter] = field(default_factory=deque)
     sent: list[Letter] = field(default_factory=list)
     due: bool = False
+    alone: int = 0
 
 
 class Outbox:
@@ -72,7 +73,8 @@ class Outbox:
             if queue.sent:
                 queue.due = True
                 continue
-            queue.sent = _cut(queue.waiting)
+            queue.sent = _cut(queue.waiting, alone=queue.alone > 0)
+            queue.alone = max(0, queue.alone - 1)
             queue.due = bool(queue.waiting)
             yield lane, queue.sent
 
@@ -94,6 +96,10 @@ class Outbox:
                 queue.due = True
         return recalled
 
+    def isolate(self, lane: Lane) -> None:
+        """The batch on its way was refused for its size: when it is recalled, its records go one by one."""
+        self._lanes[lane].alone = len(self._lanes[lane].sent)
+
     def take_all(self) -> dict[Lane, list[Letter]]:
         """Empties the outbox: everything not acknowledged, in order."""
         left = {lane: [*queue.sent, *queue.waiting] for lane, queue in self._lanes.items()}
@@ -110,10 +116,10 @@ def may_linger(event: AnyEvent) -> bool:
     return isinstance(event, Chunk) and event.seq > 0
 
 
-def _cut(waiting: deque[Letter]) -> list[Letter]:
+def _cut(waiting: deque[Letter], *, alone: bool) -> list[Letter]:
     batch = [waiting.popleft()]
     size = batch[0].size
-    while waiting and size + waiting[0].size <= BATCH_BYTES:
+    while not alone and waiting and size + waiting[0].size <= BATCH_BYTES:
         letter = waiting.popleft()
         size += letter.size
         batch.append(letter)

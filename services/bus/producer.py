@@ -42,12 +42,12 @@ BUFFER_BYTES: Final = 33_554_432
 FLUSH_S: Final = 10.0
 """Longest time ``stop`` waits for acknowledgements."""
 
+_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 _FOR_GOOD: Final = (
+    *_TOO_LARGE,
     ClusterAuthorizationFailedError,
     InvalidTopicError,
-    MessageSizeTooLargeError,
     PolicyViolationError,
-    RecordListTooLargeError,
     TopicAuthorizationFailedError,
 )
 
@@ -188,6 +188,10 @@ class Producer:
             return
         if sent.cancelled() or (error is not None and not isinstance(error, _FOR_GOOD)):
             self._fail(error or KafkaError("batch cancelled"))
+            return
+        if isinstance(error, _TOO_LARGE) and len(letters) > 1:
+            self._outbox.isolate(lane)
+            self._fail(error)
             return
         topic, partition = lane
         if error is None:

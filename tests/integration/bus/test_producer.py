@@ -1,13 +1,16 @@
 import asyncio
+import dataclasses
 import itertools
+import random
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from schemas.errors import MalformedEvent
 from schemas.ids import uuid7
 from schemas.requests import Message, Request
-from schemas.topics import DEAD, REQUESTS, Topic
-from services.bus import BusSettings, Closed, Producer, Received, TailReader, partition_for
+from schemas.topics import DEAD, REQUESTS, STREAMS, Topic
+from services.bus import BusSettings, Closed, Producer, Received, Refused, TailReader, partition_for
 from tests.integration.bus.lab import Got, chunk, closed, request_in, running
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -116,3 +119,24 @@ async def test_a_producer_that_does_not_run_says_so(settings: BusSettings, topic
     await producer.stop()
     with pytest.raises(Closed, match="stopped"):
         await producer.post(topic, closed(request_in(0)))
+
+
+async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
+    settings: BusSettings, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = dataclasses.replace(STREAMS, name=f"small.{random.getrandbits(64):x}")
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(small.name, 4, 1, topic_configs={"max.message.bytes": "2000"})])
+    finally:
+        await admin.close()
+    first, second = request_in(0), request_in(1)
+    posted = [
+        await producer.post(small, event)
+        for event in (closed(first), chunk(first, 0, "x" * 5_000), closed(second), chunk(second, 0))
+    ]
+    results = await asyncio.gather(*posted, return_exceptions=True)
+    assert [isinstance(result, Refused) for result in results] == [False, True, False, False]
+    assert (await producer.send(small, closed(first))).partition == 0
+    assert any("refuses" in message and "for good" in message for message in caplog.messages)

@@ -97,6 +97,22 @@ def test_records_whose_timer_ran_out_while_the_lane_was_busy_go_next() -> None:
     assert outbox.settled(LANES[0])
 
 
+def test_records_of_a_batch_that_was_too_large_go_one_by_one() -> None:
+    outbox = Outbox()
+    for number in (1, 2, 3):
+        outbox.put(LANES[0], letter(number), urgent=True)
+    list(outbox.drain())
+    outbox.put(LANES[0], letter(4), urgent=True)
+    outbox.put(LANES[0], letter(5), urgent=True)
+    outbox.isolate(LANES[0])
+    outbox.recall()
+    batches = []
+    while outbox.count:
+        batches += [[one.timestamp_ms for one in letters] for _, letters in outbox.drain()]
+        outbox.settled(LANES[0])
+    assert batches == [[1], [2], [3], [4, 5]]
+
+
 def test_take_all_keeps_order_of_sent_and_waiting() -> None:
     outbox = Outbox()
     for number in (1, 2):
