@@ -8,6 +8,7 @@ from services.policy import BrokenPolicy
 from services.runtime import UserError, run
 from services.runtime.health import HealthSettings, serving
 from services.runtime.settings import load
+from services.safety.classifiers import classifiers_check
 from services.safety.nemo import nemo_check
 from services.safety.service import SafetyService
 from services.safety.settings import SafetySettings
@@ -18,7 +19,7 @@ async def main() -> None:
     settings, bus, health = load(SafetySettings), load(BusSettings), load(HealthSettings)
     is_ready = asyncio.Event()
     try:
-        service = SafetyService(settings, bus, {1: nemo_check})
+        service = SafetyService(settings, bus, {1: nemo_check, 2: classifiers_check})
     except BrokenPolicy as broken:
         raise UserError(f"RAILBUS_POLICY={settings.policy}: {broken}") from None
 

@@ -1,5 +1,6 @@
 """What the looks of tier 1 and 2 are answered by. Adapters: the core knows none of this."""
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from services.policy import Policy
@@ -24,12 +25,5 @@ class Check(Protocol):
         """Release what it holds."""
 
 
-class CheckFactory(Protocol):
-    """Builds a check for a policy."""
-
-    async def __call__(self, policy: Policy) -> Check:
-        """A check that is ready.
-
-        Raises:
-            BrokenPolicy: The policy's configuration of it cannot be used.
-        """
+CheckFactory = Callable[[Policy], Awaitable[Check]]
+"""Builds a check for a policy, ready; raises ``BrokenPolicy`` when the policy's configuration of it cannot be used."""

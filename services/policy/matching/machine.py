@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.policy.document import Guard, Validator
 from services.policy.matching import charset
 from services.policy.matching.positions import Positions
 from services.policy.matching.regex import Node, longest
+
+MAX_REMEMBERED: Final = 2
+"""Most matches begun at once for which the configuration is remembered; more are rare, and their combinations many."""
 
 MAX_CELLS: Final = 400_000
 """Table cells kept; about 40 MB. Beyond it the table is begun anew, which costs time and changes nothing else."""
@@ -91,6 +94,57 @@ class State(dict[str, "State | None"]):
         return state
 
 
+class Change(NamedTuple):
+    """What a character changes in the list of begun matches.
+
+    Attributes:
+        complete: Which of them match if they end before the character, and by which rules.
+        kept: Which of them go on; None when all do.
+        begun: Whether a match may begin with the character.
+    """
+
+    complete: tuple[tuple[int, tuple[int, ...]], ...]
+    kept: tuple[int, ...] | None
+    begun: bool
+
+
+# Nearly all changes are one of these two: a word begins that may become a match, and it ends and did not.
+BEGINS: Final = Change((), None, begun=True)
+ENDS: Final = Change((), (), begun=False)
+
+_COMMON: Final[dict[Change, Change | None]] = {
+    Change((), None, begun=False): None,
+    BEGINS: BEGINS,
+    ENDS: ENDS,
+}
+
+Next = tuple["Config", Change | None]
+
+
+class Config(dict[str, Next]):
+    """All begun matches together, and the last character's kind: character -> next one, and what changes by it.
+
+    It is remembered while few matches are open, which is nearly always; then a character costs one look-up.
+
+    Attributes:
+        states: Of the begun matches, the earliest first.
+    """
+
+    __slots__ = ("_kind", "_machine", "states")
+
+    def __init__(self, machine: "Machine", kind: int, states: tuple[State, ...]) -> None:
+        super().__init__()
+        self._machine = machine
+        self._kind = kind
+        self.states = states
+
+    def __missing__(self, char: str) -> Next:
+        step = self._machine.advance(self._kind, self.states, char)
+        if len(self.states) <= MAX_REMEMBERED:
+            self[char] = step
+        return step
+
+
 class Machine:
     """Many rules, one table that grows as text is seen. Shared by every scanner of a policy in one thread."""
 
@@ -134,6 +188,34 @@ class Machine:
             state = self._states[read] = State(self, following, complete)
         return state
 
+    def config(self, kind: int, states: tuple[State, ...]) -> Config:
+        """The configuration of these states after a character of this kind."""
+        if len(states) > MAX_REMEMBERED:
+            return Config(self, kind, states)
+        key = (kind, *map(id, states))
+        config = self._configs.get(key)
+        if config is None:
+            config = self._configs[key] = Config(self, kind, states)
+        return config
+
+    def advance(self, before: int, states: tuple[State, ...], char: str) -> Next:
+        """Read a character with every begun match."""
+        self._cells += 1
+        if self._cells > MAX_CELLS:
+            self._reset()
+        kind = self.kinds[char]
+        following = [state[char] for state in states]
+        complete = tuple(
+            (index, rules)
+            for index, state in enumerate(states)
+            if state.final is not None and (rules := state.final[kind])
+        )
+        kept = tuple(index for index, state in enumerate(following) if state is not None)
+        begun = self._begins[before][char]
+        alive = tuple(state for state in (*following, begun) if state is not None)
+        change = Change(complete, None if len(kept) == len(states) else kept, begun is not None)
+        return self.config(kind, alive), _COMMON.get(change, change)
+
     def final(self, complete: frozenset[int]) -> tuple[tuple[int, ...], ...] | None:
         """For each kind of next neighbour, which of the complete rules its guard lets match."""
         if not complete:
@@ -147,7 +229,9 @@ class Machine:
         self._cells = 0
         self._states: dict[frozenset[int], State] = {}
         self._members: dict[str, frozenset[int]] = {}
-        self.begins = tuple(State(self, places, frozenset()) for places in self._places)
+        self._begins = tuple(State(self, places, frozenset()) for places in self._places)
+        # Keyed by the identity of states, each of which its own configuration keeps alive.
+        self._configs: dict[tuple[int, ...], Config] = {}
 
     def _begin_places(self, firsts: Sequence[set[int]], kind: int) -> frozenset[int]:
         allowed = (

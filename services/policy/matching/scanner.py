@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from services.policy.matching.machine import END, OTHER, Machine, Rule, State
+from services.policy.matching.machine import BEGINS, END, ENDS, OTHER, Config, Machine, Rule
 from services.policy.validators import VALIDATORS
 
 _TAIL_KEPT: Final = 2_048
@@ -38,12 +38,11 @@ class Scanner:
     """
 
     __slots__ = (
-        "_kind",
+        "_config",
         "_machine",
         "_prompt",
         "_resolved",
         "_starts",
-        "_states",
         "_tail",
         "_tail_start",
         "_waiting",
@@ -54,12 +53,10 @@ class Scanner:
         self.position = 0
         self._machine = machine
         self._prompt = prompt
-        # A match may have begun at _starts[i], ascending, and is in _states[i]. At most the longest match's length.
-        self._starts: list[int] = []
-        self._states: list[State] = []
+        self._config = machine.config(OTHER, ())
+        self._starts: list[int] = []  # of the configuration's states, ascending; at most the longest match's length
         self._waiting: dict[tuple[int, int], int] = {}  # (start, rule) -> longest end so far
         self._resolved: dict[int, int] = {}  # rule -> end of its last match
-        self._kind = OTHER
         self._tail = ""
         self._tail_start = 0
 
@@ -72,27 +69,26 @@ class Scanner:
     def feed(self, text: str) -> list[Match]:
         """Read more text; returns the matches that are now certain, in the order in which they became so."""
         self._tail += text
-        starts, states, kind, position = self._starts, self._states, self._kind, self.position
-        kinds, begins = self._machine.kinds, self._machine.begins
+        config, starts, waiting = self._config, self._starts, self._waiting
         found: list[Match] = []
-        for char in text:
-            before, kind = kind, kinds[char]
-            if states:
-                if len(states) == 1 and states[0].final is None and not self._waiting:
-                    following = states[0][char]  # the common case: one word that might become an address
-                    if following is None:
-                        starts.clear()
-                        states.clear()
-                    else:
-                        states[0] = following
-                else:
-                    self._advance(char, kind, position, found)
-            begun = begins[before][char]
-            if begun is not None:
+        for position, char in enumerate(text, self.position):
+            config, change = config[char]
+            if change is BEGINS:
                 starts.append(position)
-                states.append(begun)
-            position += 1
-        self._kind, self.position = kind, position
+            elif change is ENDS:
+                starts.clear()
+            elif change is not None:
+                complete, kept, begun = change
+                for index, rules in complete:
+                    self._complete(starts[index], rules, position, found)
+                if kept is not None:
+                    starts[:] = [starts[index] for index in kept]
+                if begun:
+                    starts.append(position)
+            if waiting:
+                self._settle(config, found)
+        self._config = config
+        self.position += len(text)
         if len(self._tail) > _TAIL_KEPT:
             self._trim()
         return found
@@ -100,28 +96,13 @@ class Scanner:
     def finish(self) -> list[Match]:
         """The text is over; returns the remaining matches."""
         found: list[Match] = []
-        for start, state in zip(self._starts, self._states, strict=True):
+        for start, state in zip(self._starts, self._config.states, strict=True):
             if state.final is not None:
                 self._complete(start, state.final[END], self.position, found)
         self._starts.clear()
-        self._states.clear()
-        self._settle(found)
+        self._config = self._machine.config(OTHER, ())
+        self._settle(self._config, found)
         return found
-
-    def _advance(self, char: str, kind: int, position: int, found: list[Match]) -> None:
-        """Read one character with every match that may have begun."""
-        starts, states = self._starts, self._states
-        kept = 0
-        for start, state in zip(starts, states, strict=True):
-            if state.final is not None and (rules := state.final[kind]):
-                self._complete(start, rules, position, found)
-            following = state[char]
-            if following is not None:
-                starts[kept], states[kept] = start, following
-                kept += 1
-        del starts[kept:], states[kept:]
-        if self._waiting:
-            self._settle(found)
 
     def _complete(self, start: int, rules: tuple[int, ...], end: int, found: list[Match]) -> None:
         """These rules match from ``start`` to ``end``, if their validators agree."""
@@ -137,19 +118,19 @@ class Scanner:
             else:
                 self._waiting[start, rule] = end
 
-    def _settle(self, found: list[Match]) -> None:
+    def _settle(self, config: Config, found: list[Match]) -> None:
         """Take what is waiting and can neither grow nor be preceded by an earlier start of the same rule."""
         for (start, rule), end in sorted(self._waiting.items()):
             if start < self._resolved.get(rule, 0):
                 del self._waiting[start, rule]
-            elif not self._may_match(rule, start):
+            elif not self._may_match(config, rule, start):
                 del self._waiting[start, rule]
                 self._take(rule, start, end, found)
 
-    def _may_match(self, rule: int, start: int) -> bool:
+    def _may_match(self, config: Config, rule: int, start: int) -> bool:
         """Whether a match of the rule that began here or earlier is still open."""
         return any(
-            begun <= start and rule in state.alive for begun, state in zip(self._starts, self._states, strict=True)
+            begun <= start and rule in state.alive for begun, state in zip(self._starts, config.states, strict=True)
         )
 
     def _take(self, rule: int, start: int, end: int, found: list[Match]) -> None:

@@ -6,8 +6,9 @@ import signal
 import subprocess
 
 from schemas.stream import Cleared, Recall
+from services.stream import Screen
 from tests.integration.safety.harness import FreshAnswer
-from tests.unit.policy.folders import copied, spoil
+from tests.unit.policy.folders import ROOT, copied, spoil
 from tests.unit.safety.test_determinism import SENTENCES
 from tests.unit.safety.world import World, as_set, clearances, pieces, policy, recalls
 
@@ -177,3 +178,19 @@ async def test_no_text_is_logged(lab, tmp_path):
     await lab.until(lambda: len(recalls(lab.said(answer))) >= 1)
     assert service.stop() == 0
     assert "xylophone" not in lines(log)
+
+
+async def test_the_strict_policy_shows_nothing_before_every_tier_has_seen_it(lab):
+    await lab.safety(RAILBUS_POLICY=str(ROOT / "policies/strict"))
+    answer = FreshAnswer(1, tenant="local", mode="gated")
+    text = SENTENCES[0] * 3 + "Ring 020 7946 0958 today, or write to anna.berg@example.org. " + SENTENCES[0] * 3
+    await lab.post(answer.verdict(), *answer.whole(pieces(text, random.Random(3))))
+    await lab.until(lambda: lab.is_final(answer))
+    rules = {(rule, text[start:end]) for start, end, _, rule, _ in recalls(lab.said(answer))}
+    assert rules == {("presidio/phone_number", "020 7946 0958"), ("pii/email", "anna.berg@example.org")}
+    screen = Screen(answer.head["request_id"])
+    for record in lab.log:
+        screen.feed(record.event)
+        assert "7946" not in screen.visible
+        assert "anna" not in screen.visible
+    assert "[phone number] today, or write to [email address]." in screen.visible

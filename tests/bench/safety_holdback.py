@@ -1,0 +1,85 @@
+"""What it costs in tokens that a clearance waits for possible beginnings of a match.
+
+    python -m tests.bench.safety_holdback [--policy default]
+
+At every offset of ordinary text: how many characters the matcher holds undecided, against always holding back the longest
+match that the policy has. Then, for every sample of the policy's patterns inside such text, how many tokens a reader in
+optimistic delivery has seen of the sample when its recall is said, by tokens an engine step. A token is taken as 4
+characters.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from statistics import mean, quantiles
+from typing import Any
+
+from services.policy import Policy, Scanner, load
+from services.policy.document import PatternFile
+from services.policy.toml import read_toml
+from services.safety.verdicts import prompt_rules, rule_on
+from tests.bench.safety_throughput import TEXT
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN_CHARS = 4
+TENANT = "local"
+
+
+def held(policy: Policy) -> dict[str, float]:
+    """Tokens held back at each offset of ordinary text."""
+    scanner, waits = Scanner(policy.machine), []
+    for char in TEXT * 10:
+        scanner.feed(char)
+        waits.append((scanner.position - scanner.undecided) / TOKEN_CHARS)
+    return {
+        "mean": round(mean(waits), 2),
+        **spread(waits),
+        "always_the_longest": policy.machine.max_chars / TOKEN_CHARS,
+    }
+
+
+def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
+    """Tokens of a sample that were shown before its recall, the sample beginning anywhere in an engine step."""
+    size, seen = step_tokens * TOKEN_CHARS, []
+    prompt = prompt_rules(policy, TENANT)
+    for example in recalled_examples(policy):
+        for lead in range(size):
+            text = "x" * lead + " " + example + " and so on, as was said. "
+            scanner = Scanner(policy.machine, prompt)
+            for index in range(0, len(text), size):
+                if scanner.feed(text[index : index + size]):
+                    shown = min(index + size, len(text)) - (lead + 1)
+                    seen.append(shown / TOKEN_CHARS)
+                    break
+    return {"mean": round(mean(seen), 1), **spread(seen)}
+
+
+def recalled_examples(policy: Policy) -> list[str]:
+    """Every sample whose finding is not only flagged."""
+    found = []
+    for name, content in policy.files.items():
+        if name.startswith("patterns/"):
+            for spec in read_toml(name, content, PatternFile).pattern:
+                if rule_on(policy, TENANT, spec.category, spec.name, 0).action != "flag":
+                    found.extend(spec.examples)
+    return found
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Quantiles and the largest."""
+    cut = quantiles(values, n=100)
+    return {"p50": round(cut[49], 1), "p99": round(cut[98], 1), "max": max(values)}
+
+
+def main() -> None:
+    """Prints one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", default="default")
+    policy = load(ROOT / "policies" / parser.parse_args().policy)
+    result: dict[str, Any] = {"tokens_held_back": held(policy)}
+    result |= {f"tokens_seen_of_a_sample_steps_of_{step}": exposed(policy, step) for step in (1, 4, 8)}
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
