@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ class Memory:
     """Rates and idempotency keys."""
 
     def __init__(self, url: str | None, rate: Rate | None) -> None:
-        self._redis = None if url is None else _connect(url)
+        self._redis: Any = None if url is None else _connect(url)
         self._rate = rate
         self._limiter = None if rate is None else LocalLimiter(rate)
         self._claims: OrderedDict[str, Claim] = OrderedDict()
@@ -64,12 +65,9 @@ class Memory:
         if self._rate is None or self._limiter is None:
             return 0
         if self._usable(now_us):
-            rate = self._rate
+            name, rate = f"railbus:rate:{tenant}", self._rate
             try:
-                answer = await self._call(
-                    "EVAL", _RATE, 1, f"railbus:rate:{tenant}", rate.interval_us, rate.tolerance_us
-                )
-                return int(answer)
+                return int(await self._heard(self._redis.eval(_RATE, 1, name, rate.interval_us, rate.tolerance_us)))
             except (RedisError, OSError) as error:
                 self._lost(error, now_us)
         return self._limiter.wait_us(tenant, now_us)
@@ -80,7 +78,7 @@ class Memory:
         if self._usable(now_us):
             value = f"{claim.request_id} {claim.body_hash}"
             try:
-                known = await self._call("SET", name, value, "NX", "GET", "EX", KEEP_S)
+                known = await self._heard(self._redis.set(name, value, nx=True, get=True, ex=KEEP_S))
                 return None if known is None else Claim(*known.decode().split(" ", 1))
             except (RedisError, OSError) as error:
                 self._lost(error, now_us)
@@ -95,7 +93,7 @@ class Memory:
         self._claims.pop(name, None)
         if self._usable(now_us):
             try:
-                await self._call("DEL", name)
+                await self._heard(self._redis.delete(name))
             except (RedisError, OSError) as error:
                 self._lost(error, now_us)
 
@@ -104,10 +102,8 @@ class Memory:
         if self._redis is not None:
             await self._redis.aclose()
 
-    async def _call(self, *command: Any) -> Any:
-        if self._redis is None:
-            raise AssertionError("asked for Redis without one")
-        answer = await self._redis.execute_command(*command)
+    async def _heard(self, asked: Awaitable[Any]) -> Any:
+        answer = await asked
         if self._away:
             self._away = False
             _log.warning("Redis is back: limits and idempotency keys are shared again")

@@ -38,14 +38,13 @@ class Outlet:
         """Bytes that the client has not taken from the process yet."""
         return self._transport.get_write_buffer_size()
 
-    def write(self, data: bytes, *, last: bool = False) -> Trouble | None:
-        """Send the bytes, unless the client is gone or too far behind; the ``last`` ones also when it is behind."""
+    def write(self, data: bytes) -> Trouble | None:
+        """Send the bytes, unless the client is gone. One that was too far behind before them gets them as its last."""
         if self._transport.is_closing():
             return "gone"
-        if not last and self.waiting > self._limit:
-            return "slow"
+        behind = self.waiting > self._limit
         self._transport.write(data if self._wrap is None else self._wrap(data))
-        return None
+        return "slow" if behind else None
 
     def abort(self) -> None:
         """Drop the connection with all that waits."""

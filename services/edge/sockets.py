@@ -197,7 +197,7 @@ class Socket:
         ref = (answered or {}).get("ref")
         if isinstance(ref, str | int):
             message["ref"] = ref
-        self._outlet.write(text_frame(orjson.dumps(message)), last=True)
+        self._outlet.write(text_frame(orjson.dumps(message)))
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:

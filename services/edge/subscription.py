@@ -111,7 +111,7 @@ class Subscription:
         """The client can be written to from now on."""
         self._outlet = outlet
         if self._out and (self._held is None or self.reason is not None):
-            self._write(last=self.reason is not None)
+            self._write()
 
     async def catch_up(self, pieces: Sequence[Piece], end_offset: int) -> None:
         """Send the history as fast as the client takes it, then what came meanwhile; from then on events go straight.
@@ -151,8 +151,7 @@ class Subscription:
         if reason != "gone":
             self._out.append(self.writer.tail())
         self._on_end(self)
-        if self._outlet is not None:
-            self._write(last=True)
+        self._write()
         self.started.set()
         self.ended.set()
 
@@ -182,18 +181,19 @@ class Subscription:
         """While catching up: flow control instead of the bound."""
         if self._staged < SLICE or self._outlet is None or self.reason is not None:
             return
-        self._write(last=True)
+        self._write(settling=True)
         self._trouble(await self._outlet.settle())
 
-    def _write(self, *, last: bool = False) -> None:
+    def _write(self, *, settling: bool = False) -> None:
         if self._outlet is None:
             return
         data = b"".join(self._out)
         self._out.clear()
         self._staged = 0
         self.quiet_since_us = now_us()
-        if data:
-            self._trouble(self._outlet.write(data, last=last))
+        trouble = self._outlet.write(data) if data else None
+        if trouble == "gone" or not settling:
+            self._trouble(trouble)
 
     def _trouble(self, trouble: Trouble | None) -> None:
         if trouble is not None:

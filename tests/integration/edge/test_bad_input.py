@@ -1,0 +1,168 @@
+"""Bad input gets one clear answer that names the field, and nothing hangs."""
+
+import asyncio
+from io import BytesIO
+
+import aiohttp
+import pytest
+
+from tests.integration.edge.stage import ASK
+
+HI = [{"role": "user", "content": "hi"}]
+
+BODIES = {
+    "no messages": ({}, 400, "messages"),
+    "messages of the wrong type": ({"messages": "hi"}, 400, "messages"),
+    "no message": ({"messages": []}, 400, "messages"),
+    "unknown role": ({"messages": [{"role": "robot", "content": "hi"}]}, 400, "messages[0].role"),
+    "content of the wrong type": ({"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content"),
+    "a picture": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        400,
+        "messages[0].content[0].type",
+    ),
+    "a long message": ({"messages": [{"role": "user", "content": "x" * 262_145}]}, 400, "messages[0].content"),
+    "too hot": ({"messages": HI, "temperature": 3}, 400, "temperature"),
+    "temperature as text": ({"messages": HI, "temperature": "hot"}, 400, "temperature"),
+    "no tokens": ({"messages": HI, "max_tokens": 0}, 400, "max_tokens"),
+    "half a token": ({"messages": HI, "max_tokens": 1.5}, 400, "max_tokens"),
+    "two limits": ({"messages": HI, "max_tokens": 1, "max_completion_tokens": 2}, 400, "max_tokens"),
+    "stream as text": ({"messages": HI, "stream": "yes"}, 400, "stream"),
+    "an empty stop": ({"messages": HI, "stop": ""}, 400, "stop"),
+    "tools": ({"messages": HI, "tools": [{"type": "function"}]}, 400, "tools"),
+    "two answers": ({"messages": HI, "n": 2}, 400, "n"),
+    "a JSON schema": ({"messages": HI, "response_format": {"type": "json_object"}}, 400, "response_format"),
+    "model of the wrong type": ({"messages": HI, "model": 5}, 400, "model"),
+    "a misspelt safety setting": ({"messages": HI, "railbus": {"delivry": "gated"}}, 400, "railbus"),
+    "a misspelt one inside": ({"messages": HI, "railbus": {"delivery": {"mod": "gated"}}}, 400, "railbus.delivery"),
+    "an unknown delivery": ({"messages": HI, "railbus": {"delivery": "later"}}, 400, "railbus.delivery"),
+    "a negative deadline": (
+        {"messages": HI, "railbus": {"deadlines": {"ttft_ms": -1}}},
+        400,
+        "railbus.deadlines.ttft_ms",
+    ),
+}
+
+
+@pytest.fixture
+async def url(stage):
+    return await stage.edge()
+
+
+async def post(stage, url, **options):
+    async with stage.http.post(f"{url}/v1/chat/completions", **options) as response:
+        return response.status, await response.json()
+
+
+async def still_there(stage, url):
+    request, _ = await stage.ask(url)
+    assert request.messages[0].content == "hello"
+
+
+async def test_every_wrong_body_names_its_field(stage, url):
+    for name, (body, status, param) in BODIES.items():
+        for stream in (False, True):
+            wrong = {"stream": stream} | body
+            got, answer = await post(stage, url, json=wrong)
+            assert got == status, name
+            assert answer["error"]["param"] == param, name
+            assert answer["error"]["type"] == "invalid_request_error"
+    await still_there(stage, url)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"a": "\\ud800"}', b"[" * 5_000, b"NaN"])
+async def test_malformed_json(stage, url, raw):
+    status, answer = await post(stage, url, data=raw, headers={"Content-Type": "application/json"})
+    assert status == 400
+    assert answer["error"]["code"] == "invalid_json"
+
+
+async def test_a_prompt_of_two_megabytes(stage, url):
+    raw = b'{"messages": [{"role": "user", "content": "%b"}]}' % (b"x" * 2_000_000)
+    try:
+        status, answer = await post(stage, url, data=BytesIO(raw), headers={"Content-Type": "application/json"})
+    except aiohttp.ClientOSError:  # the server may close before the client has sent it all
+        pass
+    else:
+        assert status == 413
+        assert answer["error"]["code"] == "request_too_large"
+    await still_there(stage, url)
+
+
+async def test_more_than_the_log_takes_in_many_messages(stage, url):
+    body = {"messages": [{"role": "user", "content": "\u00e9" * 170_000}] * 3}
+    raw = str(body).replace("'", '"').encode()
+    assert len(raw) < 1_048_576
+    status, answer = await post(stage, url, data=raw, headers={"Content-Type": "application/json"})
+    assert status == 413
+    assert answer["error"]["code"] == "request_too_large"
+
+
+async def test_only_json(stage, url):
+    status, answer = await post(stage, url, data="hello", headers={"Content-Type": "text/plain"})
+    assert status == 415
+    assert answer["error"]["code"] == "not_json"
+
+
+async def test_unknown_paths_and_methods(stage, url):
+    for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405)):
+        async with stage.http.request(method, url + path) as response:
+            assert response.status == status
+            assert (await response.json())["error"]["type"] == "invalid_request_error"
+
+
+async def test_garbage_and_half_requests_on_the_port(stage, url):
+    host, port = url.removeprefix("http://").split(":")
+    for raw in (
+        b"\x16\x03\x01garbage\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: ",
+    ):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(raw)
+        writer.write_eof()
+        await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+    await still_there(stage, url)
+
+
+async def test_parameters_nobody_knows_are_named(stage, url):
+    asking = asyncio.create_task(post_headers(stage, url, ASK | {"top_k": 5, "min_p": 0.1, "user": "me"}))
+    await stage.answer("x")
+    assert (await asking)["X-Railbus-Ignored"] == "min_p, top_k"
+
+
+async def test_http_1_0(stage, url):
+    """No chunked body there: the stream ends with the connection."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = b'{"stream": true, "messages": [{"role": "user", "content": "hi"}]}'
+    head = f"POST /v1/chat/completions HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    await stage.answer("a", "b")
+    data = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert data.count(b'"content":"') == 2
+    assert data.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "localhost:1"}, 400),
+        ({}, 400),
+    ],
+)
+async def test_foreign_pages_may_not_use_it(stage, url, headers, status):
+    got, _ = await post(stage, url, json={}, headers=headers)
+    assert got == status
+
+
+async def post_headers(stage, url, body):
+    async with stage.http.post(f"{url}/v1/chat/completions", json=body) as response:
+        assert response.status == 200
+        return response.headers

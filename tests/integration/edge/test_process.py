@@ -1,0 +1,102 @@
+"""The process: what it refuses to start with, what it says, how it stops."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def command(**env):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAILBUS_")}
+    return {
+        "args": [sys.executable, "-m", "services.edge"],
+        "cwd": ROOT,
+        "env": clean | {"RAILBUS_EDGE_PORT": "0"} | env,
+    }
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"RAILBUS_EDGE_HOST": "0.0.0.0"}, "RAILBUS_EDGE_HOST=0.0.0.0 is no loopback address"),
+        ({"RAILBUS_EDGE_PORT": "http"}, "RAILBUS_EDGE_PORT='http'"),
+        ({"RAILBUS_API_KEYS_FILE": "/nowhere.toml"}, "RAILBUS_API_KEYS_FILE /nowhere.toml"),
+        ({"RAILBUS_API_KEYS_FILE": str(ROOT / "pyproject.toml")}, "it must hold a table [keys]"),
+        ({"RAILBUS_CLIENT_BUFFER_BYTES": "1"}, "RAILBUS_CLIENT_BUFFER_BYTES='1'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(env, said):
+    done = subprocess.run(**command(**env), capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.startswith("railbus edge: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+async def test_it_serves_and_stops(stage, broker):
+    options = command(RAILBUS_KAFKA_BOOTSTRAP=broker.address)
+    process = await asyncio.create_subprocess_exec(
+        *options["args"], cwd=options["cwd"], env=options["env"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), 20)
+        assert line.startswith(b"ready edge http://127.0.0.1:")
+        url = line.split()[-1].decode()
+        request, _ = await stage.ask(url)
+        async with stage.http.get(f"{url}/metrics") as response:
+            assert "railbus_edge_requests_total 1.0" in await response.text()
+        async with stage.listening(url) as client:
+            writer = await stage.taken()
+            await stage.say(writer.started(), writer.chunk("begun"))
+            await client.until(b"begun")
+            process.terminate()
+            assert b"server_stopping" in await client.rest()
+        out, err = await asyncio.wait_for(process.communicate(), 20)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    assert process.returncode == 0
+    assert out == b""
+    assert (await stage.detached(request.request_id)).reason == "complete"
+    assert (await stage.detached(writer.request_id)).reason == "shutdown"
+    assert b"Traceback" not in err
+    assert b"hello" not in err  # no prompt in the log
+
+
+async def test_without_a_broker_it_waits_and_says_so():
+    options = command(RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:1", RAILBUS_EDGE_PORT="18099")
+    process = await asyncio.create_subprocess_exec(
+        *options["args"], cwd=options["cwd"], env=options["env"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        import aiohttp
+
+        async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+            while True:
+                try:
+                    async with http.get("http://127.0.0.1:18099/readyz") as response:
+                        assert response.status == 503
+                    break
+                except aiohttp.ClientConnectorError:
+                    await asyncio.sleep(0.05)
+            async with http.get("http://127.0.0.1:18099/healthz") as response:
+                assert response.status == 200
+            ask = {"messages": [{"role": "user", "content": "hi"}]}
+            async with http.post("http://127.0.0.1:18099/v1/chat/completions", json=ask) as response:
+                assert response.status == 503
+                assert (await response.json())["error"]["code"] == "not_ready"
+        process.terminate()
+        _, err = await asyncio.wait_for(process.communicate(), 20)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    assert process.returncode == 0
+    assert err.count(b"unreachable") == 1
