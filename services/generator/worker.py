@@ -46,11 +46,10 @@ class Worker:
         self._executions = Executions(engine, self._producer, settings, f"generator/{secrets.token_hex(3)}")
         slots = min(settings.generator_slots or engine.capacity, engine.capacity)
         self._desk = Desk(slots=slots, output_check=settings.output_check, resolve=engine.resolve)
-        # A request takes a place until it runs or its refusal is on the way to the log. Batch requests are taken up
-        # only a few at once: they can wait on the log as well.
+        # A request takes a place until it runs or its refusal is on the way to the log. Of the batch only as many are
+        # taken up as could run: the rest waits on the log, where another process may find it.
         self._room = Room(settings.generator_queue)
         self._batch_room = Room(min(slots, settings.generator_queue))
-        self._batch_shut = False
         self._tasks: dict[Ticket, asyncio.Task[None]] = {}
         self._refusals: set[asyncio.Task[None]] = set()
         self._joined = asyncio.Event()
@@ -71,7 +70,6 @@ class Worker:
                 since = AtTime(now_ms() - CANCEL_MEMORY_US // 1_000)
                 for partition in range(self._bus.partitions):
                     await control.follow(CONTROL, partition, since)
-                self._shut_batch(shut=True)
                 tasks.create_task(self._interactive_reader().run())
                 tasks.create_task(self._batch_reader().run())
                 try:
@@ -139,7 +137,6 @@ class Worker:
             else:
                 self._room_of(ticket).give()
                 self._tasks[ticket] = asyncio.create_task(self._execute(ticket))
-        self._shut_batch(shut=self._closing or not self._desk.idle)
         metrics.GENERATING.set(self._desk.running)
         metrics.GENERATOR_WAITING.set(self._desk.waiting)
 
@@ -171,12 +168,6 @@ class Worker:
 
     def _room_of(self, ticket: Ticket) -> Room:
         return self._batch_room if ticket.batch else self._room
-
-    def _shut_batch(self, *, shut: bool) -> None:
-        """Batch requests are read only while no interactive one wants the engine."""
-        if shut != self._batch_shut:
-            self._batch_shut = shut
-            (self._batch_room.take if shut else self._batch_room.give)(self._batch_room.limit)
 
     async def _until_dead(self) -> None:
         await self._died.wait()

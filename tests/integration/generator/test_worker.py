@@ -103,6 +103,26 @@ async def test_a_cancel_reaches_what_waits_and_what_is_not_there_yet(lab):
     assert isinstance(await lab.end(await lab.ask("simulated-n5")), Finished), "the slot is free"
 
 
+async def test_a_cancel_may_come_at_any_moment(lab):
+    await lab.generator(RAILBUS_GENERATOR_SLOTS="8")
+
+    async def ask(number):
+        asked = await lab.ask("simulated-n20")
+        if number % 3:
+            await asyncio.sleep(number % 30 / 400)
+            await lab.cancel(asked)
+        return asked
+
+    asked = await asyncio.gather(*(ask(number) for number in range(90)))
+    for number, each in enumerate(asked):
+        end = await lab.end(each)
+        assert isinstance(end, Finished) or (number % 3 and end.error_class == "cancelled")
+    assert isinstance(await lab.end(await lab.ask("simulated-n5")), Finished), "no slot was lost"
+    for each in asked:
+        assert len(lab.check(each)) == 1
+        assert len(lab.events(each, Finished, Failed)) == 1
+
+
 async def test_a_cancel_of_another_attempt_changes_nothing(lab):
     await lab.generator()
     asked = await lab.ask("simulated-n60")
@@ -161,6 +181,17 @@ async def test_batch_waits_for_interactive(lab):
     await lab.cancel(talks)
     for each in batch:
         assert isinstance(await lab.end(each), Finished)
+
+
+async def test_batch_waits_on_the_log_where_another_finds_it(lab):
+    first = await lab.generator(RAILBUS_GENERATOR_SLOTS="1")
+    await lab.chunk(await lab.ask("simulated-stall1"))
+    batch = [await lab.ask("simulated-n10", lane="batch") for _ in range(5)]
+    await asyncio.sleep(0.5)
+    first.kill()
+    await lab.generator()
+    taken_up = 1  # as many as it has slots
+    await lab.until(lambda: sum(bool(lab.events(each, Finished)) for each in batch) >= len(batch) - taken_up)
 
 
 async def test_the_engines_failures_are_told(lab):
