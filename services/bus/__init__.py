@@ -2,6 +2,19 @@
 
 ``Producer`` writes events, ``GroupReader`` shares partitions among workers, ``TailReader`` follows chosen partitions,
 ``ensure_topics`` creates what is missing. Handlers are synchronous: the loop never awaits the work.
+
+What a caller may rely on, and what it must know:
+
+* Delivery is at least once. An event is on the log twice only when a producer had to open a new session while a batch
+  was unanswered, or when a caller posted it twice; a worker sees a record again after a rebalance or a crash that came
+  before the commit. Folds ignore what they have seen.
+* ``post`` returns when the event is buffered (32 MiB at most, then it waits). It then survives any outage of the broker
+  as long as the process lives; ``stop`` waits ten seconds for acknowledgements and names what is missing.
+* Only chunks after a run's first linger (``RAILBUS_KAFKA_LINGER_MS``). An event that must go at once takes along what
+  waits.
+* Reading uses a fetch loop of our own (``fetcher``) on aiokafka's connections, because aiokafka's consumer cost three
+  times the CPU and let a new ``follow`` wait behind the long poll before it.
+* A ``GroupReader`` without handler only deals partitions out, for an edge's homes.
 """
 
 from services.bus.errors import BusError, Closed, NotSent, Refused

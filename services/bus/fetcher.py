@@ -115,14 +115,14 @@ class Fetcher:
         """One broker's partitions, until it leads none of ours."""
         failures = 0
         try:
-            while True:
+            for turn in itertools.count():
                 if self._room is not None:
                     await self._room.wait()
                 spots = {p: spot for p, spot in self._spots.items() if self._cluster.leader(p) == node}
                 if not spots:
                     return
                 try:
-                    answer = await line.fetch({partition: spot.offset for partition, spot in spots.items()})
+                    answer = await line.fetch(_in_turn(spots, turn))
                 except IncompatibleBrokerVersion as error:
                     raise UserError(f"{error}: Apache Kafka 0.11 or newer is needed") from None
                 except (KafkaError, OSError, TimeoutError):
@@ -201,3 +201,10 @@ class Fetcher:
     async def _refresh(self) -> None:
         await self._cluster.refresh()
         self._changed.set()
+
+
+def _in_turn(spots: Mapping[Partition, _Spot], turn: int) -> dict[Partition, int]:
+    """What to ask for, each time beginning with another partition: a broker fills its answer in the order asked."""
+    partitions = list(spots)
+    first = turn % len(partitions)
+    return {partition: spots[partition].offset for partition in partitions[first:] + partitions[:first]}

@@ -27,13 +27,14 @@ class Connecting(Protocol):
 class Line:
     """The connection to one broker that fetches go over."""
 
-    __slots__ = ("_cluster", "_conn", "_interrupts", "_node")
+    __slots__ = ("_cluster", "_conn", "_interrupts", "_node", "_waiting")
 
     def __init__(self, cluster: Connecting, node: int) -> None:
         self._cluster = cluster
         self._node = node
         self._conn: Any = None
         self._interrupts = 0
+        self._waiting = False
 
     async def fetch(self, offsets: Mapping[Partition, int]) -> bytes | None:
         """The broker's answer; None when the wait for it was interrupted.
@@ -47,12 +48,15 @@ class Line:
         if self._interrupts != before:
             return None
         body = encode(offsets, wait_ms=WAIT_MS, most_bytes=ANSWER_BYTES, most_bytes_each=PARTITION_BYTES)
+        self._waiting = True
         try:
             answer: bytes = await self._conn.send(FetchCall(body))
         except KafkaConnectionError:
             if self._interrupts != before:
                 return None
             raise
+        finally:
+            self._waiting = False
         return answer
 
     def interrupt(self) -> None:
@@ -62,7 +66,8 @@ class Line:
         the connection is dropped. A new one costs a millisecond or two.
         """
         self._interrupts += 1
-        self.close()
+        if self._waiting:
+            self.close()
 
     def close(self) -> None:
         """Drops the connection."""
