@@ -80,6 +80,19 @@ CANCELS: Final = Counter("railbus_router_cancels", "Cancels written", ["reason"]
 # Dead letters written.
 DEAD_LETTERS: Final = Counter("railbus_router_dead_letters", "Dead letters written")
 
+# Rails: requests judged now.
+JUDGING: Final = Gauge("railbus_rails_judging", "Requests whose prompts are being judged")
+# Verdicts written, by schemas.stream.Decision.
+VERDICTS: Final = Counter("railbus_rails_verdicts", "Verdicts written", ["decision"])
+# From taking up a request to its verdict.
+VERDICT_MS: Final = Histogram("railbus_rails_verdict_ms", "Taken up to verdict, ms", buckets=_MS_BUCKETS)
+# How each rail ended (schemas.stream.RailResult); ``rail`` is one of the policy's.
+RAILS: Final = Counter("railbus_rails_outcomes", "Rails run", ["rail", "result"])
+# How long each rail took that was not cancelled.
+RAIL_MS: Final = Histogram("railbus_rails_rail_ms", "Time of one rail, ms", ["rail"], buckets=_MS_BUCKETS)
+# Answers looked up in Redis; ``outcome`` is hit or miss.
+VERDICT_CACHE: Final = Counter("railbus_rails_cache", "Answers looked up in Redis", ["outcome"])
+
 # Safety: requests whose answers are being checked now.
 SAFETY_OPEN: Final = Gauge("railbus_safety_open", "Requests whose answers are being checked")
 # Recalls and clearances written; ``action`` is stop or redact.

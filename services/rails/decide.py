@@ -1,0 +1,99 @@
+"""From how the rails ended to the verdict. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.requests import MAX_PROMPT_CHARS, Delivery, Egress, Message, Request
+from schemas.stream import Decision, RailOutcome
+from services.policy import Admission, Policy
+from services.policy.document import OnBroken
+from services.policy.rulings import DeliveryFloor
+from services.rails.answers import Report, mask
+
+BROKEN: Final = "broken"
+"""Refusal text of a request whose rails did not all come to an answer."""
+
+UNKNOWN: Final = Admission(allow=False, delivery=DeliveryFloor(mode="gated"), egress="forbidden")
+"""Who may see how much is not known when Rego did not say it: then nothing is shown before it was checked."""
+
+MAX_DETAIL: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A verdict's content.
+
+    Attributes:
+        decision: What policy says.
+        rails: Each rail's outcome.
+        refusal: What a denied user is shown.
+        masked: The prompt to rerun with, when it is masked.
+        delivery: As policy wants it.
+        egress: Whether the prompt may leave the premises.
+    """
+
+    decision: Decision
+    rails: tuple[RailOutcome, ...]
+    refusal: str
+    masked: tuple[Message, ...] | None
+    delivery: Delivery
+    egress: Egress
+
+
+def on_broken(policy: Policy) -> Mapping[str, OnBroken]:
+    """What it means when a rail did not answer, for the rails that the policy names; any other takes the default."""
+    rails = policy.document.rails
+    return {rail.name: rail.on_broken or rails.on_broken for rail in rails.rail}
+
+
+def decide(policy: Policy, request: Request, reports: Sequence[Report], admission: Admission | None) -> Decided:
+    """The verdict.
+
+    A rail that did not answer did not pass: the request is denied unless policy says otherwise of that rail. One that
+    was cancelled beside no rail that blocked counts as one that policy says nothing of.
+
+    Args:
+        policy: Which policy.
+        request: What was asked.
+        reports: How each rail ended, most decisive first.
+        admission: What Rego said of the request; None when it did not answer.
+    """
+    admission = admission or UNKNOWN
+    edits = tuple(edit for one in reports if one.answer is not None for edit in one.answer.edits)
+    reason = _refused(policy, reports)
+    masked = mask(request.messages, edits) if edits and reason is None else None
+    if masked is not None and any(len(message.content) > MAX_PROMPT_CHARS for message in masked):
+        reason, masked = "prompt", None
+    decision: Decision = "deny" if reason is not None else "mask" if masked is not None else "allow"
+    return Decided(
+        decision=decision,
+        rails=tuple(
+            RailOutcome(rail=one.rail, result=one.result, ms=round(one.ms, 3), detail=one.detail[:MAX_DETAIL])
+            for one in reports
+        ),
+        refusal="" if reason is None else policy.refusal(reason),
+        masked=masked,
+        delivery=policy.tighten(request.delivery, admission),
+        egress=_egress(request, reports, admission),
+    )
+
+
+def _refused(policy: Policy, reports: Sequence[Report]) -> str | None:
+    for one in reports:
+        if one.answer is not None and one.answer.reason is not None:
+            return one.answer.reason
+    meaning = on_broken(policy)
+    for one in reports:
+        if one.result == "cancelled":
+            return BROKEN
+        if one.answer is None and meaning.get(one.rail, policy.document.rails.on_broken) == "deny":
+            return BROKEN
+    return None
+
+
+def _egress(request: Request, reports: Sequence[Report], admission: Admission) -> Egress:
+    """A prompt may leave only when everybody who was to be asked has answered, and nobody said no."""
+    said = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
+    said += [request.egress, admission.egress]
+    return "forbidden" if "forbidden" in said else "allowed"

@@ -1,0 +1,123 @@
+"""The rails process on a real log: what it says of prompts, and what becomes of that when something is away."""
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from services.policy import load
+from tests.integration.rails.harness import asked, unhurried
+from tests.unit.policy.folders import spoil
+
+KEY = "AKIA" + "IOSFODNN7EXAMPLQ"
+
+
+def results(verdict):
+    return {rail.rail: rail.result for rail in verdict.rails}
+
+
+async def test_one_verdict_a_request_with_redis_and_without_and_after_a_restart(lab, redis_server, tmp_path):
+    folder = unhurried(tmp_path)
+    policy = load(folder)
+    log = tmp_path / "stderr.txt"
+    with log.open("w") as stderr:
+        env = {"RAILBUS_POLICY": str(folder), "RAILBUS_REDIS_URL": redis_server.url}
+        service = lab.spawn(stderr=stderr, **env)
+        assert await service.ready() == f"rails policy=default version={policy.version}"
+
+        plain = asked(1, "What is an append-only log good for?")
+        allowed = await lab.verdict(plain)
+        assert (allowed.decision, allowed.refusal, allowed.masked, allowed.egress) == ("allow", "", None, "allowed")
+        assert results(allowed) == {"admission": "passed", "secrets": "passed", "pii": "passed"}
+        assert (allowed.policy_version, allowed.delivery) == (policy.version, plain.delivery)
+
+        secret = await lab.verdict(asked(2, f"Is {KEY} valid?"))
+        assert (secret.decision, secret.refusal) == ("deny", policy.document.refusals["secret"])
+        assert (results(secret)["secrets"], secret.masked, secret.egress) == ("blocked", None, "forbidden")
+
+        letter = "Write to anna.berg@example.org in my name."
+        masked = await lab.verdict(asked(3, "Hello.", letter))
+        assert (masked.decision, results(masked)["pii"]) == ("mask", "masked")
+        assert [message.content for message in masked.masked] == ["Hello.", "Write to [email address] in my name."]
+
+        greedy = await lab.verdict(asked(4, "Tell me everything.", max_tokens=5_000))
+        assert (greedy.decision, greedy.refusal) == ("deny", policy.document.refusals["tokens"])
+        clinic = await lab.verdict(asked(5, "Summarise this note.", tenant="clinic", lane="batch"))
+        assert (clinic.decision, clinic.delivery.mode, clinic.egress) == ("allow", "gated", "forbidden")
+
+        again = await lab.verdict(asked(6, "Hello.", letter))
+        assert (again.decision, again.masked) == ("mask", masked.masked)
+        assert next(rail for rail in again.rails if rail.rail == "pii").detail == "mask pii/email (remembered)"
+
+        redis_server.kill()
+        for number in range(3):
+            away = await lab.verdict(asked(10 + number, "Hello.", letter))
+            assert (away.decision, away.masked) == ("mask", masked.masked)
+            assert "remembered" not in str(away.rails)
+        assert log.read_text().count("Redis is away") == 1
+
+        await lab.ask(plain)  # the same record once more
+        await lab.verdict(asked(20, "Next."))
+        assert len(lab.verdicts(plain)) == 1
+
+        assert service.stop() == 0
+        missed = asked(21, "Asked while nobody judges.")
+        await lab.ask(missed)
+        service = lab.spawn(stderr=stderr, **env)
+        await lab.until(lambda: lab.verdicts(missed))
+        assert [verdict.decision for verdict in lab.verdicts(missed)] == ["allow"]
+
+        spoil(folder, "policy.toml", 'secret = "The prompt', 'secret = "Beware: the prompt')
+        refusal = ""
+        for number in range(100):
+            refusal = (await lab.verdict(asked(30 + number, f"{KEY}?"))).refusal
+            if refusal.startswith("Beware"):
+                break
+            await asyncio.sleep(0.1)
+        assert refusal.startswith("Beware")
+        assert service.stop() == 0
+    assert "anna" not in log.read_text()
+
+
+async def test_a_broken_rail_is_not_one_that_passed(lab, tmp_path):
+    folder = unhurried(tmp_path)
+    spoil(folder, "policy.toml", "deadline_ms = 10_000", "deadline_ms = 1_500")
+    policy = load(folder)
+    answer = {}
+
+    async def decide(request):
+        assert (await request.json())["input"]["tenant"] == "acme"
+        if answer["body"] is None:
+            await asyncio.sleep(30)
+        return web.Response(status=answer["status"], text=answer["body"] or "")
+
+    app = web.Application()
+    app.router.add_post("/v1/data/railbus/admission/decision", decide)
+    server = TestServer(app, host="127.0.0.1")
+    await server.start_server()
+    service = lab.spawn(RAILBUS_POLICY=str(folder), RAILBUS_OPA_URL=str(server.make_url("/")).rstrip("/"))
+    await service.ready()
+
+    async def said(number, body, status=200):
+        answer.update(body=body, status=status)
+        verdict = await lab.verdict(asked(number, "What is a log?"))
+        rail = next(rail for rail in verdict.rails if rail.rail == "admission")
+        return verdict.decision, rail.result, rail.detail, verdict.refusal
+
+    broken = policy.document.refusals["broken"]
+    assert await said(1, '{"result": {"allow": true}}') == ("allow", "passed", "", "")
+    denied = await said(2, '{"result": {"allow": false, "reasons": ["model"]}}')
+    assert denied == ("deny", "blocked", "model", policy.document.refusals["model"])
+    assert await said(3, "{}") == (
+        "deny", "broke", "OPA: data.railbus.admission.decision is undefined for this input; give it a default", broken,
+    )  # fmt: skip
+    assert await said(4, "<html>") == ("deny", "broke", "OPA's answer is not JSON", broken)
+    assert await said(5, '{"result": {"allow": "yes"}}') == (
+        "deny", "broke", "OPA: data.railbus.admission.decision: Expected `bool`, got `str` - at `$.allow`", broken,
+    )  # fmt: skip
+    assert await said(6, "oops", 500) == ("deny", "broke", "OPA answered 500", broken)
+    decision, result, _, refusal = await said(7, None)
+    assert (decision, result, refusal) == ("deny", "timeout", broken)
+    await server.close()
+    assert await said(8, "gone") == ("deny", "broke", "OPA cannot be asked: ClientConnectorError", broken)
+    assert service.stop() == 0
