@@ -21,6 +21,7 @@ def make(name: EngineName, env: Mapping[str, str]) -> Engine:
         from services.generator.engines.openai import OpenAIEngine, OpenAISettings
 
         return OpenAIEngine(load(OpenAISettings, env))
-    from services.generator.engines.simulated import SimulatedEngine, SimulatedSettings
+    from services.generator.engines.simulated import SimulatedEngine
+    from services.generator.engines.simulated_settings import SimulatedSettings
 
     return SimulatedEngine(load(SimulatedSettings, env))

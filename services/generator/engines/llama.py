@@ -23,7 +23,8 @@ from typing import Any, Final, Literal
 import aiohttp
 
 from services.generator.engine import Done, EngineError, EngineStats, Job, Step
-from services.generator.engines.completions import Completions, Endpoint
+from services.generator.engines.answer import Endpoint
+from services.generator.engines.completions import Completions
 from services.runtime.errors import UserError
 
 PREFILL_BATCH: Final = 128

@@ -10,7 +10,8 @@ import aiohttp
 import msgspec
 
 from services.generator.engine import Done, EngineStats, Job, Step
-from services.generator.engines.completions import Completions, Endpoint, lost
+from services.generator.engines.answer import Endpoint
+from services.generator.engines.completions import Completions, lost
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 

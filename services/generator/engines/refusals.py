@@ -42,11 +42,6 @@ def refusal(status: int | None, body: bytes) -> EngineError:
     return EngineError(error_class, _sentence(status, told), retryable=retryable)
 
 
-def mentions(body: bytes, word: bytes) -> bool:
-    """Whether a refusal names a field; bodies are small, errors rare."""
-    return word in body
-
-
 def _told(body: bytes) -> dict[str, Any]:
     """The error object of OpenAI, vLLM or llama.cpp; empty when there is none."""
     try:

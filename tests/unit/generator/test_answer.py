@@ -7,7 +7,7 @@ import pytest
 from schemas.requests import Message, Sampling
 from schemas.stream import Usage
 from services.generator.engine import EngineError, Job, Step
-from services.generator.engines.completions import Answer, Endpoint, body_of
+from services.generator.engines.answer import Answer, Endpoint, body_of
 from services.generator.engines.frames import parse
 
 
@@ -116,8 +116,8 @@ def test_the_body_asks_for_what_was_asked():
 
 
 def test_the_body_leaves_out_what_was_not_asked():
-    body = json.loads(body_of(job(), Endpoint(url="", extra={"priority": 1}), usage=False))
-    assert body.keys() == {"model", "messages", "stream", "max_tokens", "temperature", "top_p", "priority"}
+    body = json.loads(body_of(job(), Endpoint(url=""), usage=False))
+    assert body.keys() == {"model", "messages", "stream", "max_tokens", "temperature", "top_p"}
 
 
 def test_exact_step_counts_are_asked_for():

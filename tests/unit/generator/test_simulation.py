@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from services.generator.engine import Done, EngineError, Step
 from services.generator.engines.script import Script, parse
-from services.generator.engines.simulation import Machine, Scheduler, Sequence, refuse
+from services.generator.engines.sequence import Sequence, refuse
+from services.generator.engines.simulation import Machine, Scheduler
 from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.pairing import Pair
