@@ -4,7 +4,7 @@ from collections import deque
 
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
 from services.policy import Policy
-from services.safety.looks import Answer, Look, Out, Say
+from services.safety.looks import Answer, Look, Out
 from services.safety.run import NOTHING, RunCheck
 from services.safety.verdicts import RunKey, Stamp, prompt_rules
 
@@ -12,8 +12,8 @@ OtherEvent = Verdict | Started | Finished | Failed | Cleared | Recall | Closed
 StreamEvent = OtherEvent | Chunk
 
 
-Attempted = tuple[int, Out]
-"""What follows, and for which attempt."""
+Attempted = tuple[int, list[Out]]
+"""What follows for an attempt."""
 
 
 class Case:
@@ -79,7 +79,7 @@ class Case:
         run = self.unread.popleft()
         outs = run.read()
         self._after(run)
-        return [(run.key.attempt, out) for out in outs]
+        return [(run.key.attempt, outs)]
 
     def answer(self, attempt: int, look: Look, answer: Answer) -> list[Out]:
         """Take what a check said."""
@@ -93,9 +93,8 @@ class Case:
         """Whether this attempt's text is still being checked."""
         return attempt in self._runs
 
-    def new(self, say: Say) -> bool:
+    def new(self, event: Cleared | Recall) -> bool:
         """Whether this is not on the log yet; from now on it counts as if it were."""
-        event = say.event
         if isinstance(event, Recall):
             return event.recall_id not in self._said and self.note(event)
         seq, final = self._said_seq.get(event.attempt, (-2, False))
@@ -134,7 +133,7 @@ class Case:
         self._runs[event.attempt] = run
 
     def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[Attempted]:
-        outs = [(run.key.attempt, out) for run in runs for out in run.finish(last_seq)]
+        outs = [(run.key.attempt, run.finish(last_seq)) for run in runs]
         for run in runs:
             self._after(run)
         self._tidy()

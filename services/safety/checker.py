@@ -1,7 +1,6 @@
 """Runs looks: a bounded number at once, a bounded share for each tenant, each with a deadline and bounded retries."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -38,7 +37,7 @@ class Checker:
         self._checks = checks
         self._answered = answered
         self._queue: FairQueue[Look] = FairQueue()  # bounded by open requests and max_waiting_chars
-        self._running: Counter[str] = Counter()
+        self._running: dict[str, int] = {}
         self._full: set[str] = set()
         self._workers: set[asyncio.Task[None]] = set()
         self._watch = Watch()
@@ -63,29 +62,30 @@ class Checker:
         await asyncio.gather(*self._workers, return_exceptions=True)
 
     async def _work(self) -> None:
-        done = 0
         task = asyncio.current_task()
         assert task is not None, "a worker is a task"  # noqa: S101 - for the type checker
+        done = 0
         while (turn := self._queue.get(self._full)) is not None:
             tenant, look = turn
-            self._count(tenant, 1)
+            running = self._running[tenant] = self._running.get(tenant, 0) + 1
+            if running >= MAX_PER_TENANT:
+                self._full.add(tenant)
             try:
                 answer = await self._answer(look, task)
             finally:
-                self._count(tenant, -1)
+                self._leave(tenant)
             self._answered(look, answer)
             done += 1
             if done % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 
-    def _count(self, tenant: str, change: int) -> None:
-        self._running[tenant] += change
-        if self._running[tenant] >= MAX_PER_TENANT:
-            self._full.add(tenant)
+    def _leave(self, tenant: str) -> None:
+        running = self._running[tenant] - 1
+        if running:
+            self._running[tenant] = running
         else:
-            self._full.discard(tenant)
-        if not self._running[tenant]:
             del self._running[tenant]
+        self._full.discard(tenant)
 
     async def _answer(self, look: Look, task: asyncio.Task[object]) -> Answer:
         safety = look.policy.document.safety

@@ -10,10 +10,10 @@ from typing import Final
 
 from schemas.stream import Chunk, Cleared, Recall
 from services.policy import Policy
-from services.safety.case import Attempted, Case, OtherEvent, StreamEvent
+from services.safety.case import Case, OtherEvent, StreamEvent
 from services.safety.fair import FairQueue
-from services.safety.looks import Answer, Look
-from services.safety.shard import Said, Shard
+from services.safety.looks import Answer, Look, Out
+from services.safety.shard import Shard
 from services.safety.verdicts import Stamp
 
 STEP_CHARS: Final = 8_192
@@ -105,7 +105,10 @@ class Safety:
             return []
         self._awaited.discard(partition)
         self._stamp.now_us = now_us
-        return self._effects(shard, shard.caught_up())
+        effects: list[Effect] = []
+        for case, attempt, out in shard.caught_up():
+            self._perform(shard, case, attempt, out, effects)
+        return effects
 
     def step(self, now_us: int) -> tuple[list[Effect], int]:
         """Do some of the work. Returns what follows, and how many events were dealt with."""
@@ -120,7 +123,7 @@ class Safety:
                     case = shard.cases.get(event.request_id)
                     cost += len(event.text)
                     if case is not None and (outs := case.hear(event)):
-                        effects.extend(self._admitted(shard, case, [(event.attempt, out) for out in outs]))
+                        self._admit(shard, case, event.attempt, outs, effects)
                 else:
                     case = self._take(shard, event, traceparent, effects)
                     cost += STEP_CHARS if isinstance(event, _Rest) else 0
@@ -142,8 +145,10 @@ class Safety:
             return []
         shard, case, attempt = asked
         self._stamp.now_us = now_us
-        effects = self._admitted(shard, case, [(attempt, out) for out in case.answer(attempt, look, answer)])
-        shard.forget_if_over(case)
+        effects: list[Effect] = []
+        self._admit(shard, case, attempt, case.answer(attempt, look, answer), effects)
+        if case.over:
+            shard.forget_if_over(case)
         return effects
 
     def expire(self, now_us: int) -> int:
@@ -164,19 +169,23 @@ class Safety:
             case = known
             case.traceparent = traceparent or case.traceparent
             attempted = case.take(event)
-        effects.extend(self._admitted(shard, case, attempted))
+        for attempt, outs in attempted:
+            self._admit(shard, case, attempt, outs, effects)
         shard.forget_if_over(case)
         return case
 
-    def _admitted(self, shard: Shard, case: Case, attempted: list[Attempted]) -> list[Effect]:
-        return self._effects(shard, shard.admit(case, attempted))
+    def _admit(self, shard: Shard, case: Case, attempt: int, outs: list[Out], effects: list[Effect]) -> None:
+        """What a case says is done now, unless the log has it; while the shard listens it is held."""
+        if shard.listening:
+            shard.hold(case, attempt, outs)
+            return
+        for out in outs:
+            if isinstance(out, Look) or case.new(out):
+                self._perform(shard, case, attempt, out, effects)
 
-    def _effects(self, shard: Shard, said: list[Said]) -> list[Effect]:
-        effects: list[Effect] = []
-        for case, attempt, out in said:
-            if isinstance(out, Look):
-                self._asked[out.number] = (shard, case, attempt)
-                effects.append(out)
-            else:
-                effects.append(Letter(out.event, case.traceparent))
-        return effects
+    def _perform(self, shard: Shard, case: Case, attempt: int, out: Out, effects: list[Effect]) -> None:
+        if isinstance(out, Look):
+            self._asked[out.number] = (shard, case, attempt)
+            effects.append(out)
+        else:
+            effects.append(Letter(out, case.traceparent))

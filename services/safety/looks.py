@@ -71,11 +71,5 @@ class Broke:
 Answer = Seen | Broke
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
-    """An event for the stream log."""
-
-    event: Recall | Cleared
-
-
-Out = Say | Look
+Out = Recall | Cleared | Look
+"""What a run's check comes to: an event for the stream log, or a question."""

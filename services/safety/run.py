@@ -13,12 +13,13 @@ into chunks, when they came or when a check answered:
 from collections import deque
 from typing import Final, NamedTuple
 
-from schemas.stream import Chunk, Cleared
-from services.policy import Match, Policy, Ruling, Scanner
+from schemas.stream import Chunk
+from services.policy import Match, Policy, Scanner
+from services.safety.judge import Judge
 from services.safety.lookout import Lookout, Pending
-from services.safety.looks import Answer, Broke, Look, Out, Say, Spot
+from services.safety.looks import Answer, Broke, Look, Out, Seen, Spot
 from services.safety.transcript import Transcript
-from services.safety.verdicts import RunKey, Stamp, recall, rule_on
+from services.safety.verdicts import RunKey, Stamp
 
 SLICE_CHARS: Final = 4_096
 """Most characters read in one go; some milliseconds. A longer text takes turns with those of other tenants."""
@@ -45,8 +46,8 @@ class RunCheck:
         unread: Text that was heard and waits for ``read``.
     """
 
-    __slots__ = ("_clearing", "_ended", "_last_seq", "_looks", "_plain", "_policy", "_said", "_scanner", "_stamp",
-                 "_stopped", "_text", "gated", "key", "unread")  # fmt: skip
+    __slots__ = ("_clearing", "_due", "_ended", "_judgement", "_last_seq", "_looks", "_plain", "_policy", "_scanner",
+                 "_stamp", "_stopped", "_text", "gated", "key", "unread")  # fmt: skip
 
     def __init__(self, key: RunKey, policy: Policy, prompt: frozenset[int], stamp: Stamp) -> None:
         safety = policy.document.safety
@@ -62,9 +63,10 @@ class RunCheck:
         )
         self._text = Transcript(max(look.windows.context_chars for look in self._looks))
         self.unread: deque[str] = deque()
+        self._due = min(look.next for look in self._looks)  # the offset of the next look of any tier
         self._plain = self._due  # characters that may be read before anything but tier 0 is due
         self._stopped = False  # by tier 0
-        self._said: dict[int, set[str]] = {0: set(), 1: set(), 2: set()}  # recall ids, at most max_findings + 1 a tier
+        self._judgement = Judge(key, policy, stamp)
         self._clearing: deque[_Clearance] = deque()
         self._last_seq: int | None = None
         self._ended = False
@@ -127,18 +129,13 @@ class RunCheck:
             piece = text[at : at + due - self._scanner.position]
             at += len(piece)
             self._text.remember(piece)
-            stops = self._judge_matches(self._scanner.feed(piece), outs)
+            stops = self._judge(self._scanner.feed(piece), outs)
             if self._scanner.position == due and not stops:
                 self._look(outs, last=False)
 
-    @property
-    def _due(self) -> int:
-        """The offset of the next look of any tier."""
-        return min(look.next for look in self._looks)
-
     def _judged(self, matches: list[Match]) -> _Outs:
         outs: _Outs = []
-        if self._judge_matches(matches, outs):
+        if self._judge(matches, outs):
             self._plain = 0
         return outs
 
@@ -146,12 +143,12 @@ class RunCheck:
         if self._ended or self._stopped:
             return
         self._ended = True
-        if self._judge_matches(self._scanner.finish(), outs):
+        if self._judge(self._scanner.finish(), outs):
             return
         if self._text.length:
             self._look(outs, last=True)
         else:
-            outs.append(self._cleared(-1, final=True))
+            outs.append(self._judgement.cleared(-1, final=True))
 
     def _look(self, outs: _Outs, *, last: bool) -> None:
         position = self._scanner.position
@@ -164,6 +161,7 @@ class RunCheck:
                 if lookout.ask(pending):
                     outs.append(self._question(lookout, pending, text))
                     self._overflow(lookout, outs)
+        self._due = min(look.next for look in self._looks)
 
     def _question(self, lookout: Lookout, pending: Pending, text: str) -> Look:
         return Look(
@@ -201,91 +199,27 @@ class RunCheck:
         """Let answers count, and clear what they allow."""
         for lookout in self._looks:
             for pending in lookout.answered():
-                self._judge_answer(lookout, pending, outs)
+                if isinstance(pending.answer, Seen):
+                    spots = pending.answer.spots
+                    lookout.shut = bool(spots) and self._judgement.window(lookout, pending, spots, outs)
+                else:
+                    lookout.shut = self._judgement.unchecked(lookout, pending, outs)
                 if lookout.tier == 1 and not lookout.shut and pending.clears is not None:
                     self._clearing.append(_Clearance(pending.clears, pending.after, pending.last))
         tier_2 = self._looks[0]
         passed = tier_2.passed if tier_2.tier == 2 else 0
         while self._clearing and self._clearing[0].after <= passed:
             clearance = self._clearing.popleft()
-            outs.append(self._cleared(clearance.seq, final=clearance.final))
+            outs.append(self._judgement.cleared(clearance.seq, final=clearance.final))
         if tier_2.tier == 2 and tier_2.shut:
             self._clearing.clear()
 
-    def _judge_matches(self, matches: list[Match], outs: _Outs) -> bool:
+    def _judge(self, matches: list[Match], outs: _Outs) -> bool:
+        """Tier 0. Returns whether the answer is stopped."""
         for match in matches:
             rule = match.rule
-            if self._judge(0, Spot(rule.name, rule.category, match.start, match.end), outs):
+            if self._judgement.finding(0, Spot(rule.name, rule.category, match.start, match.end), outs):
                 self._stopped = True
                 self.unread.clear()
                 break
         return self._stopped
-
-    def _judge_answer(self, lookout: Lookout, pending: Pending, outs: _Outs) -> None:
-        answer = pending.answer
-        spots = answer.spots if not isinstance(answer, Broke) and answer is not None else ()
-        if isinstance(answer, Broke):
-            lookout.shut = self._judge_unchecked(lookout, pending, outs)
-        for spot in sorted(spots, key=lambda spot: (spot.start, spot.end, spot.rule)):
-            placed = self._placed(lookout, pending, spot)
-            if placed is not None and self._judge(lookout.tier, placed, outs):
-                lookout.shut = True
-                return
-
-    def _placed(self, lookout: Lookout, pending: Pending, spot: Spot) -> Spot | None:
-        """The spot in the run's text; None when an earlier look had it, or a later one will have it whole."""
-        start, end = pending.start + spot.start, pending.start + spot.end
-        if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole
-            start, end = lookout.unrecalled(spot.rule, start, end)
-        elif (start == pending.start > 0) or (end == pending.end and not pending.last):
-            return None
-        return Spot(spot.rule, spot.category, start, end) if start < end else None
-
-    def _judge_unchecked(self, lookout: Lookout, pending: Pending, outs: _Outs) -> bool:
-        """Not checked is not passed. Returns whether that stops the clearing."""
-        rule = f"safety/tier{lookout.tier}"
-        ruling = rule_on(self._policy, self.key.tenant, "unchecked", rule, lookout.tier)
-        if ruling.action == "flag":
-            return True  # policy wants no recall: the text stays uncleared
-        start, end = lookout.unrecalled(rule, pending.start, pending.end)
-        return self._say(ruling, Spot(rule, "unchecked", start, end), lookout.tier, outs)
-
-    def _judge(self, tier: int, spot: Spot, outs: _Outs) -> bool:
-        """Say what the finding means. Returns whether it stops the answer."""
-        ruling = rule_on(self._policy, self.key.tenant, spot.category, spot.rule, tier)
-        return ruling.action != "flag" and self._say(ruling, spot, tier, outs)
-
-    def _say(self, ruling: Ruling, spot: Spot, tier: int, outs: _Outs) -> bool:
-        said = self._said[tier]
-        if len(said) >= self._policy.document.safety.max_findings:
-            ruling, spot = Ruling(action="stop"), Spot("safety/flood", "flood", spot.start, spot.end)
-        event = recall(
-            self.key,
-            self._policy,
-            self._stamp,
-            ruling,
-            action="stop" if ruling.action == "stop" else "redact",
-            rule=spot.rule,
-            category=spot.category,
-            span=(spot.start, spot.end),
-        )
-        if not any(event.recall_id in known for known in self._said.values()):
-            outs.append(Say(event))
-        said.add(event.recall_id)
-        return event.action == "stop"
-
-    def _cleared(self, seq: int, *, final: bool) -> Say:
-        key = self.key
-        return Say(
-            Cleared(
-                request_id=key.request_id,
-                tenant=key.tenant,
-                at=self._stamp.now_us,
-                source=self._stamp.source,
-                attempt=key.attempt,
-                run=key.run,
-                seq=seq,
-                final=final,
-                policy_version=self._policy.version,
-            )
-        )

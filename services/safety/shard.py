@@ -1,12 +1,13 @@
 """The requests of one partition. While it reads back what it missed it only listens; then it says what is unsaid."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from schemas.stream import Closed, Started, Verdict
 from services.policy import Policy
-from services.safety.case import Attempted, Case, StreamEvent
-from services.safety.looks import Look, Out, Say
+from services.safety.case import Case, StreamEvent
+from services.safety.looks import Look, Out
 from services.safety.verdicts import Stamp
 
 MAX_OPEN: Final = 20_000
@@ -62,13 +63,9 @@ class Shard:
             self.cases.popitem(last=False)
         return case
 
-    def admit(self, case: Case, attempted: list[Attempted]) -> list[Said]:
-        """What of this is to be done now: nothing while listening, else what the log does not have."""
-        said = [Said(case, attempt, out) for attempt, out in attempted]
-        if self.listening:
-            self._held.extend(said)
-            return []
-        return [one for one in said if isinstance(one.out, Look) or case.new(one.out)]
+    def hold(self, case: Case, attempt: int, outs: Iterable[Out]) -> None:
+        """Keep what a case says while listening."""
+        self._held.extend(Said(case, attempt, out) for out in outs)
 
     def caught_up(self) -> list[Said]:
         """The log was read up to where it ended: returns what was held back and is not on it."""
@@ -76,7 +73,7 @@ class Shard:
         for case in list(self.cases.values()):
             case.drop_settled()
         held, self._held = self._held, []
-        return [one for one in held if self._still(one)]
+        return [one for one in held if _is_due(one)]
 
     def forget_if_over(self, case: Case) -> None:
         """A request that is closed and checked needs no state."""
@@ -90,14 +87,14 @@ class Shard:
             del self.cases[request_id]
         return len(late)
 
-    def _still(self, one: Said) -> bool:
-        if one.case.settled(one.attempt):
-            return False
-        if isinstance(one.out, Say):
-            return one.case.new(one.out)
-        return one.case.checks(one.attempt)
-
     def _remember_closed(self, request_id: str) -> None:
         self._closed[request_id] = None
         if len(self._closed) > MAX_CLOSED:
             self._closed.popitem(last=False)
+
+
+def _is_due(one: Said) -> bool:
+    case, attempt, out = one
+    if case.settled(attempt):
+        return False
+    return case.checks(attempt) if isinstance(out, Look) else case.new(out)

@@ -182,9 +182,9 @@ def test_after_a_stop_of_tier_0_nothing_more_is_said():
 @pytest.mark.parametrize(("name", "tenant"), [("default", "acme"), ("strict", "local")])
 def test_what_cannot_be_checked_is_withdrawn_and_never_cleared(name, tenant):
     said = World(policy(name), random.Random(0), check=broken).run(Answer(tenant=tenant).whole(["Good day."]))
-    (event,) = said
-    assert (event.action, event.rule, event.category) == ("stop", "safety/tier1", "unchecked")
-    assert event.replacement == policy(name).document.replacements["stop"]
+    assert {(event.action, event.category) for event in said} == {("stop", "unchecked")}
+    assert "safety/tier1" in {event.rule for event in said}
+    assert {event.replacement for event in said} == {policy(name).document.replacements["stop"]}
 
 
 def test_a_window_verdict_recalls_each_character_once():
