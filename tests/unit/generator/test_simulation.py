@@ -70,15 +70,12 @@ def test_every_answer_is_told_whole(shapes, gamma, alpha, batch, budget):
         assert len("".join(item.text for item in told).split()) == each.length
         assert all(item.tokens == item.accepted + 1 and item.accepted <= item.drafted <= gamma for item in told)
         assert min(done.timings.queue_ms, done.timings.prefill_ms, done.timings.decode_ms) >= 0
-        if gamma:
-            assert (
-                done.speculation.accepted
-                == sum(item.accepted for item in told)
-                == sum(done.speculation.accepted_by_position)
-            )
-            assert done.speculation.drafted == sum(item.drafted for item in told)
-        else:
-            assert done.speculation is None
+        drafted = sum(item.drafted for item in told)
+        assert (done.speculation is None) == (drafted == 0)
+        if done.speculation is not None:
+            accepted = sum(item.accepted for item in told)
+            assert done.speculation.accepted == accepted == sum(done.speculation.accepted_by_position)
+            assert done.speculation.drafted == drafted
 
 
 def test_one_alone_goes_at_the_pace_of_the_physics():
