@@ -1,4 +1,4 @@
-"""Tightening what a request asks for to what policy allows. Nothing is ever loosened."""
+"""Tightening what a request asks for to what policy allows. Nothing is ever loosened. Pure."""
 
 from typing import Final
 

@@ -2,6 +2,8 @@
 
 The text is folded to bare lower-case letters and looked through for folded words by an Aho-Corasick automaton; what is
 found is given in code points of the text as it was. Only for word lists whose rule says ``folded = true``.
+
+Pure.
 """
 
 import unicodedata

@@ -1,4 +1,4 @@
-"""One request: its runs, what was said about them on the log, and what safety says next."""
+"""One request: its runs, what was said about them on the log, and what safety says next. Pure."""
 
 from collections import deque
 

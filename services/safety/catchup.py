@@ -1,4 +1,4 @@
-"""When a partition that was just assigned has been read up to where its log ended then: pure bookkeeping."""
+"""When a partition that was just assigned has been read up to where its log ended then. Pure bookkeeping."""
 
 from typing import Final
 

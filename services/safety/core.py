@@ -1,4 +1,4 @@
-"""The safety service without its I/O: events of the stream log in, events for it and questions to the checks out.
+"""The safety service, no I/O: events of the stream log in, events for it and questions to the checks out.
 
 Time and ids come in as arguments. What is said does not depend on time, on how events are batched, or on when checks
 answer; see ``run.py`` for why.

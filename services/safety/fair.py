@@ -1,4 +1,4 @@
-"""Work shared out by tenant, so that one with much does not hold up one with little."""
+"""Work shared out by tenant, so that one with much does not hold up one with little. Pure."""
 
 from collections import deque
 from collections.abc import Container, Sequence

@@ -1,4 +1,4 @@
-"""What is said of one run: recalls for its findings, each once, and clearances."""
+"""What is said of one run: recalls for its findings, each once, and clearances. Pure."""
 
 from schemas.stream import Cleared
 from services.policy import Policy, Ruling

@@ -1,4 +1,7 @@
-"""One tier's looks at one run's text: asked at absolute offsets, counted in that order whenever they are answered."""
+"""One tier's looks at one run's text: asked at absolute offsets, counted in that order whenever they are answered.
+
+Pure.
+"""
 
 from collections import deque
 from collections.abc import Iterator

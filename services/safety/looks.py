@@ -1,4 +1,4 @@
-"""What the core asks of the checks that are not its own, and what they answer."""
+"""What the core asks of the checks that are not its own, and what they answer. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal

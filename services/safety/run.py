@@ -8,6 +8,8 @@ into chunks, when they came or when a check answered:
   come.
 - A look of tier 1 clears the chunks before its offset, less what tier 0 holds to be the possible start of a finding.
   In gated delivery it also waits for tier 2, and holds back the newest characters, where a phrase may be half there.
+
+Pure.
 """
 
 from collections import deque

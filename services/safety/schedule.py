@@ -1,4 +1,4 @@
-"""When a check looks: at absolute offsets of the text, so that neither chunks nor load move the windows."""
+"""When a check looks: at absolute offsets of the text, so that neither chunks nor load move the windows. Pure."""
 
 from services.policy.document import Windows
 

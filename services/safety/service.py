@@ -1,6 +1,7 @@
 """The shell: reads the stream log, lets the core decide, writes what it says, runs the checks it asks for."""
 
 import asyncio
+import gc
 import secrets
 import time
 from collections import deque
@@ -69,6 +70,8 @@ class SafetyService:
             BrokenPolicy: A check does not take the policy it begins with.
         """
         await self._prepare(self._keeper.current)
+        gc.collect()
+        gc.freeze()  # NeMo and the tables stay for good: the collector must not walk a million objects while text waits
         await self._producer.start()
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,7 @@
-"""The requests of one partition. While it reads back what it missed it only listens; then it says what is unsaid."""
+"""The requests of one partition. While it reads back what it missed it only listens; then it says what is unsaid.
+
+Pure.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable

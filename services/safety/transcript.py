@@ -1,4 +1,4 @@
-"""The text of one run as it comes off the log: in order, each chunk once, as the fold hears it."""
+"""The text of one run as it comes off the log: in order, each chunk once, as the fold hears it. Pure."""
 
 from collections import deque
 from collections.abc import Iterator

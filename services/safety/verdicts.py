@@ -1,4 +1,4 @@
-"""From a finding to the event that says what it means."""
+"""From a finding to the event that says what it means. Pure."""
 
 import hashlib
 from dataclasses import dataclass

@@ -10,6 +10,8 @@ match is does not depend on the pieces because it is defined on the whole text:
 
 ``Machine`` holds the patterns of a policy as a lazily built automaton, ``Scanner`` one text's state. Work per character
 is one table look-up for each place where a match may have begun; nothing backtracks.
+
+Pure.
 """
 
 from services.policy.matching.machine import Machine, Rule

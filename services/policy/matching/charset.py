@@ -1,4 +1,4 @@
-"""Sets of characters as sorted ranges of code points."""
+"""Sets of characters as sorted ranges of code points. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The patterns of a policy as one automaton, determinised while it runs."""
+"""The patterns of a policy as one automaton, determinised while it runs. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From trees to positions (Glushkov's construction): each place of a pattern where a character is read."""
+"""From trees to positions (Glushkov's construction): each place of a pattern where a character is read. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -3,6 +3,8 @@ r"""The pattern language: the part of Python's ``re`` in which every match has a
 Literals, ``.``, classes ``[a-z]`` ``[^...]``, ``\d \w \s`` (ASCII) and their negations, escapes, groups, alternation,
 and the quantifiers ``?``, ``{n}``, ``{n,m}``. All else is refused with its position and the remedy: ``*``, ``+`` and
 ``{n,}`` because a match could be endless, anchors and look-around because a rule's ``guard`` says what they would.
+
+Pure.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""One text, looked through while it arrives."""
+"""One text, looked through while it arrives. Pure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
