@@ -1,6 +1,7 @@
 """Asking an edge over its websocket; a connection that breaks is taken up again where it was."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -118,5 +119,5 @@ class _Stream:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.strerror or "unreachable"
+        return os.strerror(error.os_error.errno) if error.os_error.errno else "unreachable"
     return str(error) or type(error).__name__

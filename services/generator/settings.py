@@ -14,6 +14,7 @@ class GeneratorSettings:
         engine: What generates.
         generator_slots: Most executions at once; 0 takes what the engine can.
         generator_queue: Accepted requests that may wait for a slot; when they do, the topics are paused.
+        generator_instance: Static membership in the groups that deal out requests.
         input_gate: ``off`` says on the log that text may be shown before any verdict.
         output_check: ``off`` says on the log that no safety service checks the answers.
     """
@@ -24,6 +25,9 @@ class GeneratorSettings:
     )
     generator_queue: int = field(
         default=256, metadata={"help": "accepted requests that may wait for a slot", "ge": 1, "le": 100_000}
+    )
+    generator_instance: str | None = field(
+        default=None, metadata={"help": "a name no other generator has: a restart then waits for no rebalance"}
     )
     input_gate: Literal["hold", "off"] = field(default="off", metadata={"help": "whether text waits for a verdict"})
     output_check: Literal["on", "off"] = field(default="off", metadata={"help": "whether a safety service checks"})

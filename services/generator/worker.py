@@ -42,6 +42,7 @@ class Worker:
 
     def __init__(self, settings: GeneratorSettings, bus: BusSettings, engine: Engine) -> None:
         self._bus = bus
+        self._instance = settings.generator_instance
         self._producer = Producer(bus, name=GROUP)
         self._executions = Executions(engine, self._producer, settings, f"generator/{secrets.token_hex(3)}")
         slots = min(settings.generator_slots or engine.capacity, engine.capacity)
@@ -91,7 +92,7 @@ class Worker:
 
         return GroupReader(
             self._bus, topics=[REQUESTS], group=GROUP, handler=handle, wants=_is_request, room=self._room,
-            on_assigned=joined,
+            on_assigned=joined, instance_id=self._instance,
         )  # fmt: skip
 
     def _batch_reader(self) -> GroupReader:
@@ -100,7 +101,7 @@ class Worker:
 
         return GroupReader(
             self._bus, topics=[REQUESTS_BATCH], group=BATCH_GROUP, handler=handle, wants=_is_request,
-            room=self._batch_room,
+            room=self._batch_room, instance_id=self._instance,
         )  # fmt: skip
 
     def _on_requests(self, records: Sequence[Received | Unread], *, batch: bool) -> None:
