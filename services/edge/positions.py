@@ -43,7 +43,7 @@ def parse_request_id(text: str) -> str:
         ApiError: 400, when it is not a UUIDv7.
     """
     request_id = text.removeprefix(CHAT_PREFIX)
-    if not is_uuid7(request_id):
+    if len(request_id) != 36 or not is_uuid7(request_id):
         raise ApiError(
             400, "The request id must be a UUIDv7 in lower case, as the server gave it.", code="invalid_request_id",
             param="request_id",

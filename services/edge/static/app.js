@@ -1,1 +1,267 @@
+"use strict";
+// One page, one websocket: asks, applies ops as they come, and takes an answer up again where it was.
 
+const $ = (id) => document.getElementById(id);
+const RETRY_MS = [100, 200, 500, 1000, 2000];
+const BAD = new Set(["replace", "withdraw", "refuse"]);
+const WARN = new Set(["restart", "catch_up"]);
+const MAX_ROWS = 400;
+
+/** What stands on the screen: pieces of text; those that are gone stay, struck through, and count no more. */
+class Screen {
+  constructor(box) { this.box = box; this.clear(); }
+
+  clear() { this.pieces = []; this.box.replaceChildren(); this.tail = null; }
+
+  show(text) {
+    if (!text) return;
+    if (!this.tail) {
+      this.pieces.push({ text: "", kind: "text" });
+      this.tail = this.box.appendChild(document.createTextNode(""));
+    }
+    this.pieces.at(-1).text += text;
+    this.tail.appendData(text);
+  }
+
+  /** Code points [start, end) of what is visible go; `text` comes in their place. */
+  replace(start, end, text, why) {
+    const next = [];
+    let at = 0, placed = false;
+    const place = () => { placed = true; if (text) next.push({ text, kind: "new", why }); };
+    for (const piece of this.pieces) {
+      if (piece.kind === "gone") { next.push(piece); continue; }
+      const points = Array.from(piece.text);
+      const from = Math.max(0, Math.min(points.length, start - at));
+      const to = Math.max(from, Math.min(points.length, end - at));
+      const part = (a, b, kind) => {
+        if (a < b) next.push({ ...piece, text: points.slice(a, b).join(""), kind: kind ?? piece.kind, why: kind ? why : piece.why });
+      };
+      part(0, from);
+      part(from, to, "gone");
+      if (!placed && at + points.length > end) place();
+      part(to, points.length);
+      at += points.length;
+    }
+    if (!placed) place();
+    this.pieces = next;
+    this.draw();
+  }
+
+  get length() { return this.pieces.reduce((n, p) => n + (p.kind === "gone" ? 0 : Array.from(p.text).length), 0); }
+
+  draw() {
+    this.tail = null;
+    this.box.replaceChildren(...this.pieces.map((piece) => {
+      if (piece.kind === "text") return document.createTextNode(piece.text);
+      const node = document.createElement(piece.kind === "gone" ? "del" : "ins");
+      node.textContent = piece.text;
+      node.title = piece.why;
+      return node;
+    }));
+  }
+}
+
+/** The list of ops with their times, and the strip above it. */
+class Timeline {
+  constructor() { this.clear(performance.now()); }
+
+  clear(began) { this.began = began; this.marks = []; this.run = null; $("ops").replaceChildren(); this.draw(); }
+
+  add(op, what, id) {
+    const ms = performance.now() - this.began;
+    const kind = BAD.has(op) ? "bad" : WARN.has(op) ? "warn" : op === "show" ? "" : "soft";
+    this.marks.push([ms, kind]);
+    if (op === "show" && this.run) return this.extend(ms, id);
+    const row = document.createElement("tr");
+    const cells = [ms.toFixed(1), "", what, id ?? ""].map((text) => {
+      const cell = row.appendChild(document.createElement("td"));
+      cell.textContent = text;
+      return cell;
+    });
+    const badge = cells[1].appendChild(document.createElement("span"));
+    badge.className = `op ${kind}`;
+    badge.textContent = op;
+    if ($("ops").childElementCount < MAX_ROWS) $("ops").append(row);
+    this.run = op === "show" ? { cells, count: 1, first: ms } : null;
+  }
+
+  extend(ms, id) {
+    this.run.count += 1;
+    this.run.cells[2].textContent = `${this.run.count} times, until ${ms.toFixed(1)} ms`;
+    this.run.cells[3].textContent = id;
+  }
+
+  draw() {
+    const span = Math.max(1, this.marks.at(-1)?.[0] ?? 1);
+    $("strip").replaceChildren(...this.marks.map(([ms, kind]) => {
+      const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+      const x = String(5 + 990 * ms / span);
+      for (const [name, value] of [["x1", x], ["x2", x], ["y1", kind ? "2" : "10"], ["y2", "32"], ["class", kind]]) {
+        line.setAttribute(name, value);
+      }
+      return line;
+    }));
+  }
+}
+
+const screen_ = new Screen($("answer"));
+const timeline = new Timeline();
+let socket = null, attempt = 0, timer = 0, wish = null;
+let request = null; // { id, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the attempt that is heard
+
+function connect() {
+  clearTimeout(timer);
+  const address = new URL("/v1/stream", location.href);
+  address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
+  socket = new WebSocket(address);
+  socket.onopen = () => {
+    attempt = 0;
+    say("connection", "connected", false);
+    if ($("key").value) socket.send(JSON.stringify({ type: "hello", key: $("key").value }));
+    if (request?.open && request.id) {
+      socket.send(JSON.stringify({ type: "resume", request_id: request.id, after: request.last }));
+      timeline.add("resume", request.last ? `after ${request.last}` : "from the beginning", "");
+    } else if (wish) {
+      socket.send(wish);
+    }
+  };
+  socket.onmessage = (event) => take(JSON.parse(event.data));
+  socket.onclose = (event) => {
+    const why = event.reason ? ` (${event.reason})` : "";
+    say("connection", `disconnected${why}; trying again`, true);
+    timer = setTimeout(connect, RETRY_MS[Math.min(attempt++, RETRY_MS.length - 1)]);
+  };
+}
+
+function say(id, text, bad) {
+  $(id).textContent = text;
+  $(id).className = bad ? (id === "outcome" ? "bad" : "away") : "";
+}
+
+function take(message) {
+  if (message.type === "accepted") {
+    wish = null;
+    if (request) {
+      request.id = message.request_id;
+      history.replaceState(null, "", `#${message.request_id}`);
+    }
+  } else if (message.type === "error") {
+    fail(message.error);
+  } else if (message.op && request && message.request_id === request.id) {
+    request.last = message.id;
+    for (const op of message.op === "catch_up" ? message.ops : [message]) apply(op, message.id);
+    redraw();
+  }
+}
+
+function apply(op, id) {
+  const why = op.rule ? `${op.category}: rule ${op.rule}, policy ${op.policy_version}` : "";
+  const now = performance.now() - timeline.began;
+  switch (op.op) {
+    case "begin":
+      $("model").textContent = op.model;
+      timeline.add("begin", `attempt ${op.attempt} by ${op.model}`, id);
+      break;
+    case "show":
+      request.firstMs ??= now;
+      request.voiceMs ??= now;
+      request.lastMs = now;
+      request.tokens += op.tokens;
+      screen_.show(op.text);
+      timeline.add("show", "once", id);
+      break;
+    case "replace":
+      screen_.replace(op.start, op.end, op.text, why);
+      timeline.add("replace", `characters ${op.start} to ${op.end}; ${why}`, id);
+      break;
+    case "withdraw":
+      screen_.replace(0, screen_.length, op.text, why);
+      timeline.add("withdraw", why, id);
+      break;
+    case "refuse":
+      screen_.replace(0, screen_.length, op.text, `policy ${op.policy_version}`);
+      timeline.add("refuse", `policy ${op.policy_version}`, id);
+      break;
+    case "restart":
+      screen_.replace(0, screen_.length, "", `attempt ${op.attempt} begins (${op.trigger})`);
+      request.tokens = 0;
+      request.voiceMs = null;
+      timeline.add("restart", `attempt ${op.attempt} takes over: ${op.trigger}`, id);
+      break;
+    case "finish":
+      timeline.add("finish", `${op.finish_reason}, ${op.usage.completion_tokens} tokens`, id);
+      break;
+    case "close":
+      timeline.add("close", [op.outcome, op.reason].filter(Boolean).join(": "), id);
+      end(op.outcome + (op.reason ? `: ${op.reason}` : ""), op.outcome !== "completed", now);
+      break;
+  }
+}
+
+let drawing = false;
+function redraw() {
+  if (drawing) return;
+  drawing = true;
+  requestAnimationFrame(() => {
+    drawing = false;
+    timeline.draw();
+    if (!request) return;
+    const { firstMs, voiceMs, lastMs, tokens } = request;
+    $("ttft").textContent = firstMs === null ? "–" : `${firstMs.toFixed(0)} ms`;
+    $("count").textContent = String(tokens);
+    $("rate").textContent = voiceMs !== null && lastMs > voiceMs ? ((tokens - 1) / (lastMs - voiceMs) * 1000).toFixed(1) : "–";
+  });
+}
+
+function begin(id) {
+  request = { id, last: null, tokens: 0, firstMs: null, voiceMs: null, lastMs: null, open: true };
+  screen_.clear();
+  timeline.clear(performance.now());
+  for (const name of ["ttft", "count", "rate", "total", "model"]) $(name).textContent = "–";
+  say("outcome", "", false);
+  $("answer").setAttribute("aria-busy", "true");
+  $("send").disabled = true;
+  $("stop").disabled = false;
+}
+
+function end(text, bad, ms) {
+  if (request) request.open = false;
+  wish = null;
+  $("answer").setAttribute("aria-busy", "false");
+  $("send").disabled = false;
+  $("stop").disabled = true;
+  if (ms !== undefined) $("total").textContent = `${ms.toFixed(0)} ms`;
+  say("outcome", text, bad);
+}
+
+function fail(error) {
+  if (error.code === "missing_api_key" || error.code === "invalid_api_key") {
+    $("key-label").hidden = false;
+    $("key").focus();
+  }
+  end(error.message, true);
+}
+
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  begin(null);
+  const body = { type: "ask", prompt: $("prompt").value, max_tokens: Number($("tokens").value) };
+  if ($("delivery").value) body.railbus = { delivery: $("delivery").value };
+  wish = JSON.stringify(body);
+  if (socket.readyState === WebSocket.OPEN) {
+    if ($("key").value) socket.send(JSON.stringify({ type: "hello", key: $("key").value }));
+    socket.send(wish);
+  }
+});
+$("stop").addEventListener("click", () => {
+  if (request?.id && socket.readyState === WebSocket.OPEN) {
+    socket.send(JSON.stringify({ type: "cancel", request_id: request.id }));
+  }
+  end("stopped here; the request ends when nobody comes back for it", false, performance.now() - timeline.began);
+});
+$("prompt").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit();
+});
+
+if (/^#[0-9a-f-]{36}$/.test(location.hash)) begin(location.hash.slice(1));
+connect();

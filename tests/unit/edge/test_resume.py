@@ -11,7 +11,7 @@ from services.edge.errors import ApiError
 from services.edge.opstream import OpEvents, OpFrames
 from services.edge.positions import OpId
 from services.edge.session import Logged, Session
-from services.stream import Replace, Restart, Screen, Show, Withdraw
+from services.stream import Refuse, Replace, Restart, Screen, Show, Withdraw
 from tests.unit.edge.answers import ClientScreen, plain_answer, sse_events
 from tests.unit.stream.histories import REQUEST_ID, grow
 
@@ -105,7 +105,7 @@ def test_a_stream_without_anything_taken_back_is_its_text_for_a_naive_client(eve
     text = ""
     for entry in logged(events):
         for sent in session.live(entry):
-            if isinstance(sent.op, Restart | Replace | Withdraw):
+            if isinstance(sent.op, Restart | Replace | Withdraw) or (isinstance(sent.op, Refuse) and text):
                 return
             for event in sse_events(chat.encode(sent)):
                 text += orjson.loads(event["data"])["choices"][0]["delta"].get("content", "")

@@ -1,0 +1,93 @@
+"""What a receipt says."""
+
+import hashlib
+
+import orjson
+
+from schemas.ids import uuid7
+from services.edge.positions import OpId
+from services.edge.session import Logged, Session
+from services.edge.tally import Sent, Tally
+from services.stream import Replace, Restart, Show, Withdraw
+from tests.unit.edge.answers import Writer
+
+ID = uuid7(1_763_700_000_000, 99)
+RECALL = {"rule": "r", "category": "c", "policy_version": "v", "recall_id": "i"}
+
+
+def sent(op, nth=0, recalled_at=0):
+    return Sent(OpId(1, 2, nth), op, orjson.dumps(op), recalled_at)
+
+
+def receipt(tally):
+    return tally.receipt(
+        request_id=ID, tenant="t", connection="c", source="edge/1", reason="complete", now_us=9_000_000,
+        received_us=1_000_000,
+    )  # fmt: skip
+
+
+def test_nothing_sent():
+    made = receipt(Tally())
+    assert (made.ops, made.last, made.first_text_ms, made.exposure_ms) == (0, None, None, 0)
+    assert made.ops_hash == hashlib.sha256().hexdigest()
+
+
+def test_the_hash_is_over_the_lines():
+    tally = Tally()
+    ops = [sent(Show(text="a", tokens=1)), sent(Show(text="\u00e9", tokens=2), 1)]
+    for op in ops:
+        tally.sent(op, 3_500_000)
+    made = receipt(tally)
+    assert made.ops_hash == hashlib.sha256(b"".join(op.line + b"\n" for op in ops)).hexdigest()
+    assert (made.ops, made.last, made.first_text_ms) == (2, "1:2:1", 2_500.0)
+
+
+def test_exposure_of_a_span_counts_from_its_own_first_showing():
+    tally = Tally()
+    for at_us, text in ((1_000, "safe "), (2_000, "sec"), (3_000, "ret"), (4_000, " more")):
+        tally.sent(sent(Show(text=text, tokens=1)), at_us)
+    tally.sent(sent(Replace(start=5, end=11, text="#", **RECALL)), 10_000)
+    assert receipt(tally).exposure_ms == 8.0
+    assert tally.visible == len("safe # more")
+    tally.sent(sent(Replace(start=7, end=11, text="", **RECALL)), 10_500)  # "more", behind the shorter text
+    assert receipt(tally).exposure_ms == 8.0
+    assert tally.visible == len("safe # ")
+
+
+def test_text_that_was_never_shown_was_not_exposed():
+    tally = Tally()
+    tally.sent(sent(Show(text="safe ", tokens=1)), 1_000)
+    tally.sent(sent(Replace(start=5, end=5, text="#", **RECALL)), 10_000)
+    assert receipt(tally).exposure_ms == 0
+    assert tally.visible == 6
+
+
+def test_a_withdrawal_counts_from_the_flagged_text():
+    tally = Tally()
+    tally.sent(sent(Show(text="safe ", tokens=1)), 1_000)
+    tally.sent(sent(Show(text="secret", tokens=1)), 7_000)
+    tally.sent(sent(Withdraw(end=11, text="gone", **RECALL), recalled_at=5), 9_000)
+    assert receipt(tally).exposure_ms == 2.0
+    assert tally.visible == 4
+
+
+def test_a_restart_is_no_recall():
+    tally = Tally()
+    tally.sent(sent(Show(text="half", tokens=1)), 1_000)
+    tally.sent(sent(Restart(attempt=2, trigger="stall")), 9_000)
+    assert (receipt(tally).exposure_ms, tally.visible) == (0, 0)
+
+
+def test_what_an_earlier_connection_showed_is_exposed_too():
+    writer = Writer(ID, checked=True)
+    events = [writer.started(), writer.allowed(), writer.chunk("secret", tokens=3)]
+    shown_us = events[-1].at
+    history = [Logged(place, event) for place, event in enumerate(events)]
+    session = Session(ID, 0)
+    caught_up = session.resume(history, OpId(0, 2, 0))
+    assert caught_up.ops == ()
+    assert session.tally.exposed_tokens == 3
+    for item in session.live(Logged(3, writer.recall(0, 6))):
+        session.tally.sent(item, shown_us + 5_000)
+    made = receipt(session.tally)
+    assert (made.exposed_tokens, made.exposure_ms, made.ops) == (3, 5.0, 1)
