@@ -30,6 +30,10 @@ MIN_CHARS: Final = 24
 WINDOW_CHARS: Final = 800
 STRIDE_CHARS: Final = 600
 
+EDGE_CHARS: Final = 120
+"""A long text's beginning and end are judged by themselves too: two hundred innocent characters around it hide an
+attack from the classifier, and these are where one is usually put."""
+
 KEPT_SCORES: Final = 8_192
 """Windows whose score is remembered: the next turn of a conversation begins with all those before."""
 
@@ -37,10 +41,13 @@ _log = logger("rails")
 
 
 def windows(text: str) -> Iterator[str]:
-    """Overlapping pieces that the classifier reads whole."""
+    """Overlapping pieces that the classifier reads whole, then the text's two ends."""
     yield text[:WINDOW_CHARS]
     for start in range(STRIDE_CHARS, len(text) - WINDOW_CHARS + STRIDE_CHARS, STRIDE_CHARS):
         yield text[start : start + WINDOW_CHARS]
+    if len(text) > 2 * EDGE_CHARS:
+        yield text[-EDGE_CHARS:]
+        yield text[:EDGE_CHARS]
 
 
 class Classifier:

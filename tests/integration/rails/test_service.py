@@ -2,9 +2,7 @@
 
 import asyncio
 
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-
+from services.cli.ports import free_port
 from services.policy import load
 from tests.integration.rails.harness import asked, unhurried
 from tests.unit.policy.folders import spoil
@@ -16,7 +14,7 @@ def results(verdict):
     return {rail.rail: rail.result for rail in verdict.rails}
 
 
-async def test_one_verdict_a_request_with_redis_and_without_and_after_a_restart(lab, redis_server, tmp_path):
+async def test_one_verdict_a_request_with_redis_and_without_after_an_edit_and_a_restart(lab, redis_server, tmp_path):
     folder = unhurried(tmp_path)
     policy = load(folder)
     log = tmp_path / "stderr.txt"
@@ -60,13 +58,6 @@ async def test_one_verdict_a_request_with_redis_and_without_and_after_a_restart(
         await lab.verdict(asked(20, "Next."))
         assert len(lab.verdicts(plain)) == 1
 
-        assert service.stop() == 0
-        missed = asked(21, "Asked while nobody judges.")
-        await lab.ask(missed)
-        service = lab.spawn(stderr=stderr, **env)
-        await lab.until(lambda: lab.verdicts(missed))
-        assert [verdict.decision for verdict in lab.verdicts(missed)] == ["allow"]
-
         spoil(folder, "policy.toml", 'secret = "The prompt', 'secret = "Beware: the prompt')
         refusal = ""
         for number in range(100):
@@ -76,48 +67,14 @@ async def test_one_verdict_a_request_with_redis_and_without_and_after_a_restart(
             await asyncio.sleep(0.1)
         assert refusal.startswith("Beware")
         assert service.stop() == 0
+
+        missed = asked(200, "Asked while nobody judges.")
+        await lab.ask(missed)
+        service = lab.spawn(stderr=stderr, **env, RAILBUS_OPA_URL=f"http://127.0.0.1:{free_port()}")
+        await lab.until(lambda: lab.verdicts(missed))
+        (broken,) = lab.verdicts(missed)
+        assert (broken.decision, broken.refusal) == ("deny", policy.document.refusals["broken"])
+        assert results(broken) == {"admission": "broke", "secrets": "passed", "pii": "passed"}
+        assert broken.rails[0].detail == "OPA cannot be asked: ClientConnectorError"
+        assert service.stop() == 0
     assert "anna" not in log.read_text()
-
-
-async def test_a_broken_rail_is_not_one_that_passed(lab, tmp_path):
-    folder = unhurried(tmp_path)
-    spoil(folder, "policy.toml", "deadline_ms = 10_000", "deadline_ms = 1_500")
-    policy = load(folder)
-    answer = {}
-
-    async def decide(request):
-        assert (await request.json())["input"]["tenant"] == "acme"
-        if answer["body"] is None:
-            await asyncio.sleep(30)
-        return web.Response(status=answer["status"], text=answer["body"] or "")
-
-    app = web.Application()
-    app.router.add_post("/v1/data/railbus/admission/decision", decide)
-    server = TestServer(app, host="127.0.0.1")
-    await server.start_server()
-    service = lab.spawn(RAILBUS_POLICY=str(folder), RAILBUS_OPA_URL=str(server.make_url("/")).rstrip("/"))
-    await service.ready()
-
-    async def said(number, body, status=200):
-        answer.update(body=body, status=status)
-        verdict = await lab.verdict(asked(number, "What is a log?"))
-        rail = next(rail for rail in verdict.rails if rail.rail == "admission")
-        return verdict.decision, rail.result, rail.detail, verdict.refusal
-
-    broken = policy.document.refusals["broken"]
-    assert await said(1, '{"result": {"allow": true}}') == ("allow", "passed", "", "")
-    denied = await said(2, '{"result": {"allow": false, "reasons": ["model"]}}')
-    assert denied == ("deny", "blocked", "model", policy.document.refusals["model"])
-    assert await said(3, "{}") == (
-        "deny", "broke", "OPA: data.railbus.admission.decision is undefined for this input; give it a default", broken,
-    )  # fmt: skip
-    assert await said(4, "<html>") == ("deny", "broke", "OPA's answer is not JSON", broken)
-    assert await said(5, '{"result": {"allow": "yes"}}') == (
-        "deny", "broke", "OPA: data.railbus.admission.decision: Expected `bool`, got `str` - at `$.allow`", broken,
-    )  # fmt: skip
-    assert await said(6, "oops", 500) == ("deny", "broke", "OPA answered 500", broken)
-    decision, result, _, refusal = await said(7, None)
-    assert (decision, result, refusal) == ("deny", "timeout", broken)
-    await server.close()
-    assert await said(8, "gone") == ("deny", "broke", "OPA cannot be asked: ClientConnectorError", broken)
-    assert service.stop() == 0

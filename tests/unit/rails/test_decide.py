@@ -1,0 +1,91 @@
+"""The verdict as a function of how the rails ended: fail closed, whatever the mixture."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.requests import MAX_PROMPT_CHARS
+from services.policy import Admission
+from services.policy.rulings import DeliveryFloor
+from services.rails.answers import Answer, Edit, mask, report, silent
+from services.rails.decide import decide
+from tests.unit.rails.world import policy, request
+
+LENIENT = ("policy.toml", 'name = "pii"\n', 'name = "pii"\non_broken = "allow"\n')
+ALLOWED = Admission(allow=True)
+PROMPT = ("abcdefghijklmnopqrst", "uvwxyz0123456789")
+
+edits = st.builds(
+    lambda message, start, size: Edit(message, start, start + size, "#"),
+    st.integers(0, 1), st.integers(0, 10), st.integers(1, 5),
+)  # fmt: skip
+egresses = st.sampled_from(["allowed", "forbidden"])
+answers = st.one_of(
+    st.builds(Answer, egress=egresses, edits=st.lists(edits, max_size=4).map(tuple)),
+    st.builds(Answer, reason=st.sampled_from(["secret", "jailbreak"]), egress=egresses),
+)
+endings = st.one_of(
+    answers.map(lambda answer: lambda rail: report(rail, answer, 1.0)),
+    st.sampled_from(["broke", "timeout", "cancelled"]).map(lambda result: lambda rail: silent(rail, result, 1.0)),
+)
+mixtures = st.tuples(endings, endings, endings).map(
+    lambda three: [ending(rail) for ending, rail in zip(three, ("secrets", "pii", "nemo/other"), strict=True)]
+)
+
+
+@given(mixtures, st.sampled_from([ALLOWED, None]), st.sampled_from([policy(), policy(LENIENT)]))
+def test_a_verdict_never_says_more_than_its_rails(reports, admission, held):
+    asked = request(*PROMPT)
+    said = decide(held, asked, reports, admission)
+    lenient = {"pii"} if held is policy(LENIENT) else set()
+    blocked = [one for one in reports if one.result == "blocked"]
+    unanswered = [one for one in reports if one.answer is None]
+    mute = [one for one in unanswered if one.result == "cancelled" or one.rail not in lenient]
+
+    assert (said.decision == "deny") == bool(blocked or mute)
+    assert bool(said.refusal) == (said.decision == "deny")
+    if blocked:
+        assert said.refusal == held.document.refusals[blocked[0].answer.reason]
+    elif mute:
+        assert said.refusal == held.document.refusals["broken"]
+    masks = any(one.result == "masked" for one in reports)
+    assert (said.decision == "mask") == (masks and said.decision != "deny") == (said.masked is not None)
+    assert [(one.rail, one.result) for one in said.rails] == [(one.rail, one.result) for one in reports]
+    if unanswered or admission is None or any(one.answer and one.answer.egress == "forbidden" for one in reports):
+        assert said.egress == "forbidden"
+    else:
+        assert said.egress == "allowed"
+    assert said.delivery.mode == ("optimistic" if admission else "gated")
+
+
+@given(st.lists(edits, max_size=8))
+def test_masking_removes_every_span_and_nothing_else(spans):
+    masked = mask(request(*PROMPT).messages, tuple(spans))
+    for index, (before, after) in enumerate(zip(PROMPT, masked, strict=True)):
+        gone = {place for edit in spans if edit.message == index for place in range(edit.start, edit.end)}
+        kept = "".join(char for place, char in enumerate(before) if place not in gone)
+        assert after.content.replace("#", "") == kept
+        assert after.role == "user"
+        assert ("#" in after.content) == bool(gone)
+
+
+def test_a_mask_that_does_not_fit_is_refused():
+    long = "x" * MAX_PROMPT_CHARS
+    reports = [report("pii", Answer(edits=(Edit(0, 0, 1, "[email address]"),)), 1.0)]
+    said = decide(policy(), request(long), reports, ALLOWED)
+    assert (said.decision, said.masked) == ("deny", None)
+    assert said.refusal == policy().document.refusals["prompt"]
+
+
+def test_delivery_and_egress_are_as_policy_and_request_want_them():
+    floor = Admission(allow=True, delivery=DeliveryFloor(mode="windowed", hold_tokens=7))
+    said = decide(policy(), request(), [], floor)
+    assert (said.delivery.mode, said.delivery.hold_tokens, said.egress) == ("windowed", 7, "allowed")
+    assert decide(policy(), replace(request(), egress="forbidden"), [], floor).egress == "forbidden"
+
+
+def test_silence_is_no_answer():
+    with pytest.raises(ValueError, match="passed wants an answer"):
+        silent("pii", "passed", 1.0)

@@ -1,0 +1,87 @@
+"""Rails beside each other: the first that blocks ends the others, and so does the deadline."""
+
+import asyncio
+
+from services.rails.answers import PASSED, Answer, RailBroke
+from services.rails.together import run_together
+
+BLOCKED = Answer(reason="secret")
+PATIENT_S = 30.0
+
+
+def says(answer, after=None):
+    async def rail():
+        if after is not None:
+            await after.wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return rail
+
+
+def never(cancelled):
+    async def rail():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    return rail
+
+
+def results(reports):
+    return [(one.rail, one.result, one.detail) for one in reports]
+
+
+async def test_they_run_at_the_same_time_and_are_reported_in_order():
+    second = asyncio.Event()
+
+    async def opens():
+        second.set()
+        return PASSED
+
+    reports = await run_together({"a": says(PASSED, after=second), "b": opens}, PATIENT_S)
+    assert results(reports) == [("a", "passed", ""), ("b", "passed", "")]
+    assert await run_together({}, PATIENT_S) == []
+
+
+async def test_the_first_that_blocks_cancels_the_others():
+    cancelled = []
+    reports = await run_together({"slow": never(cancelled), "fast": says(BLOCKED)}, PATIENT_S)
+    assert results(reports) == [("slow", "cancelled", ""), ("fast", "blocked", "")]
+    await asyncio.sleep(0)
+    assert cancelled == [True]
+
+
+async def test_one_that_breaks_cancels_nobody_and_its_message_is_not_told():
+    rails = {
+        "a": says(ValueError("the prompt was: hello")),
+        "b": says(RailBroke("no model here")),
+        "c": says(PASSED),
+    }
+    reports = await run_together(rails, PATIENT_S)
+    assert results(reports) == [("a", "broke", "ValueError"), ("b", "broke", "no model here"), ("c", "passed", "")]
+
+
+async def test_what_is_late_timed_out_and_is_stopped():
+    cancelled = []
+    for deadline_s in (0.02, 0.0, -1.0):
+        reports = await run_together({"a": never(cancelled)}, deadline_s)
+        assert results(reports) == [("a", "timeout", f"no answer within {deadline_s * 1_000:.0f} ms")]
+    await asyncio.sleep(0)
+    assert cancelled
+    quick, late = await run_together({"quick": says(PASSED), "late": never(cancelled)}, 0.02)
+    assert (quick.result, late.result) == ("passed", "timeout")
+
+
+async def test_whoever_waits_may_give_up():
+    cancelled = []
+    waiting = asyncio.create_task(run_together({"a": never(cancelled)}, PATIENT_S))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert cancelled == [True]
