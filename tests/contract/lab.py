@@ -11,6 +11,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import for_code
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from tests.contract import wire
 
@@ -32,6 +34,21 @@ class Lab:
             await self._admin.start()
             self._resources.push_async_callback(self._admin.close)
         return self._admin
+
+    async def until_coordinated(self) -> None:
+        """Waits for the groups' coordinator: Apache Kafka makes its topic when it is first asked for, and loads it.
+
+        Until then it answers with an error for the whole group, which aiokafka 0.14 takes for "nothing committed".
+        """
+        connection = await self.connection()
+
+        async def is_ready() -> bool:
+            if (await connection.send(FindCoordinatorRequest("any", 0))).error_code != wire.NONE:
+                return False
+            answer = await connection.send(OffsetFetchRequest("any", [("any", [0])]))
+            return bool(answer.error_code == wire.NONE)
+
+        await until(is_ready, "the group coordinator is ready")
 
     async def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
         """A new topic that is ready to be used. Its records stay, however old their times say they are."""
@@ -156,4 +173,6 @@ async def until(check: Callable[[], Any], what: str, within_s: float = PATIENCE_
 @contextlib.asynccontextmanager
 async def open_lab(address: str) -> AsyncIterator[Lab]:
     async with contextlib.AsyncExitStack() as resources:
-        yield Lab(address, resources)
+        lab = Lab(address, resources)
+        await lab.until_coordinated()
+        yield lab

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol import admin, commit, group, metadata
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -59,7 +58,6 @@ async def test_the_same_requests_have_the_same_answers(labs: list[Lab], seed: in
     history = History(unique("topic"), unique("group"), int(time.time() * 1000))
     for lab in labs:
         await lab.create_topic(history.topic, PARTITIONS, {"retention.ms": "-1"})
-        await (await lab.consumer(group_id=history.group)).committed(TopicPartition(history.topic, 0))
     connections = [await lab.connection() for lab in labs]
     ids = [[(await wire.producer_id(c))[0] for _ in range(PRODUCERS)] for c in connections]
 

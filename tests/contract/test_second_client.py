@@ -42,7 +42,7 @@ def _produce(producer: librdkafka.Producer, topic: str, records: list[dict[str, 
 
 
 def _consume(consumer: librdkafka.Consumer, count: int) -> list[librdkafka.Message]:
-    messages = []
+    messages: list[librdkafka.Message] = []
     for _ in range(int(PATIENCE_S * 10)):
         for message in consumer.consume(count - len(messages), timeout=0.1):
             assert message.error() is None, message.error()
