@@ -46,7 +46,8 @@ class Launch:
 
     Attributes:
         name: The service.
-        stage: Those of a stage start together, when all of the stage before are ready; they stop in reverse order.
+        stage: The servers are stage 0: they must be ready before anything else starts. The others start together. All
+            stop in reverse order of their stages.
         command: Program and arguments.
         env: Variables on top of the supervisor's own.
         ready: What stands in a line on its standard output once it serves.

@@ -56,8 +56,8 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as tasks:
                 keepers: list[asyncio.Task[None]] = []
-                for _, stage in itertools.groupby(self._fleet, key=lambda launch: launch.stage):
-                    serving = {launch: asyncio.Event() for launch in stage}
+                for launches in self._waves():
+                    serving = {launch: asyncio.Event() for launch in launches}
                     keepers += [tasks.create_task(self._keep(*each)) for each in serving.items()]
                     for event in serving.values():
                         await event.wait()
@@ -69,6 +69,11 @@ class Supervisor:
             raise (mistakes or group).exceptions[0] from None
         finally:
             await self._stop()
+
+    def _waves(self) -> list[list[Launch]]:
+        """The servers, and then everything that needs them."""
+        servers = [launch for launch in self._fleet if launch.stage == 0]
+        return [servers, [launch for launch in self._fleet if launch.stage > 0]]
 
     async def _keep(self, launch: Launch, serving: asyncio.Event) -> None:
         ends: list[float] = []

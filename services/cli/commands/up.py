@@ -11,9 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, get_args
 
-from services.bus import BusSettings
 from services.cli.answers import AnswerFailed
-from services.cli.ask_edge import Edge, ask_edge
 from services.cli.fleet import LOOPBACK, WORKERS, Engine, Plan, launches
 from services.cli.instance import Instance, record, sole, state_dir
 from services.cli.ports import chosen_port, free_port, kafka_port
@@ -70,12 +68,11 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(args: argparse.Namespace, folder: Path) -> int:
     plan = _plan(args, folder)
     url = f"http://{LOOPBACK}:{plan.edge_port}"
-    partitions = load(BusSettings).partitions
     health = {name: f"http://{LOOPBACK}:{port}" for name, port in plan.health_ports.items()}
 
     def started() -> None:
         instance = Instance(
-            pid=os.getpid(), url=url, kafka=plan.kafka, partitions=partitions, redis_url=plan.redis_url,
+            pid=os.getpid(), url=url, kafka=plan.kafka, partitions=_partitions(), redis_url=plan.redis_url,
             pids=supervisor.pids, health=health,
         )  # fmt: skip
         record(instance, folder)
@@ -91,7 +88,15 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
         return code
 
 
+def _partitions() -> int:
+    from services.bus import BusSettings  # loaded while the servers start: it takes as long as they do
+
+    return load(BusSettings).partitions
+
+
 async def _ask(url: str, prompt: str) -> int:
+    from services.cli.ask_edge import Edge, ask_edge
+
     print(f"\n> {prompt}\n", flush=True)
     screening = Screening.on_stdout()
     try:
