@@ -1,0 +1,150 @@
+"""The emulator's HTTP side: Vertex AI's REST paths, server-sent events, and counters for tests at ``/stats``."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from services.devtools.vertex.script import Script, error, frame, parse, usage, word
+
+MAX_BODY: Final = 4 * 1024 * 1024
+"""Largest request in bytes."""
+
+_MODEL = "/{version}/projects/{project}/locations/{location}/publishers/google/models/{model}:streamGenerateContent"
+
+
+class Emulator:
+    """Answers by script and counts what happens.
+
+    Args:
+        default: What a model does whose name says nothing.
+    """
+
+    def __init__(self, default: Script) -> None:
+        self._default = default
+        self.stats: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+
+    def app(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=MAX_BODY)
+        app.add_routes([web.post(_MODEL, self._stream), web.get("/stats", self._tell)])
+        return app
+
+    async def _tell(self, _: web.Request) -> web.Response:
+        return web.json_response(dict(self.stats))
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        self.stats["calls"] += 1
+        if not request.headers.get("Authorization", "").startswith("Bearer "):
+            return _refuse(401)
+        try:
+            script = parse(request.match_info["model"], self._default)
+            body = orjson.loads(await request.read())
+            prompt = _check(body)
+        except ValueError as mistake:
+            return _refuse(400, message=str(mistake))
+        if script.err is not None and self._refuses(request.match_info["model"], script):
+            return _refuse(script.err, script.wait)
+        limit = body.get("generationConfig", {}).get("maxOutputTokens")
+        return await self._answer(request, script, prompt, limit)
+
+    def _refuses(self, model: str, script: Script) -> bool:
+        self._refused[model] += 1
+        return script.heal is None or self._refused[model] <= script.heal
+
+    async def _answer(self, request: web.Request, script: Script, prompt: int, limit: int | None) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self.stats["running"] += 1
+        try:
+            async with contextlib.aclosing(self._frames(script, prompt, limit)) as frames:
+                async for data in frames:
+                    await response.write(data)
+            if script.die is not None:
+                self.stats["broken_off"] += 1
+                if request.transport is not None:
+                    request.transport.abort()
+            else:
+                self.stats["finished"] += 1
+        except (asyncio.CancelledError, ConnectionError):
+            self.stats["cut_off"] += 1  # the client went away
+            raise
+        finally:
+            self.stats["running"] -= 1
+        return response
+
+    async def _frames(self, script: Script, prompt: int, limit: int | None) -> AsyncGenerator[bytes, None]:
+        if script.shut is not None:
+            yield _event({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": usage(prompt, 0)})
+            return
+        for _ in range(script.empty):
+            yield _event(frame(None))
+        await asyncio.sleep(script.ttft / 1_000)
+        count = script.n if limit is None else min(script.n, limit)
+        for index in range(count):
+            if index == script.die:
+                return
+            if index == script.stall:
+                await asyncio.Event().wait()
+            if index == script.fault:
+                yield _event(error(500))
+                return
+            if index == script.block:
+                yield _event(frame(None, finish="SAFETY", usage=usage(prompt, index)))
+                return
+            if index == 0 and script.bad is not None:
+                yield b"data: {not json\n\n"
+                return
+            yield _event(frame(word(index)))
+            self.stats["words"] += 1
+            await asyncio.sleep(script.gap / 1_000)
+        yield _event(frame("", finish="STOP" if count == script.n else "MAX_TOKENS", usage=usage(prompt, count)))
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(data) + b"\r\n\r\n"
+
+
+def _refuse(code: int, wait_s: int | None = None, message: str = "scripted") -> web.Response:
+    headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
+    return web.json_response(error(code, wait_s, message), status=code, headers=headers)
+
+
+def _check(body: Any) -> int:
+    """Refuses what Vertex AI would; the prompt's length in words.
+
+    Raises:
+        ValueError: Naming the field.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("contents"), list) or not body["contents"]:
+        msg = "contents: at least one is required"
+        raise ValueError(msg)
+    words = 0
+    for content in (*body["contents"], *([body["systemInstruction"]] if "systemInstruction" in body else [])):
+        if content.get("role") not in {"user", "model", None}:
+            msg = f"contents.role: {content.get('role')!r} is neither 'user' nor 'model'"
+            raise ValueError(msg)
+        words += sum(len(part["text"].split()) for part in content["parts"])
+    if len(body.get("generationConfig", {}).get("stopSequences", [])) > 5:
+        msg = "generationConfig.stopSequences: at most 5"
+        raise ValueError(msg)
+    return words
+
+
+@asynccontextmanager
+async def serving(emulator: Emulator, host: str, port: int) -> AsyncIterator[int]:
+    """Serves while the block runs; gives the port."""
+    runner = web.AppRunner(emulator.app(), access_log=None, handler_cancellation=True)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
