@@ -17,12 +17,11 @@ from schemas.requests import Message
 from services.policy import Policy
 from services.rails import scorer
 from services.rails.answers import PASSED, Answer, RailBroke
-from services.rails.patterns import weigh
+from services.rails.patterns import CLASSIFIER_TIER, Spot, weigh
 from services.runtime.logging import logger
 
 CATEGORY: Final = "jailbreak"
 RULE: Final = "jailbreak/classifier"
-TIER: Final = 2
 
 MIN_CHARS: Final = 24
 """Shorter texts are not judged: the classifier takes "ok" and "continue" for attacks (scores above 0.9)."""
@@ -88,7 +87,7 @@ class Classifier:
             return PASSED
         for window in windows(text):
             if await self._score(window) >= threshold:
-                return weigh(policy, tenant, [(RULE, CATEGORY, 0, 0, 0)], TIER)
+                return weigh(policy, tenant, [Spot(RULE, CATEGORY, CLASSIFIER_TIER, 0, 0, 0)])
         return PASSED
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """One policy version's rails on one request."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -15,9 +16,11 @@ from services.rails.jailbreak import Classifier
 from services.rails.nemo import PREFIX, NemoRails, nemo_rails
 from services.rails.opa import OpaServer
 from services.rails.patterns import PatternRail
+from services.rails.presidio import Presidio
 from services.rails.together import Rail, run_together
 
 ADMISSION = "admission"
+PRESIDIO = "presidio"
 
 
 class Judged(NamedTuple):
@@ -38,14 +41,23 @@ class Judge:
     """Judges requests by one policy; see ``judge_of``."""
 
     def __init__(
-        self, policy: Policy, nemo: NemoRails, classifier: Classifier, opa: OpaServer | None, cache: Cache | None
+        self,
+        policy: Policy,
+        nemo: NemoRails,
+        presidio: Presidio | None,
+        classifier: Classifier,
+        opa: OpaServer | None,
+        cache: Cache | None,
     ) -> None:
         self._policy = policy
         self._nemo = nemo
         self._classifier = classifier
         self._opa = opa
         self._cache = cache
-        self._patterns = {"pii": PatternRail(policy, pii=True), "secrets": PatternRail(policy, pii=False)}
+        self._patterns = {
+            "pii": PatternRail(policy, pii=True, presidio=presidio),
+            "secrets": PatternRail(policy, pii=False),
+        }
         self._specs = {rail.name: rail for rail in policy.document.rails.rail}
 
     async def judge(self, request: Request) -> Judged:
@@ -131,4 +143,6 @@ async def judge_of(policy: Policy, classifier: Classifier, opa: OpaServer | None
     Raises:
         BrokenPolicy: NeMo does not take the policy's configuration.
     """
-    return Judge(policy, await nemo_rails(policy), classifier, opa, cache)
+    wanted = PRESIDIO in policy.document.safety.classifiers
+    presidio = await asyncio.to_thread(Presidio) if wanted else None
+    return Judge(policy, await nemo_rails(policy), presidio, classifier, opa, cache)

@@ -2,29 +2,51 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.requests import Message
 from services.policy import Finding, Machine, Policy, Scanner
 from services.policy.folding import FoldedWords
 from services.rails.answers import Answer, Edit, RailBroke
+from services.rails.presidio import Found, Presidio
 
 SLICE_CHARS: Final = 2_000
 """So many characters are looked through at a time, about two milliseconds; then others get their turn."""
 
 PII_PREFIX: Final = "pii/"
 
-Spot = tuple[str, str, int, int, int]
-"""Rule, category, message, start, end."""
+CLASSIFIER_TIER: Final = 2
+"""Of what no pattern of the policy found, as ``findings.rego`` counts."""
+
+
+class Spot(NamedTuple):
+    """Something that was found in a prompt.
+
+    Attributes:
+        rule: Which rule found it.
+        category: What Rego decides by.
+        tier: 0 patterns, 2 classifiers.
+        message: In which message.
+        start: First code point of the span.
+        end: One past the last; the start when it is about the whole prompt.
+    """
+
+    rule: str
+    category: str
+    tier: int
+    message: int
+    start: int
+    end: int
 
 
 class PatternRail:
     """The rules of one policy version that are one rail's."""
 
-    def __init__(self, policy: Policy, *, pii: bool) -> None:
+    def __init__(self, policy: Policy, *, pii: bool, presidio: Presidio | None = None) -> None:
         self._policy = policy
         rules = [rule for rule in policy.rules if rule.name.startswith(PII_PREFIX) == pii]
         self._machine = Machine(rules) if rules else None
+        self._presidio = presidio
         self._folded: FoldedWords | None = None if pii else policy.folded
 
     async def look(self, tenant: str, messages: tuple[Message, ...]) -> Answer:
@@ -35,12 +57,14 @@ class PatternRail:
         """
         spots: list[Spot] = []
         for index, message in enumerate(messages):
-            found = await self._find(message.content)
-            spots += [(rule, category, index, start, end) for rule, category, start, end in found]
-        return weigh(self._policy, tenant, spots, tier=0)
+            for rule, category, start, end in await self._find(message.content):
+                spots.append(Spot(rule, category, 0, index, start, end))
+            for rule, category, start, end in await self._find_more(message.content):
+                spots.append(Spot(rule, category, CLASSIFIER_TIER, index, start, end))
+        return weigh(self._policy, tenant, spots)
 
-    async def _find(self, text: str) -> list[tuple[str, str, int, int]]:
-        found: list[tuple[str, str, int, int]] = []
+    async def _find(self, text: str) -> list[Found]:
+        found: list[Found] = []
         if self._machine is not None:
             scanner = Scanner(self._machine)
             matches = []
@@ -54,8 +78,11 @@ class PatternRail:
             found += self._folded.find(text)
         return found
 
+    async def _find_more(self, text: str) -> list[Found]:
+        return [] if self._presidio is None else await self._presidio.find(text)
 
-def weigh(policy: Policy, tenant: str, spots: Iterable[Spot], tier: int) -> Answer:
+
+def weigh(policy: Policy, tenant: str, spots: Iterable[Spot]) -> Answer:
     """What findings mean.
 
     Raises:
@@ -66,7 +93,7 @@ def weigh(policy: Policy, tenant: str, spots: Iterable[Spot], tier: int) -> Answ
     said: dict[str, str] = {}  # rule -> action
     reason: str | None = None
     forbidden = False
-    for rule, category, message, start, end in spots:
+    for rule, category, tier, message, start, end in spots:
         ruling = policy.rule_on(Finding(tenant=tenant, side="input", category=category, rule=rule, tier=tier))
         forbidden |= ruling.egress == "forbidden"
         said[rule] = ruling.action

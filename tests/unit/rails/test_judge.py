@@ -98,3 +98,12 @@ async def test_the_owners_own_nemo_rails_count_as_well(classifier):
 async def test_both_files_name_the_same_rails(change, message):
     with pytest.raises(BrokenPolicy, match=message):
         await nemo_rails(policy(change))
+
+
+async def test_a_policy_that_names_presidio_has_its_recognizers_look_at_prompts_too(classifier):
+    text = "Ring 020 7946 0958 today."
+    held = policy(UNHURRIED, *NO_JAILBREAK, ("policy.toml", "classifiers = []", 'classifiers = ["presidio"]'))
+    for before in ("", "nothing to see " * 132):  # across the border of two slices as well
+        said = await judged(classifier, held, before + text)
+        assert [one.content for one in said.masked] == [before + "Ring [phone number] today."]
+    assert (await judged(classifier, policy(UNHURRIED, *NO_JAILBREAK), text)).decision == "allow"
