@@ -13,6 +13,11 @@ from services.physics.checks import fraction, not_negative, positive, whole
 
 OVERHEAD: Final = 0.05
 """Sampling, bookkeeping and launches of one cycle, over the time of a target step (measured elsewhere, about)."""
+SMALLEST_DEVIATION: Final = 0.002
+"""Below it a spread of alpha makes no difference that could be seen."""
+_REACH: Final = 8.0
+"""The tanh-sinh rule goes this far to both sides: alpha comes within exp(-4,600) of 0 and 1."""
+
 MOST_DRAFTED: Final = 16
 """Largest gamma that is looked at; published engines stay below."""
 
@@ -38,32 +43,38 @@ def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
     return total
 
 
-def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points: int = 2_000) -> float:
+def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points: int = 8_000) -> float:
     """Tau over requests whose alpha differs: Beta-distributed with this mean and standard deviation.
 
     Requests of equal length spend 1/tau of the time, so the mean is harmonic: 1 / E[1 / tau(alpha)]. Integrated by the
-    midpoint rule over ``points`` points.
+    tanh-sinh rule (Takahasi and Mori 1974) over ``points`` points, because a Beta density may be infinite at 0 and 1. A
+    deviation too small for its points to see is taken for none.
     """
     fraction("mean", mean)
     not_negative("deviation", deviation)
-    variance = deviation * deviation
-    if variance == 0:
+    if deviation < SMALLEST_DEVIATION:
         return tokens_per_step(mean, gamma)
+    variance = deviation * deviation
     if variance >= mean * (1 - mean):
         most = math.sqrt(mean * (1 - mean))
         raise ValueError(f"deviation must be below {most:.3g} when the mean is {mean}, not {deviation!r}")
     strength = mean * (1 - mean) / variance - 1
     a, b = mean * strength, (1 - mean) * strength
-    # alpha = sin^2(angle) tames the density at 0 and 1, where a Beta density may be infinite.
-    angles = [(step + 0.5) / points * math.pi / 2 for step in range(points)]
-    logs = [(2 * a - 1) * math.log(math.sin(angle)) + (2 * b - 1) * math.log(math.cos(angle)) for angle in angles]
+    logs, alphas = [], []
+    for step in range(points):
+        t = (2 * (step + 0.5) / points - 1) * _REACH
+        x = math.pi * math.sinh(t)  # alpha = 1 / (1 + exp(-x)); the density times d alpha / dt, in logarithms
+        logs.append(-a * _softplus(-x) - b * _softplus(x) + math.log(math.cosh(t)))
+        alphas.append(math.exp(-_softplus(-x)))
     peak = max(logs)
     weights = [math.exp(each - peak) for each in logs]
-    slowness = (
-        weight / tokens_per_step(min(1.0, math.sin(angle) ** 2), gamma)
-        for angle, weight in zip(angles, weights, strict=True)
-    )
+    slowness = (weight / tokens_per_step(alpha, gamma) for alpha, weight in zip(alphas, weights, strict=True))
     return sum(weights) / sum(slowness)
+
+
+def _softplus(x: float) -> float:
+    """log(1 + exp(x)) without overflow."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OVERHEAD) -> float:

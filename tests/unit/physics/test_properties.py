@@ -282,3 +282,13 @@ def _odd(**changes):
         "kv_heads": 1, "head_dim": 8, "vocab": 8, "tied": True, "source": "-",
     }  # fmt: skip
     return Model(**{**shape, **changes})
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "gamma"), [(0.7, 0.2, 4), (0.1, 0.25, 1), (0.9, 0.05, 16), (0.5, 0.01, 3)]
+)
+def test_spread_is_what_drawing_gives(mean, deviation, gamma):
+    draw, strength = random.Random(5), mean * (1 - mean) / deviation**2 - 1
+    drawn = [draw.betavariate(mean * strength, (1 - mean) * strength) for _ in range(20_000)]
+    harmonic = len(drawn) / sum(1 / tokens_per_step(alpha, gamma) for alpha in drawn)
+    assert tokens_per_step_spread(mean, deviation, gamma) == pytest.approx(harmonic, rel=0.02)
