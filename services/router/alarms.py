@@ -1,4 +1,4 @@
-"""Alarms of many requests in one heap: an alarm that moved is found out when it rings."""
+"""Alarms of many requests in one heap: an alarm that moved is found out when it rings. Pure."""
 
 import heapq
 

@@ -1,4 +1,4 @@
-"""The books of a request's attempts: what each cost and gave, as the log told it."""
+"""The books of a request's attempts: what each cost and gave, as the log told it. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -55,10 +55,10 @@ class Book:
             self.speculation = event.speculation
 
     def account(self) -> AttemptAccount:
-        """As it stands now; tokens that were heard count even when the worker never told its usage."""
+        """As it stands now; when the worker never told its usage, the tokens that were heard count."""
         started = self.started
         usage = self.usage
-        if usage.completion_tokens < self.tokens:
+        if not usage.completion_tokens:
             usage = Usage(
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=self.tokens,

@@ -1,4 +1,4 @@
-"""The circuit breaker of the self-hosted path: while it is sick, nobody waits for it to be late once more."""
+"""The circuit breaker of the self-hosted path: while it is sick, nobody waits for it to be late once more. Pure."""
 
 from collections import deque
 from typing import Final, Literal

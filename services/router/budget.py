@@ -1,4 +1,4 @@
-"""The fallback budget: how many requests, and how much money, may go to the cloud within a minute.
+"""The fallback budget: how many requests, and how much money, may go to the cloud in a minute. Pure.
 
 It is counted from the log (requests, and the cutovers that were effective), so a router that starts knows what was
 spent.

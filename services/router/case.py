@@ -1,4 +1,4 @@
-"""What the router knows of one request: the fold of its stream log, its clients, its prompt, its books."""
+"""What the router knows of one request: the fold of its stream log, its clients, its prompt, its books. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Whether anybody still waits for the answer."""
+"""Whether anybody still waits for the answer. Pure."""
 
 from schemas.books import Attached, Detached
 

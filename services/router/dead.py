@@ -1,4 +1,4 @@
-"""Dead letters: what could not be read, kept as it was; and the end of a request that nobody could read."""
+"""Dead letters: what could not be read, kept as it was; and the end of a request that nobody could read. Pure."""
 
 import base64
 from typing import Final

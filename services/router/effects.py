@@ -1,4 +1,4 @@
-"""What follows from what was decided *on the log*: workers stopped, attempts begun, books written."""
+"""What follows from what was decided *on the log*: workers stopped, attempts begun, books written. Pure."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""Whether and how a request should be closed now."""
+"""Whether and how a request should be closed now. Pure."""
 
 from typing import NamedTuple
 

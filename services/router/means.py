@@ -1,4 +1,4 @@
-"""What all requests of a router share: the breaker, the budget, the memory for prompts."""
+"""What all requests of a router share: the breaker, the budget, the memory for prompts. Pure."""
 
 from services.router.breaker import Breaker
 from services.router.budget import Budget

@@ -1,4 +1,4 @@
-"""What the router is allowed to do, as one value."""
+"""What the router is allowed to do, as one value. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal

@@ -1,4 +1,4 @@
-"""The requests of one partition: a fold of its topics, and what is owed to each request."""
+"""The requests of one partition: a fold of its topics, and what is owed to each request. Pure."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""When a request should get another attempt, and whether it may."""
+"""When a request should get another attempt, and whether it may. Pure."""
 
 from typing import Final, Literal, NamedTuple
 

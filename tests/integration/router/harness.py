@@ -43,12 +43,12 @@ class Process:
     def kill(self) -> None:
         """kill -9."""
         self._popen.kill()
-        self._close()
+        self.wait()
 
     def stop(self) -> int:
         """As an operator stops it; its exit status."""
         self._popen.send_signal(signal.SIGTERM)
-        return self._close()
+        return self.wait()
 
     def cpu_s(self) -> float:
         """CPU seconds it has used so far."""
@@ -59,7 +59,8 @@ class Process:
     def running(self) -> bool:
         return self._popen.poll() is None
 
-    def _close(self) -> int:
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
         status = self._popen.wait(PATIENCE_S)
         assert self._popen.stdout is not None
         self._popen.stdout.close()
@@ -74,7 +75,7 @@ class Lab:
         self.producer = Producer(bus, name="test")
         self.log: list[Received] = []
         self._tail = TailReader(bus, handler=self._on_records)
-        self._routers: list[Process] = []
+        self._processes: list[Process] = []
         self._news = asyncio.Event()
         self.watch: Callable[[Sequence[Received | Unread]], None] = lambda records: None
 
@@ -87,27 +88,22 @@ class Lab:
                 await self._tail.follow(topic, number, "beginning")
 
     async def close(self) -> None:
-        for router in self._routers:
-            if router.running:
-                router.kill()
+        for process in self._processes:
+            if process.running:
+                process.kill()
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         await self.producer.stop()
 
-    def spawn(self, **env: str) -> Process:
-        """A router whose ready line nobody has read yet."""
-        router = Process(
-            "services.router",
-            RAILBUS_KAFKA_BOOTSTRAP=self.bus.bootstrap,
-            RAILBUS_PARTITIONS=str(PARTITIONS),
-            **({"RAILBUS_TOTAL_MAX_MS": "20000"} | env),
-        )
-        self._routers.append(router)
-        return router
+    def start(self, service: str, **env: str) -> Process:
+        """A service's process, whose ready line nobody has read yet."""
+        where = {"RAILBUS_KAFKA_BOOTSTRAP": self.bus.bootstrap, "RAILBUS_PARTITIONS": str(PARTITIONS)}
+        self._processes.append(Process(service, **(where | env)))
+        return self._processes[-1]
 
     async def router(self, **env: str) -> Process:
         """A router that decides."""
-        router = self.spawn(**env)
+        router = self.start("services.router", **({"RAILBUS_TOTAL_MAX_MS": "20000"} | env))
         await router.ready()
         return router
 
