@@ -25,6 +25,7 @@ class Plan:
         redis_program: Its program.
         redis_url: Redis as the services are told; None when there is none.
         health_ports: Port of ``/healthz`` of each service that has no HTTP port of its own.
+        governed: Rails and safety run, and nothing is shown before they have spoken.
         options: Variables that the operator's flags set, for every service.
     """
 
@@ -37,6 +38,7 @@ class Plan:
     redis_program: Path | None
     redis_url: str | None
     health_ports: Mapping[str, int]
+    governed: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,6 +67,17 @@ class Launch:
 WORKERS: Final = ("generator", "router")
 """Services between the log and the edge: each is ``python -m services.NAME`` with settings from the environment."""
 
+GOVERNANCE: Final = ("rails", "safety")
+"""Services that judge prompts and check answers, likewise."""
+
+GOVERNED: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on"}
+"""What all others are told when these run."""
+
+
+def workers(*, governed: bool) -> tuple[str, ...]:
+    """The services between the log and the edge that run."""
+    return WORKERS + GOVERNANCE if governed else WORKERS
+
 
 def launches(plan: Plan) -> list[Launch]:
     """Every process of the tree, in the order in which they start."""
@@ -73,7 +86,7 @@ def launches(plan: Plan) -> list[Launch]:
         found.append(_broker(plan.broker_port, plan.log_dir))
     if plan.redis_port is not None and plan.redis_program is not None:
         found.append(_redis(plan.redis_port, plan.redis_program))
-    found += [_service(name, 1, plan) for name in WORKERS]
+    found += [_service(name, 1, plan) for name in workers(governed=plan.governed)]
     found.append(_service("edge", 2, plan))
     return found
 
@@ -120,6 +133,7 @@ def _service(name: str, stage: int, plan: Plan) -> Launch:
         "RAILBUS_HEALTH_PORT": str(plan.health_ports.get(name, 0)),
         # One process each: as a static member it takes its partitions up again at once when it was started again.
         f"RAILBUS_{name.upper()}_INSTANCE": name,
+        **(GOVERNED if plan.governed else {}),
         **plan.options,
     }
     if plan.redis_url is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from services.cli.answers import AnswerFailed
-from services.cli.fleet import LOOPBACK, WORKERS, Engine, Plan, launches
+from services.cli.fleet import LOOPBACK, Engine, Plan, launches, workers
 from services.cli.instance import Instance, record, sole, state_dir
 from services.cli.ports import chosen_port, free_port, kafka_port
 from services.cli.question import Question
@@ -42,6 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-dir", type=Path, help="keep the embedded broker's log here (default: until the next start)"
     )
+    parser.add_argument("--governed", action="store_true", help="judge prompts and check answers (rails and safety)")
     parser.add_argument("--no-redis", action="store_true", help="go without Redis: no cache, limits kept in the edge")
     parser.add_argument("--ask", metavar="PROMPT", nargs="?", const=SAMPLE, help="ask this once it serves")
     parser.add_argument("--once", action="store_true", help="stop after the answer; the exit code is the answer's")
@@ -128,7 +129,8 @@ def _plan(args: argparse.Namespace, folder: Path) -> Plan:
         redis_port=redis_port,
         redis_program=redis_program,
         redis_url=redis_url if redis_port is None else f"redis://{LOOPBACK}:{redis_port}/0",
-        health_ports={name: free_port() for name in WORKERS},
+        health_ports={name: free_port() for name in workers(governed=args.governed)},
+        governed=args.governed,
         options={variable: str(value) for variable, value in given if value is not None},
     )
 

@@ -42,3 +42,13 @@ def test_everything_listens_on_loopback():
     assert "127.0.0.1" in by_name["broker"].command
     assert by_name["redis"].command[by_name["redis"].command.index("--bind") + 1] == "127.0.0.1"
     assert by_name["edge"].env["RAILBUS_EDGE_HOST"] == "127.0.0.1"
+
+
+def test_governed_it_starts_rails_and_safety_and_everybody_waits_for_them():
+    plain = {launch.name: launch.env for launch in launches(plan())}
+    governed = {launch.name: launch.env for launch in launches(plan(governed=True))}
+    assert governed.keys() - plain.keys() == {"rails", "safety"}
+    told = {"RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on"}
+    for name in ("generator", "router", "rails", "safety", "edge"):
+        assert told.items() <= governed[name].items()
+    assert not any(told.keys() & env.keys() for env in plain.values())
