@@ -1,1 +1,1 @@
-"""Runs requests on an engine and publishes what it says, one chunk per engine step."""
+"""The engines of the self-hosted path, and the worker that runs requests on one of them."""

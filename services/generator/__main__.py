@@ -7,10 +7,10 @@ import sys
 from services.bus import BusSettings, ensure_topics
 from services.generator.engines import make
 from services.generator.settings import GeneratorSettings
-from services.generator.worker import Worker
 from services.runtime import run
 from services.runtime.health import HealthSettings, serving
 from services.runtime.settings import load
+from services.worker.worker import Worker
 
 
 async def main() -> None:
@@ -27,7 +27,7 @@ async def main() -> None:
     async with serving(health, is_ready.is_set):
         try:
             await asyncio.gather(engine.start(), ensure_topics(bus))
-            await Worker(settings, bus, engine).run(ready)
+            await Worker(settings.role(), bus, engine).run(ready)
         finally:
             await engine.close()
 

@@ -1,14 +1,17 @@
-"""The worker's own settings; each engine has its own beside them."""
+"""The generator's own settings; each engine has its own beside them."""
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from schemas.topics import REQUESTS, REQUESTS_BATCH
+from services.worker.role import Role
 
 EngineName = Literal["llama", "openai", "simulated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSettings:
-    """How the worker runs.
+    """How the generator runs.
 
     Attributes:
         engine: What generates.
@@ -31,3 +34,16 @@ class GeneratorSettings:
     )
     input_gate: Literal["hold", "off"] = field(default="off", metadata={"help": "whether text waits for a verdict"})
     output_check: Literal["on", "off"] = field(default="off", metadata={"help": "whether a safety service checks"})
+
+    def role(self) -> Role:
+        """The generator as a worker."""
+        return Role(
+            name="generator",
+            topic=REQUESTS,
+            batch=REQUESTS_BATCH,
+            slots=self.generator_slots,
+            queue=self.generator_queue,
+            input_gate=self.input_gate,
+            output_check=self.output_check,
+            instance=self.generator_instance,
+        )

@@ -14,6 +14,7 @@ LIBRARIES = {
     "services.physics": {"schemas"},
     "services.policy": {"schemas", "services.runtime"},
     "services.bus": {"schemas", "services.runtime"},
+    "services.worker": {"schemas", "services.runtime", "services.bus"},
 }
 """What each library may import of this product. Services may import schemas and every library, and never each other."""
 

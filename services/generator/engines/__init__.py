@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from services.generator.engine import Engine
 from services.generator.settings import EngineName
 from services.runtime.settings import load
+from services.worker.engine import Engine
 
 
 def make(name: EngineName, env: Mapping[str, str]) -> Engine:

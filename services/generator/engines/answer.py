@@ -6,8 +6,8 @@ from typing import Any, Final
 import orjson
 
 from schemas.stream import FinishReason, Timings, Usage
-from services.generator.engine import Done, EngineError, Job, Step
 from services.generator.engines.frames import FINISHED_EARLY, Frame, FrameUsage, drafting
+from services.worker.engine import Done, EngineError, Job, Step
 
 _ENDS: Final[dict[str, FinishReason]] = {"length": "length", "max_tokens": "length"}
 

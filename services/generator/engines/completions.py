@@ -8,10 +8,10 @@ from typing import Final
 
 import aiohttp
 
-from services.generator.engine import Done, EngineError, Job, Step
 from services.generator.engines.answer import Answer, Endpoint, body_of
 from services.generator.engines.frames import FrameReader
 from services.generator.engines.refusals import refusal
+from services.worker.engine import Done, EngineError, Job, Step
 
 MAX_REFUSAL_BYTES: Final = 65_536
 """More of an error's body is not read."""

@@ -7,8 +7,8 @@ import msgspec
 
 from schemas.base import Count, Ms
 from schemas.stream import ErrorClass, Speculation
-from services.generator.engine import EngineError
 from services.generator.engines.refusals import refusal
+from services.worker.engine import EngineError
 
 MAX_LINE_BYTES: Final = 1_048_576
 """A longer line is no chunk of an answer."""

@@ -22,10 +22,10 @@ from typing import Any, Final, Literal
 
 import aiohttp
 
-from services.generator.engine import Done, EngineError, EngineStats, Job, Step
 from services.generator.engines.answer import Endpoint
 from services.generator.engines.completions import Completions
 from services.runtime.errors import UserError
+from services.worker.engine import Done, EngineError, EngineStats, Job, Step
 
 PREFILL_BATCH: Final = 128
 """Prompt tokens between two looks at whether the request is still wanted: about a second on one slow thread."""

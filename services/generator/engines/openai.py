@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from services.generator.engine import Done, EngineStats, Job, Step
 from services.generator.engines.answer import Endpoint
 from services.generator.engines.completions import Completions, lost
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
+from services.worker.engine import Done, EngineStats, Job, Step
 
 _log = logger("generator")
 

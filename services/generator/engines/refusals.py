@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas.stream import ErrorClass
-from services.generator.engine import EngineError
+from services.worker.engine import EngineError
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LIMIT: Final = re.compile(r"maximum (?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)

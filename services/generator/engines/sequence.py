@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.stream import Speculation, Timings, Usage
-from services.generator.engine import Done, EngineError, Step
 from services.generator.engines.refusals import classify
 from services.generator.engines.script import Script
+from services.worker.engine import Done, EngineError, Step
 
 Item = Step | Done | EngineError
 """What an execution is given; anything but ``Step`` is its last."""

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from services.generator.engine import Done, EngineError, EngineStats, Job, Step
 from services.generator.engines.script import Script, parse
 from services.generator.engines.sequence import Item, Sequence, refuse
 from services.generator.engines.simulated_settings import SimulatedSettings
 from services.generator.engines.simulation import Scheduler
+from services.worker.engine import Done, EngineError, EngineStats, Job, Step
 
 CHARACTERS_PER_TOKEN: Final = 4
 """Prompts are not tokenised, only measured."""

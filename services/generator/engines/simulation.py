@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.generator.engine import Step
 from services.generator.engines.sequence import Item, Sequence
 from services.physics.pairing import Pair
 from services.physics.roofline import multiply_ms, prefill_ms, read_ms
+from services.worker.engine import Step
 
 
 class Said(NamedTuple):

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from schemas.requests import Message, Sampling
-from services.generator.engine import Done, EngineError, Job, Step
 from services.generator.engines import make
 from services.runtime.errors import UserError
+from services.worker.engine import Done, EngineError, Job, Step
 
 pytestmark = [
     pytest.mark.llama,

@@ -10,9 +10,9 @@ import pytest
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Speculation, Usage
-from services.generator.engine import Done, EngineError, Job, Step
 from services.generator.engines import make
 from services.runtime.errors import UserError
+from services.worker.engine import Done, EngineError, Job, Step
 from tests.integration.generator.upstream import (
     DONE,
     breaks_off,

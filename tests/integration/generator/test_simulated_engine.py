@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from schemas.requests import Message, Sampling
-from services.generator.engine import Done, EngineError, Job, Step
 from services.generator.engines import make
+from services.worker.engine import Done, EngineError, Job, Step
 
 PATIENCE_S = 30
 

@@ -236,7 +236,7 @@ async def test_a_graceful_end_says_what_it_leaves(lab):
     assert await process.stop() == 0
     for asked in (runs, *waits):
         end = await lab.end(asked)
-        assert (end.error_class, end.retryable, end.message) == ("unavailable", True, "the generator is stopping")
+        assert (end.error_class, end.retryable, end.message) == ("unavailable", True, "the worker is stopping")
     assert lab.events(runs, Failed)[0].last_seq == 1
 
 

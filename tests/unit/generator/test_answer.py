@@ -6,9 +6,9 @@ import pytest
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Usage
-from services.generator.engine import EngineError, Job, Step
 from services.generator.engines.answer import Answer, Endpoint, body_of
 from services.generator.engines.frames import parse
+from services.worker.engine import EngineError, Job, Step
 
 
 def frame(delta=None, *, finish=None, **rest):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.stream import Speculation
-from services.generator.engine import EngineError
 from services.generator.engines.frames import MAX_LINE_BYTES, FrameReader, drafting, parse
+from services.worker.engine import EngineError
 
 STREAM = (
     b": keep-alive\n\n"

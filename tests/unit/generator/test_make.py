@@ -62,7 +62,7 @@ def test_the_upstreams_address(url, base):
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
     code = (
-        "import sys, services.generator.worker, services.generator.engines;"
+        "import sys, services.worker.worker, services.generator.engines;"
         "print([n for n in ('xllamacpp', 'vllm', 'services.physics.roofline') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

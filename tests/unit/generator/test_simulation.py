@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.generator.engine import Done, EngineError, Step
 from services.generator.engines.script import Script, parse
 from services.generator.engines.sequence import Sequence, refuse
 from services.generator.engines.simulation import Machine, Scheduler
@@ -16,6 +15,7 @@ from services.physics.models import model
 from services.physics.pairing import Pair
 from services.physics.roofline import prefill_ms
 from services.physics.speculation import tokens_per_step
+from services.worker.engine import Done, EngineError, Step
 
 PAIR = Pair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from schemas.books import Cancel
-from services.generator.desk import CANCEL_MEMORY_US, STOPPING, Desk, Recent, Refusal
-from services.generator.engine import EngineError
-from tests.unit.generator.samples import T0_US, request_id, ticket
+from services.worker.desk import CANCEL_MEMORY_US, STOPPING, Desk, Recent, Refusal
+from services.worker.engine import EngineError
+from tests.unit.worker.samples import T0_US, request_id, ticket
 
 
 def resolve(model):

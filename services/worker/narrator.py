@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemas.stream import Check, Chunk, Failed, Finished, Gate, Started, Usage
-from services.generator.desk import Refusal, Ticket
-from services.generator.engine import Done, Step
+from services.worker.desk import Refusal, Ticket
+from services.worker.engine import Done, Step
 
 MAX_CHUNK_CHARS: Final = 65_536
 """A chunk's bound in the schema; a longer step becomes several chunks."""

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from schemas.stream import Usage
 from schemas.wire import decode, encode
-from services.generator.desk import Refusal
-from services.generator.engine import Done, Step
-from services.generator.narrator import MAX_CHUNK_CHARS, Narrator
-from tests.unit.generator.samples import T0_US, request_id, ticket
+from services.worker.desk import Refusal
+from services.worker.engine import Done, Step
+from services.worker.narrator import MAX_CHUNK_CHARS, Narrator
+from tests.unit.worker.samples import T0_US, request_id, ticket
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 steps = st.lists(

@@ -8,7 +8,7 @@ from typing import Final, Generic, Literal, TypeVar
 from schemas.books import Cancel
 from schemas.requests import Request
 from schemas.stream import Check, ErrorClass
-from services.generator.engine import EngineError
+from services.worker.engine import EngineError
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -33,7 +33,7 @@ class Refusal:
         return cls(error.error_class, str(error), error.retryable)
 
 
-STOPPING: Final = Refusal("unavailable", "the generator is stopping", retryable=True)
+STOPPING: Final = Refusal("unavailable", "the worker is stopping", retryable=True)
 ENGINE_DIED: Final = Refusal("engine_dead", "the engine died", retryable=True)
 
 

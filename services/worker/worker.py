@@ -8,20 +8,17 @@ from typing import Final
 from schemas.books import Cancel
 from schemas.requests import Request
 from schemas.stream import Failed
-from schemas.topics import CONTROL, REQUESTS, REQUESTS_BATCH
+from schemas.topics import CONTROL, Topic
 from services.bus import AtTime, BusSettings, GroupReader, Producer, Received, Room, TailReader, Unread
-from services.generator.desk import CANCEL_MEMORY_US, ENGINE_DIED, STOPPING, Desk, Refusal, Ticket
-from services.generator.engine import Engine
-from services.generator.execution import Executions
-from services.generator.settings import GeneratorSettings
 from services.runtime import metrics
 from services.runtime.clock import now_ms, now_us
 from services.runtime.logging import logger
+from services.worker.desk import CANCEL_MEMORY_US, ENGINE_DIED, STOPPING, Desk, Refusal, Ticket
+from services.worker.engine import Engine
+from services.worker.execution import Executions
+from services.worker.role import Role
 
-_log = logger("generator")
-
-GROUP: Final = "generator"
-BATCH_GROUP: Final = "generator-batch"
+_log = logger("worker")
 
 END_S: Final = 5.0
 """Longest time executions may take to end once they were told to."""
@@ -32,25 +29,26 @@ class EngineDied(Exception):
 
 
 class Worker:
-    """One generator process.
+    """One worker process.
 
     Args:
-        settings: How it runs.
+        role: Which worker it is, and how it runs.
         bus: Where the broker is.
         engine: Started already.
     """
 
-    def __init__(self, settings: GeneratorSettings, bus: BusSettings, engine: Engine) -> None:
+    def __init__(self, role: Role, bus: BusSettings, engine: Engine) -> None:
         self._bus = bus
-        self._instance = settings.generator_instance
-        self._producer = Producer(bus, name=GROUP)
-        self._executions = Executions(engine, self._producer, settings, f"generator/{secrets.token_hex(3)}")
-        slots = min(settings.generator_slots or engine.capacity, engine.capacity)
-        self._desk = Desk(slots=slots, output_check=settings.output_check, resolve=engine.resolve)
+        self._instance = role.instance
+        self._role = role
+        self._producer = Producer(bus, name=role.name)
+        self._executions = Executions(engine, self._producer, role, f"{role.name}/{secrets.token_hex(3)}")
+        slots = min(role.slots or engine.capacity, engine.capacity)
+        self._desk = Desk(slots=slots, output_check=role.output_check, resolve=engine.resolve)
         # A request takes a place until it runs or its refusal is on the way to the log. Of the batch only as many are
         # taken up as could run: the rest waits on the log, where another process may find it.
-        self._room = Room(settings.generator_queue)
-        self._batch_room = Room(min(slots, settings.generator_queue))
+        self._room = Room(role.queue)
+        self._batch_room = Room(min(slots, role.queue))
         self._tasks: dict[Ticket, asyncio.Task[None]] = {}
         self._refusals: set[asyncio.Task[None]] = set()
         self._joined = asyncio.Event()
@@ -72,7 +70,8 @@ class Worker:
                 for partition in range(self._bus.partitions):
                     await control.follow(CONTROL, partition, since)
                 tasks.create_task(self._interactive_reader().run())
-                tasks.create_task(self._batch_reader().run())
+                if self._role.batch is not None:
+                    tasks.create_task(self._batch_reader(self._role.batch).run())
                 try:
                     await self._joined.wait()
                     self._pump()
@@ -91,16 +90,17 @@ class Worker:
             self._joined.set()
 
         return GroupReader(
-            self._bus, topics=[REQUESTS], group=GROUP, handler=handle, wants=_is_request, room=self._room,
+            self._bus, topics=[self._role.topic], group=self._role.name, handler=handle,
+            wants=_is_request, room=self._room,
             on_assigned=joined, instance_id=self._instance,
         )  # fmt: skip
 
-    def _batch_reader(self) -> GroupReader:
+    def _batch_reader(self, topic: Topic) -> GroupReader:
         def handle(records: Sequence[Received | Unread]) -> None:
             self._on_requests(records, batch=True)
 
         return GroupReader(
-            self._bus, topics=[REQUESTS_BATCH], group=BATCH_GROUP, handler=handle, wants=_is_request,
+            self._bus, topics=[topic], group=f"{self._role.name}-batch", handler=handle, wants=_is_request,
             room=self._batch_room, instance_id=self._instance,
         )  # fmt: skip
 

@@ -19,6 +19,7 @@ class Job:
         messages: The conversation, oldest first.
         sampling: How tokens are drawn.
         lane: ``interactive`` goes before ``batch`` where the engine has priorities.
+        expires_us: When the request must be closed, microseconds since the epoch: then nothing is worth waiting for.
     """
 
     request_id: str
@@ -27,6 +28,7 @@ class Job:
     messages: tuple[Message, ...]
     sampling: Sampling
     lane: Lane = "interactive"
+    expires_us: int = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,17 +7,17 @@ from typing import Final
 from schemas.stream import Failed, Finished, Started
 from schemas.topics import STREAMS
 from services.bus import BusError, Producer
-from services.generator.desk import STOPPING, Refusal, Ticket
-from services.generator.engine import Done, Engine, EngineError, Job
-from services.generator.narrator import Narrator
-from services.generator.settings import GeneratorSettings
 from services.runtime import metrics
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
+from services.worker.desk import STOPPING, Refusal, Ticket
+from services.worker.engine import Done, Engine, EngineError, Job
+from services.worker.narrator import Narrator
+from services.worker.role import Role
 
-_log = logger("generator")
+_log = logger("worker")
 
-BROKE: Final = Refusal("internal", "the generator failed; see its log", retryable=True)
+BROKE: Final = Refusal("internal", "the worker failed; see its log", retryable=True)
 
 
 class Executions:
@@ -26,14 +26,14 @@ class Executions:
     Args:
         engine: Started.
         producer: Started.
-        settings: What ``Started`` says of gate and check.
+        role: What ``Started`` says of gate and check.
         source: Service and instance.
     """
 
-    def __init__(self, engine: Engine, producer: Producer, settings: GeneratorSettings, source: str) -> None:
+    def __init__(self, engine: Engine, producer: Producer, role: Role, source: str) -> None:
         self._engine = engine
         self._producer = producer
-        self._settings = settings
+        self._role = role
         self._source = source
 
     async def run(self, ticket: Ticket) -> Finished | Failed:
@@ -78,13 +78,13 @@ class Executions:
 
     async def _generate(self, ticket: Ticket, narrator: Narrator) -> Done:
         """Writes ``Started`` and every chunk."""
-        request, engine, settings, post = ticket.request, self._engine, self._settings, self._producer.post
+        request, engine, role, post = ticket.request, self._engine, self._role, self._producer.post
         model = engine.resolve(request.model)
         started = narrator.started(
             model=model,
             engine=engine.name,
-            gate=settings.input_gate,
-            check=settings.output_check,
+            gate=role.input_gate,
+            check=role.output_check,
             now_us=now_us(),
         )
         await self._write(ticket, started)
@@ -95,6 +95,7 @@ class Executions:
             messages=request.messages,
             sampling=request.sampling,
             lane=request.lane,
+            expires_us=ticket.expires_us,
         )
         done: Done | None = None
         items = engine.generate(job)

@@ -1,0 +1,1 @@
+"""Serves attempts in the cloud: the worker for Vertex AI, with Google's own client."""

@@ -1,0 +1,47 @@
+"""``python -m services.vertex``."""
+
+import asyncio
+import sys
+
+from schemas.topics import REQUESTS_VERTEX
+from services.bus import BusSettings, ensure_topics
+from services.runtime import run
+from services.runtime.health import HealthSettings, serving
+from services.runtime.settings import load
+from services.vertex.engine import VertexEngine
+from services.vertex.settings import VertexSettings
+from services.worker.role import Role
+from services.worker.worker import Worker
+
+
+async def main() -> None:
+    """Signs in, joins the group, works until it is told to stop."""
+    settings, bus, health = load(VertexSettings), load(BusSettings), load(HealthSettings)
+    role = Role(
+        name="vertex",
+        topic=REQUESTS_VERTEX,
+        slots=settings.vertex_slots,
+        queue=settings.vertex_queue,
+        input_gate=settings.input_gate,
+        output_check=settings.output_check,
+        instance=settings.vertex_instance,
+    )
+    engine = VertexEngine(settings)
+    is_ready = asyncio.Event()
+
+    def ready() -> None:
+        is_ready.set()
+        where = "emulated" if settings.emulated else settings.vertex_location
+        sys.stdout.write(f"ready vertex model={engine.model} location={where}\n")
+        sys.stdout.flush()
+
+    async with serving(health, is_ready.is_set):
+        try:
+            await asyncio.gather(engine.start(), ensure_topics(bus))
+            await Worker(role, bus, engine).run(ready)
+        finally:
+            await engine.close()
+
+
+if __name__ == "__main__":
+    run(main, "vertex")

@@ -1,0 +1,155 @@
+"""The engine that answers in the cloud, through Google's own client."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import aiohttp
+import google.auth
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.genai import Client, errors, types
+from google.oauth2.credentials import Credentials
+
+from services.runtime.clock import now_us
+from services.runtime.errors import UserError
+from services.vertex.mapping import Answer, config, contents
+from services.vertex.refusals import meaning, refusal, wait_us
+from services.vertex.session import RUN_HEADER, Connections
+from services.vertex.settings import VertexSettings
+from services.worker.engine import Done, EngineError, EngineStats, Job, Step
+
+SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+
+SIGN_IN_S: Final = 20.0
+"""Longest search for credentials; on a machine of Google's it asks the metadata server."""
+
+EMULATED_PROJECT: Final = "emulated"
+
+_HELP: Final = (
+    "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the key file of a service"
+    " account; without an account, use the emulator: `railbus up --vertex-emulator`"
+)
+
+
+_FAULTS: Final = (errors.APIError, errors.UnknownApiResponseError, aiohttp.ClientError, GoogleAuthError, OSError)
+
+
+class VertexEngine:
+    """One model of Vertex AI; see ``services.worker.engine.Engine``."""
+
+    name = "vertex"
+
+    def __init__(self, settings: VertexSettings) -> None:
+        self._settings = settings
+        self.model = settings.vertex_model
+        self.capacity = settings.vertex_slots
+        self._client: Any = None
+        self._connections: Connections | None = None
+        self._running = 0
+
+    async def start(self) -> None:
+        """Finds credentials and makes the client; nothing is asked of the server.
+
+        Raises:
+            UserError: There are no credentials, or no project.
+        """
+        settings = self._settings
+        credentials, project = await _credentials(settings)
+        self._connections = Connections(self.capacity)
+        options = types.HttpOptions(
+            aiohttp_client=self._connections.session,
+            base_url=settings.vertex_url,
+            retry_options=types.HttpRetryOptions(attempts=1),  # else the client waits up to 10 s by itself
+        )
+        self._client = Client(
+            vertexai=True,
+            credentials=credentials,
+            project=project,
+            location=settings.vertex_location,
+            http_options=options,
+        ).aio
+
+    def resolve(self, model: str) -> str:  # noqa: ARG002 - the name of a self-hosted model means nothing here
+        """Every request is answered by the one model."""
+        return self.model
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
+        """As the protocol says; whatever ends it early closes the connection, which ends the generation."""
+        system, turns = contents(job.messages)
+        how = config(job.sampling, system, self._settings.vertex_thinking_tokens)
+        how.http_options = types.HttpOptions(headers={RUN_HEADER: job.run})
+        answer = Answer()
+        self._running += 1
+        try:
+            async with contextlib.aclosing(self._responses(job, turns, how)) as responses:
+                async for response in responses:
+                    step = answer.read(response)
+                    if step is not None:
+                        yield step
+            yield answer.end()
+        except _FAULTS as error:
+            raise _translated(error) from None
+        finally:
+            self._running -= 1
+            if self._connections is not None:
+                self._connections.end(job.run)
+
+    def stats(self) -> EngineStats:
+        """How busy it is."""
+        return EngineStats(running=self._running)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._connections is not None:
+            await self._connections.session.close()
+
+    async def _responses(
+        self, job: Job, turns: list[types.Content], how: types.GenerateContentConfig
+    ) -> AsyncGenerator[types.GenerateContentResponse, None]:
+        """The answer's stream; asks again while the server is busy, has said nothing, and there is time."""
+        tries, heard = 0, False
+        while True:
+            tries += 1
+            stream = await self._client.models.generate_content_stream(model=job.model, contents=turns, config=how)
+            try:
+                async for response in stream:
+                    heard = True
+                    yield response
+            except errors.APIError as error:
+                headers = getattr(error.response, "headers", None)
+                wait = wait_us(tries, headers, error.details, now_us(), job.expires_us)
+                if heard or wait is None or not meaning(error.code).again:
+                    raise
+                await asyncio.sleep(wait / 1e6)
+            else:
+                return
+
+
+async def _credentials(settings: VertexSettings) -> tuple[Any, str]:
+    if settings.emulated:
+        return Credentials(token="emulated"), settings.vertex_project or EMULATED_PROJECT  # type: ignore[no-untyped-call] # noqa: S106
+    try:
+        async with asyncio.timeout(SIGN_IN_S):
+            found, project = await asyncio.to_thread(google.auth.default, scopes=[SCOPE])
+    except (DefaultCredentialsError, TimeoutError):
+        raise UserError(f"no Google credentials: {_HELP}") from None
+    project = settings.vertex_project or project
+    if not project:
+        raise UserError("the Google credentials name no project: set RAILBUS_VERTEX_PROJECT")
+    return found, project
+
+
+def _translated(error: Exception) -> EngineError:
+    """The client's errors in our words."""
+    match error:
+        case errors.APIError():
+            return refusal(error.code or 500)
+        case errors.UnknownApiResponseError():
+            return EngineError("internal", "Vertex AI answered what is not its protocol", retryable=True)
+        case GoogleAuthError():
+            return EngineError("auth", "Google does not take the credentials: sign in again", retryable=False)
+        case aiohttp.ClientConnectorError() | TimeoutError():
+            return EngineError("unavailable", "Vertex AI cannot be reached", retryable=True)
+        case _:
+            return EngineError("unavailable", "Vertex AI broke the connection off", retryable=True)

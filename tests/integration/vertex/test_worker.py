@@ -1,0 +1,139 @@
+"""Router, Vertex worker and emulator as processes: what is late is answered from the cloud."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from schemas.books import Account, Cancel
+from schemas.requests import Deadlines, Sampling
+from schemas.stream import Chunk, Closed, Failed, Finished, Started
+from schemas.topics import CONTROL
+from services.runtime.clock import now_us
+from tests.integration.router.harness import Lab, Process, opened
+from tests.integration.router.people import Person
+
+
+class Cloud:
+    """A lab with the emulator in it."""
+
+    def __init__(self, lab: Lab, emulator: Process, url: str) -> None:
+        self.lab = lab
+        self.url = url
+        self.workers: list[Process] = []
+
+    async def worker(self, model: str = "emulated-n5-gap5", **env: str) -> Process:
+        """A Vertex worker and a router that uses it."""
+        await self.lab.router(RAILBUS_FALLBACK="vertex", RAILBUS_FALLBACK_RATIO="1")
+        worker = self.lab.start("services.vertex", RAILBUS_VERTEX_URL=self.url, RAILBUS_VERTEX_MODEL=model, **env)
+        assert "emulated" in await worker.ready()
+        return worker
+
+    async def stats(self) -> dict[str, int]:
+        """What the emulator has counted."""
+
+        def get() -> dict[str, int]:
+            with urllib.request.urlopen(f"{self.url}/stats", timeout=10) as answer:
+                counted: dict[str, int] = json.load(answer)
+            return counted
+
+        return await asyncio.to_thread(get)
+
+    async def counted(self, name: str, count: int) -> None:
+        """Waits until the emulator has counted that."""
+        async with asyncio.timeout(20):
+            while (await self.stats()).get(name, 0) != count:  # noqa: ASYNC110 - another process counts
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def cloud() -> AsyncIterator[Cloud]:
+    async with opened() as lab:
+        emulator = lab.start("services.devtools.vertex")
+        yield Cloud(lab, emulator, await emulator.ready())
+
+
+async def closed(lab: Lab, person: Person) -> Closed:
+    await lab.until(lambda: bool(lab.written(Account, person.id)))
+    (event,) = lab.written(Closed, person.id)
+    assert isinstance(event, Closed)
+    return event
+
+
+async def test_late_request_is_answered_from_the_cloud(cloud: Cloud) -> None:
+    await cloud.worker(RAILBUS_OUTPUT_CHECK="off")
+    person = Person(sampling=Sampling(max_tokens=50))
+    await cloud.lab.post(person.request, person.started())
+    assert (await closed(cloud.lab, person)).outcome == "completed"
+    first, second = cloud.lab.written(Started, person.id)
+    assert (first.attempt, second.attempt, second.engine) == (1, 2, "vertex")
+    assert second.received_at == person.request.at
+    text = "".join(chunk.text for chunk in cloud.lab.written(Chunk, person.id))
+    assert text == "The cloud answers in place"
+    (account,) = cloud.lab.written(Account, person.id)
+    assert account.attempts[1].usage.completion_tokens == 5
+    assert account.cost_usd > 0
+
+
+async def test_race_that_the_engine_wins_stops_the_cloud(cloud: Cloud) -> None:
+    await cloud.worker("emulated-n1000-ttft500-gap20")
+    person = Person(fallback="race")
+    await cloud.lab.post(person.request, person.started())
+    await cloud.counted("running", 1)
+    await cloud.lab.post(person.chunk(0))
+    await cloud.counted("cut_off", 1)
+    await cloud.lab.post(person.finished(0))
+    assert (await closed(cloud.lab, person)).outcome == "completed"
+    assert [(e.reason, e.attempt) for e in cloud.lab.written(Cancel, person.id)] == [("lost_race", 2)]
+
+
+@pytest.mark.parametrize(("script", "reason"), [("err403", "auth"), ("shut", "safety_block"), ("die2", "unavailable")])
+async def test_cloud_that_fails_closes_the_request_with_its_reason(cloud: Cloud, script: str, reason: str) -> None:
+    await cloud.worker(f"emulated-n9-gap1-{script}")
+    person = Person()
+    await cloud.lab.post(person.request, person.started(), person.failed())
+    ending = await closed(cloud.lab, person)
+    assert ending.outcome == "failed"
+    assert ending.reason.startswith(reason)
+
+
+async def test_worker_that_is_killed_leaves_a_request_that_expires(cloud: Cloud) -> None:
+    worker = await cloud.worker("emulated-n9-gap1-stall3")
+    person = Person(deadlines=Deadlines(total_ms=3_000))
+    await cloud.lab.post(person.request, person.started())
+    await cloud.lab.until(lambda: len(cloud.lab.written(Chunk, person.id)) == 3)
+    worker.kill()
+    assert (await closed(cloud.lab, person)).outcome == "expired"
+
+
+async def test_worker_that_is_stopped_says_so_and_ends_the_calls(cloud: Cloud) -> None:
+    worker = await cloud.worker("emulated-n9-gap1-stall3")
+    person = Person()
+    await cloud.lab.post(person.request, person.started())
+    await cloud.lab.until(lambda: len(cloud.lab.written(Chunk, person.id)) == 3)
+    assert await asyncio.to_thread(worker.stop) == 0
+    await cloud.lab.until(lambda: bool(cloud.lab.written(Failed, person.id)))
+    await cloud.counted("cut_off", 1)
+    assert (await closed(cloud.lab, person)).outcome == "failed"
+
+
+async def test_cancel_ends_the_call_and_its_cost(cloud: Cloud) -> None:
+    await cloud.worker("emulated-n5000-gap10")
+    person = Person()
+    await cloud.lab.post(person.request, person.started())
+    await cloud.lab.until(lambda: bool(cloud.lab.written(Chunk, person.id)))
+    fields: dict[str, Any] = person.about() | {"at": now_us()}
+    await cloud.lab.producer.send(CONTROL, Cancel(**fields, attempt=2, reason="operator"))
+    await cloud.counted("cut_off", 1)
+    assert (await closed(cloud.lab, person)).outcome == "cancelled"
+    assert cloud.lab.written(Finished, person.id) == []
+
+
+async def test_without_credentials_the_worker_says_what_is_missing(cloud: Cloud, tmp_path: Any) -> None:
+    worker = cloud.lab.start(
+        "services.vertex", NO_GCE_CHECK="true", CLOUDSDK_CONFIG=str(tmp_path), GOOGLE_APPLICATION_CREDENTIALS=""
+    )
+    assert await asyncio.to_thread(worker.wait) == 2
