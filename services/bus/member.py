@@ -12,7 +12,8 @@ from aiokafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartitio
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.errors import CommitFailedError
+from aiokafka.errors import CommitFailedError, NotCoordinatorForGroupError, for_code
+from aiokafka.protocol.commit import OffsetFetchRequest
 
 from services.bus.cluster import Cluster
 from services.bus.fetch_wire import Partition
@@ -60,7 +61,7 @@ class Member:
         self._subscription: Any = SubscriptionState()
         self._subscription.register_fetch_waiters(self._alarms)  # the coordinator fails these when it cannot go on
         self._subscription.subscribe(topics=set(topics), listener=_Listener(revoked, assigned))
-        self._coordinator: Any = GroupCoordinator(
+        self._coordinator: Any = _Coordinator(
             cluster.client,
             self._subscription,
             group_id=group,
@@ -126,6 +127,23 @@ class Member:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+
+class _Coordinator(GroupCoordinator):  # type: ignore[misc]
+    """Aiokafka 0.14's, which takes an error for the whole group for the answer that nothing was committed.
+
+    Apache Kafka gives such an error while it loads the group, as after a restart of the broker; the member would begin
+    anew at the oldest or the newest record. Raised here, it makes aiokafka ask again.
+    """
+
+    async def _send_req(self, request: Any) -> Any:
+        response = await super()._send_req(request)
+        code = getattr(response, "error_code", 0) if isinstance(request, OffsetFetchRequest) else 0
+        if code == NotCoordinatorForGroupError.errno:
+            self.coordinator_dead()
+        if code:
+            raise for_code(code)(self.group_id)
+        return response
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
