@@ -76,9 +76,9 @@ class Judge:
             category=spot.category,
             span=(spot.start, spot.end),
         )
-        if not any(event.recall_id in known for known in self._said):
+        if event.recall_id not in said:
+            said.add(event.recall_id)
             outs.append(event)
-        said.add(event.recall_id)
         return event.action == "stop"
 
 

@@ -62,9 +62,11 @@ class Scanner:
 
     @property
     def undecided(self) -> int:
-        """First code point whose matches are not all known: text before it is decided for good."""
-        undecided = self._starts[0] if self._starts else self.position
-        return min(undecided, *(start for start, _ in self._waiting)) if self._waiting else undecided
+        """First code point whose matches are not all known: text before it is decided for good.
+
+        What is waiting waits for a match that began there or earlier, so it needs no look of its own.
+        """
+        return self._starts[0] if self._starts else self.position
 
     def feed(self, text: str) -> list[Match]:
         """Read more text; returns the matches that are now certain, in the order in which they became so."""

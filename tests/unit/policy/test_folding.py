@@ -1,7 +1,7 @@
 """Words in disguise are found where they stand; innocent text is not."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.policy.folding import FoldedWords, fold
@@ -45,6 +45,7 @@ def test_short_words_are_refused():
 
 
 @given(before=st.text(max_size=30), after=st.text(max_size=30))
+@settings(deadline=None)
 def test_spans_are_code_points_of_the_text_as_it_was(before, after):
     text = f"{before} {PHRASE} {after}"
     start = len(before) + 1
@@ -52,5 +53,6 @@ def test_spans_are_code_points_of_the_text_as_it_was(before, after):
 
 
 @given(text=st.text())
+@settings(deadline=None)
 def test_folding_twice_changes_nothing_more(text):
     assert fold(fold(text)) == fold(text)

@@ -12,7 +12,7 @@ from services.policy.load import rule_of
 from services.policy.matching import machine as machine_module
 from services.policy.matching.regex import parse, words
 from services.policy.toml import read_toml
-from tests.unit.policy.oracle import Plain, cuts, matches
+from tests.unit.policy.oracle import Plain, allowed, cuts, matches
 
 ROOT = Path(__file__).parents[3]
 POLICIES = ("default", "strict")
@@ -28,6 +28,8 @@ PLAIN = [
     Plain("nested", "(a(b{0,2}c){1,3}){1,2}", "none"),
     Plain("card", r"\d( ?\d){11,14}", "digit", "luhn"),
 ]
+
+BY_NAME = {plain.name: plain for plain in PLAIN}
 
 TEXT = st.text(alphabet="aAbBcC.@-_ 1234", max_size=40)
 
@@ -64,9 +66,13 @@ def test_longest_matches_are_the_oracles(text, size):
 def test_prompt_matches_are_the_shortest_of_the_first_to_be_certain(text, size):
     whole = scan(MACHINE, [text], range(len(PLAIN)))
     assert scan(MACHINE, cuts(text, size), range(len(PLAIN))) == whole
-    by_name = {plain.name: plain for plain in PLAIN}
+    ends = {}
     for name, start, end in whole:
-        assert matches(by_name[name], text[start:end], shortest=True)
+        assert end > start >= ends.get(name, 0), "matches of a rule do not overlap"
+        ends[name] = end
+        assert allowed(BY_NAME[name], text, start, end)
+        shorter = [stop for stop in range(start + 1, end) if allowed(BY_NAME[name], text, start, stop)]
+        assert not shorter
 
 
 @given(text=TEXT, size=st.integers(1, 9))

@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.stream import Recall
@@ -34,6 +34,7 @@ def test_tenants_take_turns():
 
 
 @given(first=st.integers(1, 100), stride=st.integers(1, 200))
+@settings(deadline=None)
 def test_looks_are_at_absolute_offsets_that_double_up_to_the_stride(first, stride):
     windows = Windows(first_chars=first, stride_chars=stride)
     offsets = [0]
@@ -100,6 +101,48 @@ def test_a_closed_request_is_forgotten_and_stays_closed():
     assert core.open == 0
 
 
+def test_a_stop_of_tier_2_leaves_nothing_open():
+    held = policy(classifiers='["doubt"]')
+    core = live(held)
+    answer = Answer()
+    effects = feed(core, [*answer.whole(["Good day. " * 40]), answer.closed()])
+    for look in [effect for effect in effects if isinstance(effect, Look)]:
+        core.answer(look, Broke("it broke") if look.tier == 2 else Seen(()), NOW_US)
+    assert core.open == core.looking == 0
+
+
+def replayed(events, held=None):
+    """What a process does that is assigned this log."""
+    core = Safety(held or policy(), "safety/t")
+    core.assign([0])
+    assert feed(core, events) == []
+    return core.caught_up(0, NOW_US)
+
+
+def test_what_is_on_the_log_is_neither_said_nor_looked_at_again():
+    answer = Answer()
+    world = World(policy(), random.Random(0))
+    text = ["Ask bob@corp.example.com. ", "x " * 90]
+    world.run([answer.started(), *answer.chunks(text)])
+    again = replayed(world.log)
+    assert [effect for effect in again if not isinstance(effect, Look)] == []
+    assert [effect for effect in again if isinstance(effect, Look)] != []
+    world = World(policy(), random.Random(0))
+    world.run(answer.whole(text))
+    assert replayed(world.log) == []
+    assert replayed(world.log, policy(max_findings=3)) == [], "another version does not judge again what is final"
+
+
+def test_what_a_stranger_says_about_another_run_does_not_count():
+    answer, stranger = Answer(), Answer(run="stranger")
+    world = World(policy(), random.Random(0))
+    world.run(stranger.whole(["Ask bob@corp.example.com."]))
+    effects = replayed(
+        [answer.started(), *answer.chunks(["Ask bob@corp.example.com."]), answer.finished(0), *world.said]
+    )
+    assert [type(effect).__name__ for effect in effects] == ["Look", "Letter", "Look"]
+
+
 def test_requests_that_never_close_are_forgotten_after_the_longest_deadline():
     core = live()
     feed(core, [Answer().started()])
@@ -146,6 +189,7 @@ def test_a_long_text_takes_turns_with_other_tenants(monkeypatch):
 
 
 @given(cut=st.integers(1, 400), seed=st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
 def test_slices_change_nothing(cut, seed):
     text = "Write to anna.berg@example.org, or call +49 30 901820. " * 6
     events = Answer().whole([text[:cut], text[cut:] or "."])
