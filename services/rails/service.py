@@ -129,6 +129,7 @@ class RailsService:
             _count(verdict)
             await judge.remember(judged)
         except BusError as error:
+            self._judged.pop(request.request_id, None)  # whoever reads the record again gives it one
             _log.error("request %s has no verdict: %s", request.request_id, error)
         except Exception as error:  # noqa: BLE001 - its text may hold a prompt; without a verdict nothing is shown
             _log.error("request %s has no verdict: %s", request.request_id, type(error).__name__)

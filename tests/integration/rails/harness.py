@@ -91,6 +91,9 @@ class RedisServer:
         while "Ready to accept" not in (line := self._popen.stdout.readline()):
             assert line, "Redis ended"
 
+    def signal(self, number):
+        self._popen.send_signal(number)
+
     def kill(self):
         if self._popen.poll() is None:
             self._popen.kill()
