@@ -2,8 +2,11 @@
 
 import asyncio
 
-from services.cli.ports import free_port
-from services.policy import load
+import msgspec
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from services.policy import Admittance, load
 from tests.integration.rails.harness import asked, unhurried
 from tests.unit.policy.folders import spoil
 
@@ -14,14 +17,37 @@ def results(verdict):
     return {rail.rail: rail.result for rail in verdict.rails}
 
 
-async def test_one_verdict_a_request_with_redis_and_without_after_an_edit_and_a_restart(lab, redis_server, tmp_path):
+async def opa_server(policy):
+    """A server that is asked over a socket and decides as OPA would with this policy."""
+
+    async def decide(request):
+        question = (await request.json())["input"]
+        return web.json_response({"result": msgspec.to_builtins(policy.admit(Admittance(**question)))})
+
+    app = web.Application()
+    app.router.add_post("/v1/data/railbus/admission/decision", decide)
+    server = TestServer(app, host="127.0.0.1")
+    await server.start_server()
+    return server
+
+
+async def test_one_verdict_a_request_with_and_without_redis_opa_and_an_edited_policy(lab, redis_server, tmp_path):
     folder = unhurried(tmp_path)
     policy = load(folder)
+    opa = await opa_server(policy)
     log = tmp_path / "stderr.txt"
     with log.open("w") as stderr:
-        env = {"RAILBUS_POLICY": str(folder), "RAILBUS_REDIS_URL": redis_server.url}
-        service = lab.spawn(stderr=stderr, **env)
+        missed = asked(100, "Asked while nobody judges.")
+        await lab.ask(missed)
+        service = lab.spawn(
+            stderr=stderr,
+            RAILBUS_POLICY=str(folder),
+            RAILBUS_REDIS_URL=redis_server.url,
+            RAILBUS_OPA_URL=str(opa.make_url("/")),
+        )
         assert await service.ready() == f"rails policy=default version={policy.version}"
+
+        await lab.until(lambda: lab.verdicts(missed))
 
         plain = asked(1, "What is an append-only log good for?")
         allowed = await lab.verdict(plain)
@@ -66,14 +92,10 @@ async def test_one_verdict_a_request_with_redis_and_without_after_an_edit_and_a_
                 break
             await asyncio.sleep(0.1)
         assert refusal.startswith("Beware")
-        assert service.stop() == 0
-
-        missed = asked(200, "Asked while nobody judges.")
-        await lab.ask(missed)
-        service = lab.spawn(stderr=stderr, **env, RAILBUS_OPA_URL=f"http://127.0.0.1:{free_port()}")
-        await lab.until(lambda: lab.verdicts(missed))
-        (broken,) = lab.verdicts(missed)
-        assert (broken.decision, broken.refusal) == ("deny", policy.document.refusals["broken"])
+        await opa.close()
+        broken = await lab.verdict(asked(200, "What is a log?"))
+        assert (broken.decision, broken.egress) == ("deny", "forbidden")
+        assert broken.refusal == policy.document.refusals["broken"]
         assert results(broken) == {"admission": "broke", "secrets": "passed", "pii": "passed"}
         assert broken.rails[0].detail == "OPA cannot be asked: ClientConnectorError"
         assert service.stop() == 0
