@@ -39,7 +39,6 @@ class Worker:
 
     def __init__(self, role: Role, bus: BusSettings, engine: Engine) -> None:
         self._bus = bus
-        self._instance = role.instance
         self._role = role
         self._producer = Producer(bus, name=role.name)
         self._executions = Executions(engine, self._producer, role, f"{role.name}/{secrets.token_hex(3)}")
@@ -92,7 +91,7 @@ class Worker:
         return GroupReader(
             self._bus, topics=[self._role.topic], group=self._role.name, handler=handle,
             wants=_is_request, room=self._room,
-            on_assigned=joined, instance_id=self._instance,
+            on_assigned=joined, instance_id=self._role.instance,
         )  # fmt: skip
 
     def _batch_reader(self, topic: Topic) -> GroupReader:
@@ -101,7 +100,7 @@ class Worker:
 
         return GroupReader(
             self._bus, topics=[topic], group=f"{self._role.name}-batch", handler=handle, wants=_is_request,
-            room=self._batch_room, instance_id=self._instance,
+            room=self._batch_room, instance_id=self._role.instance,
         )  # fmt: skip
 
     def _on_requests(self, records: Sequence[Received | Unread], *, batch: bool) -> None:

@@ -98,8 +98,6 @@ async def test_routers_that_come_and_go_disturb_nothing(lab: Lab) -> None:
         effective.setdefault(closed.request_id, closed)
     assert {closed.outcome for closed in effective.values()} == {"completed"}
     assert cloud.calls.keys() == {(request_id, 2) for request_id in people}
-    lateness_ms = [closed.at / 1_000 - people[rid].request.at / 1_000 for rid, closed in effective.items()]
-    assert max(lateness_ms) < 200 + 3_000
 
 
 async def test_prompts_that_must_stay_never_reach_the_cloud_topic(lab: Lab) -> None:
