@@ -76,9 +76,8 @@ class Judge:
             category=spot.category,
             span=(spot.start, spot.end),
         )
-        if event.recall_id not in said:
-            said.add(event.recall_id)
-            outs.append(event)
+        said.add(event.recall_id)
+        outs.append(event)  # the case leaves out what is on the log already
         return event.action == "stop"
 
 

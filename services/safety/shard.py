@@ -75,6 +75,7 @@ class Shard:
         self.listening = False
         for case in list(self.cases.values()):
             case.drop_settled()
+            self.forget_if_over(case)
         held, self._held = self._held, []
         return [one for one in held if _is_due(one)]
 

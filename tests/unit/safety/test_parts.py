@@ -18,7 +18,7 @@ from services.safety.core import Safety
 from services.safety.fair import FairQueue
 from services.safety.looks import Broke, Look, Seen
 from services.safety.schedule import next_offset
-from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, policy, recalls
+from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, honest, policy, recalls
 
 
 def test_tenants_take_turns():
@@ -116,7 +116,11 @@ def replayed(events, held=None):
     core = Safety(held or policy(), "safety/t")
     core.assign([0])
     assert feed(core, events) == []
-    return core.caught_up(0, NOW_US)
+    effects = core.caught_up(0, NOW_US)
+    for look in effects:
+        if isinstance(look, Look):
+            effects += core.answer(look, honest(look), NOW_US)
+    return core, effects
 
 
 def test_what_is_on_the_log_is_neither_said_nor_looked_at_again():
@@ -124,23 +128,24 @@ def test_what_is_on_the_log_is_neither_said_nor_looked_at_again():
     world = World(policy(), random.Random(0))
     text = ["Ask bob@corp.example.com. ", "x " * 90]
     world.run([answer.started(), *answer.chunks(text)])
-    again = replayed(world.log)
-    assert [effect for effect in again if not isinstance(effect, Look)] == []
-    assert [effect for effect in again if isinstance(effect, Look)] != []
+    core, again = replayed(world.log)
+    assert {type(effect) for effect in again} == {Look}
+    assert core.open == 1
     world = World(policy(), random.Random(0))
     world.run(answer.whole(text))
-    assert replayed(world.log) == []
-    assert replayed(world.log, policy(max_findings=3)) == [], "another version does not judge again what is final"
+    for held in (policy(), policy(max_findings=3)):  # another version does not judge again what is final
+        core, again = replayed([*world.log, answer.closed()], held)
+        assert (again, core.open, core.looking) == ([], 0, 0)
 
 
 def test_what_a_stranger_says_about_another_run_does_not_count():
     answer, stranger = Answer(), Answer(run="stranger")
     world = World(policy(), random.Random(0))
     world.run(stranger.whole(["Ask bob@corp.example.com."]))
-    effects = replayed(
-        [answer.started(), *answer.chunks(["Ask bob@corp.example.com."]), answer.finished(0), *world.said]
-    )
-    assert [type(effect).__name__ for effect in effects] == ["Look", "Letter", "Look"]
+    mine = [answer.started(), *answer.chunks(["Ask bob@corp.example.com."]), answer.finished(0)]
+    _, effects = replayed([*mine, *world.said])
+    expected = World(policy(), random.Random(0)).run(mine)
+    assert as_set([effect.event for effect in effects if not isinstance(effect, Look)]) == as_set(expected)
 
 
 def test_requests_that_never_close_are_forgotten_after_the_longest_deadline():

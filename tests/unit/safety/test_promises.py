@@ -15,12 +15,12 @@ from tests.unit.safety.test_determinism import CLASSIFIED, TEXTS
 from tests.unit.safety.world import Answer, World, broken, clearances, pieces, policy, recalls, whole_window
 
 
-@given(text=TEXTS, seed=st.integers(0, 2**32), mode=st.sampled_from(["optimistic", "gated"]))
+@given(text=TEXTS, seed=st.integers(0, 2**32), mode=st.sampled_from(["optimistic", "gated"]), classified=st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_clearances_rise_and_tier_0_never_recalls_what_is_cleared(text, seed, mode):
+def test_clearances_rise_and_tier_0_never_recalls_what_is_cleared(text, seed, mode, classified):
     rng = random.Random(seed)
     cut = pieces(text, rng)
-    world = World(policy(), rng)
+    world = World(policy(**CLASSIFIED) if classified else policy(), rng)
     said = world.run(Answer(mode=mode).whole(cut), pace=30, patience=0.3)
     ends = [sum(map(len, cut[: index + 1])) for index in range(len(cut))]
     cleared_chars = 0
@@ -31,7 +31,7 @@ def test_clearances_rise_and_tier_0_never_recalls_what_is_cleared(text, seed, mo
             assert event.seq >= last
             last = event.seq
             cleared_chars = ends[event.seq]
-        elif not event.rule.startswith(("nemo/", "blocklist/")):
+        elif not event.rule.startswith(("nemo/", "blocklist/", "classifier/")):
             assert event.start >= cleared_chars, "a recall must come before the clearance of the chunk it begins in"
     finals = [event for event in said if isinstance(event, Cleared) and event.final]
     stops = [event for event in said if isinstance(event, Recall) and event.action == "stop"]
