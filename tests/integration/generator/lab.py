@@ -22,12 +22,17 @@ PATIENCE_S = 30
 PARTITIONS = 2
 
 
+def bare_environment():
+    """This process's environment without any setting of the product."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAILBUS_")}
+
+
 class Process:
     """A service; killed when the test ends."""
 
     def __init__(self, *command, **env):
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", *command], cwd=ROOT, env=os.environ | env, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", *command], cwd=ROOT, env=bare_environment() | env, stdout=subprocess.PIPE, text=True
         )
 
     async def ready(self):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 
 import pytest
@@ -12,7 +11,7 @@ from schemas.stream import Failed, Finished, Started
 from schemas.topics import REQUESTS
 from schemas.wire import encode
 from services.stream import Screen
-from tests.integration.generator.lab import asking, opened
+from tests.integration.generator.lab import asking, bare_environment, opened
 from tests.integration.generator.upstream import breaks_off, falls_silent, refuses, running, says
 
 
@@ -321,7 +320,7 @@ async def test_what_is_no_request_does_no_harm(lab):
 async def test_a_mistake_in_the_settings_is_one_line(env, message):
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "services.generator",
-        env=os.environ | {"RAILBUS_ENGINE": "simulated"} | env, stderr=asyncio.subprocess.PIPE,
+        env=bare_environment() | {"RAILBUS_ENGINE": "simulated"} | env, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     _, said = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 2
