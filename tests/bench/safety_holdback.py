@@ -2,10 +2,10 @@
 
     python -m tests.bench.safety_holdback [--policy default]
 
-At every offset of ordinary text: how many characters the matcher holds undecided, against always holding back the longest
-match that the policy has. Then, for every sample of the policy's patterns inside such text, how many tokens a reader in
-optimistic delivery has seen of the sample when its recall is said, by tokens an engine step. A token is taken as 4
-characters.
+At every offset of ordinary text: how many characters the matcher holds undecided, against always holding back the
+longest match that the policy has. Then, for every sample of the policy's patterns inside such text, how many tokens a
+reader in optimistic delivery has seen of the sample when its recall is said, by tokens an engine step. A token is
+taken as 4 characters.
 """
 
 import argparse

@@ -208,6 +208,8 @@ class _Parser:
         negated = self._take("^")
         ranges: list[charset.Range] = []
         while (char := self._next()) != "]" or not ranges:
+            if char == "[" or (char in "-&~|" and self._peek() == char):
+                raise self._error(f"{char!r} here may come to mean a set within a set; write '\\{char}'")
             low = self._escape() if char == "\\" else charset.of(char)
             if self._peek() == "-" and self._text[self._at + 1 : self._at + 2] not in {"]", ""}:
                 self._at += 1
@@ -220,6 +222,8 @@ class _Parser:
 
     def _range(self, low: CharSet) -> CharSet:
         char = self._next()
+        if char in "[-":
+            raise self._error(f"a range that ends in {char!r} may come to mean a set within a set; write '\\{char}'")
         high = self._escape() if char == "\\" else charset.of(char)
         first, last = low[0][0], high[-1][1]
         if len(low) > 1 or len(high) > 1 or low[0][1] != first or high[0][0] != last or first > last:
