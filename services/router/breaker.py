@@ -8,9 +8,6 @@ State = Literal["closed", "open", "half_open"]
 LOOK_BACK: Final = 10
 """The newest judgements that are counted."""
 
-TRIP: Final = 5
-"""So many failures among them open the breaker."""
-
 STALE_US: Final = 30_000_000
 """Judgements older than this say nothing about now, in microseconds."""
 
@@ -22,9 +19,14 @@ PROBES: Final = 3
 
 
 class Breaker:
-    """Pure: times are arguments, in microseconds since the epoch."""
+    """Times are arguments, in microseconds since the epoch.
 
-    def __init__(self) -> None:
+    Args:
+        trip: So many failures among the newest ``LOOK_BACK`` judgements open it; 0 keeps it closed for ever.
+    """
+
+    def __init__(self, trip: int) -> None:
+        self._trip = trip
         self.state: State = "closed"
         self._judged: deque[tuple[int, bool]] = deque(maxlen=LOOK_BACK)
         self._until_us = 0
@@ -50,7 +52,7 @@ class Breaker:
         if self.state == "closed":
             self._judged.append((now_us, served))
             failures = sum(1 for at_us, good in self._judged if not good and now_us - at_us <= STALE_US)
-            if failures >= TRIP:
+            if failures >= self._trip > 0:
                 self._open(now_us)
         elif self.state == "half_open" and probe:
             if not served:

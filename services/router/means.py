@@ -11,7 +11,7 @@ class Means:
     __slots__ = ("_prompt_room", "breaker", "budget")
 
     def __init__(self, policy: Policy) -> None:
-        self.breaker = Breaker()
+        self.breaker = Breaker(policy.breaker_trip)
         self.budget = Budget(policy.limits)
         self._prompt_room = policy.prompt_chars
 

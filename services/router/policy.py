@@ -59,6 +59,8 @@ class Policy:
         ttft: Bounds of a request's first-token deadline.
         ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt, for its prefill.
         stall: Bounds of a request's stall deadline.
+        breaker_trip: So many of ten requests must have been late or failed for new ones to go straight to the cloud; 0
+            never lets them.
         limits: The fallback budget.
         when_spent: What a late or stalled request does when the budget is spent: ``wait`` on, or ``close``. One whose
             attempt has failed is closed either way.
@@ -75,6 +77,7 @@ class Policy:
     ttft: Range = field(default_factory=Range)
     ttft_ms_per_1000_chars: float = 0.0
     stall: Range = field(default_factory=Range)
+    breaker_trip: int = 5
     limits: Limits = field(default_factory=Limits)
     when_spent: Literal["wait", "close"] = "wait"
     prices: Prices = field(default_factory=Prices)

@@ -35,6 +35,7 @@ class Settings:
     fallback_ratio: float = _setting(0.25, "fallbacks per request, within a minute", ge=0, le=1)
     fallback_free: int = _setting(20, "fallbacks a minute allowed however few requests there are", ge=0, le=1_000_000)
     fallback_usd_per_hour: float = _setting(0.0, "what fallbacks may cost, 0 = no limit", ge=0, le=1e9)
+    breaker_trip: int = _setting(5, "late ones of ten requests that send new ones straight there, 0 = off", ge=0, le=10)
     fallback_spent: Literal["wait", "close"] = _setting("wait", "what late requests do when the budget is spent")
     ttft_min_ms: int = _setting(1, "shortest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
     ttft_max_ms: int = _setting(600_000, "longest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
@@ -59,6 +60,7 @@ class Settings:
             ttft=Range(least_ms=self.ttft_min_ms, most_ms=self.ttft_max_ms),
             ttft_ms_per_1000_chars=self.ttft_ms_per_1000_chars,
             stall=Range(least_ms=self.stall_min_ms, most_ms=self.stall_max_ms),
+            breaker_trip=self.breaker_trip,
             limits=Limits(ratio=self.fallback_ratio, free=self.fallback_free, usd=usd or None),
             when_spent=self.fallback_spent,
             prices=Prices(input=self.vertex_usd_per_m_input, output=self.vertex_usd_per_m_output),

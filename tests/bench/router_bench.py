@@ -4,6 +4,7 @@
     python -m tests.bench.router_bench kills       killed with -9 twenty times under load: every request closes once
     python -m tests.bench.router_bench rebalance   a second router joins or leaves every 2 s for a minute
     python -m tests.bench.router_bench egress      10,000 requests, most of whose prompts must stay
+    python -m tests.bench.router_bench losers      attempt 1 wakes at every millisecond around its deadline, both modes
 
 Each starts an embedded broker of its own and prints one JSON object.
 """
@@ -19,12 +20,13 @@ from typing import Any
 
 import uvloop
 
-from schemas.books import Account
+from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Request
 from schemas.stream import Closed, Cutover, Verdict
-from schemas.topics import REQUESTS_VERTEX
+from schemas.topics import REQUESTS_VERTEX, STREAMS
 from services.bus import Received, Unread
 from services.runtime.clock import now_us
+from services.stream import Screen, apply
 from tests.integration.router.harness import Lab, opened
 from tests.integration.router.people import Person
 
@@ -47,7 +49,7 @@ def percentiles(values: Iterable[float]) -> dict[str, float]:
 
 async def deadlines(lab: Lab, count: int) -> dict[str, Any]:
     """All requests are open at once, their first-token deadlines spread over 20 seconds."""
-    router = await lab.router(**CLOUD)
+    router = await lab.router(**CLOUD, RAILBUS_BREAKER_TRIP="0")
     people: dict[str, Person] = {}
     late_ms: dict[str, float] = {}
     dice = random.Random(1)
@@ -214,10 +216,82 @@ async def egress(lab: Lab, count: int) -> dict[str, Any]:
     }
 
 
+async def losers(lab: Lab, times: int) -> dict[str, Any]:
+    """Attempt 1 speaks at every millisecond from -20 to +20 around its deadline; attempt 2 30 ms after it began."""
+    await lab.router(**CLOUD, RAILBUS_BREAKER_TRIP="0")
+    people: dict[str, Person] = {}
+    dice = random.Random(4)
+    plans = [(offset, how) for offset in range(-20, 21) for how in ("cancel", "race")] * times
+    dice.shuffle(plans)
+
+    async def live(person: Person, offset_ms: int) -> None:
+        await lab.post(person.request, person.started())
+        await asyncio.sleep((200 + offset_ms) / 1e3 - (now_us() - person.request.at) / 1e6)
+        await lab.post(person.chunk(0))
+        await asyncio.sleep(0.1)
+        await lab.post(person.finished(0))
+
+    def cloud(records: Sequence[Received | Unread]) -> None:
+        for record in records:
+            if isinstance(record, Received) and record.topic == REQUESTS_VERTEX.name:
+                tasks.create_task(_answer(lab, people[record.event.request_id]))  # type: ignore[union-attr]
+
+    lab.watch = cloud
+    async with asyncio.TaskGroup() as tasks:
+        for offset, how in plans:
+            person = Person(fallback=how)
+            people[person.id] = person
+            tasks.create_task(live(person, offset))
+            await asyncio.sleep(0.02)
+        await _all_accounted(lab, people)
+    return judged(lab, people) | endings(lab, people)
+
+
+async def _answer(lab: Lab, person: Person) -> None:
+    await asyncio.sleep(0.03)
+    await lab.post(person.started(2), person.chunk(0, 2), person.finished(0, 2))
+
+
+def judged(lab: Lab, people: dict[str, Person]) -> dict[str, Any]:
+    """Folds every request's log and says what its reader saw."""
+    logs: dict[str, list[Received]] = {rid: [] for rid in people}
+    for record in lab.log:
+        if record.topic == STREAMS.name:
+            logs[record.event.request_id].append(record)  # type: ignore[union-attr]
+    found: Counter[str] = Counter()
+    stopped_ms = []
+    cancels = {(e.request_id, e.attempt): e.at for e in lab.written(Cancel)}
+    for rid, records in logs.items():
+        screen, shown = Screen(rid), ""
+        lost_at: dict[int, int] = {}
+        for record in records:
+            event = record.event
+            before = screen.candidates
+            for op in screen.feed(event):  # type: ignore[arg-type]
+                found["retractions"] += op.op == "restart" and shown != ""
+                shown = apply(shown, op)
+            for attempt in before - screen.candidates:
+                lost_at.setdefault(attempt, event.at)  # type: ignore[union-attr]
+        cut = [record for record in records if isinstance(record.event, Cutover)]
+        found["cutovers_void"] += len(cut) - (screen.attempts - 1)
+        found["cutovers_effective"] += screen.attempts - 1
+        found["one_voice"] += shown == "abc"
+        for attempt, at_us in lost_at.items():
+            if (rid, attempt) in cancels:
+                stopped_ms.append((cancels[rid, attempt] - at_us) / 1e3)
+            else:
+                found["losers_that_had_ended"] += 1
+    return {
+        "how": dict(found),
+        "loser_cancelled_after_ms": percentiles(stopped_ms),
+        "losers_cancelled": len(stopped_ms),
+    }
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["deadlines", "kills", "rebalance", "egress"])
-    parser.add_argument("--count", type=int, help="requests, or kills")
+    parser.add_argument("what", choices=["deadlines", "kills", "rebalance", "egress", "losers"])
+    parser.add_argument("--count", type=int, help="requests, kills, or times each")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=40.0, help="requests a second")
     given = parser.parse_args()
@@ -229,6 +303,8 @@ async def main() -> None:
                 result = await kills(lab, given.count or 20, given.rate)
             case "rebalance":
                 result = await rebalance(lab, given.seconds, given.rate)
+            case "losers":
+                result = await losers(lab, given.count or 50)
             case _:
                 result = await egress(lab, given.count or 10_000)
     print(json.dumps({"what": given.what} | result))

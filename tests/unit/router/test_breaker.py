@@ -1,21 +1,21 @@
 """The breaker by itself, and what it does to requests."""
 
-from services.router.breaker import PROBES, REST_US, STALE_US, TRIP, Breaker
+from services.router.breaker import LOOK_BACK, PROBES, REST_US, STALE_US, Breaker
 from services.router.policy import Policy
 from tests.unit.router.world import World, chunk, failed, finished, request, request_id, started
 
-S = 1_000_000
+TRIP = Policy().breaker_trip
 
 
 def tripped(now_us: int = 0) -> Breaker:
-    breaker = Breaker()
+    breaker = Breaker(TRIP)
     for _ in range(TRIP):
         breaker.judge(now_us, served=False)
     return breaker
 
 
 def test_failures_among_the_newest_open_it() -> None:
-    breaker = Breaker()
+    breaker = Breaker(TRIP)
     for _ in range(TRIP - 1):
         breaker.judge(0, served=True)
         breaker.judge(0, served=False)
@@ -25,14 +25,21 @@ def test_failures_among_the_newest_open_it() -> None:
 
 
 def test_few_failures_among_many_successes_do_not() -> None:
-    breaker = Breaker()
+    breaker = Breaker(TRIP)
     for number in range(200):
         breaker.judge(0, served=number % 3 != 0)
     assert breaker.admits(0) == "yes"
 
 
+def test_breaker_that_is_off_never_opens() -> None:
+    breaker = Breaker(0)
+    for _ in range(2 * LOOK_BACK):
+        breaker.judge(0, served=False)
+    assert breaker.admits(0) == "yes"
+
+
 def test_old_failures_do_not_count() -> None:
-    breaker = Breaker()
+    breaker = Breaker(TRIP)
     for _ in range(TRIP - 1):
         breaker.judge(0, served=False)
     breaker.judge(STALE_US + 1, served=False)
