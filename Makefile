@@ -37,7 +37,7 @@ run: setup
 test: lint unit
 
 lint: $(VENV)/.test
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m schemas --check

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from services.worker.engine import Done, EngineError, Job, Step
 
 from schemas.requests import Message, Sampling
 from services.devtools.vertex.script import Script
@@ -17,6 +16,7 @@ from services.runtime.clock import now_us
 from services.runtime.errors import UserError
 from services.vertex.engine import VertexEngine
 from services.vertex.settings import VertexSettings
+from services.worker.engine import Done, EngineError, Job, Step
 
 SECRET = "xyzzy-prompt"
 

@@ -2,11 +2,11 @@
 
 import pytest
 from google.genai import types
-from services.worker.engine import EngineError
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Usage
 from services.vertex.mapping import Answer, config, contents
+from services.worker.engine import EngineError
 
 
 def response(**fields: object) -> types.GenerateContentResponse:
