@@ -5,6 +5,8 @@
     python -m tests.bench.router_bench rebalance   a second router joins or leaves every 2 s for a minute
     python -m tests.bench.router_bench egress      10,000 requests, most of whose prompts must stay
     python -m tests.bench.router_bench losers      attempt 1 wakes at every millisecond around its deadline, both modes
+    python -m tests.bench.router_bench breaker     the self-hosted path falls silent for ten seconds
+    python -m tests.bench.router_bench budget      everything fails for 30 s, a tenth may fall back
 
 Each starts an embedded broker of its own and prints one JSON object.
 """
@@ -22,7 +24,7 @@ import uvloop
 
 from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Request
-from schemas.stream import Closed, Cutover, Verdict
+from schemas.stream import Chunk, Closed, Cutover, Verdict
 from schemas.topics import REQUESTS_VERTEX, STREAMS
 from services.bus import Received, Unread
 from services.runtime.clock import now_us
@@ -252,6 +254,73 @@ async def _answer(lab: Lab, person: Person) -> None:
     await lab.post(person.started(2), person.chunk(0, 2), person.finished(0, 2))
 
 
+async def breaker(lab: Lab, rate: float) -> dict[str, Any]:
+    """Healthy for 5 s, silent for 10 s, healthy for 8 s; requests come evenly."""
+    await lab.router(**CLOUD)
+    people: dict[str, Person] = {}
+    begin = time.monotonic()
+    asked_s: dict[str, float] = {}
+
+    async def live(person: Person, healthy: bool) -> None:
+        await lab.post(person.request, person.started())
+        if healthy:
+            await asyncio.sleep(0.05)
+            await lab.post(person.chunk(0), person.finished(0))
+
+    def cloud(records: Sequence[Received | Unread]) -> None:
+        for record in records:
+            if isinstance(record, Received) and record.topic == REQUESTS_VERTEX.name:
+                tasks.create_task(_answer(lab, people[record.event.request_id]))  # type: ignore[union-attr]
+
+    lab.watch = cloud
+    async with asyncio.TaskGroup() as tasks:
+        while (elapsed := time.monotonic() - begin) < 23:
+            person = Person()
+            people[person.id], asked_s[person.id] = person, elapsed
+            tasks.create_task(live(person, not 5 <= elapsed < 15))
+            await asyncio.sleep(1 / rate)
+        await _all_accounted(lab, people)
+    cut_ms = {
+        event.request_id: (event.at - people[event.request_id].request.at) / 1e3 for event in lab.written(Cutover)
+    }
+    straight_s = sorted(asked_s[rid] for rid, ms in cut_ms.items() if ms < 100)
+    first_ms: dict[str, float] = {}
+    for event in lab.written(Chunk):
+        first_ms.setdefault(event.request_id, (event.at - people[event.request_id].request.at) / 1e3)
+    sick = [rid for rid, s in asked_s.items() if straight_s[0] <= s < 15]
+    return {
+        "open_after_sick_s": round(straight_s[0] - 5, 2),
+        "closed_after_healthy_s": round(straight_s[-1] - 15, 2),
+        "late_ones_while_sick": sum(1 for rid in sick if cut_ms.get(rid, 0) >= 100),
+        "sent_straight": len(straight_s),
+        "ttft_ms_while_open": percentiles(first_ms[rid] for rid in sick if cut_ms.get(rid, 1_000) < 100),
+    } | endings(lab, people)
+
+
+async def budget(lab: Lab, seconds: float, rate: float) -> dict[str, Any]:
+    """Every attempt of the engine's fails."""
+    await lab.router(**CLOUD | {"RAILBUS_FALLBACK_RATIO": "0.1", "RAILBUS_FALLBACK_FREE": "0"})
+    people: dict[str, Person] = {}
+
+    def cloud(records: Sequence[Received | Unread]) -> None:
+        for record in records:
+            if isinstance(record, Received) and record.topic == REQUESTS_VERTEX.name:
+                tasks.create_task(_answer(lab, people[record.event.request_id]))  # type: ignore[union-attr]
+
+    lab.watch = cloud
+    begin = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        while time.monotonic() - begin < seconds:
+            person = Person()
+            people[person.id] = person
+            tasks.create_task(lab.post(person.request, person.started(), person.failed()))
+            await asyncio.sleep(1 / rate)
+        await _all_accounted(lab, people)
+    result = endings(lab, people)
+    reasons = Counter(closed.reason for closed in lab.written(Closed) if closed.outcome == "failed")
+    return result | {"cloud_share": round(result["cloud_calls"] / len(people), 4), "reasons": dict(reasons)}
+
+
 def judged(lab: Lab, people: dict[str, Person]) -> dict[str, Any]:
     """Folds every request's log and says what its reader saw."""
     logs: dict[str, list[Received]] = {rid: [] for rid in people}
@@ -290,7 +359,7 @@ def judged(lab: Lab, people: dict[str, Person]) -> dict[str, Any]:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["deadlines", "kills", "rebalance", "egress", "losers"])
+    parser.add_argument("what", choices=["deadlines", "kills", "rebalance", "egress", "losers", "breaker", "budget"])
     parser.add_argument("--count", type=int, help="requests, kills, or times each")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=40.0, help="requests a second")
@@ -305,6 +374,10 @@ async def main() -> None:
                 result = await rebalance(lab, given.seconds, given.rate)
             case "losers":
                 result = await losers(lab, given.count or 50)
+            case "breaker":
+                result = await breaker(lab, given.rate)
+            case "budget":
+                result = await budget(lab, min(given.seconds, 30), given.rate)
             case _:
                 result = await egress(lab, given.count or 10_000)
     print(json.dumps({"what": given.what} | result))
