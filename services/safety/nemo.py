@@ -1,7 +1,16 @@
-"""Tier 1: NeMo Guardrails' output rails on a window of the answer."""
+"""Tier 1: NeMo Guardrails' output rails on a window of the answer.
+
+The rails are compiled by NeMo and run one by one here. Its own runner stops at the first that blocks and says no more:
+then one finding would hide the others for as long as it is in the window, and none would have a span.
+"""
 
 import logging
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
+
+from nemoguardrails.guardrails.compiled_rail import CompiledRail, RailDependencies, compile_rail
+from nemoguardrails.http.runtime import create_http_client
+from nemoguardrails.manifests import RailDirection
 
 from services.policy import Policy
 from services.policy.nemo import add_rail, build_engine
@@ -11,51 +20,64 @@ from services.safety.rail import CUSTOM_KEY, FLOW, SPOTS
 
 logging.getLogger("nemoguardrails").setLevel(logging.WARNING)  # below that it may log texts
 
-CATEGORY = "rail"
+CATEGORY: Final = "rail"
 """Of a finding by a rail that gives no category of its own."""
 
-_REGEX_RAIL = "regex check output"
+_REGEX_RAIL: Final = "regex check output"
 
 
 class NemoCheck:
-    """The output rails of one policy version."""
+    """The output rails of one policy version.
+
+    Args:
+        engine: A started IORails engine with the policy's output rails.
+    """
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self._rails = engine.rails_manager
+        self._http = create_http_client()
+        manager = engine.rails_manager
+        dependencies = RailDependencies(
+            llms=manager.engine_registry.llms,
+            llm_task_manager=manager.task_manager,
+            config=engine.config,
+            http_client=self._http,
+        )
+        self._rails: tuple[CompiledRail, ...] = tuple(
+            compile_rail(flow, RailDirection.OUTPUT, dependencies) for flow in manager.output_flows
+        )
         regex = engine.config.rails.config.regex_detection
         self._regexes = () if regex is None else tuple(regex.output.compiled_patterns)
 
     async def look(self, text: str) -> tuple[Spot, ...]:
-        """What NeMo's output rails find in the window.
+        """What any of the rails finds in the window.
 
         Raises:
             CheckFailed: A rail raised instead of deciding: that is not a finding, and not a pass.
         """
         spots: list[Spot] = []
-        token = SPOTS.set(spots)
-        try:
-            result = await self._rails.is_output_safe([], text)
-        finally:
-            SPOTS.reset(token)
-        if result.outcome.failed:
-            raise CheckFailed(f"rail {result.triggered_rail!r} raised")
-        if not result.is_safe or result.outcome.is_transform:
-            spots.extend(self._spots_of(result.triggered_rail or "rail", text))
+        for rail in self._rails:
+            outcome = await rail.run([], text)
+            if outcome.failed:
+                raise CheckFailed(f"rail {rail.flow!r} raised")
+            if SPOTS in outcome.metadata:
+                spots.extend(outcome.metadata[SPOTS])
+            elif outcome.is_blocked or outcome.is_transform:
+                spots.extend(self._spots_of(rail, text))
         return tuple(spots)
 
     async def close(self) -> None:
         """Stop the engine."""
         await self._engine.stop()
+        await self._http.close()
 
-    def _spots_of(self, rail: str, text: str) -> list[Spot]:
+    def _spots_of(self, rail: CompiledRail, text: str) -> Iterable[Spot]:
         """NeMo says which rail, not where: for its regexes that can be found out, else it is the whole window."""
-        name = f"nemo/{rail}"
-        if rail == _REGEX_RAIL:
+        name = f"nemo/{rail.flow}"
+        found = []
+        if rail.surface_name == _REGEX_RAIL:
             found = [match.span() for regex in self._regexes for match in regex.finditer(text)]
-            if found:
-                return [Spot(name, CATEGORY, start, end) for start, end in found]
-        return [Spot(name, CATEGORY, 0, len(text))]
+        return [Spot(name, CATEGORY, start, end) for start, end in found or [(0, len(text))]]
 
 
 async def nemo_check(policy: Policy) -> NemoCheck:

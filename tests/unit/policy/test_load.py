@@ -29,7 +29,7 @@ def test_the_shipped_policies_are_without_fault(name):
     [
         ("policy.toml", "deadline_ms = 150", "deadline_ms = 0", "rails.deadline_ms"),
         ("policy.toml", "deadline_ms = 150", "deadline = 150", "unknown field"),
-        ("policy.toml", "stride_chars = 64", 'stride_chars = "many"', "safety.windows.stride_chars"),
+        ("policy.toml", "stride_chars = 48", 'stride_chars = "many"', "safety.windows.stride_chars"),
         ("policy.toml", 'name = "jailbreak"', 'name = "horoscope"', "rails.rail[3].name"),
         ("policy.toml", 'name = "pii"', 'name = "secrets"', "stands twice"),
         ("policy.toml", "[deadlines]", "[deadlines", "Expected"),

@@ -8,7 +8,6 @@ from services.policy.nemo import add_rail, build_engine
 from services.safety.checks import CheckFailed
 from services.safety.looks import Spot
 from services.safety.nemo import nemo_check
-from services.safety.rail import railbus_output
 from tests.unit.safety.world import policy
 
 # NeMo's own configuration classes warn about their own fields.
@@ -80,6 +79,11 @@ async def test_the_other_side_is_left_out():
     await engine.stop()
 
 
-async def test_our_rail_outside_the_service_raises():
-    with pytest.raises(LookupError):
-        await railbus_output("text", None)
+async def test_a_rail_that_rewrites_has_found_something():
+    add_rail("test rewriting", "output", "tests.unit.safety.rails_for_tests:rewriting")
+    held = configured("test rewriting", "railbus output")
+    assert await found(held, "do not shout") == (Spot("nemo/test rewriting", "rail", 0, 12),)
+    assert [spot.rule for spot in await found(held, f"shout: {PHRASE}")] == [
+        "nemo/test rewriting",
+        "blocklist/instructions",
+    ]
