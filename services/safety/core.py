@@ -16,7 +16,7 @@ from services.safety.looks import Answer, Look, Out
 from services.safety.shard import Shard
 from services.safety.verdicts import Stamp
 
-STEP_CHARS: Final = 8_192
+STEP_CHARS: Final = 2_048
 """About as much is read in one ``step``; then the event loop may do something else."""
 
 TURN_EVENTS: Final = 16

@@ -12,8 +12,8 @@ from services.policy.matching.regex import Node, longest
 MAX_REMEMBERED: Final = 2
 """Most matches begun at once for which the configuration is remembered; more are rare, and their combinations many."""
 
-MAX_CELLS: Final = 400_000
-"""Table cells kept; about 40 MB. Beyond it the table is begun anew, which costs time and changes nothing else."""
+MAX_CELLS: Final = 200_000
+"""Table cells kept; at most about 80 MB. Beyond it the table is begun anew: that costs time and changes nothing else."""
 
 # What a neighbour is, for the guards. END stands after the text only.
 OTHER, LETTER, DIGIT, JOINER, END = range(5)
@@ -141,6 +141,7 @@ class Config(dict[str, Next]):
     def __missing__(self, char: str) -> Next:
         step = self._machine.advance(self._kind, self.states, char)
         if len(self.states) <= MAX_REMEMBERED:
+            self._machine.remember()
             self[char] = step
         return step
 
@@ -172,11 +173,15 @@ class Machine:
         self._places = [self._begin_places(firsts, kind) for kind in range(END)]
         self._reset()
 
-    def step(self, targets: frozenset[int], char: str) -> State | None:
-        """The state after reading a character where one of these places comes next; None when none reads it."""
+    def remember(self) -> None:
+        """One more cell is filled; past the bound all are emptied, but for those that scanners still hold."""
         self._cells += 1
         if self._cells > MAX_CELLS:
             self._reset()
+
+    def step(self, targets: frozenset[int], char: str) -> State | None:
+        """The state after reading a character where one of these places comes next; None when none reads it."""
+        self.remember()
         members = self._members_of(char)
         read = frozenset(place for place in targets if self._set_of[place] in members)
         if not read:
@@ -200,9 +205,6 @@ class Machine:
 
     def advance(self, before: int, states: tuple[State, ...], char: str) -> Next:
         """Read a character with every begun match."""
-        self._cells += 1
-        if self._cells > MAX_CELLS:
-            self._reset()
         kind = self.kinds[char]
         following = [state[char] for state in states]
         complete = tuple(
