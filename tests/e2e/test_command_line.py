@@ -31,9 +31,10 @@ def text_of(ops):
 def test_an_answer_is_streamed_and_its_result_told(tree, via):
     done = tree.railbus("ask", *SAID, "--via", via)
     assert done.returncode == 0, done
-    assert len(done.stdout.split()) == 30
+    words = len(done.stdout.split())  # the simulated engine says one word a token, and may end before the limit
+    assert 0 < words <= 30
     assert done.stderr.startswith("completed, first token after ")
-    assert "30 tokens at" in done.stderr
+    assert f" {words} tokens at" in done.stderr
 
 
 @pytest.mark.parametrize("via", ["edge", "kafka"])
@@ -46,7 +47,7 @@ def test_json_lines_are_the_ops_in_log_order(tree, via):
     assert len({line["request_id"] for line in lines}) == 1
     places = [tuple(map(int, line["id"].split(":"))) for line in lines]
     assert places == sorted(places)
-    assert len(text_of(ops).split()) == 30
+    assert len(text_of(ops).split()) == lines[-2]["usage"]["completion_tokens"] > 0
 
 
 def test_what_the_edge_showed_is_what_the_log_says(tree):
