@@ -13,7 +13,7 @@ MAX_REMEMBERED: Final = 2
 """Most matches begun at once for which the configuration is remembered; more are rare, and their combinations many."""
 
 MAX_CELLS: Final = 200_000
-"""Table cells kept; at most about 80 MB. Beyond it the table is begun anew: that costs time and changes nothing else."""
+"""Table cells kept; at most about 80 MB. Beyond it the table is begun anew: that takes time and changes nothing."""
 
 # What a neighbour is, for the guards. END stands after the text only.
 OTHER, LETTER, DIGIT, JOINER, END = range(5)
