@@ -1,11 +1,15 @@
 """Fixtures for every test: embedded brokers as processes of their own."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.brokers import Broker
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and every process they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

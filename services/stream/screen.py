@@ -194,13 +194,13 @@ class Screen:
             return NOTHING
         self._floor.hand_over(event)
         self._mask_done = self._mask_done or event.trigger == "mask"
-        if len(self._floor.candidates) > 1:
-            return NOTHING  # a race: nothing was heard yet, the first chunk decides
         self._text = Transcript()
         self._cleared = -1
         self.final = False
         self.finished = None
         self.over = False  # an answer that was complete without a gate, and whose prompt must be masked
+        if len(self._floor.candidates) > 1:
+            return NOTHING  # a race: nothing was heard yet, the first chunk decides
         restart = Restart(attempt=event.attempt, trigger=event.trigger)
         voice = self._floor.voice
         return (restart,) if voice is None else (restart, _begin(voice))

@@ -89,8 +89,7 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
                     candidates = candidates | {attempt} if race else {attempt}
                     masked = masked or event.trigger == "mask"
                     heard, chunks_of_voice = None, set()
-                    if not race:
-                        since, finished = index + 1, False
+                    since, finished = index + 1, False
     runs = first_runs(log)
     voice = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
     if verdict is not None and verdict.decision != "mask":

@@ -102,6 +102,13 @@ def test_the_first_chunk_wins_a_race(winner):
     assert screen.visible == "first"
 
 
+def test_what_safety_said_of_a_run_that_failed_silently_does_not_clear_its_rival():
+    screen, _ = after(allow(), started(exposure=1), cleared(-1, final=True), cutover(2, "ttft", "race"))
+    for event in (started(2, "b", exposure=1), chunk(0, 0, "x", 2, "b"), chunk(1, 1, "y", 2, "b")):
+        screen.feed(event)
+    assert (screen.visible, screen.exposed_tokens) == ("x", 1)
+
+
 def test_a_stall_cutover_is_void_when_the_voice_went_on():
     screen, _ = after(allow(), started(), chunk(0, 0, "a"), chunk(1, 1, "b"), cutover(2, "stall", seen_seq=0))
     assert screen.visible == "ab"
