@@ -85,7 +85,7 @@ class Hub:
     def tick(self, at_us: int) -> None:
         """End what nobody closed."""
         for one in self:
-            if at_us >= one.expires_us:
+            if one.expired(at_us):
                 text = "The request was not closed by its deadline: no router answers."
                 one.end("error", ApiError(504, text, code="expired"))
 

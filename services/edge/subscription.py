@@ -81,10 +81,10 @@ class Subscription:
         """The error of a stream that ended before anything was sent."""
         return self.writer.error if self.reason is not None and self._outlet is None else None
 
-    @property
-    def expires_us(self) -> int:
-        """When the stream ends even if nobody closes the request."""
-        return self.request.at + self.request.deadlines.total_ms * 1_000 + EXPIRY_MARGIN_US
+    def expired(self, at_us: int) -> bool:
+        """Whether the stream has to end although nobody closed the request; never before its history was sent."""
+        deadline_us = self.request.at + self.request.deadlines.total_ms * 1_000
+        return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
     def push(self, logged: Logged, at_us: int) -> None:
         """Take an event of the request; ``flush`` sends what came of it."""

@@ -66,8 +66,6 @@ OPS_SENT: Final = Counter("railbus_edge_ops", "Ops sent to clients")
 SENDS_DROPPED: Final = Counter("railbus_edge_dropped", "Connections dropped because the client was too slow")
 # Streams taken up again at an offset.
 RESUMES: Final = Counter("railbus_edge_resumes", "Streams resumed")
-# Cancels asked for because a client stayed away longer than its grace period.
-EDGE_CANCELS: Final = Counter("railbus_edge_cancels", "Cancels asked for by the edge")
 
 # Router: requests it is deciding about now.
 ROUTER_OPEN: Final = Gauge("railbus_router_open", "Requests not closed yet")

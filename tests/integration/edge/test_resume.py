@@ -169,6 +169,14 @@ async def test_an_answer_too_old_is_forgotten(stage):
         assert response.status == 404
 
 
+async def test_an_answer_past_its_deadline_is_still_read_whole(stage):
+    url = await stage.edge()
+    request, uncut = await stage.ask(url, railbus={"deadlines": {"total_ms": 1}})
+    await asyncio.sleep(2.1)
+    path = f"{url}/v1/chat/completions/{request.request_id}"
+    assert set(await asyncio.gather(*(get(stage, path) for _ in range(60)))) == {uncut}
+
+
 async def test_new_requests_live_where_their_edge_reads_anyway(stage):
     first, second = await stage.edge(), await stage.edge()
     homes = {first: set(), second: set()}

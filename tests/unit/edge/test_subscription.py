@@ -1,0 +1,243 @@
+"""One connection's share in one request, and the hub that feeds all of them."""
+
+import asyncio
+
+from schemas.ids import uuid7
+from schemas.requests import Deadlines, Message, Request
+from services.bus import Received
+from services.edge.errors import ApiError
+from services.edge.framing import http_chunk
+from services.edge.hub import Hub
+from services.edge.opstream import OpEvents
+from services.edge.outlet import Outlet
+from services.edge.session import Logged, Session
+from services.edge.subscription import MAX_HELD, Connection, Subscription
+from services.runtime.clock import now_us
+from tests.unit.edge.answers import ClientScreen, Writer, plain_answer, sse_events
+
+ID = uuid7(1_763_700_000_000, 7)
+OTHER = uuid7(1_763_700_000_000, 8)
+
+
+class Wire(asyncio.WriteTransport):
+    """A connection whose client reads when the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.writes = []
+        self.unread = 0
+        self.closing = False
+
+    def write(self, data):
+        self.writes.append(bytes(data))
+        self.unread += len(data)
+
+    def get_write_buffer_size(self):
+        return self.unread
+
+    def is_closing(self):
+        return self.closing
+
+    @property
+    def data(self):
+        return b"".join(self.writes)
+
+
+class Broken(OpEvents):
+    def encode(self, sent):
+        raise RuntimeError("a fault")
+
+
+def visible(wire):
+    screen = ClientScreen()
+    for event in sse_events(wire.data):
+        screen.take(event)
+    return screen.visible
+
+
+def stream_of(hub, *, request_id=ID, hold=False, total_ms=60_000, until_closed=True, ended=None):
+    request = Request(
+        request_id=request_id, tenant="t", at=now_us(), source="edge/1",
+        messages=(Message(role="user", content="hi"),), deadlines=Deadlines(total_ms=total_ms),
+    )  # fmt: skip
+
+    def on_end(stream):
+        hub.drop(stream)
+        if ended is not None:
+            ended.append(stream.reason)
+
+    stream = Subscription(
+        request=request, session=Session(request_id, 1), writer=OpEvents(),
+        connection=Connection(name="c", transport="sse", until_closed=until_closed), hold=hold, on_end=on_end,
+    )  # fmt: skip
+    hub.add(stream)
+    return stream
+
+
+def records(events, first=0):
+    return [Received("railbus.streams", 1, first + nth, 0, event, None) for nth, event in enumerate(events)]
+
+
+async def test_a_batch_is_one_write():
+    hub, wire = Hub(), Wire()
+    stream_of(hub).attach(Outlet(wire, 10_000))
+    hub.handle(records(plain_answer(ID, ["a", "b", "c"])))
+    assert len(wire.writes) == 1
+    assert visible(wire) == "abc"
+    assert len(hub) == 0
+
+
+async def test_each_gets_its_own():
+    hub, wires = Hub(), [Wire(), Wire(), Wire()]
+    for wire, request_id in zip(wires, (ID, OTHER, ID), strict=True):
+        stream_of(hub, request_id=request_id).attach(Outlet(wire, 10_000))
+    first, second = plain_answer(ID, ["a", "b"]), plain_answer(OTHER, ["x", "y"])
+    hub.handle(records([event for pair in zip(first, second, strict=True) for event in pair]))
+    assert [visible(wire) for wire in wires] == ["ab", "xy", "ab"]
+
+
+async def test_the_hub_wants_what_is_listened_to():
+    hub = Hub()
+    stream = stream_of(hub)
+    assert hub.wants("Chunk", ID.encode())
+    assert not hub.wants("Chunk", OTHER.encode())
+    assert not hub.wants("Chunk", None)
+    assert not hub.wants("Request", ID.encode())
+    stream.end("gone")
+    assert not hub.wants("Chunk", ID.encode())
+
+
+async def test_framing_is_put_around_a_write():
+    hub, wire = Hub(), Wire()
+    stream_of(hub).attach(Outlet(wire, 10_000, http_chunk))
+    writer = Writer(ID)
+    hub.handle(records([writer.started()]))
+    size, rest = wire.data.split(b"\r\n", 1)
+    assert len(rest) == int(size, 16) + 2
+
+
+async def test_who_is_too_far_behind_is_dropped_with_a_reason():
+    hub, wire, ended = Hub(), Wire(), []
+    stream_of(hub, ended=ended).attach(Outlet(wire, 100))
+    writer = Writer(ID)
+    hub.handle(records([writer.started()]))
+    hub.handle(records([writer.chunk("x" * 200)], 1))
+    assert ended == []
+    hub.handle(records([writer.chunk("y")], 2))
+    assert ended == ["slow"]
+    assert b'"slow_client"' in wire.writes[-1]
+    assert b'"text":"y"' in wire.writes[-2]
+    count = len(wire.writes)
+    hub.handle(records([writer.chunk("z")], 3))
+    assert len(wire.writes) == count
+
+
+async def test_who_is_gone_is_written_nothing():
+    hub, wire, ended = Hub(), Wire(), []
+    stream_of(hub, ended=ended).attach(Outlet(wire, 100))
+    wire.closing = True
+    hub.handle(records([Writer(ID).started()]))
+    assert (ended, wire.writes) == (["gone"], [])
+
+
+async def test_what_comes_before_the_connection_stands_waits():
+    hub, wire = Hub(), Wire()
+    stream = stream_of(hub)
+    hub.handle(records(plain_answer(ID, ["a", "b"])))
+    assert stream.started.is_set()
+    stream.attach(Outlet(wire, 10_000))
+    assert visible(wire) == "ab"
+
+
+async def test_history_first_then_what_came_meanwhile_once():
+    hub, wire = Hub(), Wire()
+    stream = stream_of(hub, hold=True)
+    events = plain_answer(ID, ["a", "b", "c", "d"])
+    history = [Logged(nth, event) for nth, event in enumerate(events[:3])]  # begin, a, b
+    hub.handle(records(events[2:5], 2))  # b again, c, d: the live tail overlaps the history
+    stream.attach(Outlet(wire, 10_000))
+    assert wire.writes == []
+    await stream.catch_up(stream.writer.catch_up(stream.session.resume(history, None)), 3)
+    assert visible(wire) == "abcd"
+    hub.handle(records(events[5:], 5))
+    assert stream.reason == "complete"
+
+
+async def test_a_long_history_waits_for_its_reader():
+    hub, wire = Hub(), Wire()
+    stream = stream_of(hub, hold=True)
+    stream.attach(Outlet(wire, 1_000))
+    events = plain_answer(ID, ["x" * 60_000] * 8)
+    history = [Logged(nth, event) for nth, event in enumerate(events)]
+    pieces = stream.writer.catch_up(stream.session.resume(history, None))
+    task = asyncio.create_task(stream.catch_up(pieces, len(events)))
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    assert wire.unread < 140_000
+    while not task.done():
+        wire.unread = 0
+        await asyncio.sleep(0.005)
+    assert (stream.reason, len(visible(wire))) == ("complete", 480_000)
+
+
+async def test_too_much_that_comes_meanwhile_is_too_slow():
+    hub, ended = Hub(), []
+    stream = stream_of(hub, hold=True, ended=ended)
+    event = Logged(1, Writer(ID).started())
+    for _ in range(MAX_HELD + 1):
+        stream.push(event, 0)
+    assert ended == ["slow"]
+
+
+async def test_nobody_closes_it():
+    hub, wire, ended = Hub(), Wire(), []
+    stream = stream_of(hub, total_ms=1_000, ended=ended)
+    stream.attach(Outlet(wire, 10_000))
+    hub.tick(stream.request.at + 2_999_999)
+    assert ended == []
+    hub.tick(stream.request.at + 3_000_000)
+    assert ended == ["error"]
+    assert b'"expired"' in wire.data
+
+
+async def test_a_history_is_sent_before_anything_expires():
+    hub = Hub()
+    stream = stream_of(hub, hold=True, total_ms=1)
+    hub.tick(stream.request.at + 10**9)
+    assert stream.reason is None
+    stream.attach(Outlet(Wire(), 10_000))
+    await stream.catch_up([], 0)
+    hub.tick(stream.request.at + 10**9)
+    assert stream.reason == "error"
+
+
+async def test_it_ends_once():
+    hub, wire, ended = Hub(), Wire(), []
+    stream = stream_of(hub, ended=ended)
+    stream.attach(Outlet(wire, 10_000))
+    stream.end("error", ApiError(500, "first", code="first"))
+    stream.end("error", ApiError(500, "second", code="second"))
+    assert ended == ["error"]
+    assert b"first" in wire.data
+    assert b"second" not in wire.data
+
+
+async def test_one_broken_stream_leaves_the_others(caplog):
+    hub, wires, ended = Hub(), [Wire(), Wire()], []
+    broken = stream_of(hub, ended=ended)
+    broken.writer = Broken()
+    for stream, wire in zip((broken, stream_of(hub)), wires, strict=True):
+        stream.attach(Outlet(wire, 10_000))
+    hub.handle(records(plain_answer(ID, ["a"])))
+    assert visible(wires[1]) == "a"
+    assert ended == ["error"]
+    assert "cannot follow" in caplog.text
+
+
+async def test_stopping_waits_a_while_then_ends_all():
+    hub, wire, ended = Hub(), Wire(), []
+    stream_of(hub, ended=ended).attach(Outlet(wire, 10_000))
+    await hub.stop(0)
+    assert ended == ["shutdown"]
+    assert b"server_stopping" in wire.data
+    await hub.stop(10_000)  # nothing is open: no wait
