@@ -8,14 +8,14 @@ from typing import Any, Final
 import aiohttp
 import google.auth
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
-from google.genai import Client, errors, types
+from google.genai import errors
 from google.oauth2.credentials import Credentials
 
 from services.runtime.clock import now_us
 from services.runtime.errors import UserError
-from services.vertex.mapping import Answer, config, contents
+from services.vertex.google import Google
+from services.vertex.mapping import Answer, body_of
 from services.vertex.refusals import meaning, refusal, wait_us
-from services.vertex.session import RUN_HEADER, Connections
 from services.vertex.settings import VertexSettings
 from services.worker.engine import Done, EngineError, EngineStats, Job, Step
 
@@ -44,8 +44,7 @@ class VertexEngine:
         self._settings = settings
         self.model = settings.vertex_model
         self.capacity = settings.vertex_slots
-        self._client: Any = None
-        self._connections: Connections | None = None
+        self._google: Google | None = None
         self._running = 0
 
     async def start(self) -> None:
@@ -54,21 +53,7 @@ class VertexEngine:
         Raises:
             UserError: There are no credentials, or no project.
         """
-        settings = self._settings
-        credentials, project = await _credentials(settings)
-        self._connections = Connections(self.capacity)
-        options = types.HttpOptions(
-            aiohttp_client=self._connections.session,
-            base_url=settings.vertex_url,
-            retry_options=types.HttpRetryOptions(attempts=1),  # else the client waits up to 10 s by itself
-        )
-        self._client = Client(
-            vertexai=True,
-            credentials=credentials,
-            project=project,
-            location=settings.vertex_location,
-            http_options=options,
-        ).aio
+        self._google = Google(self._settings, *await _credentials(self._settings))
 
     def resolve(self, model: str) -> str:  # noqa: ARG002 - the name of a self-hosted model means nothing here
         """Every request is answered by the one model."""
@@ -76,15 +61,15 @@ class VertexEngine:
 
     async def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
         """As the protocol says; whatever ends it early closes the connection, which ends the generation."""
-        system, turns = contents(job.messages)
-        how = config(job.sampling, system, self._settings.vertex_thinking_tokens)
-        how.http_options = types.HttpOptions(headers={RUN_HEADER: job.run})
+        if self._google is None:
+            raise EngineError("internal", "the engine was not started", retryable=False)
+        body = body_of(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
         answer = Answer()
         self._running += 1
         try:
-            async with contextlib.aclosing(self._responses(job, turns, how)) as responses:
-                async for response in responses:
-                    step = answer.read(response)
+            async with contextlib.aclosing(_frames(self._google, job, body)) as frames:
+                async for frame in frames:
+                    step = answer.read(frame)
                     if step is not None:
                         yield step
             yield answer.end()
@@ -92,8 +77,7 @@ class VertexEngine:
             raise _translated(error) from None
         finally:
             self._running -= 1
-            if self._connections is not None:
-                self._connections.end(job.run)
+            self._google.end(job.run)
 
     def stats(self) -> EngineStats:
         """How busy it is."""
@@ -101,29 +85,27 @@ class VertexEngine:
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._connections is not None:
-            await self._connections.session.close()
+        if self._google is not None:
+            await self._google.close()
 
-    async def _responses(
-        self, job: Job, turns: list[types.Content], how: types.GenerateContentConfig
-    ) -> AsyncGenerator[types.GenerateContentResponse, None]:
-        """The answer's stream; asks again while the server is busy, has said nothing, and there is time."""
-        tries, heard = 0, False
-        while True:
-            tries += 1
-            stream = await self._client.models.generate_content_stream(model=job.model, contents=turns, config=how)
-            try:
-                async for response in stream:
-                    heard = True
-                    yield response
-            except errors.APIError as error:
-                headers = getattr(error.response, "headers", None)
-                wait = wait_us(tries, headers, error.details, now_us(), job.expires_us)
-                if heard or wait is None or not meaning(error.code).again:
-                    raise
-                await asyncio.sleep(wait / 1e6)
-            else:
-                return
+
+async def _frames(google: Google, job: Job, body: dict[str, Any]) -> AsyncGenerator[str, None]:
+    """The answer's frames; asks again while the server is busy, has said nothing, and there is time."""
+    tries, heard = 0, False
+    while True:
+        tries += 1
+        try:
+            async for frame in google.stream(job.model, body, job.run):
+                heard = True
+                yield frame
+        except errors.APIError as error:
+            headers = getattr(error.response, "headers", None)
+            wait = wait_us(tries, headers, error.details, now_us(), job.expires_us)
+            if heard or wait is None or not meaning(error.code).again:
+                raise
+            await asyncio.sleep(wait / 1e6)
+        else:
+            return
 
 
 async def _credentials(settings: VertexSettings) -> tuple[Any, str]:

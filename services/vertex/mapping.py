@@ -1,9 +1,9 @@
-"""Between our events and Google's types. Pure: values in, values out."""
+"""Between our events and the JSON of Vertex AI's ``streamGenerateContent``. Pure: values in, values out."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from google.genai import types
+import msgspec
 
 from schemas.requests import Message, Sampling
 from schemas.stream import FinishReason, Usage
@@ -19,74 +19,117 @@ _REFUSED: Final = frozenset({"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CO
 _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
-def contents(messages: Sequence[Message]) -> tuple[str | None, list[types.Content]]:
-    """System instruction and turns. A conversation of system messages alone becomes one user's turn."""
-    system = [message.content for message in messages if message.role == "system"]
-    turns = [
-        types.Content(role="model" if message.role == "assistant" else "user", parts=[types.Part(text=message.content)])
-        for message in messages
-        if message.role != "system"
-    ]
-    if not turns:
-        return None, [types.Content(role="user", parts=[types.Part(text=text)]) for text in system]
-    return "\n\n".join(system) or None, turns
-
-
-def config(sampling: Sampling, system: str | None, thinking_tokens: int) -> types.GenerateContentConfig:
-    """How the answer is drawn.
+def body_of(messages: Sequence[Message], sampling: Sampling, thinking_tokens: int) -> dict[str, Any]:
+    """The request's body. System messages stand apart; a conversation of them alone becomes the user's turn.
 
     Raises:
         EngineError: ``bad_request``: more stop strings than the API takes.
     """
     if len(sampling.stop) > MOST_STOPS:
         raise EngineError("bad_request", f"Vertex AI takes at most {MOST_STOPS} stop strings", retryable=False)
-    return types.GenerateContentConfig(
-        system_instruction=system,
-        max_output_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=None if sampling.seed is None else sampling.seed & 0x7FFFFFFF,  # the API's is a signed 32-bit number
-        stop_sequences=list(sampling.stop) or None,
-        thinking_config=None if thinking_tokens < 0 else types.ThinkingConfig(thinking_budget=thinking_tokens),
-        automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
-        automatic_continuation=False,  # a broken stream is the router's to decide about
-    )
+    system = [_part(message) for message in messages if message.role == "system"]
+    turns = [
+        {"role": "model" if message.role == "assistant" else "user", "parts": [_part(message)]}
+        for message in messages
+        if message.role != "system"
+    ]
+    body: dict[str, Any] = {"contents": turns or [{"role": "user", "parts": system}]}
+    if system and turns:
+        body["systemInstruction"] = {"parts": system}
+    config: dict[str, Any] = {
+        "maxOutputTokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "topP": sampling.top_p,
+    }
+    if sampling.seed is not None:
+        config["seed"] = sampling.seed & 0x7FFFFFFF  # the API's is a signed 32-bit number
+    if sampling.stop:
+        config["stopSequences"] = list(sampling.stop)
+    if thinking_tokens >= 0:
+        config["thinkingConfig"] = {"thinkingBudget": thinking_tokens}
+    return body | {"generationConfig": config}
+
+
+class Part(msgspec.Struct):
+    """A piece of content; a ``thought`` is not for the user."""
+
+    text: str = ""
+    thought: bool = False
+
+
+class Content(msgspec.Struct):
+    """What a candidate says."""
+
+    parts: list[Part] = []
+
+
+class Candidate(msgspec.Struct, rename="camel"):
+    """One answer; we ask for one."""
+
+    content: Content | None = None
+    finish_reason: str | None = None
+
+
+class Feedback(msgspec.Struct, rename="camel"):
+    """Of the prompt."""
+
+    block_reason: str | None = None
+
+
+class Metadata(msgspec.Struct, rename="camel"):
+    """Token counts, running totals."""
+
+    prompt_token_count: int = 0
+    candidates_token_count: int = 0
+    thoughts_token_count: int = 0
+    cached_content_token_count: int = 0
+
+
+class Frame(msgspec.Struct, rename="camel"):
+    """One ``GenerateContentResponse``, as far as we read it."""
+
+    candidates: list[Candidate] = []
+    prompt_feedback: Feedback | None = None
+    usage_metadata: Metadata | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(Frame)
 
 
 class Answer:
     """What was read of one answer so far."""
 
-    __slots__ = ("_finish", "_usage", "said")
+    __slots__ = ("_finish", "_usage")
 
     def __init__(self) -> None:
-        self.said = False
         self._finish: str | None = None
         self._usage = Usage()
 
-    def read(self, response: types.GenerateContentResponse) -> Step | None:
-        """The step in a response, if it has text; a thought is none.
+    def read(self, data: str) -> Step | None:
+        """The step in a frame's JSON, if it has text.
 
         Raises:
-            EngineError: ``safety_block``: prompt or answer was refused by a filter of Google's.
+            EngineError: ``safety_block``: prompt or answer was refused by a filter of Google's; ``internal``: it is not
+                a frame.
         """
-        feedback = response.prompt_feedback
-        if feedback is not None and feedback.block_reason is not None:
-            raise _blocked("the prompt", feedback.block_reason.value)
-        if response.usage_metadata is not None:
-            self._usage = _usage(response.usage_metadata)
-        if not response.candidates:
+        try:
+            frame = _decoder.decode(data)
+        except msgspec.DecodeError:
+            raise EngineError("internal", "Vertex AI sent what is not its protocol", retryable=True) from None
+        if frame.prompt_feedback is not None and frame.prompt_feedback.block_reason is not None:
+            raise _blocked("the prompt", frame.prompt_feedback.block_reason)
+        if frame.usage_metadata is not None:
+            self._usage = _usage(frame.usage_metadata)
+        if not frame.candidates:
             return None
-        candidate = response.candidates[0]
+        candidate = frame.candidates[0]
         if candidate.finish_reason is not None:
-            self._finish = str(candidate.finish_reason.value)
+            self._finish = candidate.finish_reason
             if self._finish in _REFUSED:
                 raise _blocked("the answer", self._finish)
-        parts = (candidate.content.parts if candidate.content is not None else None) or ()
-        text = "".join(part.text for part in parts if part.text and not part.thought)
-        if not text:
-            return None
-        self.said = True
-        return Step(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN))
+        parts = candidate.content.parts if candidate.content is not None else ()
+        text = "".join(part.text for part in parts if not part.thought)
+        return Step(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN)) if text else None
 
     def end(self) -> Done:
         """The answer's end, once the stream is over.
@@ -97,18 +140,22 @@ class Answer:
         if self._finish is None:
             raise EngineError("unavailable", "Vertex AI ended the stream before the answer", retryable=True)
         if self._finish not in _ENDS:
-            raise EngineError("internal", f"Vertex AI ended the answer with {self._finish}", retryable=True)
+            raise EngineError("internal", f"Vertex AI ended the answer with {self._finish[:40]}", retryable=True)
         return Done(finish_reason=_ENDS[self._finish], usage=self._usage)
 
 
+def _part(message: Message) -> dict[str, str]:
+    return {"text": message.content}
+
+
 def _blocked(what: str, why: str) -> EngineError:
-    return EngineError("safety_block", f"Vertex AI refused {what}: {why}", retryable=False)
+    return EngineError("safety_block", f"Vertex AI refused {what}: {why[:40]}", retryable=False)
 
 
-def _usage(told: types.GenerateContentResponseUsageMetadata) -> Usage:
+def _usage(told: Metadata) -> Usage:
     """Thoughts are paid for like the answer."""
     return Usage(
-        prompt_tokens=told.prompt_token_count or 0,
-        completion_tokens=(told.candidates_token_count or 0) + (told.thoughts_token_count or 0),
-        cached_tokens=told.cached_content_token_count or 0,
+        prompt_tokens=told.prompt_token_count,
+        completion_tokens=told.candidates_token_count + told.thoughts_token_count,
+        cached_tokens=told.cached_content_token_count,
     )

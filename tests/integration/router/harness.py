@@ -95,10 +95,10 @@ class Lab:
         await asyncio.gather(self._reading, return_exceptions=True)
         await self.producer.stop()
 
-    def start(self, service: str, **env: str) -> Process:
+    def start(self, service: str, *arguments: str, **env: str) -> Process:
         """A service's process, whose ready line nobody has read yet."""
         where = {"RAILBUS_KAFKA_BOOTSTRAP": self.bus.bootstrap, "RAILBUS_PARTITIONS": str(PARTITIONS)}
-        self._processes.append(Process(service, **(where | env)))
+        self._processes.append(Process(service, *arguments, **(where | env)))
         return self._processes[-1]
 
     async def router(self, **env: str) -> Process:

@@ -1,0 +1,228 @@
+"""Fallbacks through the whole path: generator (simulated engine), router, Vertex worker and emulator as processes.
+
+    python -m tests.bench.fallback_bench cases      what an engine may do wrong, one stream each
+    python -m tests.bench.fallback_bench deadline   deadline to the first token from the cloud, 1, 16 and 64 streams
+    python -m tests.bench.fallback_bench race       race against cancel, heavy-tailed first tokens
+
+Times are of the events on the log, by the clocks of one machine. Each prints one JSON object.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import uvloop
+
+from schemas.books import Account
+from schemas.requests import Deadlines, Sampling
+from schemas.stream import Chunk, Closed, Cutover
+from schemas.topics import STREAMS
+from services.bus import Received, Unread
+from services.stream import Screen, apply
+from tests.bench.router_bench import percentiles
+from tests.integration.router.harness import Lab, opened
+from tests.integration.router.people import Person
+
+CASES = {
+    "healthy": "simulated-n20",
+    "late first token": "simulated-n20-slow2000",
+    "never a token": "simulated-n20-mute",
+    "503": "simulated-err503",
+    "dies before the first": "simulated-n20-die0",
+    "dies after 5": "simulated-n50-die5",
+    "stalls after 5": "simulated-n50-stall5",
+}
+
+
+class Path:
+    """The processes of one run, and the people who ask."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.people: dict[str, Person] = {}
+        self.closed: dict[str, asyncio.Event] = {}
+        lab.watch = self._on_records
+
+    async def start(self, ttft_ms: int, **router: str) -> None:
+        """Starts everything; the cloud's first token takes ``ttft_ms``."""
+        lab = self.lab
+        emulator = lab.start("services.devtools.vertex", f"--ttft-ms={ttft_ms}", "--gap-ms=50", "--words=20")
+        url = await emulator.ready()
+        ratio = {"RAILBUS_FALLBACK_RATIO": "1", "RAILBUS_FALLBACK_FREE": "1000000", "RAILBUS_BREAKER_TRIP": "0"}
+        router_ready = lab.router(RAILBUS_FALLBACK="vertex", **(ratio | router))
+        generator = lab.start("services.generator", RAILBUS_ENGINE="simulated", RAILBUS_GENERATOR_SLOTS="256")
+        vertex = lab.start("services.vertex", RAILBUS_VERTEX_URL=url, RAILBUS_VERTEX_MODEL="any")
+        await asyncio.gather(router_ready, generator.ready(), vertex.ready())
+
+    async def ask(self, model: str, **fields: Any) -> Person:
+        """Puts one request on the log."""
+        person = Person(model=model, sampling=Sampling(max_tokens=50), **fields)
+        self.people[person.id] = person
+        self.closed[person.id] = asyncio.Event()
+        await self.lab.post(person.request)
+        return person
+
+    async def settled(self) -> None:
+        """Every request has its account."""
+        async with asyncio.timeout(120):
+            for closed in self.closed.values():
+                await closed.wait()
+        await asyncio.sleep(1.5)  # the accounts wait for the usage of cancelled workers
+
+    def _on_records(self, records: Sequence[Received | Unread]) -> None:
+        for record in records:
+            if isinstance(record, Received) and isinstance(record.event, Closed):
+                self.closed[record.event.request_id].set()
+
+    def told(self) -> dict[str, dict[str, Any]]:
+        """Of each request: when its reader saw the first text, and whether what it saw was one voice's."""
+        logs: dict[str, list[Any]] = {rid: [] for rid in self.people}
+        for record in self.lab.log:
+            if record.topic == STREAMS.name:
+                logs[record.event.request_id].append(record.event)  # type: ignore[union-attr]
+        return {rid: _told(self.people[rid], events) for rid, events in logs.items()}
+
+
+def _told(person: Person, events: list[Any]) -> dict[str, Any]:
+    screen, shown = Screen(person.id), ""
+    first_us: dict[int, int] = {}
+    said: dict[int, str] = {}
+    for event in events:
+        for op in screen.feed(event):
+            shown = apply(shown, op)
+        if isinstance(event, Chunk):
+            said[event.attempt] = said.get(event.attempt, "") + event.text
+            voice = screen.voice
+            if voice is not None and voice.attempt == event.attempt:
+                first_us.setdefault(event.attempt, event.at)
+    voice = screen.voice
+    attempt = 0 if voice is None else voice.attempt
+    cut = next((event for event in events if isinstance(event, Cutover)), None)
+    return {
+        "attempt": attempt,
+        "outcome": screen.closed.outcome if screen.closed else None,
+        "one_voice": shown == said.get(attempt, ""),
+        "ttft_ms": (min(first_us.values()) - person.request.at) / 1e3 if first_us else None,
+        "cut_ms": (cut.at - person.request.at) / 1e3 if cut else None,
+        "trigger": cut.trigger if cut else None,
+        "cloud_first_ms": (first_us[2] - person.request.at) / 1e3 if 2 in first_us else None,
+    }
+
+
+async def cases(lab: Lab) -> dict[str, Any]:
+    """Five of each, one after another."""
+    path = Path(lab)
+    await path.start(30)
+    asked: dict[str, list[Person]] = {}
+    for name, model in CASES.items():
+        asked[name] = []
+        for _ in range(5):
+            asked[name].append(await path.ask(model, deadlines=Deadlines(ttft_ms=200, stall_ms=500, total_ms=10_000)))
+            await asyncio.sleep(0.3)
+    await path.settled()
+    told = path.told()
+    table = {}
+    for name, people in asked.items():
+        rows = [told[person.id] for person in people]
+        table[name] = {
+            "outcomes": dict(Counter(row["outcome"] for row in rows)),
+            "trigger": rows[-1]["trigger"],
+            "cut_ms": percentiles(row["cut_ms"] for row in rows if row["cut_ms"] is not None),
+            "first_text_ms": percentiles(row["ttft_ms"] for row in rows if row["ttft_ms"] is not None),
+            "cloud_first_ms": percentiles(row["cloud_first_ms"] for row in rows if row["cloud_first_ms"] is not None),
+            "one_voice": all(row["one_voice"] for row in rows),
+        }
+    return table
+
+
+async def deadline(lab: Lab, rounds: int) -> dict[str, Any]:
+    """Streams that ask again and again, each at its own time; then all at one instant. The engine never speaks."""
+    path = Path(lab)
+    await path.start(30)
+    await path.ask("simulated-n20-mute")  # the first use of everything
+    await path.settled()
+    dice = random.Random(5)
+
+    async def stream(people: list[Person]) -> None:
+        await asyncio.sleep(dice.random())
+        for _ in range(rounds):
+            person = await path.ask("simulated-n20-mute")
+            people.append(person)
+            await path.closed[person.id].wait()
+
+    found = {}
+    for streams in (1, 16, 64):
+        spread: list[Person] = []
+        await asyncio.gather(*(stream(spread) for _ in range(streams)))
+        burst = await asyncio.gather(*(path.ask("simulated-n20-mute") for _ in range(streams)))
+        await path.settled()
+        told = path.told()
+        found[f"{streams} streams"] = {
+            "requests": len(spread),
+            "first_text_ms": percentiles(told[person.id]["ttft_ms"] for person in spread),
+            "cut_ms": percentiles(told[person.id]["cut_ms"] for person in spread),
+            "first_text_ms_all_at_once": percentiles(told[person.id]["ttft_ms"] for person in burst),
+        }
+    return found
+
+
+async def race(lab: Lab, count: int, rate: float) -> dict[str, Any]:
+    """Every other request races; first tokens of the engine have a Lomax tail of scale 100 ms."""
+    path = Path(lab)
+    await path.start(250)
+    hows = {"cancel": [], "race": []}  # type: dict[str, list[Person]]
+    begin = time.monotonic()
+    number = 0
+    while number < count:
+        while number < count and number < (time.monotonic() - begin) * rate:
+            how = ("cancel", "race")[number % 2]
+            hows[how].append(await path.ask("simulated-n5-tail100", fallback=how))
+            number += 1
+        await asyncio.sleep(0.005)
+    await path.settled()
+    told = path.told()
+    found: dict[str, Any] = {}
+    accounts = {account.request_id: account for account in lab.written(Account)}
+    for how, people in hows.items():
+        rows = [told[person.id] for person in people]
+        books = [accounts[person.id] for person in people]
+        ttft = sorted(row["ttft_ms"] for row in rows if row["ttft_ms"] is not None)
+        found[how] = {
+            "requests": len(rows),
+            "outcomes": dict(Counter(row["outcome"] for row in rows)),
+            "one_voice": all(row["one_voice"] for row in rows),
+            "ttft_ms": percentiles(ttft),
+            "cloud_calls": sum(1 for book in books if len(book.attempts) > 1),
+            "cloud_usd": round(sum(book.cost_usd for book in books), 6),
+            "engine_tokens": sum(book.attempts[0].usage.completion_tokens for book in books),
+        }
+    found["p99_ratio"] = round(found["race"]["ttft_ms"]["p99"] / found["cancel"]["ttft_ms"]["p99"], 3)
+    return found
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["cases", "deadline", "race"])
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
+    given = parser.parse_args()
+    async with opened() as lab:
+        match given.what:
+            case "cases":
+                result = await cases(lab)
+            case "deadline":
+                result = await deadline(lab, given.rounds)
+            case _:
+                result = await race(lab, given.count, given.rate)
+        assert all(closed.outcome != "rejected" for closed in lab.written(Closed))
+    print(json.dumps({"what": given.what} | result))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
