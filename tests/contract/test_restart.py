@@ -108,7 +108,23 @@ async def test_a_group_finds_together_again(own_broker: Broker, lab: Lab) -> Non
 
     await _restart(own_broker, Broker.kill)
 
-    for partition in range(2):
-        await producer.send_and_wait(topic, b"after", partition=partition)
-    records = await asyncio.gather(*[take(member, 1) for member in members])
-    assert {record.partition for (record,) in records} == {0, 1}
+    # Until both have joined again one may hold both partitions, so who reads what is known only afterwards.
+    seen: dict[int, set[int]] = {0: set(), 1: set()}
+
+    async def listen(number: int) -> None:
+        async for record in members[number]:
+            seen[number].add(record.partition)
+
+    listeners = [asyncio.create_task(listen(number)) for number in range(2)]
+
+    async def both_are_served() -> bool:
+        for partition in range(2):
+            await producer.send_and_wait(topic, b"after", partition=partition)
+        return all(seen.values()) and seen[0] | seen[1] == {0, 1}
+
+    try:
+        await until(both_are_served, "each member reads, and every partition is read")
+    finally:
+        for listener in listeners:
+            listener.cancel()
+        await asyncio.gather(*listeners, return_exceptions=True)
