@@ -3,7 +3,7 @@
 import msgspec
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.ids import uuid7
@@ -91,6 +91,7 @@ def test_parts_together_too_long():
         parse_ask({"messages": [{"role": "user", "content": [part, part]}]})
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(("messages", "model", "stream", "max_tokens", "stop", "seed", "railbus", "tools", "x")), JSON
@@ -108,6 +109,7 @@ def test_any_object_is_taken_or_refused_in_one_sentence(body):
     assert refused.message.endswith(".")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_an_object_or_an_error(raw):
     try:

@@ -5,7 +5,7 @@ import io
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Opcode
 from websockets.protocol import CLIENT, Protocol
@@ -69,6 +69,7 @@ def test_bearer():
     assert bearer("Basic abc") is bearer("Bearer") is bearer("") is bearer(None) is None
 
 
+@settings(deadline=None)
 @given(st.integers(1, 600), st.integers(1, 20), st.lists(st.integers(0, 20_000_000), min_size=1, max_size=60))
 def test_no_window_sees_more_than_the_rate_and_a_burst(per_minute, burst, gaps):
     rate = Rate(per_minute, burst)
@@ -132,6 +133,7 @@ def test_which_pages_may_use_it(keyed, host, origin, allowed):
         assert error.value.status == 403
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 31), min_size=1), st.integers())
 def test_a_new_id_lives_at_home(homes, seed):
     random = Random(seed)
@@ -158,11 +160,13 @@ def test_more_edges_than_partitions_share():
     assert homes_of(frozenset(), "edge", 4) == homes_of(frozenset(), "edge", 4) <= {0, 1, 2, 3}
 
 
+@settings(deadline=None)
 @given(st.integers(0, 999_999), st.integers(0, 10**18 - 1), st.integers(0, 999_999))
 def test_positions_are_read_as_written(partition, offset, nth):
     assert parse_op_id(str(OpId(partition, offset, nth))) == (partition, offset, nth)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_a_position_or_an_error(text):
     try:
@@ -200,6 +204,7 @@ def test_frames_are_read_by_another_reader(size):
     ]  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=300)))
 def test_chunks_are_read_back(parts):
     stream = io.BytesIO(b"".join(http_chunk(part) for part in parts) + b"0\r\n\r\n")

@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.stream import Chunk
@@ -61,6 +61,7 @@ def test_cut_at_every_op_the_rest_is_the_same_bytes(kind):
             assert resumed(history, kind, op_id, split) == rest
 
 
+@settings(deadline=None)
 @given(HISTORIES, st.data())
 def test_any_history_cut_anywhere_leads_to_the_same_screen(events, data):
     if not events:
@@ -81,6 +82,7 @@ def test_any_history_cut_anywhere_leads_to_the_same_screen(events, data):
     assert client.visible == session.visible
 
 
+@settings(deadline=None)
 @given(HISTORIES, st.data())
 def test_what_was_taken_back_is_not_sent_to_who_comes_later(events, data):
     if not events:
@@ -96,6 +98,7 @@ def test_what_was_taken_back_is_not_sent_to_who_comes_later(events, data):
     assert set(shown) - set("#<>0123456789refused") <= set(screen.visible)
 
 
+@settings(deadline=None)
 @given(HISTORIES)
 def test_a_stream_without_anything_taken_back_is_its_text_for_a_naive_client(events):
     if not events:

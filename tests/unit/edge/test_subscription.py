@@ -149,9 +149,22 @@ async def test_what_comes_before_the_connection_stands_waits():
     assert visible(wire) == "ab"
 
 
+class Recorder(Session):
+    """Notes what it folds."""
+
+    def __init__(self, request_id, partition):
+        super().__init__(request_id, partition)
+        self.folded = []
+
+    def live(self, logged):
+        self.folded.append(logged.offset)
+        return super().live(logged)
+
+
 async def test_history_first_then_what_came_meanwhile_once():
     hub, wire = Hub(), Wire()
     stream = stream_of(hub, hold=True)
+    stream.session = Recorder(ID, 1)
     events = plain_answer(ID, ["a", "b", "c", "d"])
     history = [Logged(nth, event) for nth, event in enumerate(events[:3])]  # begin, a, b
     hub.handle(records(events[2:5], 2))  # b again, c, d: the live tail overlaps the history
@@ -159,6 +172,7 @@ async def test_history_first_then_what_came_meanwhile_once():
     assert wire.writes == []
     await stream.catch_up(stream.writer.catch_up(stream.session.resume(history, None)), 3)
     assert visible(wire) == "abcd"
+    assert stream.session.folded == [3, 4]
     hub.handle(records(events[5:], 5))
     assert stream.reason == "complete"
 
