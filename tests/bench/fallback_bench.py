@@ -48,10 +48,12 @@ class Path:
         self.closed: dict[str, asyncio.Event] = {}
         lab.watch = self._on_records
 
-    async def start(self, ttft_ms: int, **router: str) -> None:
-        """Starts everything; the cloud's first token takes ``ttft_ms``."""
+    async def start(self, ttft_ms: int, tail_ms: int = 0, **router: str) -> None:
+        """Starts everything; the cloud's first token takes ``ttft_ms`` and a heavy tail of scale ``tail_ms``."""
         lab = self.lab
-        emulator = lab.start("services.devtools.vertex", f"--ttft-ms={ttft_ms}", "--gap-ms=50", "--words=20")
+        emulator = lab.start(
+            "services.devtools.vertex", f"--ttft-ms={ttft_ms}", f"--tail-ms={tail_ms}", "--gap-ms=50", "--words=20"
+        )
         url = await emulator.ready()
         ratio = {"RAILBUS_FALLBACK_RATIO": "1", "RAILBUS_FALLBACK_FREE": "1000000", "RAILBUS_BREAKER_TRIP": "0"}
         router_ready = lab.router(RAILBUS_FALLBACK="vertex", **(ratio | router))
@@ -172,9 +174,9 @@ async def deadline(lab: Lab, rounds: int) -> dict[str, Any]:
 
 
 async def race(lab: Lab, count: int, rate: float) -> dict[str, Any]:
-    """Every other request races; first tokens of the engine have a Lomax tail of scale 100 ms."""
+    """Every other request races; the first tokens of engine and cloud have a Lomax tail of scale 100 ms each."""
     path = Path(lab)
-    await path.start(250)
+    await path.start(30, tail_ms=100)
     hows = {"cancel": [], "race": []}  # type: dict[str, list[Person]]
     begin = time.monotonic()
     number = 0

@@ -18,10 +18,11 @@ async def main() -> None:
     )
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one (%(default)s)")
     parser.add_argument("--ttft-ms", type=int, default=usual.ttft, help="first word after (%(default)s)")
+    parser.add_argument("--tail-ms", type=int, default=usual.tail, help="and a heavy tail of this scale (%(default)s)")
     parser.add_argument("--gap-ms", type=int, default=usual.gap, help="between words (%(default)s)")
     parser.add_argument("--words", type=int, default=usual.n, help="in an answer (%(default)s)")
     given = parser.parse_args()
-    default = Script(n=given.words, ttft=given.ttft_ms, gap=given.gap_ms)
+    default = Script(n=given.words, ttft=given.ttft_ms, tail=given.tail_ms, gap=given.gap_ms)
     async with serving(Emulator(default), "127.0.0.1", given.port) as port:
         sys.stdout.write(f"ready http://127.0.0.1:{port}\n")
         sys.stdout.flush()

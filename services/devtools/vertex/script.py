@@ -4,6 +4,7 @@
 
     n<k>       k words, unless maxOutputTokens ends it sooner
     ttft<ms>   the first word so late
+    tail<ms>   the first word later by a heavy-tailed time (Lomax, shape 1.5) of this scale
     gap<ms>    each further word so late
     err<code>  refuses with this HTTP status
     wait<s>    the refusal asks to retry after so many seconds
@@ -19,12 +20,14 @@
 Any other model name answers as the server's defaults say.
 """
 
+import random
 import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 PREFIX: Final = "emulated"
 
+_SHAPE: Final = 1.5
 _PART: Final = re.compile(r"([a-z]+)(\d{0,7})")
 _WORDS: Final = tuple("the cloud answers in place of the engine that was late so that nobody waits for it".split())  # noqa: SIM905
 
@@ -48,6 +51,7 @@ class Script:
 
     n: int = 40
     ttft: int = 30
+    tail: int = 0
     gap: int = 10
     err: int | None = None
     wait: int | None = None
@@ -59,6 +63,11 @@ class Script:
     empty: int = 0
     shut: int | None = None
     block: int | None = None
+
+    def first_s(self, draw: random.Random) -> float:
+        """When the first word comes, in seconds."""
+        tail = self.tail * (float((1 - draw.random()) ** (-1 / _SHAPE)) - 1)
+        return (self.ttft + tail) / 1_000
 
 
 def parse(model: str, default: Script) -> Script:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,10 +24,12 @@ class Emulator:
 
     Args:
         default: What a model does whose name says nothing.
+        seed: Of what is drawn.
     """
 
-    def __init__(self, default: Script) -> None:
+    def __init__(self, default: Script, seed: int = 0) -> None:
         self._default = default
+        self._draw = random.Random(seed)  # noqa: S311 - latencies
         self.stats: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
@@ -72,8 +75,10 @@ class Emulator:
                     request.transport.abort()
             else:
                 self.stats["finished"] += 1
-        except (asyncio.CancelledError, ConnectionError):
+        except ConnectionError:
             self.stats["cut_off"] += 1  # the client went away
+        except asyncio.CancelledError:
+            self.stats["cut_off"] += 1
             raise
         finally:
             self.stats["running"] -= 1
@@ -85,7 +90,7 @@ class Emulator:
             return
         for _ in range(script.empty):
             yield _event(frame(None))
-        await asyncio.sleep(script.ttft / 1_000)
+        await asyncio.sleep(script.first_s(self._draw))
         count = script.n if limit is None else min(script.n, limit)
         for index in range(count):
             if index == script.die:
