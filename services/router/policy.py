@@ -70,7 +70,7 @@ class Policy:
 
     input_gate: Gate = "off"
     client_grace_ms: int = 5_000
-    total_max_ms: int = 600_000
+    total_max_ms: int = 300_000
     max_open: int = 25_000
     fallback: Literal["off", "vertex"] = "off"
     max_fallbacks: int = 1

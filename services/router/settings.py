@@ -27,7 +27,7 @@ class Settings:
 
     input_gate: Literal["hold", "off"] = _setting("off", "hold: every answer waits for the rails' verdict")
     client_grace_ms: int = _setting(5_000, "how long a client may be gone", ge=0, le=3_600_000)
-    total_max_ms: int = _setting(600_000, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
+    total_max_ms: int = _setting(300_000, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
     router_max_open: int = _setting(25_000, "most requests open at once in one partition", ge=1, le=10_000_000)
     router_instance: str | None = _setting(None, "a name no other router has: a restart then waits for no rebalance")
     fallback: Literal["off", "vertex"] = _setting("off", "where late and failed requests go")
