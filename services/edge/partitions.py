@@ -106,6 +106,6 @@ class Partitions:
 
     async def _unfollow_unneeded(self) -> None:
         async with self._lock:
-            for partition in self._followed - self.homes - (self._wanted or frozenset()) - self._guests.keys():
+            for partition in self._followed - (self._wanted or frozenset()) - self._guests.keys():
                 self._followed.discard(partition)
                 await self._tail.unfollow(STREAMS, partition)

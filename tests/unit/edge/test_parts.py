@@ -59,6 +59,13 @@ def test_a_wrong_keys_file_is_the_owners_mistake(tmp_path, content, said):
     assert "secret" not in str(error.value) or "secret..." in str(error.value)
 
 
+@pytest.mark.parametrize("place", [0, 20, 63])
+def test_every_digit_of_a_hash_counts(place):
+    near = DIGEST[:place] + ("0" if DIGEST[place] != "0" else "1") + DIGEST[place + 1 :]
+    with pytest.raises(ApiError):
+        Keys({near: "acme"}).tenant("key")
+
+
 def test_without_a_file_all_are_local():
     assert load_keys(None).open
     assert Keys().tenant(None) == "local"
