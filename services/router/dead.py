@@ -11,7 +11,7 @@ from schemas.books import DeadLetter
 from schemas.errors import MalformedEvent
 from schemas.ids import is_uuid7
 from schemas.stream import Closed
-from schemas.wire import encode, key_of
+from schemas.wire import KIND_HEADER, KINDS, TRACE_HEADER, VERSION_HEADER, key_of
 from services.bus import Received, Unread
 
 MAX_VALUE: Final = 600_000
@@ -78,9 +78,12 @@ def stray(item: Received) -> Unread:
 
 
 def _as_unread(item: Received, reason: str) -> Unread:
-    value, headers = encode(item.event, item.traceparent)
+    name = type(item.event).__name__
+    headers = [(KIND_HEADER, name.encode()), (VERSION_HEADER, b"%d" % KINDS[name].version)]
+    if item.traceparent is not None:
+        headers.append((TRACE_HEADER, item.traceparent.encode()))
     at = (item.topic, item.partition, item.offset, item.timestamp_ms)
-    return Unread(*at, key_of(item.event), value, tuple(headers), MalformedEvent(reason))
+    return Unread(*at, key_of(item.event), orjson.dumps(item.event), tuple(headers), MalformedEvent(reason))
 
 
 def _fields(value: bytes | None) -> dict[str, object]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from schemas.books import Account, Cancel, DeadLetter
+from schemas.errors import MalformedEvent
 from schemas.stream import Cutover
 from schemas.topics import DEAD
 from services.bus import (
@@ -33,7 +34,10 @@ _log = logger("router")
 GROUP: Final = "router"
 
 OUTBOX: Final = 10_000
-"""Decisions on their way to the producer; while there are more, nothing is read."""
+"""Decisions on their way to the producer; while there are more, nothing is read and nothing new is decided."""
+
+FULL_S: Final = 0.1
+"""How soon the clock looks again when they are too many."""
 
 SLOWEST_TICK_US: Final = 1_000_000
 """The clock looks at least this often, so that a step of the wall clock delays nothing for longer."""
@@ -137,8 +141,11 @@ class Shell:
 
     def _on_alarm(self) -> None:
         self._alarm = self._alarm_us = None
-        self._write(self._core.tick(now_us()))
-        self._set_alarm()
+        if self._room.free > 0:
+            self._write(self._core.tick(now_us()))
+            self._set_alarm()
+        else:  # the broker is away: what is due stays due
+            self._alarm = asyncio.get_running_loop().call_later(FULL_S, self._on_alarm)
 
     def _set_alarm(self) -> None:
         at_us = self._core.next_alarm_us
@@ -163,11 +170,17 @@ class Shell:
             await self._outbox_filled.wait()
             self._outbox_filled.clear()
             while self._outbox:
-                write = self._outbox.popleft()
-                ack = await self._producer.post(write.topic, write.event, traceparent=write.traceparent)
-                ack.add_done_callback(_look_at)
+                await self._post(self._outbox.popleft())
                 self._room.give()
-                _count(write)
+
+    async def _post(self, write: Write) -> None:
+        try:
+            ack = await self._producer.post(write.topic, write.event, traceparent=write.traceparent)
+        except MalformedEvent as error:  # a prompt at the size limit can be over it when it is published again
+            _log.error("a decision cannot be written: %s", error)
+            return
+        ack.add_done_callback(_look_at)
+        _count(write)
 
 
 def _look_at(ack: asyncio.Future[Position]) -> None:

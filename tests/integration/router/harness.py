@@ -70,8 +70,9 @@ class Process:
 class Lab:
     """The log as the test reads it, and the routers it started."""
 
-    def __init__(self, bus: BusSettings) -> None:
+    def __init__(self, bus: BusSettings, broker: "Broker") -> None:
         self.bus = bus
+        self._broker = broker
         self.producer = Producer(bus, name="test")
         self.log: list[Received] = []
         self._tail = TailReader(bus, handler=self._on_records)
@@ -94,6 +95,10 @@ class Lab:
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         await self.producer.stop()
+
+    async def broker_away(self, seconds: float) -> None:
+        """The broker is stopped, and another one takes up its log and its port after a while."""
+        await self._broker.away(seconds)
 
     def start(self, service: str, *arguments: str, **env: str) -> Process:
         """A service's process, whose ready line nobody has read yet."""
@@ -132,13 +137,40 @@ class Lab:
         self._news.set()
 
 
+class Broker:
+    """The embedded broker; with a folder it can go away and come back."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data = () if data_dir is None else ("--data-dir", str(data_dir))
+        self.address = "127.0.0.1:0"
+        self._process: Process | None = None
+
+    async def start(self) -> None:
+        """On the port it had before, if it had one."""
+        port = self.address.rpartition(":")[2]
+        self._process = Process("services.broker", "--port", port, "--min-session-ms", "1000", *self._data)
+        self.address = await self._process.ready()
+
+    async def away(self, seconds: float) -> None:
+        """It stops cleanly, so that its log is whole."""
+        assert self._process is not None
+        await asyncio.to_thread(self._process.stop)
+        await asyncio.sleep(seconds)
+        await self.start()
+
+    def kill(self) -> None:
+        """At the end of the test."""
+        if self._process is not None and self._process.running:
+            self._process.kill()
+
+
 @asynccontextmanager
-async def opened() -> AsyncIterator[Lab]:
+async def opened(data_dir: Path | None = None) -> AsyncIterator[Lab]:
     """A broker of its own, and clients of it."""
-    broker = Process("services.broker", "--port", "0", "--min-session-ms", "1000")
+    broker = Broker(data_dir)
     try:
-        address = await broker.ready()
-        lab = Lab(BusSettings(bootstrap=address, partitions=PARTITIONS))
+        await broker.start()
+        lab = Lab(BusSettings(bootstrap=broker.address, partitions=PARTITIONS), broker)
         await lab.open()
         try:
             yield lab

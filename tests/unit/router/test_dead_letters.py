@@ -121,6 +121,8 @@ def test_request_in_a_foreign_partition_is_kept_and_rejected() -> None:
     world.write(world.routers[0].read(item, world.now_us))
     (letter,) = world.written(DeadLetter)
     assert "murmur2" in letter.reason
+    headers = [(name, base64.b64decode(value)) for name, value in letter.headers]
+    assert decode(base64.b64decode(letter.value_b64), headers, base64.b64decode(letter.key_b64)) == item.event
     assert world.endings() == ["rejected"]
 
 
