@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt
-TEST_PINS := requirements/governance.txt requirements/vertex.txt requirements/dev.txt
+RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt
+TEST_PINS := requirements/vertex.txt requirements/dev.txt
 
 .PHONY: setup run test lint unit bench schemas pins clean
 .DELETE_ON_ERROR:
@@ -22,7 +22,7 @@ $(VENV)/.python:
 
 $(VENV)/.run: $(VENV)/.python $(RUN_PINS) pyproject.toml
 	@echo "installing into $(VENV) (once)" >&2
-	@$(PIP) install -r requirements/base.txt -r requirements/embedded.txt
+	@$(PIP) install -r requirements/base.txt -r requirements/embedded.txt -r requirements/governance.txt
 	@$(PIP) install --no-deps -r requirements/embedded-nodeps.txt
 	@$(PIP) install --no-deps -e .
 	@touch $@

@@ -33,6 +33,7 @@ Every question that Rego cannot answer raises ``RulingError``: fail closed, neve
 from services.policy.delivery import clamp
 from services.policy.document import PolicyDocument, RailSpec
 from services.policy.errors import BrokenPolicy, Fault, PolicyError, RulingError
+from services.policy.files import DEFAULT_POLICY
 from services.policy.keeper import Keeper
 from services.policy.load import build, load
 from services.policy.matching import Machine, Match, Rule, Scanner, find_all
@@ -50,6 +51,7 @@ from services.policy.rulings import (
 
 __all__ = [
     "ADMISSION",
+    "DEFAULT_POLICY",
     "FINDING",
     "Admission",
     "Admittance",

@@ -8,6 +8,9 @@ from typing import Final
 
 from services.policy.errors import BrokenPolicy, Fault
 
+DEFAULT_POLICY: Final = Path(__file__).resolve().parents[2] / "policies" / "default"
+"""The policy that is used when none is named: the one beside the code, wherever a process was started."""
+
 MAX_FILES: Final = 500
 MAX_FILE_BYTES: Final = 4_000_000
 

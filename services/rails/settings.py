@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from services.policy.files import DEFAULT_POLICY
+
 
 def _setting(default: Any, help_text: str, **metadata: Any) -> Any:
     return field(default=default, metadata={"help": help_text, **metadata})
@@ -22,7 +24,7 @@ class RailsSettings:
         redis_url: Where answers are remembered; None remembers none.
     """
 
-    policy: Path = field(default=Path("policies/default"), metadata={"help": "folder of the policy"})
+    policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
     rails_room: int = _setting(256, "requests judged at once", ge=1, le=100_000)
     rails_classifiers: int = _setting(1, "processes of the classifier", ge=1, le=64)
     rails_instance: str | None = _setting(None, "a name no other rails process has: a restart waits for no rebalance")

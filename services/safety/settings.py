@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from services.policy.files import DEFAULT_POLICY
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetySettings:
@@ -13,7 +15,7 @@ class SafetySettings:
         safety_queue: Events read and not dealt with; when there are so many, reading pauses.
     """
 
-    policy: Path = field(default=Path("policies/default"), metadata={"help": "folder of the policy"})
+    policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
     safety_queue: int = field(
         default=8_192, metadata={"help": "events read ahead of the checks", "ge": 500, "le": 1_000_000}
     )

@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
     parser.add_argument("--streams", default="1,16,64")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--governed", action="store_true", help="with rails and safety")
     parser.add_argument("--option", action="append", default=[], help="another option for railbus up")
     parser.add_argument("--port", type=int, default=18080, help="of the edge; the upstream is on the next")
     arguments = parser.parse_args()
@@ -138,6 +139,7 @@ def main() -> None:
     )
     up = [sys.executable, "-m", "services.cli", "up", "--engine", "openai", "--upstream-url", model_url]
     up += ["--port", str(arguments.port), "--data-dir", str(folder), *arguments.option]
+    up.append("--governed" if arguments.governed else "--no-governed")
     tree = subprocess.Popen(up, stdout=subprocess.DEVNULL)
     try:
         wait_for(f"{model_url}/v1/models", upstream)

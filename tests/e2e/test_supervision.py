@@ -75,7 +75,10 @@ def test_the_log_outlives_the_tree_where_it_is_told_to(tmp_path):
 def test_a_real_model_answers_once_and_the_tree_ends(tmp_path):
     pytest.importorskip("xllamacpp", exc_type=ImportError)
     done = subprocess.run(
-        [sys.executable, "-m", "services.cli", "up", "--port", "0", "--once", "--ask", "Name one planet."],
+        [
+            sys.executable, "-m", "services.cli", "up", "--port", "0", "--no-governed", "--once",
+            "--ask", "Name one planet.",
+        ],
         capture_output=True, text=True, timeout=120, cwd=tmp_path, env=clean_env(), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -71,8 +71,9 @@ def wait(condition, what, within_s=30):
 
 
 @contextmanager
-def running(folder: Path, *args, **env):
+def running(folder: Path, *args, governed=False, **env):
     """A tree from its ready line on; whatever happens, none of its processes is left behind."""
+    args = (*args, "--governed" if governed else "--no-governed")
     process = subprocess.Popen(
         [sys.executable, "-m", "services.cli", "up", "--port", "0", *args],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, stdin=subprocess.DEVNULL,

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.policy import BrokenPolicy, Fault, load
+from services.policy import DEFAULT_POLICY, BrokenPolicy, Fault, load
 from services.policy.golden import cases
 from services.policy.golden import run as run_case
 from services.policy.lint import lint
@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "folder",
         nargs="*",
         type=Path,
-        default=[Path("policies/default")],
+        default=[DEFAULT_POLICY],
         help="folders of policies (policies/default)",
     )
 

@@ -24,6 +24,9 @@ from services.runtime.settings import load
 
 SAMPLE: Final = "In two sentences: what is an append-only log good for?"
 
+GOVERNANCE_PACKAGES: Final = ("nemoguardrails", "presidio_analyzer", "regorus", "ahocorasick", "jailguard")
+"""What rails and safety import, as modules."""
+
 _OPTIONS: Final = {
     "upstream_url": "RAILBUS_UPSTREAM_URL",
     "model": "RAILBUS_MODEL",
@@ -42,7 +45,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-dir", type=Path, help="keep the embedded broker's log here (default: until the next start)"
     )
-    parser.add_argument("--governed", action="store_true", help="judge prompts and check answers (rails and safety)")
+    parser.add_argument(
+        "--governed",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="judge prompts and check answers: rails and safety (default: yes)",
+    )
     parser.add_argument("--no-redis", action="store_true", help="go without Redis: no cache, limits kept in the edge")
     parser.add_argument("--ask", metavar="PROMPT", nargs="?", const=SAMPLE, help="ask this once it serves")
     parser.add_argument("--once", action="store_true", help="stop after the answer; the exit code is the answer's")
@@ -52,6 +60,11 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0 after a clean stop, 2 for the operator's mistake, 1 for a crash; with ``--once`` the answer's."""
     if args.engine == "openai" and not (args.upstream_url or os.environ.get("RAILBUS_UPSTREAM_URL")):
         raise UserError("--engine openai needs --upstream-url, such as http://127.0.0.1:8000")
+    if args.governed and (missing := [name for name in GOVERNANCE_PACKAGES if find_spec(name) is None]):
+        raise UserError(
+            f"rails and safety need {', '.join(missing)}: pip install -r requirements/governance.txt,"
+            " or start without them: --no-governed"
+        )
     code = 0
 
     async def main() -> None:
