@@ -62,6 +62,10 @@ _ALL: Final = (
         name="b200", memory_bytes=180 * GIGA, bandwidth=8 * TERA, flops_bf16=2_250 * TERA,
         flops_fp8=4_500 * TERA, source="NVIDIA DGX B200 data sheet, an eighth of the system; half of the sparse rate",
     ),
+    Gpu(
+        name="cpu", memory_bytes=16 * GIGA, bandwidth=25.6 * GIGA, flops_bf16=0.1 * TERA, flops_fp8=None,
+        source="one DDR4-3200 channel and one AVX2 core at 3.1 GHz: a start for calibration, no machine of its own",
+    ),
 )  # fmt: skip
 
 GPUS: Final[Mapping[str, Gpu]] = MappingProxyType({gpu.name: gpu for gpu in _ALL})

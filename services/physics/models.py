@@ -85,6 +85,14 @@ _ALL: Final = (
         kv_heads=16, head_dim=128, vocab=262_208, tied=True, source=_GEMMA3.format("27b"),
     ),
     Model(
+        name="gemma-3-1b", layers=26, global_layers=4, window=512, hidden=1152, intermediate=6912, heads=4,
+        kv_heads=1, head_dim=256, vocab=262_144, tied=True, source=_GEMMA3.format("1b"),
+    ),
+    Model(
+        name="gemma-3-270m", layers=18, global_layers=3, window=512, hidden=640, intermediate=2048, heads=4,
+        kv_heads=1, head_dim=256, vocab=262_144, tied=True, source=_GEMMA3.format("270m"),
+    ),
+    Model(
         name="gemma-2-2b", layers=26, global_layers=13, window=4096, hidden=2304, intermediate=9216, heads=8,
         kv_heads=4, head_dim=256, vocab=256_000, tied=True, source="config.json of google/gemma-2-2b",
     ),
@@ -99,6 +107,10 @@ _ALL: Final = (
     Model(
         name="llama-3-70b", layers=80, global_layers=80, window=None, hidden=8192, intermediate=28672, heads=64,
         kv_heads=8, head_dim=128, vocab=128_256, tied=False, source="config.json of meta-llama/Meta-Llama-3-70B",
+    ),
+    Model(
+        name="smollm2-135m", layers=30, global_layers=30, window=None, hidden=576, intermediate=1536, heads=9,
+        kv_heads=3, head_dim=64, vocab=49_152, tied=True, source="config.json of HuggingFaceTB/SmolLM2-135M-Instruct",
     ),
 )  # fmt: skip
 

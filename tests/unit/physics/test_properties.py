@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.physics.batches import Work, throughput
 from services.physics.configs import model_from_config
 from services.physics.deadlines import chance_of_waiting_at_most, highest_utilisation, longest_prompt
 from services.physics.governance import exposure_tokens, governed_start, hidden_fraction
@@ -125,7 +126,16 @@ def test_smaller_numbers_are_not_slower(which, on):
 
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [("gemma-3-12b", 11.77), ("gemma-2-2b", 2.61), ("gemma-2-9b", 9.24), ("llama-3-8b", 8.03), ("llama-3-70b", 70.55)],
+    [
+        ("gemma-3-12b", 11.77),
+        ("gemma-3-1b", 1.0),
+        ("gemma-3-270m", 0.268),
+        ("smollm2-135m", 0.1345),
+        ("gemma-2-2b", 2.61),
+        ("gemma-2-9b", 9.24),
+        ("llama-3-8b", 8.03),
+        ("llama-3-70b", 70.55),
+    ],
 )
 def test_parameters_are_the_published_ones(name, billions):
     assert model(name).parameters / 1e9 == pytest.approx(billions, rel=0.005)
@@ -292,3 +302,22 @@ def test_spread_is_what_drawing_gives(mean, deviation, gamma):
     drawn = [draw.betavariate(mean * strength, (1 - mean) * strength) for _ in range(20_000)]
     harmonic = len(drawn) / sum(1 / tokens_per_step(alpha, gamma) for alpha in drawn)
     assert tokens_per_step_spread(mean, deviation, gamma) == pytest.approx(harmonic, rel=0.02)
+
+
+def test_a_batch_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"gemma-3-27b in bf16 needs 54\.0 GB"):
+        throughput(model("gemma-3-27b"), gpu("a100-40"), "bf16", Work(requests=1, shared=0, own=1, output=1))
+    long = Work(requests=1, shared=0, own=200_000, output=1)
+    with pytest.raises(ValueError, match="leaves no room for a sequence of 200001 tokens on h100"):
+        throughput(model("llama-3-70b"), gpu("h100"), "fp8", long, memory=0.95)
+    with pytest.raises(ValueError, match="own must be a whole number of at least 1"):
+        Work(requests=1, shared=0, own=0, output=1)
+
+
+@given(models, st.integers(1, 3_000), st.integers(1, 500), st.integers(1, 300))
+def test_a_cached_beginning_is_never_slower(which, shared, own, output):
+    def hours(**more):
+        return throughput(which, gpu("b200"), "int4", Work(requests=9, shared=shared, own=own, output=output, **more))
+
+    assert hours().prefill_s <= hours(prefix_cached=False).prefill_s
+    assert hours().per_second >= hours(prefix_cached=False).per_second
