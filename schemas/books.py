@@ -57,6 +57,7 @@ class Detached(Event):
         first_text_ms: Receipt to first text sent, in milliseconds; None when no text was.
         exposed_tokens: Largest number of tokens shown beyond what was cleared.
         exposure_ms: Longest time recalled text was shown, in milliseconds.
+        recalled_tokens: Most tokens of recalled text that stood there when one recall took them back.
     """
 
     connection: Name
@@ -67,6 +68,7 @@ class Detached(Event):
     first_text_ms: Ms | None = None
     exposed_tokens: Count = 0
     exposure_ms: Ms = 0.0
+    recalled_tokens: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

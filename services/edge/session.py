@@ -101,7 +101,7 @@ class Session:
         ops = self._fold(logged.event)
         if not ops:
             return []
-        recalled_at = logged.event.start if type(logged.event) is Recall else 0
+        recalled_at = self._screen.visible_at(logged.event.start) if type(logged.event) is Recall else 0
         sent = [
             Sent(OpId(self.partition, logged.offset, nth), op, orjson.dumps(op), recalled_at)
             for nth, op in enumerate(ops)

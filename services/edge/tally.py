@@ -1,7 +1,9 @@
 """What a connection was sent, for its receipt: counts, a hash, and how long recalled text stood there."""
 
 import hashlib
+import math
 from dataclasses import dataclass
+from typing import Final
 
 from schemas.books import Detached, DetachReason
 from services.edge.positions import OpId
@@ -13,13 +15,20 @@ class Sent:
     """An op on its way to the client, with its place in the log and its JSON line.
 
     Attributes:
-        recalled_at: Where in the run's text the recall behind it begins.
+        recalled_at: Where on the screen the recall behind it begins.
     """
 
     op_id: OpId
     op: Op
     line: bytes
     recalled_at: int = 0
+
+
+_ROUNDING: Final = 1e-6
+"""Tokens are shared out over characters; a sum this little above a whole number is that number."""
+
+_Piece = tuple[int, int, float]
+"""Code points, when they were shown, and how many tokens they are."""
 
 
 class Tally:
@@ -34,7 +43,8 @@ class Tally:
         exposed_tokens: Largest number of tokens shown beyond what was cleared.
     """
 
-    __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_shown", "exposed_tokens", "ops", "visible")
+    __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_recalled_tokens", "_shown", "exposed_tokens",
+                 "ops", "visible")  # fmt: skip
 
     def __init__(self) -> None:
         self.visible = 0
@@ -44,7 +54,8 @@ class Tally:
         self._last: OpId | None = None
         self._first_text_us: int | None = None
         self._exposure_us = 0
-        self._shown: list[tuple[int, int]] = []  # (code points, when shown), in the order of the text
+        self._recalled_tokens = 0
+        self._shown: list[_Piece] = []  # in the order of the text
 
     def sent(self, item: Sent, now_us: int) -> None:
         """An op went to the client now."""
@@ -61,11 +72,11 @@ class Tally:
         Args:
             op: What changed it.
             at_us: When, in microseconds since the epoch.
-            recalled_at: Where in the run's text the recall behind the op begins.
+            recalled_at: Where on the screen the recall behind the op begins.
         """
         if type(op) is Show:
             self.visible += len(op.text)
-            self._shown.append((len(op.text), at_us))
+            self._shown.append((len(op.text), at_us, op.tokens))
         elif isinstance(op, Replace):
             self._recall(op.start, op.end, at_us)
             self._splice(op.start, op.end, len(op.text), at_us)
@@ -94,33 +105,37 @@ class Tally:
             first_text_ms=None if first is None else max(0, first - received_us) / 1_000,
             exposed_tokens=self.exposed_tokens,
             exposure_ms=self._exposure_us / 1_000,
+            recalled_tokens=self._recalled_tokens,
         )
 
     def _recall(self, start: int, end: int, at_us: int) -> None:
         """Text in [start, end) is taken back: its oldest part stood there longest."""
-        position = 0
-        for length, shown_us in self._shown:
+        position, tokens = 0, 0.0
+        for length, shown_us, worth in self._shown:
+            overlap = min(position + length, end) - max(position, start)
             position += length
-            if position > start:
-                if start < end:
-                    self._exposure_us = max(self._exposure_us, at_us - shown_us)
-                return
+            if overlap > 0:
+                self._exposure_us = max(self._exposure_us, at_us - shown_us)
+                tokens += worth * overlap / length
+        self._recalled_tokens = max(self._recalled_tokens, math.ceil(tokens - _ROUNDING))
 
     def _splice(self, start: int, end: int, length: int, at_us: int) -> None:
-        kept: list[tuple[int, int]] = []
+        kept: list[_Piece] = []
         position = 0
         placed = False
-        for size, shown_us in self._shown:
+        for size, shown_us, tokens in self._shown:
             first, last = position, position + size
             position = last
             if min(last, start) > first:
-                kept.append((min(last, start) - first, shown_us))
+                head = min(last, start) - first
+                kept.append((head, shown_us, tokens * head / size))
             if last > start and not placed:
-                kept.append((length, at_us))
+                kept.append((length, at_us, 0))
                 placed = True
             if last > end:
-                kept.append((last - max(first, end), shown_us))
+                tail = last - max(first, end)
+                kept.append((tail, shown_us, tokens * tail / size))
         if not placed:
-            kept.append((length, at_us))
+            kept.append((length, at_us, 0))
         self._shown = [piece for piece in kept if piece[0]]
         self.visible += length - (end - start)

@@ -113,6 +113,11 @@ class Screen:
         """The attempts that may still be heard."""
         return self._floor.candidates
 
+    def visible_at(self, offset: int) -> int:
+        """Where an offset of the voice's text stands on the screen; at its end when it is not shown yet."""
+        text = self._text
+        return text.visible_at(offset) if offset < text.released_chars else text.visible_length
+
     @property
     def gate_open(self) -> bool:
         """Rule 3. A masked prompt's own answer is never shown: only the rerun's is."""

@@ -105,10 +105,19 @@ class Transcript:
             fragment = Fragment(start, end, text, recall)
             text = ""  # a span that is cut in two is replaced once
             if start < self.released_chars:
-                first, last = self._visible_at(start), self._visible_at(min(end, self.released_chars))
+                first, last = self.visible_at(start), self.visible_at(min(end, self.released_chars))
                 ops.append(self._splice(first, last, fragment))
             insort(self._fragments, fragment, key=lambda known: known.start)
         return ops
+
+    def visible_at(self, offset: int) -> int:
+        """Where a shown offset of the run's text is visible; one inside a fragment stands for its end."""
+        shift = sum(
+            len(fragment.text) - (min(fragment.end, offset) - fragment.start)
+            for fragment in self._fragments
+            if fragment.start < offset
+        )
+        return offset + shift
 
     def _release_one(self, chunk: Chunk, ops: list[Op]) -> None:
         end = chunk.start + len(chunk.text)
@@ -146,15 +155,6 @@ class Transcript:
             policy_version=recall.policy_version,
             recall_id=recall.recall_id,
         )
-
-    def _visible_at(self, offset: int) -> int:
-        """Where a shown offset outside every fragment is visible."""
-        shift = sum(
-            len(fragment.text) - (min(fragment.end, offset) - fragment.start)
-            for fragment in self._fragments
-            if fragment.start < offset
-        )
-        return offset + shift
 
     def _uncovered(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of [start, end) that no fragment covers yet."""

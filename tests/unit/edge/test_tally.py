@@ -54,11 +54,36 @@ def test_exposure_of_a_span_counts_from_its_own_first_showing():
     assert tally.visible == len("safe # ")
 
 
+def test_tokens_of_recalled_text_are_counted_as_they_stood_there():
+    tally = Tally()
+    for text, tokens in (("safe ", 1), ("secr", 2), ("et and more", 3)):
+        tally.sent(sent(Show(text=text, tokens=tokens)), 1_000)
+    tally.sent(sent(Replace(start=5, end=11, text="#", **RECALL)), 2_000)
+    assert receipt(tally).recalled_tokens == 3  # two, and two elevenths of three
+    tally.sent(sent(Withdraw(end=15, text="gone", **RECALL), recalled_at=14), 3_000)
+    assert receipt(tally).recalled_tokens == 3, "the most of any recall"
+
+
+def test_what_a_recall_takes_back_is_found_behind_an_earlier_redaction():
+    writer = Writer(ID, checked=True)
+    session = Session(ID, 0)
+    events = [
+        writer.started(), writer.allowed(), writer.chunk("my address, ", tokens=3), writer.recall(3, 10),
+        writer.chunk("a secret", tokens=2), writer.chunk(" and on", tokens=2), writer.recall(14, 20, "stop"),
+    ]  # fmt: skip
+    for place, event in enumerate(events):
+        for item in session.live(Logged(place, event)):
+            session.tally.sent(item, event.at)
+    made = receipt(session.tally)
+    assert made.recalled_tokens == 4  # "secret and on": three quarters of two, and two
+    assert made.exposure_ms == 2.0
+
+
 def test_text_that_was_never_shown_was_not_exposed():
     tally = Tally()
     tally.sent(sent(Show(text="safe ", tokens=1)), 1_000)
     tally.sent(sent(Replace(start=5, end=5, text="#", **RECALL)), 10_000)
-    assert receipt(tally).exposure_ms == 0
+    assert (receipt(tally).exposure_ms, receipt(tally).recalled_tokens) == (0, 0)
     assert tally.visible == 6
 
 
