@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 Engine = Literal["llama", "openai", "simulated"]
+Cloud = Literal["off", "vertex", "emulator"]
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -26,6 +27,8 @@ class Plan:
         redis_url: Redis as the services are told; None when there is none.
         health_ports: Port of ``/healthz`` of each service that has no HTTP port of its own.
         governed: Rails and safety run, and nothing is shown before they have spoken.
+        cloud: Where late and failed requests go: nowhere, to Vertex AI, or to its emulator.
+        emulator_port: Port of the emulator; None when there is none.
         options: Variables that the operator's flags set, for every service.
     """
 
@@ -39,6 +42,8 @@ class Plan:
     redis_url: str | None
     health_ports: Mapping[str, int]
     governed: bool = False
+    cloud: Cloud = "off"
+    emulator_port: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -73,10 +78,24 @@ GOVERNANCE: Final = ("rails", "safety")
 GOVERNED: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on"}
 """What all others are told when these run."""
 
+CLOUD_WORKERS: Final = ("vertex",)
+"""Services that serve later attempts, likewise."""
 
-def workers(*, governed: bool) -> tuple[str, ...]:
+CLOUD_NAMES: Final[Mapping[Cloud, str]] = {"off": "off", "vertex": "vertex", "emulator": "vertex-emulator"}
+"""As they are called when everything is ready."""
+
+EMULATED_MODEL: Final = "emulated"
+"""The emulator's answers carry a name that is no model's."""
+
+EMULATED: Final = (
+    "Late and failed requests fall back to an emulator of Vertex AI on this machine: no model answers there."
+)
+"""What the page says while it is so."""
+
+
+def workers(*, governed: bool, cloud: Cloud = "off") -> tuple[str, ...]:
     """The services between the log and the edge that run."""
-    return WORKERS + GOVERNANCE if governed else WORKERS
+    return WORKERS + (GOVERNANCE if governed else ()) + (CLOUD_WORKERS if cloud != "off" else ())
 
 
 def launches(plan: Plan) -> list[Launch]:
@@ -86,7 +105,9 @@ def launches(plan: Plan) -> list[Launch]:
         found.append(_broker(plan.broker_port, plan.log_dir))
     if plan.redis_port is not None and plan.redis_program is not None:
         found.append(_redis(plan.redis_port, plan.redis_program))
-    found += [_service(name, 1, plan) for name in workers(governed=plan.governed)]
+    if plan.emulator_port is not None:
+        found.append(_emulator(plan.emulator_port))
+    found += [_service(name, 1, plan) for name in workers(governed=plan.governed, cloud=plan.cloud)]
     found.append(_service("edge", 2, plan))
     return found
 
@@ -124,6 +145,10 @@ def _redis(port: int, program: Path) -> Launch:
     return Launch(name="redis", stage=0, command=(str(program), *arguments), env={}, ready="Ready to accept")
 
 
+def _emulator(port: int) -> Launch:
+    return Launch(name="vertex-emulator", stage=0, command=(*_module("devtools.vertex"), "--port", str(port)), env={})
+
+
 def _service(name: str, stage: int, plan: Plan) -> Launch:
     env = {
         "RAILBUS_KAFKA_BOOTSTRAP": plan.kafka,
@@ -134,11 +159,25 @@ def _service(name: str, stage: int, plan: Plan) -> Launch:
         # One process each: as a static member it takes its partitions up again at once when it was started again.
         f"RAILBUS_{name.upper()}_INSTANCE": name,
         **(GOVERNED if plan.governed else {}),
+        **_fallback(plan),
         **plan.options,
     }
     if plan.redis_url is not None:
         env["RAILBUS_REDIS_URL"] = plan.redis_url
     return Launch(name=name, stage=stage, command=_module(name), env=env)
+
+
+def _fallback(plan: Plan) -> dict[str, str]:
+    if plan.cloud == "off":
+        return {}
+    if plan.emulator_port is None:
+        return {"RAILBUS_FALLBACK": "vertex"}
+    return {
+        "RAILBUS_FALLBACK": "vertex",
+        "RAILBUS_VERTEX_URL": f"http://{LOOPBACK}:{plan.emulator_port}",
+        "RAILBUS_VERTEX_MODEL": EMULATED_MODEL,
+        "RAILBUS_EDGE_NOTICE": EMULATED,
+    }
 
 
 def _module(name: str) -> tuple[str, ...]:

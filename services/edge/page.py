@@ -1,5 +1,6 @@
 """The page, and what machines ask: health, readiness, metrics, models."""
 
+import html
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Final
@@ -23,16 +24,21 @@ _FILES: Final = {
     "/style.css": ("style.css", "text/css"),
 }
 
+NOTICE: Final = b"<!-- notice -->"
+"""Where the operator's sentence stands in the page."""
+
 
 class Pages:
     """The handlers."""
 
-    def __init__(self, hub: Hub, keys: Keys, reachable: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, hub: Hub, keys: Keys, reachable: Callable[[], Awaitable[bool]], notice: str) -> None:
         self._hub = hub
         self._keys = keys
         self._reachable = reachable
         folder = resources.files("services.edge") / "static"
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}
+        page, kind = self._files["/"]
+        self._files["/"] = page.replace(NOTICE, _paragraph(notice).encode()), kind
 
     def routes(self) -> list[web.RouteDef]:
         """Where they are reached."""
@@ -75,3 +81,7 @@ class Pages:
 
     def _tenant(self, request: web.Request) -> str:
         return self._keys.tenant(bearer(request.headers.get("Authorization")))
+
+
+def _paragraph(notice: str) -> str:
+    return f'<p id="notice">{html.escape(notice)}</p>' if notice else ""

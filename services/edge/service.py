@@ -51,7 +51,7 @@ class Edge:
         self._app = make_app(
             ChatApi(reception, keys, settings.client_buffer_bytes),
             self._sockets,
-            Pages(self._hub, keys, self._partitions.reachable),
+            Pages(self._hub, keys, self._partitions.reachable, settings.edge_notice),
             Origins(keyed=not keys.open, allowed=settings.origins),
         )
 

@@ -29,6 +29,7 @@ class Settings:
         rate_per_minute: Most requests of a tenant in a minute; 0 for no limit.
         rate_burst: Most of them at once.
         resume_ms: For how long after its total deadline an answer can be read again.
+        edge_notice: A sentence at the top of the page, such as which of its parts are emulated.
         edge_drain_ms: How long open streams may go on when the process is told to stop.
     """
 
@@ -44,6 +45,7 @@ class Settings:
     rate_per_minute: int = _setting(0, "most requests of a tenant in a minute, 0 = no limit", ge=0, le=60_000_000)
     rate_burst: int = _setting(10, "most of them at once", ge=1, le=1_000_000)
     resume_ms: int = _setting(3_600_000, "how long an answer can be read again", ge=0, le=7 * 86_400_000)
+    edge_notice: str = _setting("", "a sentence at the top of the page")
     edge_drain_ms: int = _setting(1_000, "how long streams may go on while stopping", ge=0, le=15_000)
     bus: BusSettings = field(default_factory=BusSettings)
 

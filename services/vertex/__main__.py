@@ -6,16 +6,24 @@ import sys
 from schemas.topics import REQUESTS_VERTEX
 from services.bus import BusSettings, ensure_topics
 from services.runtime import run
+from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings, serving
 from services.runtime.settings import load
-from services.vertex.engine import VertexEngine
 from services.vertex.settings import VertexSettings
 from services.worker.role import Role
 from services.worker.worker import Worker
 
 
 async def main() -> None:
-    """Signs in, joins the group, works until it is told to stop."""
+    """Signs in, joins the group, works until it is told to stop.
+
+    Raises:
+        UserError: Google's client is not installed, there are no credentials, or a setting is wrong.
+    """
+    try:
+        from services.vertex.engine import VertexEngine
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed: pip install -r requirements/vertex.txt") from None
     settings, bus, health = load(VertexSettings), load(BusSettings), load(HealthSettings)
     role = Role(
         name="vertex",

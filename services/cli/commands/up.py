@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final, get_args
 
 from services.cli.answers import AnswerFailed
-from services.cli.fleet import LOOPBACK, Engine, Plan, launches, workers
+from services.cli.fleet import CLOUD_NAMES, LOOPBACK, Cloud, Engine, Plan, launches, workers
 from services.cli.instance import Instance, record, sole, state_dir
+from services.cli.packages import need_governance, need_vertex
 from services.cli.ports import chosen_port, free_port, kafka_port
 from services.cli.question import Question
 from services.cli.screening import Screening
@@ -24,8 +25,7 @@ from services.runtime.settings import load
 
 SAMPLE: Final = "In two sentences: what is an append-only log good for?"
 
-GOVERNANCE_PACKAGES: Final = ("nemoguardrails", "presidio_analyzer", "regorus", "ahocorasick", "jailguard")
-"""What rails and safety import, as modules."""
+VERTEX_MODEL: Final = "RAILBUS_VERTEX_MODEL"
 
 _OPTIONS: Final = {
     "upstream_url": "RAILBUS_UPSTREAM_URL",
@@ -51,6 +51,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="judge prompts and check answers: rails and safety (default: yes)",
     )
+    cloud = parser.add_mutually_exclusive_group()
+    cloud.add_argument("--vertex", action="store_true", help="late and failed requests go to Vertex AI")
+    cloud.add_argument(
+        "--vertex-emulator",
+        action="store_true",
+        help="late and failed requests go to an emulator of it, on this machine",
+    )
     parser.add_argument("--no-redis", action="store_true", help="go without Redis: no cache, limits kept in the edge")
     parser.add_argument("--ask", metavar="PROMPT", nargs="?", const=SAMPLE, help="ask this once it serves")
     parser.add_argument("--once", action="store_true", help="stop after the answer; the exit code is the answer's")
@@ -60,11 +67,10 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0 after a clean stop, 2 for the operator's mistake, 1 for a crash; with ``--once`` the answer's."""
     if args.engine == "openai" and not (args.upstream_url or os.environ.get("RAILBUS_UPSTREAM_URL")):
         raise UserError("--engine openai needs --upstream-url, such as http://127.0.0.1:8000")
-    if args.governed and (missing := [name for name in GOVERNANCE_PACKAGES if find_spec(name) is None]):
-        raise UserError(
-            f"rails and safety need {', '.join(missing)}: pip install -r requirements/governance.txt,"
-            " or start without them: --no-governed"
-        )
+    if args.governed:
+        need_governance(instead=", or start without them: --no-governed")
+    if _cloud(args) != "off":
+        need_vertex()
     code = 0
 
     async def main() -> None:
@@ -94,7 +100,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
     supervisor = Supervisor(launches(plan), _say, started)
     async with supervisor.running():
         _say(f"engine {plan.engine}, broker {plan.kafka}, Redis {plan.redis_url or 'none'}")
-        print(f"ready {url}", flush=True)
+        print(f"ready {url} fallback={CLOUD_NAMES[plan.cloud]}", flush=True)
         prompt = args.ask or (SAMPLE if args.once else None)
         code = 0 if prompt is None else await _ask(url, prompt)
         if not args.once:
@@ -126,6 +132,10 @@ async def _ask(url: str, prompt: str) -> int:
 
 def _plan(args: argparse.Namespace, folder: Path) -> Plan:
     given = ((variable, getattr(args, flag)) for flag, variable in _OPTIONS.items())
+    cloud = _cloud(args)
+    options = {variable: str(value) for variable, value in given if value is not None}
+    if VERTEX_MODEL in os.environ:
+        options[VERTEX_MODEL] = os.environ[VERTEX_MODEL]
     broker_port = kafka_port() if args.kafka is None else None
     redis_url, redis_program = os.environ.get("RAILBUS_REDIS_URL"), None
     if redis_url is None and not args.no_redis:
@@ -142,10 +152,16 @@ def _plan(args: argparse.Namespace, folder: Path) -> Plan:
         redis_port=redis_port,
         redis_program=redis_program,
         redis_url=redis_url if redis_port is None else f"redis://{LOOPBACK}:{redis_port}/0",
-        health_ports={name: free_port() for name in workers(governed=args.governed)},
+        health_ports={name: free_port() for name in workers(governed=args.governed, cloud=cloud)},
         governed=args.governed,
-        options={variable: str(value) for variable, value in given if value is not None},
+        cloud=cloud,
+        emulator_port=free_port() if cloud == "emulator" else None,
+        options=options,
     )
+
+
+def _cloud(args: argparse.Namespace) -> Cloud:
+    return "vertex" if args.vertex else "emulator" if args.vertex_emulator else "off"
 
 
 def _log_dir(data_dir: Path | None, folder: Path) -> Path:

@@ -54,6 +54,16 @@ async def test_script_and_page_agree(parts):
         assert re.search(rf"<label[^>]*for=\"{control}\"|{around}", page, re.DOTALL)
 
 
+async def test_it_says_what_the_operator_wants_said(stage):
+    for notice, shown in ((None, None), ("<b>emulated</b> here", "&lt;b&gt;emulated&lt;/b&gt; here")):
+        url = await stage.edge(**({} if notice is None else {"edge_notice": notice}))
+        async with stage.http.get(url) as response:
+            page = await response.text()
+        found = re.search(r'<p id="notice">(.*?)</p>', page)
+        assert (found and found[1]) == shown
+        assert "<!-- notice" not in page
+
+
 async def test_probes_and_models(stage):
     url = await stage.edge()
     for path, text in (("/healthz", "ok\n"), ("/readyz", "ready\n")):

@@ -52,3 +52,27 @@ def test_governed_it_starts_rails_and_safety_and_everybody_waits_for_them():
     for name in ("generator", "router", "rails", "safety", "edge"):
         assert told.items() <= governed[name].items()
     assert not any(told.keys() & env.keys() for env in plain.values())
+
+
+def test_an_emulated_cloud_is_a_server_and_everybody_is_told():
+    made = {launch.name: launch for launch in launches(plan(cloud="emulator", emulator_port=7001))}
+    assert made["vertex-emulator"].stage == 0
+    assert made["vertex-emulator"].command[1:] == ("-m", "services.devtools.vertex", "--port", "7001")
+    for name in ("generator", "router", "vertex", "edge"):
+        assert made[name].env["RAILBUS_FALLBACK"] == "vertex"
+    assert made["vertex"].env["RAILBUS_VERTEX_URL"] == "http://127.0.0.1:7001"
+    assert made["vertex"].env["RAILBUS_VERTEX_MODEL"] == "emulated"
+    assert "emulator" in made["edge"].env["RAILBUS_EDGE_NOTICE"]
+
+
+def test_the_real_cloud_is_emulated_by_nobody():
+    made = {launch.name: launch.env for launch in launches(plan(cloud="vertex"))}
+    assert made.keys() == {"broker", "redis", "generator", "router", "vertex", "edge"}
+    assert made["router"]["RAILBUS_FALLBACK"] == "vertex"
+    assert not {"RAILBUS_VERTEX_URL", "RAILBUS_VERTEX_MODEL", "RAILBUS_EDGE_NOTICE"} & made["vertex"].keys()
+
+
+def test_without_a_cloud_nobody_falls_back():
+    made = {launch.name: launch.env for launch in launches(plan())}
+    assert "vertex" not in made
+    assert not any("RAILBUS_FALLBACK" in env for env in made.values())
