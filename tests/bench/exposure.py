@@ -1,0 +1,281 @@
+"""What people saw of a violation before it was recalled, end to end: engine, log, safety, edge, websocket.
+
+    python -m tests.bench.exposure [--clients 12] [--answers 120] [--tokens-per-s 120] [--step 8] [--modes gated,...]
+
+A whole governed tree answers through a model server that says given texts: prose with one violation each, at a random
+place, from the policy's own samples. A token is four characters. Two sets: ``short``, violations of one to three
+tokens (what peers are measured with), and ``corpus``, every sample, of which the longest are over 20 tokens and cannot
+be known before they are over. Per answer:
+
+- *exposed*: tokens of the recalled text that stood on the screen when it was taken back, as the edge's receipt says,
+  and as the client counts it from the ops that it got, knowing where the violation is;
+- *ran on*: tokens shown beyond the violation's end when it was taken back;
+- *recall to client*: from the recall's time on the log to its op at the client.
+
+``missed`` counts answers whose violation was left on the screen, ``whole`` those where it stood there in one piece,
+however shortly.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import random
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+
+from schemas.books import Detached
+from schemas.stream import Cleared, Recall
+from schemas.topics import RECEIPTS, STREAMS
+from services.bus import BusSettings, TailReader
+from services.policy import Policy, load
+from services.policy.document import PatternFile
+from services.policy.toml import read_toml
+from services.safety.verdicts import rule_on
+from tests.e2e.speaker import TOKEN_CHARS, Saying, Speaker, speaking
+from tests.e2e.tree import running
+
+ROOT = Path(__file__).resolve().parents[2]
+TENANT = "local"
+PROSE = (
+    "the a so then water soup onion stone river house garden street letter window morning evening paper table "
+    "light summer winter quiet simple early late often seldom under over through between because whenever perhaps"
+)
+WORDS = PROSE.split()
+SHORT_CHARS = 12
+MODES = {
+    "optimistic": {"mode": "optimistic"},
+    "windowed": {"mode": "windowed", "hold_tokens": 16},
+    "gated": {"mode": "gated"},
+}
+
+
+def violations(policy: Policy) -> list[str]:
+    """Every sample of the policy's patterns that is not only flagged."""
+    found = []
+    for name, content in policy.files.items():
+        if name.startswith("patterns/"):
+            for spec in read_toml(name, content, PatternFile).pattern:
+                if rule_on(policy, TENANT, spec.category, spec.name, 0).action != "flag":
+                    found.extend(spec.examples)
+    return found
+
+
+@dataclass
+class Case:
+    """One answer with a violation at [start, end), and what a client saw of it."""
+
+    model: str
+    text: str
+    start: int
+    end: int
+    request_id: str = ""
+    shown: list[tuple[int, int]] = field(default_factory=list)  # (code points, tokens) as they stand on the screen
+    visible: str = ""
+    exposed: float = 0.0
+    ran_on: float = 0.0
+    recalled_s: dict[str, float] = field(default_factory=dict)  # recall id -> when it came
+    recalled: bool = False
+    outcome: str = ""
+    ever: str = ""
+
+    def take(self, op: dict[str, Any], now_s: float) -> None:
+        """Apply an op as a client does, and count before text goes."""
+        kind = op["op"]
+        if kind == "show":
+            self.shown.append((len(op["text"]), op["tokens"]))
+            self.visible += op["text"]
+            self.ever += op["text"]
+        elif kind in {"replace", "withdraw"}:
+            stop = kind == "withdraw"
+            if not self.recalled:  # afterwards the screen is another
+                self.exposed = self._tokens(self.start, op["end"] if stop else min(self.end, op["end"]))
+                self.ran_on = self._tokens(self.end, len(self.visible))
+            self.recalled = True
+            if op["end"] > (0 if stop else op["start"]):  # text that was never shown is not taken back
+                self.recalled_s.setdefault(op["recall_id"], now_s)
+            start = 0 if stop else op["start"]
+            self.visible = self.visible[:start] + op["text"] + self.visible[op["end"] :]
+        elif kind == "close":
+            self.outcome = op["outcome"]
+
+    def _tokens(self, start: int, end: int) -> float:
+        position, tokens = 0, 0.0
+        for length, worth in self.shown:
+            overlap = min(position + length, end) - max(position, start)
+            position += length
+            tokens += worth * max(0, overlap) / length
+        return tokens
+
+
+def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -> list[Case]:
+    """Answers of about so many tokens, each with one sample at a random place."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(count):
+        words: list[str] = []
+        while sum(map(len, words)) + len(words) < tokens * TOKEN_CHARS:
+            words.append(rng.choice(WORDS))
+        text = " ".join(words)
+        at = text.index(" ", rng.randrange(len(text) // 8, len(text) * 7 // 8)) + 1
+        sample = samples[number % len(samples)]
+        made.append(
+            Case(model=f"{prefix}-{number}", text=f"{text[:at]}{sample} {text[at:]}", start=at, end=at + len(sample))
+        )
+    return made
+
+
+class Watch:
+    """Recalls and receipts as they stand on the log."""
+
+    def __init__(self, kafka: str) -> None:
+        self.recalls: dict[str, Recall] = {}
+        self.receipts: dict[str, Detached] = {}
+        self.cleared = 0
+        self._bus = BusSettings(bootstrap=kafka)
+        self._tail = TailReader(self._bus, handler=self._take, wants=lambda kind, _: kind != "Chunk")
+
+    async def follow(self) -> asyncio.Task[None]:
+        """Begin to read."""
+        reading = asyncio.create_task(self._tail.run())
+        for topic in (STREAMS, RECEIPTS):
+            for number in range(topic.partitions(self._bus.partitions)):
+                await self._tail.follow(topic, number, "end")
+        return reading
+
+    def _take(self, records: Any) -> None:
+        for record in records:
+            event = getattr(record, "event", None)
+            if isinstance(event, Recall):
+                self.recalls[event.recall_id] = event
+            elif isinstance(event, Detached):
+                self.receipts[event.request_id] = event
+            elif isinstance(event, Cleared):
+                self.cleared += 1
+
+
+async def client(url: str, waiting: list[Case], delivery: dict[str, Any]) -> None:
+    """One person with a websocket: asks until nothing waits."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/v1/stream") as socket:
+        while waiting:
+            case = waiting.pop()
+            ask = {
+                "type": "ask",
+                "prompt": "Tell me about soup.",
+                "model": case.model,
+                "railbus": {"delivery": delivery},
+            }
+            await socket.send_json(ask)
+            async for message in socket:
+                now_s = time.time()
+                frame = json.loads(message.data)
+                if frame.get("type") == "error":
+                    raise RuntimeError(frame["error"])
+                case.request_id = frame["request_id"]
+                for op in frame["ops"] if frame.get("op") == "catch_up" else [frame] if "op" in frame else []:
+                    case.take(op, now_s)
+                if case.outcome:
+                    break
+
+
+def percentile(values: list[float], share: float) -> float:
+    """By nearest rank."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
+
+
+async def measure(url: str, watch: Watch, speaker: Speaker, made: list[Case], mode: str, args: Any) -> dict[str, Any]:
+    """One row."""
+    speaker.sayings |= {case.model: Saying(case.text, args.tokens_per_s, args.step) for case in made}
+    waiting = list(made)
+    await asyncio.gather(*(client(url, waiting, MODES[mode]) for _ in range(args.clients)))
+    async with asyncio.timeout(10):
+        while not all(case.request_id in watch.receipts for case in made):  # noqa: ASYNC110 - a bench may look now and then
+            await asyncio.sleep(0.05)
+    receipts = [watch.receipts[case.request_id] for case in made]
+    told = [float(receipt.recalled_tokens) for receipt in receipts]
+    waits = [
+        (came_s - watch.recalls[recall_id].at / 1e6) * 1e3
+        for case in made
+        for recall_id, came_s in case.recalled_s.items()
+    ]
+    clean = [case for case in made if case.text[case.start : case.end] not in case.visible]
+    return {
+        "mode": mode,
+        "answers": len(made),
+        "missed": len(made) - len(clean),
+        "exposed": (percentile(told, 0.5), percentile(told, 0.99), max(told)),
+        "counted": (percentile([math.ceil(case.exposed - 1e-6) for case in made], 0.5),
+                    percentile([math.ceil(case.exposed - 1e-6) for case in made], 0.99)),
+        "differ": sum(abs(mine - math.ceil(case.exposed - 1e-6)) > 1 for mine, case in zip(told, made, strict=True)),
+        "ran_on": (percentile([case.ran_on for case in made], 0.5), percentile([case.ran_on for case in made], 0.99)),
+        "uncleared_max": max(receipt.exposed_tokens for receipt in receipts),
+        "exposure_ms": (percentile([receipt.exposure_ms for receipt in receipts], 0.5),
+                        percentile([receipt.exposure_ms for receipt in receipts], 0.99)),
+        "recall_ms": (percentile(waits, 0.5), percentile(waits, 0.99)),
+        "ever": sum(case.text[case.start : case.end] in case.ever for case in made),
+    }  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    """As it stands in RESULTS.md."""
+    print(
+        "| violations | mode | answers | missed | whole | exposed p50 / p99 / max, tokens | by the client's count ",
+        end="",
+    )
+    print("| differ by > 1 | ran on p50 / p99 | exposure ms p50 / p99 | recall to client ms p50 / p99 |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        names = ("exposed", "counted", "ran_on", "exposure_ms")
+        exposed, counted, ran_on, ms = (" / ".join(f"{value:.0f}" for value in row[name]) for name in names)
+        waits = " / ".join("-" if math.isnan(value) else f"{value:.1f}" for value in row["recall_ms"])
+        print(f"| {row['set']} | {row['mode']} | {row['answers']} | {row['missed']} | {row['ever']} ", end="")
+        print(f"| {exposed} | {counted} | {row['differ']} | {ran_on} | {ms} | {waits} |")
+
+
+async def run(args: Any) -> None:
+    """The tree, the people, the table."""
+    policy = load(ROOT / "policies" / "default")
+    every = violations(policy)
+    sets = {"short": [sample for sample in every if len(sample) <= SHORT_CHARS], "corpus": every}
+    async with speaking() as speaker, contextlib.AsyncExitStack() as stack:
+        with tempfile.TemporaryDirectory() as folder:
+            tree_of = running(
+                Path(folder), "--engine", "openai", "--upstream-url", speaker.url, governed=True,
+                RAILBUS_POLICY=str(ROOT / "policies" / "default"),
+            )  # fmt: skip
+            tree = await asyncio.to_thread(tree_of.__enter__)
+            stack.push_async_callback(asyncio.to_thread, tree_of.__exit__, None, None, None)
+            watch = Watch(tree.kafka)
+            reading = await watch.follow()
+            warm = cases(every, 2 * args.clients, 60, 1, "warm")
+            await measure(tree.url, watch, speaker, warm, "optimistic", args)
+            rows = []
+            for number, (name, mode) in enumerate((n, m) for n in sets for m in args.modes.split(",")):
+                made = cases(sets[name], args.answers, args.tokens, 100 + number, f"{name}-{mode}")
+                rows.append(await measure(tree.url, watch, speaker, made, mode, args) | {"set": name})
+            reading.cancel()
+            await stack.aclose()
+    table(rows)
+
+
+def main() -> None:
+    """Prints a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=12)
+    parser.add_argument("--answers", type=int, default=120, help="for each set and mode")
+    parser.add_argument("--tokens", type=int, default=120, help="about so many in an answer")
+    parser.add_argument("--tokens-per-s", type=float, default=120.0)
+    parser.add_argument("--step", type=int, default=8, help="tokens that come together")
+    parser.add_argument("--modes", default="optimistic,windowed,gated")
+    uvloop.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
