@@ -21,6 +21,7 @@ from services.bus.errors import BusError, Closed, NotSent, Refused
 from services.bus.group import GroupReader
 from services.bus.partition import partition_for
 from services.bus.producer import Producer
+from services.bus.raw import Raw, put_raw
 from services.bus.records import AtTime, Handler, Position, Received, TopicPartitions, Unread, Wants
 from services.bus.room import Room
 from services.bus.settings import BusSettings
@@ -37,6 +38,7 @@ __all__ = [
     "NotSent",
     "Position",
     "Producer",
+    "Raw",
     "Received",
     "Refused",
     "Room",
@@ -47,4 +49,5 @@ __all__ = [
     "ensure_topics",
     "partition_counts",
     "partition_for",
+    "put_raw",
 ]

@@ -35,6 +35,7 @@ class GroupReader:
         handler: See ``services.bus.records.Handler``. With None nothing is read: the group only deals partitions out.
         wants: Records it says no to are passed over without decoding.
         room: Backpressure; see ``Room``.
+        newer: Records written for a newer reader come as ``Unread`` too; else they are only counted.
         start: Where to begin when the group has no committed offset.
         on_assigned: Told all partitions held from now on, before any of their records; may be a coroutine function.
         on_revoked: Told what is taken away, after the last record of it; may be a coroutine function. Not told when
@@ -56,6 +57,7 @@ class GroupReader:
         group: str,
         handler: Handler | None,
         wants: Wants | None = None,
+        newer: bool = False,
         room: Room | None = None,
         start: Literal["earliest", "latest"] = "earliest",
         on_assigned: OnPartitions | None = None,
@@ -79,7 +81,7 @@ class GroupReader:
             on_caught_up=on_caught_up,
             instance_id=instance_id,
         )
-        self._intake = Intake(wants)
+        self._intake = Intake(wants, newer=newer)
         self._book = OffsetBook()
         self._replay = Replay()
         self._session: GroupSession | None = None

@@ -42,10 +42,16 @@ class Complaints:
 
 
 class Intake:
-    """One reader's way from records to events."""
+    """One reader's way from records to events.
 
-    def __init__(self, wants: Wants | None = None) -> None:
+    Args:
+        wants: Records it says no to are passed over without decoding.
+        newer: Records written for a newer reader are handed over as ``Unread``, not only counted.
+    """
+
+    def __init__(self, wants: Wants | None = None, *, newer: bool = False) -> None:
         self._wants = wants
+        self._newer = newer
         self._complaints = Complaints()
         self._consumed: Counter[str] = Counter()
         self._unwanted: Counter[str] = Counter()
@@ -88,8 +94,10 @@ class Intake:
         self._complain(partition, record.offset, error)
         if not isinstance(error, MalformedEvent):
             SKIPPED.labels(partition[0], type(error).__name__).inc()
-            return None
-        MALFORMED.labels(partition[0]).inc()
+            if not self._newer:
+                return None
+        else:
+            MALFORMED.labels(partition[0]).inc()
         place = (*partition, record.offset, record.timestamp)
         return Unread(*place, record.key, record.value, tuple(record.headers), error)
 

@@ -47,7 +47,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A record that claims to be an event and is not; the bus has counted and logged it.
+    """A record that gives no event; the bus has counted and logged it.
 
     Attributes:
         topic: Where it was read.

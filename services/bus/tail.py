@@ -23,6 +23,7 @@ class TailReader:
         settings: Where and how.
         handler: See ``services.bus.records.Handler``.
         wants: Records it says no to are passed over without decoding.
+        newer: Records written for a newer reader come as ``Unread`` too; else they are only counted.
         room: Backpressure; see ``Room``.
 
     Every method but ``run`` waits until ``run`` has connected. While the broker is away they wait too: put them under a
@@ -30,11 +31,17 @@ class TailReader:
     """
 
     def __init__(
-        self, settings: BusSettings, *, handler: Handler, wants: Wants | None = None, room: Room | None = None
+        self,
+        settings: BusSettings,
+        *,
+        handler: Handler,
+        wants: Wants | None = None,
+        newer: bool = False,
+        room: Room | None = None,
     ) -> None:
         self._handler = handler
         self._cluster = Cluster(settings, "tail")
-        self._fetcher = Fetcher(self._cluster, intake=Intake(wants), hand_over=self._hand_over, room=room)
+        self._fetcher = Fetcher(self._cluster, intake=Intake(wants, newer=newer), hand_over=self._hand_over, room=room)
         self._running = asyncio.Event()
 
     async def run(self) -> None:

@@ -17,7 +17,9 @@ COMMANDS: Final = {
     "ask": "ask a question and stream the answer",
     "tail": "show what is on the log",
     "topics": "list the topics",
+    "dead": "list, show and put back what nobody could read",
     "policy": "check policies: lint, test, version",
+    "plan": "what latency costs and what buys it: floors, speculation, deadlines, governance",
     "doctor": "say what is installed, what can be reached, what is missing",
 }
 

@@ -8,7 +8,7 @@ import orjson
 
 from schemas.base import Tenant
 from schemas.books import DeadLetter
-from schemas.errors import MalformedEvent
+from schemas.errors import MalformedEvent, UnknownKind
 from schemas.ids import is_uuid7
 from schemas.stream import Closed
 from schemas.wire import KIND_HEADER, KINDS, TRACE_HEADER, VERSION_HEADER, key_of
@@ -48,7 +48,12 @@ def dead_letter(unread: Unread, now_us: int, source: str) -> DeadLetter:
 
 
 def rejection(unread: Unread, now_us: int, source: str) -> Closed | None:
-    """The end of the request in an unreadable ``Request`` record, if its id can be read from the key or the value."""
+    """The end of the request in an unreadable ``Request`` record, if its id can be read from the key or the value.
+
+    None as well for an event of a kind that nobody here knows: it need not be the question itself.
+    """
+    if isinstance(unread.error, UnknownKind):
+        return None
     fields = _fields(unread.value)
     key = (unread.key or b"").decode("ascii", "replace")
     candidates = (key, fields.get("request_id"))

@@ -70,6 +70,7 @@ class Shell:
             topics=READ,
             group=GROUP,
             handler=self._on_records,
+            newer=True,
             room=self._room,
             on_assigned=self._on_assigned,
             on_caught_up=self._on_caught_up,

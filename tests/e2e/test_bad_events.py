@@ -1,5 +1,6 @@
 """Records of another client that nobody can read, on every topic: counted, kept, and nothing hangs."""
 
+import base64
 import json
 import re
 import urllib.request
@@ -44,6 +45,73 @@ def test_nothing_hangs_or_dies_of_a_bad_event(tree, topic):
     done = tree.railbus("ask", "still there?", "--max-tokens", "5", "--total-ms", "10000")
     assert done.returncode == 0, done
     assert tree.state["pids"] == before
+
+
+def test_every_one_of_every_topic_is_kept_as_it_was(tree):
+    producer = Producer({"bootstrap.servers": tree.kafka, "partitioner": "murmur2_random"})
+    wrong = MALFORMED | SKIPPED
+    for topic in TOPICS:
+        for name, (headers, key, value) in wrong.items():
+            producer.produce(topic.name, value, key, headers=[*headers, ("case", name.encode())])
+    assert producer.flush(20) == 0
+
+    def found():
+        done = tree.railbus("dead", "list", "--limit", "1000", "--json")
+        assert done.returncode == 0, done
+        return {(each["topic"], case_of(each)): each for each in map(json.loads, done.stdout.splitlines())}
+
+    cases = {(topic.name, name) for topic in TOPICS for name in wrong}
+    wait(lambda: cases <= found().keys(), "all of them are in railbus.dead")
+    for (topic, name), letter in found().items():
+        if name is not None:
+            _, key, value = wrong[name]
+            assert letter["reason"], (topic, name)
+            assert decoded(letter["value_b64"]) == value
+            assert decoded(letter["key_b64"]) == (key.encode() if isinstance(key, str) else key)
+
+
+def case_of(letter):
+    return next((decoded(value).decode() for name, value in letter["headers"] if name == "case"), None)
+
+
+def decoded(text):
+    return None if text is None else base64.b64decode(text)
+
+
+def test_one_of_them_is_listed_shown_and_put_back(tree):
+    producer = Producer({"bootstrap.servers": tree.kafka, "partitioner": "murmur2_random"})
+    value = b"\x00 put me back"
+    producer.produce("railbus.control", value, "put-back", headers=[("kind", b"Cancel"), ("v", b"1")])
+    assert producer.flush(20) == 0
+
+    def numbers():
+        done = tree.railbus("dead", "list", "--topic", "control", "--json")
+        letters = map(json.loads, done.stdout.splitlines())
+        return [letter["number"] for letter in letters if decoded(letter["value_b64"]) == value]
+
+    wait(lambda: len(numbers()) == 1, "it is in railbus.dead")
+    (number,) = numbers()
+    shown = tree.railbus("dead", "show", str(number))
+    assert "railbus.control partition" in shown.stdout
+    assert "00 20 70 75 74" in shown.stdout
+    refused = tree.railbus("dead", "replay", str(number))
+    assert (refused.returncode, "say --yes" in refused.stderr) == (2, True), refused
+    assert len(numbers()) == 1
+    done = tree.railbus("dead", "replay", str(number), "--yes")
+    assert (done.returncode, f"{number} -> railbus.control" in done.stdout) == (0, True), done
+    wait(lambda: len(numbers()) == 2, "the router read it again, in vain")
+
+
+def test_what_is_not_there_is_said(tree):
+    for args, said in (
+        (("show", "999999"), "there is no dead letter 999999"),
+        (("replay", "999999", "--yes"), "no such dead letter: 999999"),
+        (("replay", "--yes"), "say which"),
+        (("list", "--topic", "nope"), "--topic 'nope': must be one of"),
+        (("list", "--limit", "0"), "--limit 0: must be"),
+    ):
+        done = tree.railbus("dead", *args)
+        assert (done.returncode, said in done.stderr) == (2, True), done
 
 
 def test_the_bad_ones_are_kept_with_their_reason_and_the_new_ones_counted(tree):

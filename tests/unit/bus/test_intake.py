@@ -52,6 +52,21 @@ def test_a_trace_in_front_of_the_kind_is_read() -> None:
     assert received.traceparent == TRACE
 
 
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [([("kind", b"Closed"), ("v", b"2")], NewerVersion), ([("kind", b"Hologram"), ("v", b"1")], UnknownKind)],
+)
+def test_what_a_newer_reader_would_read_is_handed_over_on_request(
+    headers: list[tuple[str, bytes]], error: type[Exception]
+) -> None:
+    item = record(b"{}", headers)
+    assert take(Intake(), item) == []
+    (unread,) = take(Intake(newer=True), item)
+    assert isinstance(unread, Unread)
+    assert type(unread.error) is error
+    assert (unread.value, unread.headers) == (b"{}", tuple(headers))
+
+
 def test_unwanted_records_are_not_decoded() -> None:
     asked: list[tuple[str, bytes | None]] = []
 

@@ -1,12 +1,13 @@
 """What cannot be read is kept as it was, once, and its request is rejected."""
 
 import base64
+import dataclasses
 
 import orjson
 import pytest
 
 from schemas.books import DeadLetter
-from schemas.errors import MalformedEvent
+from schemas.errors import MalformedEvent, NewerVersion, UnknownKind, UnreadableEvent
 from schemas.stream import Closed
 from schemas.topics import CONTROL, LEDGER, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS, Topic
 from schemas.wire import AnyEvent, decode, encode
@@ -66,6 +67,16 @@ def test_request_without_a_readable_id_is_only_kept(value: bytes) -> None:
     world.unread(garbage(key=b"x", value=value))
     assert len(world.written(DeadLetter)) == 1
     assert world.written(Closed) == []
+
+
+@pytest.mark.parametrize(("error", "closed"), [(NewerVersion("v2"), 1), (UnknownKind("Hologram"), 0)])
+def test_a_question_of_a_newer_version_is_kept_and_rejected_an_unknown_kind_only_kept(
+    error: UnreadableEvent, closed: int
+) -> None:
+    world = World()
+    world.unread(dataclasses.replace(garbage(), error=error))
+    assert [letter.reason for letter in world.written(DeadLetter)] == [str(error)]
+    assert len(world.written(Closed)) == closed
 
 
 @pytest.mark.parametrize("known_by", [request(), started()])
