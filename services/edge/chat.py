@@ -8,7 +8,7 @@ An OpenAI-style stream can only append. What takes text back is said in the extr
 - a restart after text was sent ends the stream with an error, unless the client asked for a marker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -70,12 +70,12 @@ class ChatStream:
         part = self._part(op)
         return b"" if part is None else self._chunk(sent, part)
 
-    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
+    def catch_up(self, caught_up: CaughtUp) -> Iterable[Piece]:
         """The chunks for a history; a history with text taken back is one chunk, so that it arrives all or none."""
         for op in caught_up.had:
             self._role_sent = self._part(op) is not None or self._role_sent
         if caught_up.whole:
-            return [((sent,), self.encode(sent)) for sent in caught_up.ops if self.error is None]
+            return (((sent,), self.encode(sent)) for sent in caught_up.ops if self.error is None)
         parts = [part for sent in caught_up.ops if (part := self._part(sent.op)) is not None]
         merged = Part(
             content="".join(part.content for part in parts),

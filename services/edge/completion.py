@@ -1,5 +1,6 @@
 """OpenAI's answer in one piece, for clients that do not stream: what a screen shows at the end."""
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import orjson
@@ -51,7 +52,7 @@ class Completion:
             case _:
                 pass
 
-    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
+    def catch_up(self, caught_up: CaughtUp) -> Iterable[Piece]:
         """Take a history in."""
         for op in (*caught_up.had, *(sent.op for sent in caught_up.ops)):
             self._take(op)

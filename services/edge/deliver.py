@@ -48,7 +48,8 @@ async def deliver(
 
 async def _whole(arrival: Arrival, headers: dict[str, str]) -> web.Response:
     stream = arrival.stream
-    await stream.catch_up(arrival.history or (), arrival.history_end)
+    if arrival.history is not None:
+        await stream.catch_up(arrival.history, arrival.history_end)
     await stream.ended.wait()
     if stream.writer.error is not None:
         return error_response(stream.writer.error, headers)

@@ -1,5 +1,6 @@
 """Railbus's own format: every op as JSON with its place in the log as ``id``, for websockets and server-sent events."""
 
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 import orjson
@@ -30,10 +31,10 @@ class OpEvents:
         """The event for one op."""
         return b"id: %d:%d:%d\ndata: %b\n\n" % (*sent.op_id, sent.line)
 
-    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
+    def catch_up(self, caught_up: CaughtUp) -> Iterable[Piece]:
         """The events for a history; one with text taken back is one event, so that it arrives all or none."""
         if caught_up.whole or not caught_up.ops:
-            return [((sent,), self.encode(sent)) for sent in caught_up.ops]
+            return (((sent,), self.encode(sent)) for sent in caught_up.ops)
         return [(caught_up.ops, sse(batch(caught_up), str(caught_up.ops[-1].op_id).encode()))]
 
     def tail(self) -> bytes:
@@ -59,10 +60,10 @@ class OpFrames:
         """The frame for one op."""
         return text_frame(b'%b%d:%d:%d",%b' % (self._head, *sent.op_id, sent.line[1:]))
 
-    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
+    def catch_up(self, caught_up: CaughtUp) -> Iterable[Piece]:
         """The frames for a history; one with text taken back is one frame."""
         if caught_up.whole or not caught_up.ops:
-            return [((sent,), self.encode(sent)) for sent in caught_up.ops]
+            return (((sent,), self.encode(sent)) for sent in caught_up.ops)
         last = caught_up.ops[-1].op_id
         return [(caught_up.ops, text_frame(b'%b%d:%d:%d",%b' % (self._head, *last, batch(caught_up)[1:])))]
 

@@ -177,9 +177,9 @@ class Reception:
                 param="after",
             )  # fmt: skip
         history = await self._scans.history(stream.session.request_id, partition, end)
-        pieces = stream.writer.catch_up(stream.session.resume(history, position))
+        caught_up = stream.session.resume(history, position)
         RESUMES.inc()
-        return Arrival(stream=stream, history=pieces, history_end=end)
+        return Arrival(stream=stream, history=caught_up, history_end=end)
 
     def _stream(
         self, request: Request, partition: int, visitor: Visitor, position: OpId | None, *, release: bool

@@ -1,6 +1,6 @@
 """One connection's view of one request: the fold, cut at the position where the client is. No I/O, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -59,8 +59,8 @@ class Writer(Protocol):
         """The bytes for one op; may be none."""
         ...
 
-    def catch_up(self, caught_up: CaughtUp) -> list[Piece]:
-        """The bytes for a history."""
+    def catch_up(self, caught_up: CaughtUp) -> Iterable[Piece]:
+        """The bytes for a history, each piece made when it is asked for: the rest of them may be overtaken."""
         ...
 
     def tail(self) -> bytes:
@@ -98,15 +98,9 @@ class Session:
 
     def live(self, logged: Logged) -> list[Sent]:
         """Fold one event as it arrives."""
-        ops = self._fold(logged.event)
-        if not ops:
-            return []
-        recalled_at = self._screen.visible_at(logged.event.start) if type(logged.event) is Recall else 0
-        sent = [
-            Sent(OpId(self.partition, logged.offset, nth), op, orjson.dumps(op), recalled_at)
-            for nth, op in enumerate(ops)
-        ]
-        self.tally.exposed_tokens = max(self.tally.exposed_tokens, self._screen.exposed_tokens)
+        sent = self._fold(logged)
+        if sent:
+            self.tally.exposed_tokens = max(self.tally.exposed_tokens, self._screen.exposed_tokens)
         return sent
 
     def resume(self, history: Sequence[Logged], after: OpId | None) -> CaughtUp:
@@ -116,17 +110,16 @@ class Session:
             ApiError: 400, when no op of this request has that position.
         """
         had: list[Op] = []
-        rest: list[tuple[OpId, Op]] = []
+        rest: list[Sent] = []
         found = after is None
         for logged in history:
-            for nth, op in enumerate(self._fold(logged.event)):
-                op_id = OpId(self.partition, logged.offset, nth)
+            for sent in self._fold(logged):
                 if found:
-                    rest.append((op_id, op))
+                    rest.append(sent)
                     continue
-                had.append(op)
-                self.tally.applied(op, logged.event.at)
-                found = op_id == after
+                had.append(sent.op)
+                self.tally.applied(sent.op, logged.event.at, sent.recalled_at)
+                found = sent.op_id == after
         if not found:
             raise ApiError(
                 400, "This request has no op at that position.", code="unknown_position", param="after",
@@ -134,19 +127,34 @@ class Session:
         self.tally.exposed_tokens = self._screen.exposed_tokens
         return self._caught_up(tuple(had), rest)
 
-    def _caught_up(self, had: tuple[Op, ...], rest: list[tuple[OpId, Op]]) -> CaughtUp:
-        ops = catch_up(self.tally.visible, [op for _, op in rest])
-        whole = len(ops) == len(rest) and all(op is known for op, (_, known) in zip(ops, rest, strict=True))
-        ids = [op_id for op_id, _ in rest] if whole else [rest[-1][0]] * len(ops)
-        sent = tuple(Sent(op_id, op, orjson.dumps(op)) for op_id, op in zip(ids, ops, strict=True))
-        return CaughtUp(had, sent, whole)
+    def overtaken(self, unsent: Sequence[Sent]) -> CaughtUp:
+        """What to send in place of ops that were not sent yet, when newer ones among them take some of them back."""
+        return self._caught_up((), unsent)
 
-    def _fold(self, event: StreamEvent) -> tuple[Op, ...]:
+    def _caught_up(self, had: tuple[Op, ...], rest: Sequence[Sent]) -> CaughtUp:
+        ops = catch_up(self.tally.visible, [sent.op for sent in rest])
+        if len(ops) == len(rest) and all(op is sent.op for op, sent in zip(ops, rest, strict=True)):
+            return CaughtUp(had, tuple(rest), whole=True)
+        places = {sent.op.recall_id: sent.recalled_at for sent in rest if isinstance(sent.op, Withdraw)}
+        last = rest[-1].op_id
+        shortened = (
+            Sent(last, op, orjson.dumps(op), places[op.recall_id] if isinstance(op, Withdraw) else 0) for op in ops
+        )
+        return CaughtUp(had, tuple(shortened), whole=False)
+
+    def _fold(self, logged: Logged) -> list[Sent]:
+        event = logged.event
         if type(event) is Failed:
             self.failure = event
         ops = self._screen.feed(event)
+        if not ops:
+            return []
+        recalled_at = self._screen.visible_at(event.start) if type(event) is Recall else 0
         for op in ops:
             if isinstance(op, ANSWERED):
                 self.answered = True
                 self.closed = self.closed or isinstance(op, Close)
-        return ops
+        return [
+            Sent(OpId(self.partition, logged.offset, nth), op, orjson.dumps(op), recalled_at)
+            for nth, op in enumerate(ops)
+        ]

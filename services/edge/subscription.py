@@ -7,10 +7,11 @@ from typing import Final
 
 from schemas.books import DetachReason, Transport
 from schemas.requests import Request
+from schemas.stream import Recall
 from services.edge.errors import ApiError
 from services.edge.outlet import SLICE, Outlet, Trouble
 from services.edge.positions import OpId
-from services.edge.session import Logged, Piece, Session, Writer
+from services.edge.session import CaughtUp, Logged, Session, Writer
 from services.edge.tally import Sent
 from services.runtime.clock import now_us
 
@@ -54,8 +55,8 @@ class Subscription:
         quiet_since_us: When it last sent something.
     """
 
-    __slots__ = ("_held", "_on_end", "_out", "_outlet", "_staged", "_whole", "connection", "ended", "quiet_since_us",
-                 "reason", "request", "session", "started", "writer")  # fmt: skip
+    __slots__ = ("_held", "_on_end", "_out", "_outlet", "_overtaken", "_staged", "_whole", "connection", "ended",
+                 "quiet_since_us", "reason", "request", "session", "started", "writer")  # fmt: skip
 
     def __init__(
         self, *, request: Request, session: Session, writer: Writer, connection: Connection, hold: bool,
@@ -71,6 +72,7 @@ class Subscription:
         self.quiet_since_us = now_us()
         self._on_end = on_end
         self._held: list[Logged] | None = [] if hold else None
+        self._overtaken = False  # what is held takes text back, perhaps such as is not sent yet
         self._out: list[bytes] = []
         self._staged = 0
         self._outlet: Outlet | None = None
@@ -92,6 +94,7 @@ class Subscription:
             return
         if self._held is not None:
             self._held.append(logged)
+            self._overtaken = self._overtaken or type(logged.event) is Recall
             if len(self._held) > MAX_HELD:
                 self.end("slow", SLOW)
             return
@@ -113,26 +116,38 @@ class Subscription:
         if self._out and (self._held is None or self.reason is not None):
             self._write()
 
-    async def catch_up(self, pieces: Sequence[Piece], end_offset: int) -> None:
+    async def catch_up(self, caught_up: CaughtUp, end_offset: int) -> None:
         """Send the history as fast as the client takes it, then what came meanwhile; from then on events go straight.
 
+        From the moment a recall is heard no text that it takes back goes out, neither of the history's rest nor of what
+        came after it: both are shortened first.
+
         Args:
-            pieces: The history.
+            caught_up: The history.
             end_offset: The history holds all events before it; those from there on were held back.
         """
-        for sents, data in pieces:
-            self._stage(sents, data, now_us())
-            await self._settle()
-        while self._held and self.reason is None:
-            held, self._held = self._held, []
-            for logged in held:
-                if logged.offset >= end_offset:
-                    self._take(logged, now_us())
-                    await self._settle()
+        while True:
+            unsent = await self._send(caught_up)
+            held, self._held = self._held or [], []
+            if self.reason is not None or not (held or unsent):
+                break
+            self._overtaken = False
+            fresh = [sent for logged in held if logged.offset >= end_offset for sent in self.session.live(logged)]
+            caught_up = self.session.overtaken([*unsent, *fresh])
         self._held = None
         if self.reason is None:
             self.flush()
             self._end_if_over()
+
+    async def _send(self, caught_up: CaughtUp) -> tuple[Sent, ...]:
+        """Send it until a recall overtakes it; returns what was not sent."""
+        pieces, done = iter(self.writer.catch_up(caught_up)), 0
+        while not self._overtaken and self.reason is None and (piece := next(pieces, None)) is not None:
+            sents, data = piece
+            self._stage(sents, data, now_us())
+            done += len(sents)
+            await self._settle()
+        return () if self.writer.error is not None else caught_up.ops[done:]
 
     def remark(self, comment: bytes, quiet_s: float) -> None:
         """Send a comment on a stream that said nothing for so long."""

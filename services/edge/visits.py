@@ -10,7 +10,7 @@ from schemas.errors import MalformedEvent
 from schemas.requests import Request
 from services.bus import Position
 from services.edge.errors import ApiError
-from services.edge.session import Piece, Session, Writer
+from services.edge.session import CaughtUp, Session, Writer
 from services.edge.subscription import Subscription
 
 Format = Callable[[Session, Request], Writer]
@@ -45,7 +45,7 @@ class Arrival:
     """
 
     stream: Subscription
-    history: list[Piece] | None = None
+    history: CaughtUp | None = None
     history_end: int = 0
 
 

@@ -170,7 +170,7 @@ async def test_history_first_then_what_came_meanwhile_once():
     hub.handle(records(events[2:5], 2))  # b again, c, d: the live tail overlaps the history
     stream.attach(Outlet(wire, 10_000))
     assert wire.writes == []
-    await stream.catch_up(stream.writer.catch_up(stream.session.resume(history, None)), 3)
+    await stream.catch_up(stream.session.resume(history, None), 3)
     assert visible(wire) == "abcd"
     assert stream.session.folded == [3, 4]
     hub.handle(records(events[5:], 5))
@@ -183,8 +183,7 @@ async def test_a_long_history_waits_for_its_reader():
     stream.attach(Outlet(wire, 1_000))
     events = plain_answer(ID, ["x" * 60_000] * 8)
     history = [Logged(nth, event) for nth, event in enumerate(events)]
-    pieces = stream.writer.catch_up(stream.session.resume(history, None))
-    task = asyncio.create_task(stream.catch_up(pieces, len(events)))
+    task = asyncio.create_task(stream.catch_up(stream.session.resume(history, None), len(events)))
     await asyncio.sleep(0.05)
     assert not task.done()
     assert wire.unread < 140_000
@@ -192,6 +191,45 @@ async def test_a_long_history_waits_for_its_reader():
         wire.unread = 0
         await asyncio.sleep(0.005)
     assert (stream.reason, len(visible(wire))) == ("complete", 480_000)
+
+
+async def test_a_recall_overtakes_a_history_that_is_not_sent_yet():
+    """From the moment the edge knows, not one more byte of what is taken back goes out to who joins late."""
+    for sent_already in (False, True):
+        hub, wire, writer = Hub(), Wire(), Writer(ID, checked=True)
+        stream = stream_of(hub, hold=True)
+        stream.attach(Outlet(wire, 1_000))
+        head = [writer.started(), writer.allowed()]
+        events = [*head, *(writer.chunk(f"SECRET{number} " + "x" * 60_000) for number in range(6))]
+        caught_up = stream.session.resume([Logged(nth, event) for nth, event in enumerate(events)], None)
+        if not sent_already:
+            hub.handle(records([writer.chunk("SECRET6"), writer.recall(0, 6, "stop")], len(events)))
+        task = asyncio.create_task(stream.catch_up(caught_up, len(events)))
+        await asyncio.sleep(0.02)
+        assert task.done() is not sent_already
+        begun = len(wire.data)
+        if sent_already:
+            hub.handle(records([writer.chunk("SECRET6"), writer.recall(0, 6, "stop")], len(events)))
+        while not task.done():
+            wire.unread = 0
+            await asyncio.sleep(0.005)
+        assert b"SECRET" not in wire.data[begun if sent_already else 0 :]
+        assert (b"SECRET" in wire.data) is sent_already
+        assert visible(wire) == "[gone]"
+        hub.handle(records([writer.closed("recalled")], len(events) + 2))
+        assert stream.reason == "complete"
+
+
+async def test_a_redaction_overtakes_only_its_span():
+    hub, wire, writer = Hub(), Wire(), Writer(ID, checked=True)
+    stream = stream_of(hub, hold=True)
+    stream.attach(Outlet(wire, 10_000))
+    events = [writer.started(), writer.allowed(), writer.chunk("my SECRET is"), writer.chunk(" told")]
+    caught_up = stream.session.resume([Logged(nth, event) for nth, event in enumerate(events)], None)
+    hub.handle(records([writer.recall(3, 9), writer.chunk(" and on")], len(events)))
+    await stream.catch_up(caught_up, len(events))
+    assert b"SECRET" not in wire.data
+    assert visible(wire) == "my [gone] is told and on"
 
 
 async def test_too_much_that_comes_meanwhile_is_too_slow():
@@ -220,7 +258,7 @@ async def test_a_history_is_sent_before_anything_expires():
     hub.tick(stream.request.at + 10**9)
     assert stream.reason is None
     stream.attach(Outlet(Wire(), 10_000))
-    await stream.catch_up([], 0)
+    await stream.catch_up(stream.session.resume([], None), 0)
     hub.tick(stream.request.at + 10**9)
     assert stream.reason == "error"
 
