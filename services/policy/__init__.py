@@ -19,6 +19,7 @@ Use::
     policy.tighten(request.delivery, admission) -> Delivery      # for Verdict.delivery
     find_all(policy.machine, text) -> [Match(rule, start, end)]  # secrets, PII, blocklists; code points
     policy.folded.find(text)                       # words in disguise ("p1pe b-o-m-b")
+    services.policy.presidio: Presidio().find(text)   # numbers by country and checksum; import it where texts are read
     services.policy.nemo: add_rail(...), build_engine(policy, "input", custom)   # IORails; import it where rails run
     policy.rego.modules, policy.rego.data          # what an OPA server is given; ADMISSION, FINDING are its paths
     read_admission(answer), read_ruling(answer, "input")  # checks an OPA server's answer like the in-process one

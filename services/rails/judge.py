@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.requests import Request
 from services.policy import Admission, Admittance, Policy
@@ -16,8 +16,10 @@ from services.rails.jailbreak import Classifier
 from services.rails.nemo import PREFIX, NemoRails, nemo_rails
 from services.rails.opa import OpaServer
 from services.rails.patterns import PatternRail
-from services.rails.presidio import Presidio
 from services.rails.together import Rail, run_together
+
+if TYPE_CHECKING:
+    from services.policy.presidio import Presidio
 
 ADMISSION = "admission"
 PRESIDIO = "presidio"
@@ -44,7 +46,7 @@ class Judge:
         self,
         policy: Policy,
         nemo: NemoRails,
-        presidio: Presidio | None,
+        presidio: "Presidio | None",
         classifier: Classifier,
         opa: OpaServer | None,
         cache: Cache | None,
@@ -144,5 +146,11 @@ async def judge_of(policy: Policy, classifier: Classifier, opa: OpaServer | None
         BrokenPolicy: NeMo does not take the policy's configuration.
     """
     wanted = PRESIDIO in policy.document.safety.classifiers
-    presidio = await asyncio.to_thread(Presidio) if wanted else None
+    presidio = await asyncio.to_thread(_presidio) if wanted else None
     return Judge(policy, await nemo_rails(policy), presidio, classifier, opa, cache)
+
+
+def _presidio() -> "Presidio":
+    from services.policy.presidio import Presidio  # heavy: only for policies that want it
+
+    return Presidio()

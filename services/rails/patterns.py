@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from schemas.requests import Message
 from services.policy import Finding, Machine, Policy, Scanner
 from services.policy.folding import FoldedWords
 from services.rails.answers import Answer, Edit, RailBroke
-from services.rails.presidio import Found, Presidio
+
+if TYPE_CHECKING:
+    from services.policy.presidio import Presidio
 
 SLICE_CHARS: Final = 2_000
 """So many characters are looked through at a time, about two milliseconds; then others get their turn."""
@@ -42,7 +44,7 @@ class Spot(NamedTuple):
 class PatternRail:
     """The rules of one policy version that are one rail's."""
 
-    def __init__(self, policy: Policy, *, pii: bool, presidio: Presidio | None = None) -> None:
+    def __init__(self, policy: Policy, *, pii: bool, presidio: "Presidio | None" = None) -> None:
         self._policy = policy
         rules = [rule for rule in policy.rules if rule.name.startswith(PII_PREFIX) == pii]
         self._machine = Machine(rules) if rules else None
@@ -63,8 +65,8 @@ class PatternRail:
                 spots.append(Spot(rule, category, CLASSIFIER_TIER, index, start, end))
         return weigh(self._policy, tenant, spots)
 
-    async def _find(self, text: str) -> list[Found]:
-        found: list[Found] = []
+    async def _find(self, text: str) -> list[tuple[str, str, int, int]]:
+        found: list[tuple[str, str, int, int]] = []
         if self._machine is not None:
             scanner = Scanner(self._machine)
             matches = []
@@ -78,8 +80,8 @@ class PatternRail:
             found += self._folded.find(text)
         return found
 
-    async def _find_more(self, text: str) -> list[Found]:
-        return [] if self._presidio is None else await self._presidio.find(text)
+    async def _find_more(self, text: str) -> list[tuple[str, str, int, int]]:
+        return [] if self._presidio is None else [*await self._presidio.find(text)]
 
 
 def weigh(policy: Policy, tenant: str, spots: Iterable[Spot]) -> Answer:

@@ -1,11 +1,13 @@
-"""Presidio's recognizers in a prompt, for policies that name ``presidio`` among their classifiers.
+"""Presidio's recognizers, for policies that name ``presidio`` among their classifiers.
 
 Used without an NLP engine: no model, no network. Phone numbers as each country writes them, and numbers whose checksum
-holds; recognizers that need context to be sure are left out.
+holds; recognizers that need context to be sure are left out. Heavy: imported only where texts are read.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from presidio_analyzer import predefined_recognizers as recognizers
 
 PHONE_REGIONS: Final = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR")
 _VALID_NUMBER: Final = 1
@@ -28,34 +30,45 @@ SLICE_CHARS: Final = 2_000
 OVERLAP_CHARS: Final = 64
 """Longer than anything that is recognized."""
 
-Found = tuple[str, str, int, int]
-"""Rule, category, start, end."""
+
+class Found(NamedTuple):
+    """Something that was recognized.
+
+    Attributes:
+        rule: The recognizer, such as ``presidio/phone_number``.
+        category: What Rego decides by.
+        start: First code point of the span.
+        end: One past the last.
+    """
+
+    rule: str
+    category: str
+    start: int
+    end: int
 
 
 class Presidio:
     """Stateless; looks at a slice at a time in a thread, a few milliseconds each."""
 
     def __init__(self) -> None:
-        from presidio_analyzer import predefined_recognizers as recognizers
-
         self._phones: Any = recognizers.PhoneRecognizer(supported_regions=PHONE_REGIONS, leniency=_VALID_NUMBER)
         self._numbers: tuple[tuple[Any, str], ...] = tuple(
             (getattr(recognizers, name)(), category) for name, category in _CATEGORIES.items()
         )
 
     async def find(self, text: str) -> list[Found]:
-        """What the recognizers find."""
+        """What the recognizers find, in the order of the text."""
         found: set[Found] = set()
         for begin in range(0, max(len(text) - OVERLAP_CHARS, 1), SLICE_CHARS - OVERLAP_CHARS):
-            for rule, category, start, end in await asyncio.to_thread(self._find, text[begin : begin + SLICE_CHARS]):
-                found.add((rule, category, begin + start, begin + end))
-        return sorted(found)
+            for one in await asyncio.to_thread(self._find, text[begin : begin + SLICE_CHARS]):
+                found.add(one._replace(start=begin + one.start, end=begin + one.end))
+        return sorted(found, key=lambda one: (one.start, one.end, one.rule))
 
     def _find(self, text: str) -> list[Found]:
         phones = self._phones.analyze(text, ["PHONE_NUMBER"])
-        found = [("presidio/phone_number", "phone", one.start, one.end) for one in phones]
+        found = [Found("presidio/phone_number", "phone", one.start, one.end) for one in phones]
         for recognizer, category in self._numbers:
             entity = recognizer.supported_entities[0]
             certain = [one for one in recognizer.analyze(text, [entity]) if one.score >= _CHECKSUM_HOLDS]
-            found += [(f"presidio/{entity.lower()}", category, one.start, one.end) for one in certain]
+            found += [Found(f"presidio/{entity.lower()}", category, one.start, one.end) for one in certain]
         return found
