@@ -128,6 +128,16 @@ def test_nothing_is_heard_behind_the_run_s_own_end():
     assert screen.visible == "all"
 
 
+@pytest.mark.parametrize("check", ["on", "off"])
+def test_the_end_waits_for_a_chunk_that_is_missing(check):
+    end = [finished(1), *([cleared(1, final=True)] if check == "on" else [])]
+    screen, ops = after(allow(), started(check=check), chunk(0, 0, "Hel"), *end)
+    assert [type(op) for op in ops] == [Begin, Show]
+    assert not screen.over
+    assert [type(op) for op in screen.feed(chunk(1, 3, "lo"))] == [Show, Finish]
+    assert screen.over
+
+
 def test_exposure_is_bounded_until_safety_catches_up():
     screen, _ = after(allow(), started(exposure=2), *(chunk(i, i, "x") for i in range(5)))
     assert (screen.visible, screen.exposed_tokens) == ("xx", 2)
