@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt
-TEST_PINS := requirements/vertex.txt requirements/dev.txt
+TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt
 
 .PHONY: setup run test lint unit bench schemas pins clean
 .DELETE_ON_ERROR:

@@ -1,0 +1,168 @@
+"""The latency plan: it adds up, it agrees with the physics, and nonsense is refused by name."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.physics.gpus import GPUS, gpu
+from services.physics.models import MODELS, model
+from services.planner.__main__ import main
+from services.planner.latency import mean_wait_ms, plan
+from services.planner.question import Around, Question
+from services.planner.show import lines
+
+BIG, SMALL, H100 = model("gemma-3-27b"), model("gemma-3-4b"), gpu("h100")
+
+
+def ask(**changes):
+    return Question(**{"gpu": H100, "target": BIG, "draft": SMALL, **changes})
+
+
+def told(capsys, *flags):
+    code = main(["latency", *flags])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.floats(0, 1), st.integers(1, 8_000), st.integers(1, 500), st.integers(1, 32), st.floats(0, 0.95),
+    st.floats(0, 500), st.floats(0, 2_000),
+)  # fmt: skip
+def test_the_budget_adds_up(alpha, prompt, output, batch, utilisation, rails, ttft):
+    question = ask(
+        alpha=alpha, prompt=prompt, output=output, batch=batch, utilisation=utilisation, ttft_ms=ttft,
+        around=Around(rails=rails),
+    )  # fmt: skip
+    answer = plan(question)
+    for part in answer.parts:
+        assert 0 <= part.floor <= part.practical + 1e-9
+        assert part.drafted <= part.practical + 1e-9
+    for column in ("floor", "practical", "drafted"):
+        assert answer.total(column, first=True) <= answer.total(column, first=False)
+    assert answer.total("practical", first=True) == answer.total("drafted", first=True)
+    assert answer.speedup >= 1
+    governance = answer.governance
+    assert governance.seen_ms + governance.hidden * rails == pytest.approx(rails)
+    assert answer.deadline.longest <= answer.deadline.longest_floor
+    assert all(isinstance(line, str) for line in lines(question, answer))
+
+
+def test_the_usual_question():
+    answer = plan(ask())
+    prefill, decode = (
+        next(part for part in answer.parts if part.name.endswith(name)) for name in ("prefill", "decode")
+    )
+    assert prefill.floor == pytest.approx(13, abs=0.5)
+    assert prefill.practical == pytest.approx(31, rel=0.02)
+    assert decode.floor / 49 == pytest.approx(8.6, rel=0.02)
+    assert (answer.gamma, round(answer.speedup, 2)) == (5, 1.99)
+    assert answer.draft_cost == pytest.approx(0.16, rel=0.03)
+    chosen = {(choice.alpha, round(choice.draft_cost, 2)): choice for choice in answer.choices}
+    for alpha, cost, gamma, speed in (
+        (0.6, 0.16, 2, 1.43), (0.7, 0.16, 3, 1.66), (0.8, 0.16, 5, 1.99), (0.9, 0.16, 8, 2.63),
+        (0.6, 0.20, 2, 1.35), (0.7, 0.20, 3, 1.54), (0.8, 0.20, 4, 1.82), (0.9, 0.20, 7, 2.32),
+    ):  # fmt: skip
+        assert chosen[alpha, cost].gamma == gamma
+        assert chosen[alpha, cost].speedup == pytest.approx(speed, rel=0.02)
+    assert answer.governance.paid
+
+
+def test_a_deadline_of_200_ms():
+    nothing = Around(network=20, pre=0, post=0, response=0)
+    assert plan(ask(around=nothing)).deadline.longest == pytest.approx(2_940, rel=0.02)
+    assert plan(ask(around=nothing, precision="bf16", draft=None)).deadline.longest == pytest.approx(1_480, rel=0.02)
+    assert plan(ask(ttft_ms=30)).deadline.utilisation == 0
+
+
+def test_rails_that_are_too_slow_are_not_paid_for_by_speculation():
+    governance = plan(ask(around=Around(rails=189))).governance
+    assert governance.hidden == pytest.approx(0.16, abs=0.01)
+    assert not governance.paid
+    assert governance.returned_ms > governance.seen_ms
+    assert plan(ask(around=Around(rails=189), prompt=governance.hidden_from)).governance.paid
+    assert not plan(ask(around=Around(rails=189), prompt=governance.hidden_from - 1)).governance.paid
+
+
+def test_without_a_draft_nothing_is_drafted(capsys):
+    code, out, _ = told(capsys, "--draft", "none")
+    assert code == 0
+    assert "speculation" not in out
+    assert "no draft" in out
+
+
+def test_queueing_is_pollaczeks():
+    assert mean_wait_ms(30, 0) == 0
+    assert mean_wait_ms(30, 0.5) == pytest.approx(15)
+
+
+def test_json_is_what_was_said(capsys):
+    code, out, _ = told(capsys, "--json", "--alpha", "0.7")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["question"]["gpu"] == "h100"
+    assert answer["plan"]["gamma"] == 3
+    assert answer["governance_paid"] is True
+    assert answer["plan"]["last_token_ms"]["practical"] > answer["plan"]["last_token_ms"]["drafted"]
+
+
+def test_a_model_from_its_configuration(capsys, tmp_path):
+    config = {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128_256,
+    }  # fmt: skip
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    outs = []
+    for target in ("llama-3-8b", str(folder), str(folder / "config.json")):
+        code, out, _ = told(capsys, "--target", target, "--draft", "none")
+        assert code == 0
+        outs.append(re.sub(r"^\S+", "", out))
+    assert len(set(outs)) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--alpha", "1.2"), "alpha must be between 0 and 1, not 1.2"),
+        (("--alpha", "nan"), "alpha must be between 0 and 1"),
+        (("--gpu", "h900"), f"GPU 'h900' is not in the catalogue; it has {', '.join(GPUS)}"),
+        (("--target", "gpt-9"), f"model 'gpt-9' is not in the catalogue; it has {', '.join(MODELS)}"),
+        (("--target", "no/such"), "no/such: there is no such file or folder"),
+        (("--target", "nothing.json"), "nothing.json: cannot be read"),
+        (("--target", "llama-3-70b", "--gpu", "a100-40"), "needs 77.5 GB .* a100-40 has 40 GB"),
+        (("--batch", "4000"), "h100 has 80 GB"),
+        (("--batch", "0"), "batch must be a whole number of at least 1"),
+        (("--prompt", "-3"), "prompt must be a whole number of at least 1, not -3"),
+        (("--prompt", "2000000"), "prompt must be at most 1000000"),
+        (("--cached", "512"), "cached must be below the prompt's 512 tokens"),
+        (("--output", "-1"), "output must be a whole number"),
+        (("--utilisation", "1"), "utilisation must be at least 0 and below 1"),
+        (("--target", "gemma-3-4b", "--draft", "gemma-3-27b"), "a draft must be smaller"),
+        (("--rails-ms", "-1"), "rails .* must be a number of at least 0"),
+        (("--network-ms", "inf"), "network .* must be a number"),
+        (("--plot", "plan.pdf"), "a drawing ends in .png or .svg"),
+    ],
+)
+def test_nonsense_is_refused_without_a_traceback(capsys, flags, message):
+    code, out, err = told(capsys, *flags)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("railbus plan: ")
+    assert err.count("\n") == 1
+    assert re.search(message, err)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "is not JSON"), ("[]", "holds no object"), ("{}", "model_type")]
+)
+def test_a_configuration_that_is_none(capsys, tmp_path, content, message):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    code, _, err = told(capsys, "--target", str(path))
+    assert code == 2
+    assert message in err
