@@ -46,11 +46,13 @@ class Screen:
     """
 
     __slots__ = (
+        "_adopted",
         "_cleared",
         "_floor",
         "_log_time_us",
         "_mask_done",
         "_owed",
+        "_recalls",
         "_text",
         "closed",
         "final",
@@ -76,6 +78,8 @@ class Screen:
         self._cleared = -1
         self._mask_done = False
         self._owed: Recall | None = None
+        self._recalls: dict[tuple[int, str], list[Recall]] = {}  # bounded by what a policy lets safety find in a run
+        self._adopted: Started | None = None
         self._log_time_us = 0
 
     @property
@@ -162,7 +166,7 @@ class Screen:
     def _on_started(self, event: Started) -> Ops:
         if not self._floor.register(event) or self._floor.voice is not event or self.over:
             return NOTHING
-        return (_begin(event),)
+        return (_begin(event), *self._adopt())
 
     def _on_chunk(self, event: Chunk) -> Ops:
         if not self._floor.speaks(event.attempt, event.run) or self.over:
@@ -174,7 +178,7 @@ class Screen:
             undecided = self._floor.voice is None
             self._floor.settle(event.attempt)
             if undecided:
-                ops = (_begin(self._floor.runs[event.attempt]),)
+                ops = (_begin(self._floor.runs[event.attempt]), *self._adopt())
         self._text.hear(event)
         return ops + self._progress()
 
@@ -200,6 +204,7 @@ class Screen:
         self._floor.hand_over(event)
         self._mask_done = self._mask_done or event.trigger == "mask"
         self._text = Transcript()
+        self._adopted = None
         self._cleared = -1
         self.final = False
         self.finished = None
@@ -208,7 +213,7 @@ class Screen:
             return NOTHING  # a race: nothing was heard yet, the first chunk decides
         restart = Restart(attempt=event.attempt, trigger=event.trigger)
         voice = self._floor.voice
-        return (restart,) if voice is None else (restart, _begin(voice))
+        return (restart,) if voice is None else (restart, _begin(voice), *self._adopt())
 
     def _on_cleared(self, event: Cleared) -> Ops:
         if not self._is_voice(event):
@@ -218,7 +223,22 @@ class Screen:
         return self._progress()
 
     def _on_recall(self, event: Recall) -> Ops:
-        if not self._is_voice(event) or self.stopped is not None or self._denied:
+        if self.stopped is not None or self._denied:
+            return NOTHING
+        self._recalls.setdefault((event.attempt, event.run), []).append(event)
+        return self._honour(event) if self._is_voice(event) else NOTHING
+
+    def _adopt(self) -> Ops:
+        """Whoever is heard from now on comes with what was recalled of it before: withdrawn text is never shown."""
+        voice = self._floor.voice
+        if voice is None or voice is self._adopted:
+            return NOTHING
+        self._adopted = voice
+        earlier = self._recalls.get((voice.attempt, voice.run), ())
+        return tuple(op for recall in earlier for op in self._honour(recall))
+
+    def _honour(self, event: Recall) -> Ops:
+        if self.stopped is not None:
             return NOTHING
         if event.action == "redact":
             return tuple(self._text.redact(event))
@@ -248,7 +268,7 @@ class Screen:
 
     def _begin_survivor(self) -> Ops:
         voice = self._floor.voice
-        return NOTHING if voice is None else (_begin(voice),)
+        return NOTHING if voice is None else (_begin(voice), *self._adopt())
 
     def _withdraw(self, recall: Recall) -> Ops:
         end = self._text.visible_length

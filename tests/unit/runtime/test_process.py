@@ -1,5 +1,6 @@
 """``run`` ends the process, so each test is a process."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def start(main: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("RAILBUS_")},
     )
 
 

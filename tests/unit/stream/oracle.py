@@ -21,7 +21,7 @@ from schemas.stream import (
 @dataclass
 class Truth:
     voice: Started | None
-    voice_since: int  # index in the log from which this voice's recalls and clearances count
+    voice_since: int  # index in the log from which this voice's chunks and clearances count
     gate_open: bool
     denied: bool
     stopped: bool
@@ -71,8 +71,6 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
                     candidates = candidates - {event.attempt}
             case Failed() if mine and len(candidates) > 1:
                 candidates = candidates - {event.attempt}
-            case Recall(action="stop") if mine and sole is not None:
-                stopped = True
             case Cutover() if not stopped and event.attempt == attempt + 1:
                 contiguous = 0
                 while contiguous in chunks_of_voice:
@@ -90,6 +88,14 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
                     masked = masked or event.trigger == "mask"
                     heard, chunks_of_voice = None, set()
                     since, finished = index + 1, False
+        heard_now = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
+        if heard_now is not None and any(
+            isinstance(said, Recall)
+            and said.action == "stop"
+            and (said.attempt, said.run) == (heard_now.attempt, heard_now.run)
+            for said in prefix
+        ):
+            stopped = True  # also by a recall from before it had the floor
     runs = first_runs(log)
     voice = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
     if verdict is not None and verdict.decision != "mask":

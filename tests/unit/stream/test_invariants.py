@@ -30,9 +30,9 @@ def fold(log):
     return screen, [screen.feed(event) for event in log]
 
 
-def recalled_offsets(log, since, voice):
+def recalled_offsets(log, voice):
     covered = set()
-    for event in log[since:]:
+    for event in log:
         if isinstance(event, Recall) and (event.attempt, event.run) == (voice.attempt, voice.run):
             covered |= set(range(event.start, event.end))
     return covered
@@ -89,7 +89,7 @@ def check_against_oracle(screen, prefix, shown, from_where):
 
 def check_span(screen, prefix, expected, offsets):
     """I2: what is visible is 0..k, less exactly what was recalled."""
-    covered = recalled_offsets(prefix, expected.voice_since, expected.voice)
+    covered = recalled_offsets(prefix, expected.voice)
     assert not covered & set(offsets)
     missing = set(range(max(offsets))) - set(offsets)
     assert missing <= covered
@@ -131,7 +131,7 @@ def test_everything_said_is_shown_in_the_end(data):
     if screen.finished is None or set(said) < set(range(screen.finished.last_seq + 1)):
         return  # a chunk was said before the voice was settled on it, by a zombie's misuse of the log
     length = sum(len(said[seq].text) for seq in range(screen.finished.last_seq + 1))
-    covered = recalled_offsets(log, end.voice_since, end.voice)
+    covered = recalled_offsets(log, end.voice)
     assert screen.over
     assert {offset for _, offset in sources(screen.visible)} == set(range(length)) - covered
 
@@ -154,6 +154,9 @@ def test_saying_it_twice_changes_nothing(data, where):
     if not log:
         return
     first = where % len(log)
+    before, _ = fold(log[:first])
+    if isinstance(log[first], Chunk) and log[first].attempt not in before.candidates:
+        return  # said before its attempt was opened, as no router lets it be: only the repetition would be heard
     screen, _ = fold(log)
     behind = first + 1 + (where // 7) % (len(log) - first)
     repeated, _ = fold([*log[:behind], log[first], *log[behind:]])

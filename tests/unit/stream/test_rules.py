@@ -189,6 +189,29 @@ def test_a_recall_of_another_run_is_ignored():
     assert screen.visible == "fine"
 
 
+def test_what_was_recalled_of_a_run_before_it_is_heard_is_never_shown():
+    early = recall(0, 3, text="#", attempt=2, run="b")
+    screen, _ = after(allow(), started(), started(2, "b"), early, cutover(2, "ttft"), chunk(0, 0, "bad!", 2, "b"))
+    assert screen.visible == "#!"
+
+
+@pytest.mark.parametrize("racing", [1, 2])
+def test_a_stop_while_a_race_is_undecided_counts_for_its_run(racing):
+    runs = {1: "a", 2: "b"}
+    stop = recall(0, 3, "stop", "Sorry.", racing, runs[racing])
+    screen, _ = after(allow(), started(), cutover(2, "ttft", "race"), started(2, "b"), stop)
+    assert screen.visible == ""
+    screen.feed(chunk(0, 0, "bad", racing, runs[racing]))
+    assert screen.visible == "Sorry."
+    assert screen.over
+
+
+def test_a_stop_of_a_rival_that_lost_the_race_changes_nothing():
+    stop = recall(0, 3, "stop", "Sorry.", 2, "b")
+    screen, _ = after(allow(), started(), cutover(2, "ttft", "race"), started(2, "b"), stop, chunk(0, 0, "fine"))
+    assert screen.visible == "fine"
+
+
 def test_a_recall_after_the_end_still_counts():
     closed = Closed(**COMMON, outcome="expired")
     screen, _ = after(allow(), started(), chunk(0, 0, "bad"), closed, recall(0, 3, "stop", "Sorry."))

@@ -1,0 +1,192 @@
+"""What governance costs the first token: beside prefill, and in front of it as the control.
+
+    python -m tests.bench.governed_ttft [--requests 60] [--prefill-ms 50] [--kit DIR]
+
+Three arms take turns, request by request, so that all see the same machine: a tree without rails; a tree with rails and
+safety and the default policy, whose checks run beside the prefill; and the control, the same rails asked first, in
+this process, and the tree without rails asked after they have allowed. No prompt is used twice, so nothing is
+remembered. The model server is the peers' load kit: its first token comes ``--prefill-ms`` after the request.
+
+Hidden time is what the rails took and nobody waited for: rail + ungoverned TTFT - governed TTFT, from medians.
+By the model it is min(rail, queue + prefill): ``services.physics.governance``.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import aiohttp
+
+from schemas.ids import uuid7
+from schemas.requests import Delivery, Message, Request, Sampling
+from schemas.topics import STREAMS
+from services.bus import BusSettings, TailReader
+from services.physics.governance import governed_start
+from services.policy import DEFAULT_POLICY, load
+from services.rails.jailbreak import Classifier
+from services.rails.judge import judge_of
+from services.runtime.clock import now_ms
+from tests.bench.added_ttft import KIT, wait_for
+from tests.e2e.tree import running
+
+PROMPT = (
+    "Our support desk writes about {} tickets a day. Summarise in three sentences what an append-only log is good for "
+    "when answers are streamed, and say which of the reasons matters most."
+)
+
+
+@contextmanager
+def upstream(kit, port):
+    process = subprocess.Popen(
+        [sys.executable, str(kit / "upstream.py"), "--port", str(port)], stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_for(f"http://127.0.0.1:{port}/v1/models", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+async def first_token_ms(session, url, model, prompt):
+    """Milliseconds from sending the request to the first content."""
+    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": prompt}]}
+    began, first = time.perf_counter(), None
+    async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.content:
+            if not line.startswith(b"data: {"):
+                continue
+            choice = json.loads(line[6:])["choices"][0]
+            if first is None and choice["delta"].get("content"):
+                first = (time.perf_counter() - began) * 1_000
+            if choice["finish_reason"] == "content_filter":
+                return None
+    return first
+
+
+async def judged_first_ms(session, judge, url, model, prompt, number):
+    """The control: nothing is generated before the rails have allowed."""
+    request = Request(
+        request_id=uuid7(now_ms(), number), tenant="local", at=now_ms() * 1_000, source="bench",
+        messages=(Message(role="user", content=prompt),), sampling=Sampling(max_tokens=64), delivery=Delivery(),
+    )  # fmt: skip
+    began = time.perf_counter()
+    verdict = (await judge.judge(request)).decided
+    rails_ms = (time.perf_counter() - began) * 1_000
+    if verdict.decision != "allow":
+        return None
+    return rails_ms + await first_token_ms(session, url, model, prompt)
+
+
+async def from_log(kafka):
+    """Rails' time and the generator's time to its first chunk of every request on the log, in milliseconds."""
+    rails, starts, prefills = [], {}, []
+
+    def look(records):
+        for record in records:
+            event = record.event
+            match type(event).__name__:
+                case "Verdict":
+                    rails.append(event.total_ms)
+                case "Started":
+                    starts[event.request_id] = event
+                case "Chunk" if event.seq == 0:
+                    started = starts[event.request_id]
+                    prefills.append((event.at - started.at) / 1_000 + started.queue_ms)
+
+    settings = BusSettings(kafka_bootstrap=kafka)
+    reader = TailReader(settings, handler=look)
+    reading = asyncio.create_task(reader.run())
+    for partition in range(settings.partitions):
+        await reader.follow(STREAMS, partition, "beginning")
+    await asyncio.sleep(1.5)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    return rails, prefills
+
+
+def at(values, share):
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(len(ranked) * share))]
+
+
+async def measure(plain, governed, model, count):
+    policy = load(DEFAULT_POLICY)
+    classifier = Classifier(1)
+    await classifier.prepare()
+    judge = await judge_of(policy, classifier, None, None)
+    arms = {"ungoverned": [], "governed": [], "serial": []}
+    refused = dict.fromkeys(arms, 0)
+    async with aiohttp.ClientSession() as session:
+        for turn in range(-5, count):
+            number = 10 * turn + 1_000
+            taken = {
+                "ungoverned": await first_token_ms(session, plain.url, model, PROMPT.format(number)),
+                "governed": await first_token_ms(session, governed.url, model, PROMPT.format(number + 1)),
+                "serial": await judged_first_ms(
+                    session, judge, plain.url, model, PROMPT.format(number + 2), number
+                ),
+            }  # fmt: skip
+            for name, ms in taken.items():
+                if turn < 0:
+                    continue
+                if ms is None:
+                    refused[name] += 1
+                else:
+                    arms[name].append(ms)
+    await judge.close()
+    classifier.close()
+    rails, prefills = await from_log(governed.kafka)
+    return arms, refused, rails, prefills
+
+
+def report(arms, refused, rails, prefills):
+    base = arms["ungoverned"]
+    print("| arm | TTFT p50 / p95 / p99 ms | ratio p50 / p99 | refused |")
+    print("|---|---|---|---|")
+    for name, values in arms.items():
+        print(
+            f"| {name} | {at(values, 0.5):.1f} / {at(values, 0.95):.1f} / {at(values, 0.99):.1f}"
+            f" | {at(values, 0.5) / at(base, 0.5):.2f} / {at(values, 0.99) / at(base, 0.99):.2f} | {refused[name]} |"
+        )
+    rail, prefill = statistics.median(rails), statistics.median(prefills)
+    hidden = rail + at(base, 0.5) - at(arms["governed"], 0.5)
+    model = governed_start(rail_ms=rail, queue_ms=0, prefill_ms=prefill)
+    print(
+        f"\nrails {rail:.1f} / {at(rails, 0.99):.1f} ms p50 / p99, queue and prefill {prefill:.1f} ms;"
+        f" hidden {hidden:.1f} ms of {rail:.1f}, by the model {model.hidden_ms:.1f}"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.governed_ttft", description=__doc__)
+    parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
+    parser.add_argument("--requests", type=int, default=60, help="of each arm")
+    parser.add_argument("--prefill-ms", type=int, default=50)
+    parser.add_argument("--port", type=int, default=18090, help="of the model server")
+    arguments = parser.parse_args()
+    model = f"fake-A-t{arguments.prefill_ms}-g10-n8"
+    with ExitStack() as stack:
+        url = stack.enter_context(upstream(arguments.kit, arguments.port))
+        trees = [
+            stack.enter_context(
+                running(
+                    Path(stack.enter_context(tempfile.TemporaryDirectory())),
+                    "--engine", "openai", "--upstream-url", url, governed=governed,
+                )
+            )
+            for governed in (False, True)
+        ]  # fmt: skip
+        report(*asyncio.run(measure(*trees, model, arguments.requests)))
+
+
+if __name__ == "__main__":
+    main()
