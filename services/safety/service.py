@@ -44,6 +44,7 @@ class SafetyService:
 
     def __init__(self, settings: SafetySettings, bus: BusSettings, factories: Mapping[Tier, CheckFactory]) -> None:
         self._bus = bus
+        self._instance = settings.safety_instance
         self._factories = factories
         self._keeper = Keeper(settings.policy, self._prepare)
         self._core = Safety(self._keeper.current, f"safety/{secrets.token_hex(3)}")
@@ -97,6 +98,7 @@ class SafetyService:
             handler=self._handle,
             room=self._room,
             on_assigned=self._on_assigned,
+            instance_id=self._instance,
             commit="never",
             rewind_ms=self._rewind_ms,
         )
