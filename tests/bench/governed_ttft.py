@@ -102,7 +102,7 @@ async def from_log(kafka):
                     started = starts[event.request_id]
                     prefills.append((event.at - started.at) / 1_000 + started.queue_ms)
 
-    settings = BusSettings(kafka_bootstrap=kafka)
+    settings = BusSettings(bootstrap=kafka)
     reader = TailReader(settings, handler=look)
     reading = asyncio.create_task(reader.run())
     for partition in range(settings.partitions):

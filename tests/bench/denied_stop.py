@@ -1,0 +1,113 @@
+"""How soon a denied request stops costing: from its verdict to the model server's connection being closed.
+
+    python -m tests.bench.denied_stop [--requests 40] [--kit DIR]
+
+A tree with the default policy in front of the peers' load kit, whose first token would take two seconds: every prompt
+holds a key, so it is denied while the model server still reads it. Times are those of the verdict on the log and of
+the load kit's own journal, which notes when its client went away. Engine time saved is what was left of the answer.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import aiohttp
+
+from schemas.stream import Verdict
+from schemas.topics import STREAMS
+from services.bus import BusSettings, TailReader
+from tests.bench.added_ttft import KIT, wait_for
+from tests.e2e.tree import running
+
+FIRST_MS, GAP_MS, CHUNKS = 2_000, 20, 100
+MODEL = f"fake-A-t{FIRST_MS}-g{GAP_MS}-n{CHUNKS}"
+ANSWER_MS = FIRST_MS + GAP_MS * (CHUNKS - 1)
+PROMPT = "Why does this not work: export AWS_ACCESS_KEY_ID=AKIAQ3ZRT7WLMKPX{:04d}"
+
+
+@contextmanager
+def upstream(kit, port, journal):
+    command = [sys.executable, str(kit / "upstream.py"), "--port", str(port), "--log", str(journal)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/v1/models", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+async def ask(url, count, pace_s):
+    """Ask one after another; every answer must be a refusal."""
+    async with aiohttp.ClientSession() as session:
+        for number in range(count):
+            messages = [{"role": "user", "content": PROMPT.format(number)}]
+            async with session.post(
+                f"{url}/v1/chat/completions", json={"model": MODEL, "messages": messages}
+            ) as answer:
+                body = await answer.json()
+                if body["choices"][0]["finish_reason"] != "content_filter":
+                    sys.exit(f"not denied: {body}")
+            await asyncio.sleep(pace_s)
+
+
+async def verdicts(kafka):
+    """When each verdict was on the log, in seconds, in order of time."""
+    found = []
+
+    def look(records):
+        found.extend(record.event.at / 1e6 for record in records if isinstance(record.event, Verdict))
+
+    settings = BusSettings(bootstrap=kafka)
+    reader = TailReader(settings, handler=look)
+    reading = asyncio.create_task(reader.run())
+    for partition in range(settings.partitions):
+        await reader.follow(STREAMS, partition, "beginning")
+    await asyncio.sleep(1.5)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    return sorted(found)
+
+
+def report(denied, journal):
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    arrived = sorted(entry["t"] for entry in entries if entry["ev"] == "arrive")
+    gone = sorted(entry["t"] for entry in entries if entry["ev"] == "client_gone")
+    if not len(denied) == len(gone):
+        sys.exit(f"{len(denied)} verdicts, {len(arrived)} requests at the model server, {len(gone)} given up")
+    stops = sorted((end - verdict) * 1e3 for verdict, end in zip(denied, gone, strict=True))
+    spent = sum(end - begin for begin, end in zip(arrived, gone, strict=True)) * 1e3 / len(gone)
+
+    def at(share):
+        return stops[min(len(stops) - 1, int(len(stops) * share))]
+
+    print(
+        f"{len(stops)} denied: verdict to engine stopped {at(0.5):.1f} / {at(0.95):.1f} / {at(0.99):.1f} ms p50 / p95 / p99;"
+        f" engine busy {spent:.0f} ms of {ANSWER_MS} an answer: {100 * (1 - spent / ANSWER_MS):.1f} % saved"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.denied_stop", description=__doc__)
+    parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
+    parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--port", type=int, default=18092, help="of the model server")
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        journal = folder / "journal.jsonl"
+        url = stack.enter_context(upstream(arguments.kit, arguments.port, journal))
+        tree = stack.enter_context(running(folder, "--engine", "openai", "--upstream-url", url, governed=True))
+        asyncio.run(ask(tree.url, arguments.requests, 0.1))
+        time.sleep(0.5)
+        report(asyncio.run(verdicts(tree.kafka)), journal)
+
+
+if __name__ == "__main__":
+    main()
