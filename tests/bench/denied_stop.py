@@ -28,7 +28,13 @@ from tests.e2e.tree import running
 FIRST_MS, GAP_MS, CHUNKS = 2_000, 20, 100
 MODEL = f"fake-A-t{FIRST_MS}-g{GAP_MS}-n{CHUNKS}"
 ANSWER_MS = FIRST_MS + GAP_MS * (CHUNKS - 1)
-PROMPT = "Why does this not work: export AWS_ACCESS_KEY_ID=AKIAQ3ZRT7WLMKPX{:04d}"
+PROMPT = "Why does the support desk not get in with the key {}?"
+
+
+def key(number):
+    """Looks like an access key; no two are the same."""
+    letters = "".join(chr(ord("A") + number // 26**place % 26) for place in range(4))
+    return f"AKIAQ3ZRT7WLMKPX{letters}"
 
 
 @contextmanager
@@ -47,7 +53,7 @@ async def ask(url, count, pace_s):
     """Ask one after another; every answer must be a refusal."""
     async with aiohttp.ClientSession() as session:
         for number in range(count):
-            messages = [{"role": "user", "content": PROMPT.format(number)}]
+            messages = [{"role": "user", "content": PROMPT.format(key(number))}]
             async with session.post(
                 f"{url}/v1/chat/completions", json={"model": MODEL, "messages": messages}
             ) as answer:
@@ -79,7 +85,7 @@ def report(denied, journal):
     entries = [json.loads(line) for line in journal.read_text().splitlines()]
     arrived = sorted(entry["t"] for entry in entries if entry["ev"] == "arrive")
     gone = sorted(entry["t"] for entry in entries if entry["ev"] == "client_gone")
-    if not len(denied) == len(gone):
+    if len(denied) != len(gone):
         sys.exit(f"{len(denied)} verdicts, {len(arrived)} requests at the model server, {len(gone)} given up")
     stops = sorted((end - verdict) * 1e3 for verdict, end in zip(denied, gone, strict=True))
     spent = sum(end - begin for begin, end in zip(arrived, gone, strict=True)) * 1e3 / len(gone)
@@ -88,7 +94,8 @@ def report(denied, journal):
         return stops[min(len(stops) - 1, int(len(stops) * share))]
 
     print(
-        f"{len(stops)} denied: verdict to engine stopped {at(0.5):.1f} / {at(0.95):.1f} / {at(0.99):.1f} ms p50 / p95 / p99;"
+        f"{len(stops)} denied; verdict to engine stopped, p50 / p95 / p99:"
+        f" {at(0.5):.1f} / {at(0.95):.1f} / {at(0.99):.1f} ms;"
         f" engine busy {spent:.0f} ms of {ANSWER_MS} an answer: {100 * (1 - spent / ANSWER_MS):.1f} % saved"
     )
 
