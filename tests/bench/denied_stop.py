@@ -95,8 +95,8 @@ def report(denied, journal):
         return stops[min(len(stops) - 1, int(len(stops) * share))]
 
     print(
-        f"{len(denied)} denied, {len(denied) - len(gone)} before the engine was asked; verdict to engine stopped, p50 / p95 / p99:"
-        f" {at(0.5):.1f} / {at(0.95):.1f} / {at(0.99):.1f} ms;"
+        f"{len(denied)} denied, {len(denied) - len(gone)} of them before the engine was asked;"
+        f" verdict to engine stopped, p50 / p95 / p99: {at(0.5):.1f} / {at(0.95):.1f} / {at(0.99):.1f} ms;"
         f" engine busy {spent:.0f} ms of {ANSWER_MS} an answer: {100 * (1 - spent / ANSWER_MS):.1f} % saved"
     )
 
