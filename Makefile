@@ -1,4 +1,5 @@
 # make run [ARGS=--once]   install what is needed, start everything, answer a sample question, serve
+# make demo                what can happen to an answer, beside its log
 # make test                lint, types and every test
 # make bench               what a hop, a stream and a feature cost
 
@@ -9,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt
 TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt
 
-.PHONY: setup run test lint unit bench schemas pins clean
+.PHONY: setup run demo test lint unit bench schemas pins clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run
@@ -33,6 +34,13 @@ $(VENV)/.test: $(VENV)/.run $(TEST_PINS)
 
 run: setup
 	@exec $(BIN)/railbus up --ask $(ARGS)
+
+demo: $(VENV)/.vertex
+	@$(BIN)/railbus demo $(ARGS)
+
+$(VENV)/.vertex: $(VENV)/.run requirements/vertex.txt
+	@$(PIP) install -r requirements/vertex.txt
+	@touch $@
 
 test: lint unit
 

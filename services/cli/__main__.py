@@ -15,6 +15,7 @@ from services.runtime.process import EXIT_USER
 COMMANDS: Final = {
     "up": "start everything here and keep it running",
     "ask": "ask a question and stream the answer",
+    "demo": "show what can happen to an answer, beside its log",
     "tail": "show what is on the log",
     "topics": "list the topics",
     "dead": "list, show and put back what nobody could read",

@@ -39,10 +39,15 @@ def line(record: Received | Unread, zero_us: int, *, prompts: bool) -> str:
     event = record.event
     kind = type(event).__name__
     about = event.request_id[-8:] if isinstance(event, Event) else "-"
-    said = _SAYS[type(event)](event)
+    said = says(event)
     if prompts and kind in _PROMPTS:
         said += f" {orjson.dumps(getattr(event, _PROMPTS[kind])).decode()}"
     return _one_line(f"{when}  {place:<24} {about:<8} {kind:<10} {said}")
+
+
+def says(event: AnyEvent) -> str:
+    """What an event says, in a few words; prompts are not in it."""
+    return _SAYS[type(event)](event)
 
 
 def json_line(record: Received | Unread, *, prompts: bool) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.requests import Deadlines, Delivery, Message, Mode, Request, Sampling
+from schemas.requests import Deadlines, Delivery, Fallback, Message, Mode, Request, Sampling
 from services.runtime.errors import UserError
 
 
@@ -21,7 +21,9 @@ class Question:
         temperature: 0 is greedy.
         seed: For repeatable sampling.
         delivery: How much may be seen before it was checked.
+        fallback: What a missed first-token deadline does.
         ttft_ms: Deadline of the first token, in milliseconds.
+        stall_ms: Longest silence within the answer, in milliseconds.
         total_ms: Deadline of the whole answer, in milliseconds.
     """
 
@@ -32,7 +34,9 @@ class Question:
     temperature: float | None = None
     seed: int | None = None
     delivery: Mode | None = None
+    fallback: Fallback | None = None
     ttft_ms: int | None = None
+    stall_ms: int | None = None
     total_ms: int | None = None
 
     @property
@@ -42,7 +46,7 @@ class Question:
 
     def body(self) -> dict[str, Any]:
         """As the edge takes it: an OpenAI-style body with the ``railbus`` extension."""
-        extension = _given(delivery=self.delivery, deadlines=self._deadlines() or None)
+        extension = _given(delivery=self.delivery, fallback=self.fallback, deadlines=self._deadlines() or None)
         body = _given(
             model=self.model, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed,
             railbus=extension or None,
@@ -59,6 +63,7 @@ class Question:
         chosen = _given(
             model=self.model,
             delivery=None if self.delivery is None else Delivery(mode=self.delivery),
+            fallback=self.fallback,
             deadlines=Deadlines(**self._deadlines()),
             sampling=Sampling(**sampling),
         )
@@ -75,7 +80,7 @@ class Question:
         return (*system, Message(role="user", content=self.prompt))
 
     def _deadlines(self) -> dict[str, int]:
-        return _given(ttft_ms=self.ttft_ms, total_ms=self.total_ms)
+        return _given(ttft_ms=self.ttft_ms, stall_ms=self.stall_ms, total_ms=self.total_ms)
 
 
 def _given(**values: Any) -> dict[str, Any]:

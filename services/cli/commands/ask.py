@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Final, get_args
 
-from schemas.requests import Mode
+from schemas.requests import Fallback, Mode
 from services.cli.answers import AnswerFailed
 from services.cli.ask_edge import Edge, ask_edge
 from services.cli.ask_log import ask_log
@@ -30,7 +30,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, help="0 is greedy")
     parser.add_argument("--seed", type=int, help="for repeatable sampling")
     parser.add_argument("--delivery", choices=get_args(Mode), help="how much is shown before it was checked")
+    parser.add_argument("--fallback", choices=get_args(Fallback), help="what a missed first-token deadline does")
     parser.add_argument("--ttft-ms", type=int, help="deadline of the first token")
+    parser.add_argument("--stall-ms", type=int, help="longest silence within the answer")
     parser.add_argument("--total-ms", type=int, help="deadline of the whole answer")
     parser.add_argument("--json", action="store_true", help="one op a line")
     parser.add_argument("--via", choices=("edge", "kafka"), default="edge", help="whom to ask (%(default)s)")
@@ -42,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0 completed, 1 failed or expired, 3 denied or recalled, 2 the question was at fault."""
     question = Question(
         prompt=_prompt(args.prompt), system=args.system, model=args.model, max_tokens=args.max_tokens,
-        temperature=args.temperature, seed=args.seed, delivery=args.delivery, ttft_ms=args.ttft_ms,
-        total_ms=args.total_ms,
+        temperature=args.temperature, seed=args.seed, delivery=args.delivery, fallback=args.fallback,
+        ttft_ms=args.ttft_ms, stall_ms=args.stall_ms, total_ms=args.total_ms,
     )  # fmt: skip
     screening = Screening(None) if args.json else Screening.on_stdout()
     return run_coroutine(_ask(args, question, screening))

@@ -11,6 +11,8 @@
     dead<k>   the whole engine dies after k steps
     err<code> refuses with this HTTP status
     poison<k> token k is the word FORBIDDEN
+    mail<k>   token k is an e-mail address
+    leak<k>   token k is the code name that the default policy's blocklist has as its example
 """
 
 import random
@@ -35,6 +37,8 @@ class Script:
     dead: int | None = None
     err: int | None = None
     poison: int | None = None
+    mail: int | None = None
+    leak: int | None = None
 
     def delay_ms(self, draw: random.Random) -> float:
         """How much later the first token comes."""
@@ -42,6 +46,15 @@ class Script:
         if self.tail:
             delay += self.tail * ((1 - draw.random()) ** (-1 / _SHAPE) - 1)
         return delay
+
+    def word(self, place: int) -> str | None:
+        """What token ``place`` is made to be; None leaves it to chance."""
+        wanted = (
+            (self.poison, "FORBIDDEN"),
+            (self.mail, "anna.berg@example.org"),
+            (self.leak, "Project Bluefin Heron"),
+        )
+        return next((word for token, word in wanted if token == place), None)
 
     def silent_from(self) -> int | None:
         """The step from which on nothing comes any more."""

@@ -81,7 +81,7 @@ class Sequence:
     def _words(self, tokens: int) -> str:
         words = []
         for place in range(self.said, self.said + tokens):
-            word = "FORBIDDEN" if place == self.script.poison else self.draw.choice(WORDS)
+            word = self.script.word(place) or self.draw.choice(WORDS)
             words.append(f"{word}. " if place % 12 == 11 else f"{word} ")
         return "".join(words)
 

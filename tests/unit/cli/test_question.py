@@ -21,7 +21,9 @@ QUESTIONS = st.builds(
     temperature=st.none() | st.floats(0, 2),
     seed=st.none() | st.integers(0, 2**32 - 1),
     delivery=st.none() | st.sampled_from(["optimistic", "windowed", "gated"]),
+    fallback=st.none() | st.sampled_from(["cancel", "race", "off"]),
     ttft_ms=st.none() | st.integers(1, 86_400_000),
+    stall_ms=st.none() | st.integers(1, 86_400_000),
     total_ms=st.none() | st.integers(1, 86_400_000),
 )
 

@@ -200,11 +200,15 @@ def test_the_tail_is_heavy():
     assert all(math.isfinite(each) and each >= 0 for each in delays)
 
 
-def test_poison_is_said_where_it_is_asked():
+@pytest.mark.parametrize(
+    ("script", "word"),
+    [("poison7", "FORBIDDEN"), ("mail7", "anna.berg@example.org"), ("leak7", "Project"), ("leak5", "Heron")],
+)
+def test_a_word_is_said_where_it_is_asked(script, word):
     scheduler = Scheduler(machine())
-    scheduler.add(sequence(script="poison7"))
+    scheduler.add(sequence(script=script))
     (items,) = run(scheduler)[0].values()
-    assert "".join(item.text for item in items[:-1]).split()[7] == "FORBIDDEN"
+    assert "".join(item.text for item in items[:-1]).split()[7] == word
 
 
 @pytest.mark.parametrize(("cut", "reason"), [(True, "length"), (False, "stop")])

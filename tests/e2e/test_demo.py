@@ -1,0 +1,37 @@
+"""The demo, from its own tree to its last line."""
+
+import subprocess
+import sys
+
+from tests.e2e.tree import clean_env
+
+
+def test_scenes_end_as_they_should_without_colours_where_nobody_sees_them(tmp_path):
+    picture = tmp_path / "demo.svg"
+    chosen = ("recalled", "hard-error")
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", "demo", "--svg", picture, *(f"--scene={name}" for name in chosen)],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False, env=clean_env(),
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    assert done.stdout.count("\nas it should be\n") == 2
+    assert done.stdout.rstrip().endswith("2 of 2 scenes ended as they should")
+    for said in (
+        "Recall",
+        "The rest of this answer was withdrawn",
+        "to attempt 2 on vertex, hard_error, cancel",
+        "by engine vertex",
+    ):
+        assert said in done.stdout
+    assert "\x1b" not in done.stdout
+    assert picture.read_text().count("Project Bluefin Heron") == done.stdout.count("Project Bluefin Heron")
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.svg"]
+
+
+def test_a_scene_that_is_none(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", "demo", "--scene", "nope"],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False, env=clean_env(),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "ttft-race" in done.stderr
