@@ -30,11 +30,12 @@ class Node:
         KafkaError: the storage could not be formatted, or the broker did not serve within 90 s.
     """
 
-    def __init__(self, java: str, lib: Path, data_dir: Path, port: int) -> None:
+    def __init__(self, java: str, lib: Path, data_dir: Path, port: int, more_settings: str = "") -> None:
         self._java = java
         self._lib = lib
         self._data_dir = data_dir
         self.port = port
+        self._more_settings = more_settings
         self._log = data_dir / "broker.log"
         self._jvm: subprocess.Popen[bytes] | None = None
 
@@ -85,7 +86,8 @@ class Node:
         ]
 
     def _write_settings(self) -> Path:
-        template = string.Template((HERE / "server.properties").read_text())
+        # Of a setting that is there twice, Java takes the last.
+        template = string.Template((HERE / "server.properties").read_text() + self._more_settings)
         filled = template.substitute(port=self.port, controller_port=free_port(), log_dir=self._data_dir / "log")
         path = self._data_dir / "server.properties"
         path.write_text(filled)

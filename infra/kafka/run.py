@@ -30,7 +30,7 @@ def main() -> int:
         if options.fetch_only:
             return 0
         with _data_dir(options.data_dir) as data_dir:
-            _serve(Node(java, lib, data_dir, _port(options.port)))
+            _serve(Node(java, lib, data_dir, _port(options.port), _read(options.settings)))
     except KafkaError as error:
         print(f"kafka: {error}", file=sys.stderr)
         return error.status
@@ -48,6 +48,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run one Apache Kafka broker on loopback, for tests.")
     parser.add_argument("--port", type=int, default=9092, help="0 takes a free one (default: 9092)")
     parser.add_argument("--data-dir", type=Path, help="kept after the end (default: a temporary one, removed)")
+    parser.add_argument(
+        "--settings", type=Path, help="a file of more settings, which outrank those of server.properties"
+    )
     parser.add_argument("--fetch-only", action="store_true", help="fetch the jars and end")
     options = parser.parse_args()
     if not 0 <= options.port < 65536:
@@ -60,6 +63,13 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise SystemExit(0)
+
+
+def _read(settings: Path | None) -> str:
+    try:
+        return "" if settings is None else settings.read_text()
+    except OSError as error:
+        raise KafkaError(f"--settings {settings}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

@@ -27,10 +27,11 @@ class BrokerUnavailable(Exception):
 class Broker:
     """One broker process with a data directory of its own."""
 
-    def __init__(self, kind: str, data_dir: Path, port: int | None = None) -> None:
+    def __init__(self, kind: str, data_dir: Path, port: int | None = None, options: tuple[str, ...] = ()) -> None:
         self.kind = kind
         self.port = port or free_port()
         self._data_dir = data_dir
+        self._options = options
         self._output = data_dir.with_suffix(".out")
         self._errors = data_dir.with_suffix(".err")
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +52,7 @@ class Broker:
 
     def launch(self) -> None:
         """Starts the process. Call it in a thread that lives on: the process dies with the thread that made it."""
-        command = [*COMMANDS[self.kind], "--port", str(self.port), "--data-dir", str(self._data_dir)]
+        command = [*COMMANDS[self.kind], "--port", str(self.port), "--data-dir", str(self._data_dir), *self._options]
         with self._output.open("wb") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, preexec_fn=_die_with_parent
