@@ -101,6 +101,6 @@ async def test_a_wrong_password_is_the_operators_mistake(secure):
 
 async def test_a_broker_that_nobody_vouches_for_is_not_spoken_to(secure, tmp_path):
     _, stranger = certificate(tmp_path, "stranger")
-    with pytest.raises(UserError, match="certificate is not trusted .* set RAILBUS_KAFKA_SSL_CAFILE"):
+    with pytest.raises(UserError, match=r"certificate is not trusted .* set RAILBUS_KAFKA_SSL_CAFILE"):
         async with asyncio.timeout(LIMIT_S):
             await ensure_topics(dataclasses.replace(secure, ssl_cafile=stranger))
