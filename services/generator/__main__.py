@@ -6,6 +6,7 @@ import sys
 
 from services.bus import BusSettings, ensure_topics
 from services.generator.engines import make
+from services.generator.mortal import outlived
 from services.generator.settings import GeneratorSettings
 from services.runtime import run
 from services.runtime.health import HealthSettings, serving
@@ -27,7 +28,7 @@ async def main() -> None:
     async with serving(health, is_ready.is_set):
         try:
             await asyncio.gather(engine.start(), ensure_topics(bus))
-            await Worker(settings.role(), bus, engine).run(ready)
+            await outlived(Worker(settings.role(), bus, engine).run(ready), engine)
         finally:
             await engine.close()
 

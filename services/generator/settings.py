@@ -6,7 +6,7 @@ from typing import Literal
 from schemas.topics import REQUESTS, REQUESTS_BATCH
 from services.worker.role import Role
 
-EngineName = Literal["llama", "openai", "simulated"]
+EngineName = Literal["llama", "openai", "simulated", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,11 @@ def make(name: EngineName, env: Mapping[str, str]) -> Engine:
         from services.generator.engines.openai import OpenAIEngine, OpenAISettings
 
         return OpenAIEngine(load(OpenAISettings, env))
+    if name == "vllm":
+        from services.generator.engines.vllm import VllmEngine
+        from services.generator.engines.vllm_settings import VllmSettings
+
+        return VllmEngine(load(VllmSettings, env))
     from services.generator.engines.simulated import SimulatedEngine
     from services.generator.engines.simulated_settings import SimulatedSettings
 

@@ -1,0 +1,89 @@
+"""CPU and memory of this process and of what it started; of the GPU where one is."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+_PROC: Final = Path("/proc")
+ASK_GPU_S: Final = 5.0
+
+
+def cpu_seconds() -> float | None:
+    """CPU time of the tree so far; None where there is no ``/proc``."""
+    ticks = [_ticks(pid) for pid in _tree(os.getpid())]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+def busy_seconds() -> float | None:
+    """CPU time of the whole machine so far, whoever used it; None where the system does not say."""
+    fields = _read(_PROC / "stat").partition("\n")[0].split()
+    if len(fields) < 9:
+        return None
+    user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, fields[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_mib() -> float | None:
+    """The tree's peak of resident memory, added up process by process: an upper bound."""
+    peaks = [_peak_kib(pid) for pid in _tree(os.getpid())]
+    return round(sum(peaks) / 1024, 1) if peaks else None
+
+
+def gpu_mib() -> float | None:
+    """GPU memory that the tree holds, by the driver's own tool; None without one."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    asked = [tool, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_GPU_S, check=False).stdout  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    ours = {str(pid) for pid in _tree(os.getpid())}
+    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+    held = [row[1] for row in rows if len(row) == 2 and row[0] in ours and row[1].isdigit()]
+    return sum(map(float, held)) if held else None
+
+
+def machine() -> dict[str, Any]:
+    """What two runs must share to be compared."""
+    name = os.uname()
+    return {"system": name.sysname, "machine": name.machine, "cpus": os.cpu_count()}
+
+
+def _tree(pid: int) -> list[int]:
+    """The process and its descendants; empty where the system does not say."""
+    if not (_PROC / str(pid)).is_dir():
+        return []
+    children: list[int] = []
+    for task in _listed(_PROC / str(pid) / "task"):
+        children += [int(child) for child in _read(task / "children").split()]
+    return [pid, *(below for child in children for below in _tree(child))]
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:  # it has ended meanwhile
+        return ""
+
+
+def _ticks(pid: int) -> int:
+    fields = _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) if len(fields) > 12 else 0
+
+
+def _peak_kib(pid: int) -> int:
+    for line in _read(_PROC / str(pid) / "status").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1])
+    return 0

@@ -1,0 +1,76 @@
+"""Tiny Gemma 3 models with random weights, made on the spot: enough for everything but sense."""
+
+import json
+from pathlib import Path
+
+SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", "user", "model"]
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m['role'] == 'system' and not loop.first %}{{ raise_exception('a system turn comes first') }}{% endif %}"
+    "<start_of_turn>{{ 'model' if m['role'] == 'assistant' else 'user' }} {{ m['content'] }} <end_of_turn>"
+    "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model{% endif %}"
+)
+
+
+def vocabulary(size):
+    """Special tokens, then words of one, two ... syllables."""
+    words = SYLLABLES + [a + b for a in SYLLABLES for b in SYLLABLES]
+    return [*SPECIAL, *words[: size - len(SPECIAL)]]
+
+
+def sentence(seed, length):
+    """Words that the tokenizers of 128 tokens and more know; the same seed gives the same."""
+    words = vocabulary(78)[len(SPECIAL) :]
+    return " ".join(words[(seed * 7_919 + i * (seed + 3) + i * i) % len(words)] for i in range(length))
+
+
+def make_tokenizer(folder: Path, size: int, *, template: bool = True):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary(size))}, unk_token="<unk>"))
+    inner.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>",
+        additional_special_tokens=["<start_of_turn>", "<end_of_turn>"],
+    )  # fmt: skip
+    tokenizer.chat_template = TEMPLATE if template else None
+    tokenizer.save_pretrained(folder)
+
+
+def make_model(folder: Path, *, seed: int, size=128, layers=2, hidden=64, spread=0.3, template=True, context=1024):
+    """A target or draft; every second layer slides over 64 tokens, as Gemma 3's do over 1,024."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(seed)
+    config = Gemma3TextConfig(
+        vocab_size=size, hidden_size=hidden, intermediate_size=hidden * 2, num_hidden_layers=layers,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=context, sliding_window=64,
+        layer_types=["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)],
+        # Tied embeddings make a random model repeat one token, small weights make it indifferent.
+        tie_word_embeddings=False, initializer_range=spread, query_pre_attn_scalar=32,
+        pad_token_id=0, eos_token_id=1, bos_token_id=2, dtype="float32",
+    )  # fmt: skip
+    Gemma3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    make_tokenizer(folder, size, template=template)
+    return folder
+
+
+def nudged(source: Path, folder: Path, *, seed: int, noise: float, template=True):
+    """A drafter that nearly agrees with its target: the target's weights with noise on them."""
+    import torch
+    from transformers import Gemma3ForCausalLM
+
+    torch.manual_seed(seed)
+    model = Gemma3ForCausalLM.from_pretrained(source, dtype=torch.float32)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(torch.randn_like(weights) * noise * weights.std())
+    model.save_pretrained(folder)
+    make_tokenizer(folder, json.loads((source / "config.json").read_text())["vocab_size"], template=template)
+    return folder
