@@ -20,7 +20,7 @@ import uvloop
 
 from schemas.books import Account
 from schemas.requests import Deadlines, Sampling
-from schemas.stream import Chunk, Closed, Cutover
+from schemas.stream import Chunk, Closed, Cutover, Started
 from schemas.topics import STREAMS
 from services.bus import Received, Unread
 from services.stream import Screen, apply
@@ -94,6 +94,7 @@ def _told(person: Person, events: list[Any]) -> dict[str, Any]:
     screen, shown = Screen(person.id), ""
     first_us: dict[int, int] = {}
     said: dict[int, str] = {}
+    began = {event.attempt: event.at for event in reversed(events) if isinstance(event, Started)}
     for event in events:
         for op in screen.feed(event):
             shown = apply(shown, op)
@@ -113,6 +114,8 @@ def _told(person: Person, events: list[Any]) -> dict[str, Any]:
         "cut_ms": (cut.at - person.request.at) / 1e3 if cut else None,
         "trigger": cut.trigger if cut else None,
         "cloud_first_ms": (first_us[2] - person.request.at) / 1e3 if 2 in first_us else None,
+        "cut_to_call_ms": (began[2] - cut.at) / 1e3 if cut and 2 in began else None,
+        "call_to_first_ms": (first_us[2] - began[2]) / 1e3 if 2 in first_us and 2 in began else None,
     }
 
 
@@ -168,6 +171,8 @@ async def deadline(lab: Lab, rounds: int) -> dict[str, Any]:
             "requests": len(spread),
             "first_text_ms": percentiles(told[person.id]["ttft_ms"] for person in spread),
             "cut_ms": percentiles(told[person.id]["cut_ms"] for person in spread),
+            "cut_to_call_ms": percentiles(told[person.id]["cut_to_call_ms"] for person in spread),
+            "call_to_first_ms": percentiles(told[person.id]["call_to_first_ms"] for person in spread),
             "first_text_ms_all_at_once": percentiles(told[person.id]["ttft_ms"] for person in burst),
         }
     return found
