@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "dead": "list, show and put back what nobody could read",
     "policy": "check policies: lint, test, version",
     "plan": "what latency costs and what buys it: floors, speculation, deadlines, governance",
+    "bench": "measure an engine: plain against speculative, predicted against measured",
     "doctor": "say what is installed, what can be reached, what is missing",
 }
 

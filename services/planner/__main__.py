@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from services.planner.commands import latency
+from services.planner.commands import bench, latency
 from services.runtime.errors import UserError
 from services.runtime.process import EXIT_USER
 
@@ -15,11 +15,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = "the budget of one kind of request: floors, speculation, deadline, governance"
     latency.add(commands.add_parser("latency", help=about, description=about))
+    about = "a result of `railbus bench engine`, read: tables, drawings, predicted against measured"
+    bench.add(commands.add_parser("bench", help=about, description=about))
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))
     except UserError as error:
-        sys.stderr.write(f"railbus plan: {error}\n")
+        sys.stderr.write(f"railbus {'bench' if args.command == 'bench' else 'plan'}: {error}\n")
         return EXIT_USER
 
 

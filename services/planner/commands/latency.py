@@ -8,9 +8,12 @@ from typing import get_args
 import orjson
 
 from services.physics.roofline import Precision
+from services.planner import calibration_show
+from services.planner.calibration import calibrate
 from services.planner.latency import plan
 from services.planner.names import find_gpu, find_model
 from services.planner.question import Around, Question
+from services.planner.results import read
 from services.planner.show import as_json, lines
 from services.runtime.errors import UserError
 
@@ -36,12 +39,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     for name in ("network", "pre", "post", "response", "rails"):
         value = getattr(usual, name)
         parser.add_argument(f"--{name}-ms", type=float, default=value, help=f"part of the budget ({value:g})")
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="RESULT", help="fit the model to a result of `railbus bench engine` instead"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw it: .png, .svg, or a folder for all")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0."""
+    if args.calibrate is not None:
+        return _calibrate(args)
     question = _question(args)
     answer = plan(question)
     if args.plot is not None:
@@ -53,6 +61,22 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(orjson.dumps(as_json(question, answer), option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         sys.stdout.write("\n".join(lines(question, answer)) + "\n")
+    return 0
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    result = read(args.calibrate)
+    calibration = calibrate(result)
+    if args.plot is not None:
+        from services.planner.bench_plots import draw_bench
+
+        for path in draw_bench(result, calibration, args.plot):
+            sys.stderr.write(f"drawn: {path}\n")
+    if args.json:
+        told = orjson.dumps(calibration_show.as_json(calibration), option=orjson.OPT_INDENT_2)
+        sys.stdout.write(told.decode() + "\n")
+    else:
+        sys.stdout.write("\n".join(calibration_show.lines(calibration)) + "\n")
     return 0
 
 

@@ -1,0 +1,130 @@
+"""``railbus bench``: an engine by itself, plain against speculative, A B B A, and what the model predicted."""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from services.cli.arms import arms, catalogue, order
+from services.cli.benching import Failed, keep, measure
+from services.cli.commands.plan import planner
+from services.runtime.errors import UserError
+
+MOST_RUNS: Final = 64
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """``engine`` measures, ``report`` reads a result again, or two."""
+    whats = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    about = "measure an engine: open loops of seeded arrivals, closed loops of fixed shapes"
+    _engine(whats.add_parser("engine", help=about, description=about))
+    report = whats.add_parser("report", help="read a result again, or compare two (--against)")
+    report.add_argument("result", help="what --out wrote")
+    report.add_argument("flags", nargs=argparse.REMAINDER, help="--against RESULT, --json, --plot FILE|DIR")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0; 2 for the user's mistake; a run's own when it failed."""
+    if args.what == "report":
+        return planner("bench", args.result, *args.flags)
+    if not args.gammas.strip():
+        raise UserError("--gammas is empty: give how many tokens are drafted, such as 4, or 2,4,8")
+    compared = arms(args.engine, _numbers("--gammas", args.gammas, 1, 64), _env(args.plain), _env(args.speculative))
+    runs = order(compared, args.rounds)
+    if args.rounds < 1 or len(runs) > MOST_RUNS:
+        raise UserError(f"--rounds {args.rounds} makes {len(runs)} runs; 1 to {MOST_RUNS} are possible")
+    workload = _workload(args)
+    said = {name: getattr(args, name) for name in ("gpu", "target", "draft", "precision", "budget")}
+    try:
+        measured = measure(runs, workload, args.limit_s)
+    except Failed as failed:
+        return failed.code
+    with tempfile.TemporaryDirectory(prefix="railbus-bench-") as folder:
+        out = args.out or Path(folder) / "result.json"
+        keep(out, compared, workload, measured, catalogue(args.engine, os.environ, said))
+        flags = ["--slo-ttft-ms", f"{args.slo_ttft_ms}", "--slo-token-ms", f"{args.slo_token_ms}"]
+        flags += ["--json"] if args.json else []
+        flags += ["--plot", str(args.plot)] if args.plot is not None else []
+        return planner("bench", str(out), *flags)
+
+
+def _engine(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("load")
+    load.add_argument("--engine", default="simulated", help="simulated, llama, openai, vllm (simulated)")
+    load.add_argument("--rate", type=float, default=3.0, help="requests a second of the open loops (3)")
+    load.add_argument("--requests", type=int, default=30, help="in each open loop; 0 leaves them out (30)")
+    load.add_argument("--prompt", type=int, default=512, help="their tokens of prompt (512)")
+    load.add_argument("--output", type=int, default=50, help="tokens of every answer, at most (50)")
+    load.add_argument("--batches", default="1,2,4", help="requests at once in the closed loops; empty leaves them out")
+    load.add_argument("--prompts", default="128,1024", help="tokens of prompt in the closed loops")
+    load.add_argument("--repeats", type=int, default=3, help="of each closed loop (3)")
+    load.add_argument("--temperature", type=float, default=0.0, help="of sampling (0)")
+    load.add_argument("--seed", type=int, default=1, help="of prompts, arrivals and sampling (1)")
+    what = parser.add_argument_group("arms")
+    what.add_argument("--gammas", default="4", help="tokens drafted; several make an arm each (4)")
+    for name, which in (("plain", "drafts nothing"), ("speculative", "drafts; {gamma} stands for the number")):
+        what.add_argument(
+            f"--{name}", action="append", default=[], metavar="NAME=VALUE", help=f"setting of the arm that {which}"
+        )
+    what.add_argument("--rounds", type=int, default=1, help="times A B B A (1)")
+    about = parser.add_argument_group("what the prediction is about; known for simulated and llama")
+    for name in ("gpu", "target", "draft", "precision", "budget"):
+        about.add_argument(f"--{name}", help="tokens of prompt in an engine step" if name == "budget" else None)
+    ends = parser.add_argument_group("bounds and results")
+    ends.add_argument(
+        "--limit-s", type=float, default=300.0, help="time for all runs; what is not begun then is not (300)"
+    )
+    ends.add_argument("--request-s", type=float, default=60.0, help="a request that takes longer has failed (60)")
+    ends.add_argument("--slo-ttft-ms", type=float, default=200.0, help="first token of a good request (200)")
+    ends.add_argument("--slo-token-ms", type=float, default=50.0, help="between its tokens (50)")
+    ends.add_argument("--out", type=Path, help="keep the result, for `bench report` and `plan latency --calibrate`")
+    ends.add_argument("--json", action="store_true", help="one JSON object")
+    ends.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw it: .png, .svg, or a folder for all")
+
+
+def _workload(args: argparse.Namespace) -> dict[str, Any]:
+    """As ``services.generator.bench`` reads it, which checks the numbers."""
+    cells = [
+        {"batch": batch, "prompt": prompt, "repeats": args.repeats}
+        for batch in _numbers("--batches", args.batches, 1, 256)
+        for prompt in _numbers("--prompts", args.prompts, 1, 32_768)
+    ]
+    streams = [
+        {"cache": cache, "rate": args.rate, "requests": args.requests, "prompt": args.prompt}
+        for cache in ("cold", "warm")
+        if args.requests
+    ]
+    if not cells and not streams:
+        raise UserError("there is nothing to measure: give --batches and --prompts, or --requests")
+    if not (0 < args.limit_s <= 7_200 and 0 < args.request_s <= 600):
+        raise UserError("--limit-s must be within 0 and 7200, --request-s within 0 and 600")
+    return {
+        "engine": args.engine,
+        "cells": cells,
+        "streams": streams,
+        "output": args.output,
+        "temperature": args.temperature,
+        "seed": args.seed,
+        "request_s": args.request_s,
+    }
+
+
+def _numbers(flag: str, text: str, least: int, most: int) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        found = (least - 1,)
+    if any(not least <= number <= most for number in found) or len(set(found)) < len(found):
+        raise UserError(f"{flag} {text!r}: give different whole numbers within {least} and {most}, such as 1,2,4")
+    return found
+
+
+def _env(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.startswith("RAILBUS_"):
+            raise UserError(f"{pair!r}: give a setting as RAILBUS_NAME=VALUE")
+        found[name] = value
+    return found

@@ -1,0 +1,117 @@
+"""A bench result as lines for people, and as one object for programs. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from services.planner.results import Result
+from services.planner.summary import Ratio, Slo, Spread, Waited, ratios, summary
+
+
+def lines(result: Result, slo: Slo) -> Iterator[str]:
+    """Conditions, open loops by arm, arms against the plain one, what it took."""
+    first = result.runs[0].measured
+    order = " ".join(run.arm for run in result.runs)
+    yield f"engine {first.engine}, model {first.model}, {first.machine.get('cpus')} CPUs; runs: {order}"
+    if any(run.measured.cut for run in result.runs):
+        yield "the time ran out before all was measured: raise --limit-s, or ask for less"
+    waited = summary(result, slo)
+    if waited:
+        yield ""
+        yield from _open_loops(waited, slo)
+    against = ratios(result)
+    if against:
+        yield ""
+        yield from map(_ratio, against)
+    yield ""
+    yield from _costs(result)
+
+
+def as_json(result: Result, slo: Slo) -> dict[str, Any]:
+    """The same."""
+    return {
+        "engine": result.runs[0].measured.engine,
+        "model": result.runs[0].measured.model,
+        "runs": [run.arm for run in result.runs],
+        "cut": any(run.measured.cut for run in result.runs),
+        "slo": asdict(slo),
+        "open_loops": [asdict(each) for each in summary(result, slo)],
+        "against_plain": [asdict(each) for each in ratios(result)],
+        "costs": [_cost(result, arm) for arm in result.arms],
+    }
+
+
+def compared(first: Sequence[Waited], second: Sequence[Waited]) -> Iterator[str]:
+    """Two benches of the same shape, medians side by side."""
+    yield f"{'arm':<14} {'cache':<5} {'ms p50':<12} {'first':>9} {'second':>9} {'change':>8}"
+    later = {(each.arm, each.cache): each for each in second}
+    for each in first:
+        other = later.get((each.arm, each.cache))
+        for name in ("ttft", "token", "total"):
+            a, b = getattr(each, name), getattr(other, name, None)
+            if a is not None and b is not None:
+                yield (
+                    f"{each.arm:<14} {each.cache:<5} {name:<12} {a.p50.value:>9.1f} {b.p50.value:>9.1f} "
+                    f"{b.p50.value / a.p50.value - 1:>+8.1%}"
+                )
+
+
+def _open_loops(waited: Sequence[Waited], slo: Slo) -> Iterator[str]:
+    yield (
+        f"{'arm':<14} {'cache':<5} {'n':>4} {'err':>3} {'ms to':<12} {'p50 (95 %)':>22} {'p95':>8} {'p99':>8} "
+        f"{'p99/p50':>7}"
+    )
+    for each in waited:
+        for name, spread in (("first token", each.ttft), ("a token", each.token), ("whole answer", each.total)):
+            if spread is not None:
+                yield f"{each.arm:<14} {each.cache:<5} {each.requests:>4} {each.errors:>3} {name:<12} {_spread(spread)}"
+    for each in waited:
+        yield (
+            f"{each.arm:<14} {each.cache:<5} {each.rate:g} requests/s came; first token within {slo.ttft_ms:g} ms, "
+            f"{slo.token_ms:g} ms a token: {each.good:.0%}, {each.goodput:.2f}/s; {each.cached:.0%} of prompts cached"
+        )
+
+
+def _spread(spread: Spread) -> str:
+    p50 = spread.p50
+    shown = f"{p50.value:.1f} ({p50.low:.1f}-{p50.high:.1f})"
+    return f"{shown:>22} {spread.p95:>8.1f} {spread.p99:>8.1f} {spread.tail:>7.2f}"
+
+
+def _ratio(each: Ratio) -> str:
+    ratio = each.ratio
+    verdict = "faster" if ratio.high < 1 else "slower" if ratio.low > 1 else "no difference shown"
+    return (
+        f"{each.arm} over plain, {each.cache}, {each.what}: {ratio.value:.2f} times as long "
+        f"({ratio.low:.2f}-{ratio.high:.2f}), {verdict}"
+    )
+
+
+def _costs(result: Result) -> Iterator[str]:
+    for arm in result.arms:
+        cost = _cost(result, arm)
+        gpu = f", {cost['gpu_mib']:.0f} MiB of GPU memory" if cost["gpu_mib"] is not None else ""
+        yield (
+            f"{arm}: ready after {cost['ready_s']:.1f} s; its processes used {_or_dash(cost['cpu_share'])} cores and "
+            f"{_or_dash(cost['memory_mib'])} MiB{gpu}; others used {_or_dash(cost['others'])} cores"
+        )
+
+
+def _cost(result: Result, arm: str) -> dict[str, Any]:
+    runs = result.of(arm)
+    cpu = [run.cpu_s / run.wall_s for run in runs if run.cpu_s is not None and run.wall_s]
+    others = [run.others_s / run.wall_s for run in runs if run.others_s is not None and run.wall_s]
+    memory = [run.memory_mib for run in runs if run.memory_mib is not None]
+    gpu = [run.gpu_mib for run in runs if run.gpu_mib is not None]
+    return {
+        "arm": arm,
+        "ready_s": max(run.ready_s for run in runs),
+        "cpu_share": round(sum(cpu) / len(cpu), 2) if cpu else None,
+        "others": round(sum(others) / len(others), 2) if others else None,
+        "memory_mib": max(memory, default=None),
+        "gpu_mib": max(gpu, default=None),
+    }
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"

@@ -1,0 +1,170 @@
+"""A machine fitted to a bench, twice: to everything, and to batch 1 alone with the rest held out. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.planner.fit import Held, Machine, Tau, fit, hold
+from services.planner.grid import Row, alpha, by_position, rows
+from services.planner.names import find_gpu, find_model
+from services.planner.results import PLAIN, Result
+from services.planner.statistics import median
+from services.runtime.errors import UserError
+
+MEDIAN_BAR: Final = 0.10
+WORST_BAR: Final = 0.20
+REGRET_BAR: Final = 0.03
+
+NO_DRAFT: Final = "ngram"
+"""A draft that costs next to nothing: tokens looked up in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """What choosing an arm by the prediction costs at one shape: time between tokens over the best arm's, less one."""
+
+    batch: int
+    prompt: int
+    chosen: str
+    best: str
+    regret: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was fitted, and how far off it is.
+
+    Attributes:
+        machines: Fitted to every row; one for all arms where a model drafts, else one for each arm: an engine that
+            looks tokens up may use other kernels while it does (llama.cpp keeps its weights in another layout).
+        alpha: Of each arm that drafts.
+        positions: Its acceptance by position; empty where the engine does not say.
+        held: Every row, by these machines.
+        held_out: The rows beyond batch 1, by machines fitted to batch 1 alone.
+        regrets: Choosing the arm by the prediction.
+    """
+
+    machines: Mapping[str, Machine]
+    alpha: Mapping[str, float]
+    positions: Mapping[str, tuple[float, ...]]
+    held: tuple[Held, ...]
+    held_out: tuple[Held, ...]
+    regrets: tuple[Regret, ...]
+
+
+def calibrate(result: Result) -> Calibration:
+    """The calibration.
+
+    Raises:
+        UserError: The bench has no closed loops, or names models or an accelerator that are not known.
+    """
+    start = machine_of(result.catalogue)
+    found = rows(result)
+    alphas = {name: a for name in result.arms if (a := alpha(result.of(name))) is not None}
+    if not found:
+        raise UserError("there are no closed loops to fit to: run the bench with --batches and --prompts")
+    tau = _tau(start, alphas, found)
+    machines = _fitted(start, found, tau)
+    held = _hold(machines, found, tau)
+    return Calibration(
+        machines=machines,
+        alpha=alphas,
+        positions={name: by_position(result.of(name)) for name in alphas},
+        held=held,
+        held_out=_held_out(start, alphas, found),
+        regrets=regrets(held),
+    )
+
+
+def machine_of(catalogue: Mapping[str, str]) -> Machine:
+    """What the bench says it ran on, before anything is fitted.
+
+    Raises:
+        UserError: A name is not known.
+    """
+    try:
+        draft, precision, budget = catalogue["draft"], catalogue["precision"], int(catalogue["budget"])
+        gpu, target = find_gpu(catalogue["gpu"]), find_model(catalogue["target"])
+    except (KeyError, ValueError) as error:
+        raise UserError(f"the result's catalogue lacks what a prediction needs: {error}") from None
+    if precision not in {"bf16", "fp8", "int4"}:
+        raise UserError(f"the result's catalogue names the precision {precision!r}; known are bf16, fp8, int4")
+    return Machine(
+        target=target,
+        draft=None if draft == NO_DRAFT else find_model(draft),
+        precision=precision,  # type: ignore[arg-type]
+        gpu=gpu,
+        budget=budget,
+        overlaps=gpu.name != "cpu",
+    )
+
+
+def regrets(held: Sequence[Held]) -> tuple[Regret, ...]:
+    """One for each shape that ran in every arm, plain among them."""
+    shapes: dict[tuple[int, int], list[Held]] = {}
+    for each in held:
+        if each.what == "a token":
+            shapes.setdefault((each.row.batch, round(each.row.prompt / 32)), []).append(each)
+    found = []
+    for (batch, _), arms in sorted(shapes.items()):
+        if len(arms) < 2 or all(each.row.arm != PLAIN for each in arms):
+            continue
+        chosen = min(arms, key=lambda each: each.predicted)
+        best = min(arms, key=lambda each: each.measured)
+        regret = chosen.measured / best.measured - 1
+        found.append(Regret(batch, best.row.prompt, chosen.row.arm, best.row.arm, regret))
+    return tuple(found)
+
+
+def median_error(held: Sequence[Held]) -> float:
+    """Of the absolute errors; 0 of none."""
+    return median([abs(each.error) for each in held]) if held else 0.0
+
+
+def worst_error(held: Sequence[Held]) -> float:
+    """Of the absolute errors; 0 of none."""
+    return max((abs(each.error) for each in held), default=0.0)
+
+
+def _fitted(start: Machine, known: Sequence[Row], tau: Tau) -> dict[str, Machine]:
+    """By arm."""
+    names = list(dict.fromkeys(row.arm for row in known))
+    if start.draft is not None:
+        machine = fit(start, known, tau)
+        return dict.fromkeys(names, machine)
+    return {name: fit(start, [row for row in known if row.arm == name], tau) for name in names}
+
+
+def _hold(machines: Mapping[str, Machine], found: Sequence[Row], tau: Tau) -> tuple[Held, ...]:
+    return tuple(each for row in found if row.arm in machines for each in hold(machines[row.arm], [row], tau))
+
+
+def _held_out(start: Machine, alphas: Mapping[str, float], found: Sequence[Row]) -> tuple[Held, ...]:
+    known = [row for row in found if row.batch == 1]
+    others = [row for row in found if row.batch > 1]
+    if not known or not others:
+        return ()
+    tau = _tau(start, alphas, known)
+    return _hold(_fitted(start, known, tau), others, tau)
+
+
+def _tau(machine: Machine, alphas: Mapping[str, float], known: Sequence[Row]) -> Tau:
+    """Tokens a cycle: by the arm's alpha where a model drafts, else what the arm's known rows gave on average.
+
+    N-grams are found or not found: no alpha and gamma describe that.
+    """
+    average = {
+        arm: sum(row.tau for row in known if row.arm == arm) / len([row for row in known if row.arm == arm])
+        for arm in {row.arm for row in known}
+    }
+
+    def tau(row: Row) -> float:
+        a = alphas.get(row.arm)
+        if a is None or row.gamma <= 0:
+            return 1.0
+        if machine.draft is None or a >= 1:
+            return average.get(row.arm, row.tau)
+        return (1 - math.pow(a, row.gamma + 1)) / (1 - a)
+
+    return tau
