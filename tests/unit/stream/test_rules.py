@@ -212,6 +212,14 @@ def test_a_stop_of_a_rival_that_lost_the_race_changes_nothing():
     assert screen.visible == "fine"
 
 
+def test_the_first_closed_counts_and_nothing_is_said_after_it():
+    first, second = Closed(**COMMON, outcome="expired"), Closed(**COMMON, outcome="completed")
+    screen, _ = after(allow(), started(), chunk(0, 0, "Hel"), first)
+    assert [screen.feed(event) for event in (second, chunk(1, 3, "lo"), cutover(2, "hard_error"))] == [(), (), ()]
+    assert screen.closed is first
+    assert screen.visible == "Hel"
+
+
 def test_a_recall_after_the_end_still_counts():
     closed = Closed(**COMMON, outcome="expired")
     screen, _ = after(allow(), started(), chunk(0, 0, "bad"), closed, recall(0, 3, "stop", "Sorry."))
