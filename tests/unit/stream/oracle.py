@@ -28,14 +28,6 @@ class Truth:
     finished: bool
 
 
-def first_runs(log):
-    runs = {}
-    for event in log:
-        if isinstance(event, Started):
-            runs.setdefault(event.attempt, event)
-    return runs
-
-
 def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no structure with the fold
     """What holds after this prefix of the log."""
     end = next((index for index, event in enumerate(log) if isinstance(event, Closed)), len(log))
@@ -45,9 +37,13 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
     finished = stopped = refused = False
     chunks_of_voice: set[int] = set()
     seen_verdict = None
+    runs: dict[int, Started] = {}
+    withdrawn: set[tuple[int, str]] = set()
     for index, event in enumerate(log):
-        prefix = log[: index + 1]
-        runs = first_runs(prefix)
+        if isinstance(event, Started):
+            runs.setdefault(event.attempt, event)
+        if isinstance(event, Recall) and event.action == "stop":
+            withdrawn.add((event.attempt, event.run))
         if isinstance(event, Verdict) and seen_verdict is None:
             seen_verdict = event
             refused = event.decision == "deny"
@@ -89,14 +85,11 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
                     heard, chunks_of_voice = None, set()
                     since, finished = index + 1, False
         heard_now = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
-        if heard_now is not None and any(
-            isinstance(said, Recall)
-            and said.action == "stop"
-            and (said.attempt, said.run) == (heard_now.attempt, heard_now.run)
-            for said in prefix
-        ):
+        if heard_now is not None and (heard_now.attempt, heard_now.run) in withdrawn:
             stopped = True  # also by a recall from before it had the floor
-    runs = first_runs(log)
+    for event in log:  # a denial ends the loop above early
+        if isinstance(event, Started):
+            runs.setdefault(event.attempt, event)
     voice = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
     if verdict is not None and verdict.decision != "mask":
         gate_open = verdict.decision == "allow"
