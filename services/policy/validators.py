@@ -1,20 +1,40 @@
-"""Checks behind a pattern: a number that only looks like a card is not one. Pure functions of the matched text."""
+"""Checks behind a pattern: a number that only looks like a card is not one. Pure: of the matched text alone.
+
+A match may grow character by character, and each length of it is checked: what is long keeps count instead of beginning
+anew.
+"""
 
 import math
-from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from functools import lru_cache, partial
+from typing import Final, Protocol
 
 from services.policy.document import Validator
 
 
-def luhn(text: str) -> bool:
+class Luhn:
     """The check digit of payment cards (ISO/IEC 7812-1, annex B); separators are skipped, equal digits refused."""
-    digits = [int(char) for char in text if char.isdigit()]
-    if len(digits) < 12 or len(set(digits)) == 1:
-        return False
-    doubled = (digit * 2 - 9 if digit > 4 else digit * 2 for digit in digits[-2::-2])
-    return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+
+    __slots__ = ("_count", "_doubled", "_first", "_plain", "_varied")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._plain = 0  # the sum when the last digit counts once
+        self._doubled = 0  # and when it counts twice
+        self._first = ""
+        self._varied = False
+
+    def feed(self, text: str) -> bool:
+        """Take more of a text; returns whether all of it so far is valid."""
+        for char in text:
+            if char.isdigit():
+                digit = int(char)
+                twice = digit * 2 - 9 if digit > 4 else digit * 2
+                self._plain, self._doubled = self._doubled + digit, self._plain + twice
+                self._first = self._first or char
+                self._varied = self._varied or char != self._first
+                self._count += 1
+        return self._count >= 12 and self._varied and self._plain % 10 == 0
 
 
 def iban(text: str) -> bool:
@@ -45,18 +65,71 @@ def ipv4(text: str) -> bool:
     return (a, b) not in {(169, 254), (192, 168)} and not (a == 172 and 16 <= b <= 31)
 
 
-def entropy(text: str) -> bool:
-    """At least 3 bits a character (Shannon, over the text's own frequencies): random keys, not words or ``xxxx``."""
-    if not text:
-        return False
-    size = len(text)
-    return -sum(count / size * math.log2(count / size) for count in Counter(text).values()) >= 3.0
+class Entropy:
+    """At least 3 bits a character (Shannon, over the text's own frequencies): random keys, not words or ``xxxx``.
+
+    With counts c of n characters that is log2(n) - sum(c log2(c)) / n, kept up to date character by character.
+    """
+
+    __slots__ = ("_counts", "_size", "_sum")
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._size = 0
+        self._sum = 0.0
+
+    def feed(self, text: str) -> bool:
+        """Take more of a text; returns whether all of it so far is valid."""
+        counts = self._counts
+        for char in text:
+            count = counts.get(char, 0)
+            counts[char] = count + 1
+            self._sum += _weight(count + 1) - _weight(count)
+        self._size += len(text)
+        return self._size > 0 and math.log2(self._size) - self._sum / self._size >= _LEAST_BITS
 
 
-VALIDATORS: Final[dict[Validator, Callable[[str], bool]]] = {
-    "luhn": luhn,
-    "iban": iban,
-    "ssn": ssn,
-    "ipv4": ipv4,
-    "entropy": entropy,
+_LEAST_BITS: Final = 3.0 - 1e-9
+"""Of a character; less what rounding may cost."""
+
+
+@lru_cache(maxsize=4_096)
+def _weight(count: int) -> float:
+    return count * math.log2(count) if count else 0.0
+
+
+class Whole:
+    """A check of the text as it stands; for what is short."""
+
+    __slots__ = ("_check", "_text")
+
+    def __init__(self, check: Callable[[str], bool]) -> None:
+        self._check = check
+        self._text = ""
+
+    def feed(self, text: str) -> bool:
+        """Take more of a text; returns whether all of it so far is valid."""
+        self._text += text
+        return self._check(self._text)
+
+
+class Running(Protocol):
+    """A check of a text that grows."""
+
+    def feed(self, text: str) -> bool:
+        """Take more of a text; returns whether all of it so far is valid."""
+
+
+RUNNING: Final[dict[Validator, Callable[[], Running]]] = {
+    "luhn": Luhn,
+    "iban": partial(Whole, iban),
+    "ssn": partial(Whole, ssn),
+    "ipv4": partial(Whole, ipv4),
+    "entropy": Entropy,
 }
+"""For each validator, how a check begins."""
+
+
+def valid(validator: Validator, text: str) -> bool:
+    """Whether a whole text is valid."""
+    return RUNNING[validator]().feed(text)

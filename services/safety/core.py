@@ -17,7 +17,7 @@ from services.safety.shard import Shard
 from services.safety.verdicts import Stamp
 
 STEP_CHARS: Final = 2_048
-"""About as much is read in one ``step``; then the event loop may do something else."""
+"""About as much is read in one ``step``, or as much work done; then the event loop may do something else."""
 
 TURN_EVENTS: Final = 16
 """Most events of one tenant before it is another's turn."""
@@ -112,10 +112,11 @@ class Safety:
 
     def step(self, now_us: int) -> tuple[list[Effect], int]:
         """Do some of the work. Returns what follows, and how many events were dealt with."""
-        self._stamp.now_us = now_us
+        stamp = self._stamp
+        stamp.now_us, stamp.work = now_us, 0
         effects: list[Effect] = []
         events = cost = 0
-        while cost < STEP_CHARS and (turn := self._queue.turn(TURN_EVENTS)) is not None:
+        while cost + stamp.work < STEP_CHARS and (turn := self._queue.turn(TURN_EVENTS)) is not None:
             tenant, items = turn
             for index, item in enumerate(items):
                 shard, event, traceparent = item
@@ -133,6 +134,9 @@ class Safety:
                     events -= 1  # it is counted when its rest is read
                     break
                 shard.queued -= 1
+                if cost + stamp.work >= STEP_CHARS:  # too much for one turn: the rest comes after the others
+                    self._queue.put_back(tenant, items[index + 1 :])
+                    break
             cost += _TURN_COST
         for partition in sorted(self._awaited):
             effects.extend(self.caught_up(partition, now_us))

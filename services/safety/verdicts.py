@@ -28,13 +28,15 @@ class Stamp:
     Attributes:
         source: Who writes.
         now_us: Microseconds since the epoch.
+        work: What the matcher did beyond one look-up a character, in look-ups; the core sets it back.
     """
 
-    __slots__ = ("_number", "now_us", "source")
+    __slots__ = ("_number", "now_us", "source", "work")
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.now_us = 0
+        self.work = 0
         self._number = 0
 
     def number(self) -> int:

@@ -127,19 +127,20 @@ class Config(dict[str, Next]):
     It is remembered while few matches are open, which is nearly always; then a character costs one look-up.
 
     Attributes:
+        kind: What the last character was as a neighbour.
         states: Of the begun matches, the earliest first.
     """
 
-    __slots__ = ("_kind", "_machine", "states")
+    __slots__ = ("_machine", "kind", "states")
 
     def __init__(self, machine: "Machine", kind: int, states: tuple[State, ...]) -> None:
         super().__init__()
         self._machine = machine
-        self._kind = kind
+        self.kind = kind
         self.states = states
 
     def __missing__(self, char: str) -> Next:
-        step = self._machine.advance(self._kind, self.states, char)
+        step = self._machine.advance(self.kind, self.states, char)
         if len(self.states) <= MAX_REMEMBERED:
             self._machine.remember()
             self[char] = step
@@ -216,7 +217,10 @@ class Machine:
         begun = self._begins[before][char]
         alive = tuple(state for state in (*following, begun) if state is not None)
         change = Change(complete, None if len(kept) == len(states) else kept, begun is not None)
-        return self.config(kind, alive), _COMMON.get(change, change)
+        following_config = self.config(kind, alive)
+        if len(alive) > MAX_REMEMBERED:  # so many are worth a scanner's attention, whatever changes
+            return following_config, change
+        return following_config, _COMMON.get(change, change)
 
     def final(self, complete: frozenset[int]) -> tuple[tuple[int, ...], ...] | None:
         """For each kind of next neighbour, which of the complete rules its guard lets match."""

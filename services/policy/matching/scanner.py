@@ -4,8 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from services.policy.matching.machine import BEGINS, END, ENDS, OTHER, Config, Machine, Rule
-from services.policy.validators import VALIDATORS
+from services.policy.document import Validator
+from services.policy.matching.machine import BEGINS, END, ENDS, MAX_REMEMBERED, OTHER, Config, Machine, Rule
+from services.policy.validators import RUNNING, Running
 
 _TAIL_KEPT: Final = 2_048
 """Text kept for validators before it is trimmed to what is undecided; more than any rule's longest match (512)."""
@@ -26,6 +27,20 @@ class Match:
     end: int
 
 
+_CHECK_WORK: Final = 4
+"""What a step of a validator costs, in look-ups."""
+
+
+class _Check:
+    """A validator's step by step look at one begun match."""
+
+    __slots__ = ("end", "running")
+
+    def __init__(self, running: Running, start: int) -> None:
+        self.running = running
+        self.end = start
+
+
 class Scanner:
     """The state of one text: the places where a match may have begun.
 
@@ -35,9 +50,12 @@ class Scanner:
 
     Attributes:
         position: How many code points were read.
+        work: What reading cost beyond one look-up a character, in such look-ups, about; whoever accounts for it sets it
+            back.
     """
 
     __slots__ = (
+        "_checks",
         "_config",
         "_machine",
         "_prompt",
@@ -47,16 +65,19 @@ class Scanner:
         "_tail_start",
         "_waiting",
         "position",
+        "work",
     )
 
     def __init__(self, machine: Machine, prompt: Collection[int] = ()) -> None:
         self.position = 0
+        self.work = 0
         self._machine = machine
         self._prompt = prompt
         self._config = machine.config(OTHER, ())
         self._starts: list[int] = []  # of the configuration's states, ascending; at most the longest match's length
-        self._waiting: dict[tuple[int, int], int] = {}  # (start, rule) -> longest end so far
+        self._waiting: dict[int, dict[int, int]] = {}  # rule -> start -> longest end so far; none empty
         self._resolved: dict[int, int] = {}  # rule -> end of its last match
+        self._checks: dict[tuple[int, int], _Check] = {}  # (start, rule), of starts that are open or were lately
         self._tail = ""
         self._tail_start = 0
 
@@ -87,6 +108,8 @@ class Scanner:
                     starts[:] = [starts[index] for index in kept]
                 if begun:
                     starts.append(position)
+                if len(starts) > MAX_REMEMBERED:
+                    config = self._crowded(config)
             if waiting:
                 self._settle(config, found)
         self._config = config
@@ -108,26 +131,71 @@ class Scanner:
 
     def _complete(self, start: int, rules: tuple[int, ...], end: int, found: list[Match]) -> None:
         """These rules match from ``start`` to ``end``, if their validators agree."""
-        text = self._tail[start - self._tail_start : end - self._tail_start]
         for rule in rules:
-            if start < self._resolved.get(rule, 0):
+            if self._hopeless(rule, start):
                 continue
             validator = self._machine.rules[rule].validator
-            if validator is not None and not VALIDATORS[validator](text):
+            if validator is not None and not self._valid(validator, rule, start, end):
                 continue
             if rule in self._prompt:
                 self._take(rule, start, end, found)
             else:
-                self._waiting[start, rule] = end
+                self._waiting.setdefault(rule, {})[start] = end
+
+    def _hopeless(self, rule: int, start: int) -> bool:
+        """Whether no match of the rule that begins here can be taken any more.
+
+        An earlier one reaches over it: taken already, or waiting. One that waits is only given up for a match that
+        began before it and ends later than now, which reaches over this start as well.
+        """
+        if start < self._resolved.get(rule, 0):
+            return True
+        waiting = self._waiting.get(rule)
+        return waiting is not None and any(begun < start < end for begun, end in waiting.items())
+
+    def _valid(self, validator: Validator, rule: int, start: int, end: int) -> bool:
+        check = self._checks.get((start, rule))
+        if check is None:
+            check = self._checks[start, rule] = _Check(RUNNING[validator](), start)
+        self.work += _CHECK_WORK
+        text = self._tail[check.end - self._tail_start : end - self._tail_start]
+        check.end = end
+        return check.running.feed(text)
+
+    def _crowded(self, config: Config) -> Config:
+        """Many matches are open at once: account for it, and let go of those that are hopeless."""
+        starts, states = self._starts, config.states
+        self.work += len(starts)
+        if self._waiting:
+            kept = [
+                index
+                for index, (start, state) in enumerate(zip(starts, states, strict=True))
+                if not all(self._hopeless(rule, start) for rule in state.alive)
+            ]
+            if len(kept) < len(starts):
+                starts[:] = [starts[index] for index in kept]
+                config = self._machine.config(config.kind, tuple(states[index] for index in kept))
+        if len(self._checks) > 2 * len(starts):
+            self._forget_checks()
+        return config
+
+    def _forget_checks(self) -> None:
+        still = set(self._starts)
+        self._checks = {key: check for key, check in self._checks.items() if key[0] in still}
 
     def _settle(self, config: Config, found: list[Match]) -> None:
         """Take what is waiting and can neither grow nor be preceded by an earlier start of the same rule."""
-        for (start, rule), end in sorted(self._waiting.items()):
-            if start < self._resolved.get(rule, 0):
-                del self._waiting[start, rule]
-            elif not self._may_match(config, rule, start):
-                del self._waiting[start, rule]
-                self._take(rule, start, end, found)
+        entries = [(start, rule, end) for rule, ends in self._waiting.items() for start, end in ends.items()]
+        self.work += len(entries) * (len(self._starts) + 1)
+        for start, rule, end in sorted(entries):
+            dead = start < self._resolved.get(rule, 0)
+            if dead or not self._may_match(config, rule, start):
+                ends = self._waiting[rule]
+                del ends[start]
+                if not ends:
+                    del self._waiting[rule]
+                if not dead:
+                    self._take(rule, start, end, found)
 
     def _may_match(self, config: Config, rule: int, start: int) -> bool:
         """Whether a match of the rule that began here or earlier is still open."""
@@ -143,6 +211,8 @@ class Scanner:
         keep = self._starts[0] if self._starts else self.position
         self._tail = self._tail[keep - self._tail_start :]
         self._tail_start = keep
+        if self._checks:
+            self._forget_checks()
 
 
 def find_all(machine: Machine, text: str) -> list[Match]:

@@ -2,7 +2,7 @@
 
 import re
 
-from services.policy.validators import VALIDATORS
+from services.policy.validators import valid
 
 
 class Plain:
@@ -39,7 +39,7 @@ def allowed(rule, text, start, end):
         return False
     if rule.compiled.fullmatch(text, start, end) is None:
         return False
-    return rule.validator is None or VALIDATORS[rule.validator](text[start:end])
+    return rule.validator is None or valid(rule.validator, text[start:end])
 
 
 def matches(rule, text, *, shortest=False, longest=40):

@@ -39,6 +39,15 @@ def test_a_changed_policy_fails_its_cases_with_file_line_and_both_answers(tmp_pa
     assert str(told[0]).startswith("golden/findings.jsonl:5: an address in an answer is redacted:")
 
 
+def test_a_rail_that_is_let_off_fails_its_case(tmp_path):
+    folder = copied(tmp_path)
+    spoil(folder, "policy.toml", 'on_broken = "deny"        # "allow"', 'on_broken = "allow" # "allow"')
+    policy = load(folder)
+    (told,) = [fault for case in cases(policy) if (fault := run(policy, case))]
+    assert (told.path, told.line) == ("golden/broken.jsonl", 4)
+    assert told.message.endswith('expected "deny", the answer is "allow"')
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

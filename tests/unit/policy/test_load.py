@@ -99,6 +99,14 @@ def test_examples_are_held_against_their_pattern(tmp_path):
     )
 
 
+def test_a_rail_that_would_answer_after_the_verdict_is_due_is_a_fault(tmp_path):
+    folder = copied(tmp_path)
+    first = spoil(folder, "policy.toml", "deadline_ms = 150", "deadline_ms = 1_000")
+    line = spoil(folder, "policy.toml", "deadline_ms = 800", "deadline_ms = 2_000")
+    due = "ms is not before a request's verdict is due (1000 ms)"
+    assert lint(folder) == (Fault("policy.toml", first, f"1000 {due}"), Fault("policy.toml", line, f"2000 {due}"))
+
+
 def test_rego_without_an_answer_for_the_unknown_is_a_fault(tmp_path):
     folder = copied(tmp_path)
     spoil(folder, "rego/findings.rego", "} else := strictest[input.side]", "}")

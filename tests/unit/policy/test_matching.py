@@ -26,6 +26,7 @@ PLAIN = [
     Plain("spelled", "ab?c{0,2}a", "word", ignore_case=True),
     Plain("key", "[abc]-[a-c1-4]{2,9}", "start"),
     Plain("nested", "(a(b{0,2}c){1,3}){1,2}", "none"),
+    Plain("random", "[a-c1-4]{8,20}", "start", "entropy"),
     Plain("card", r"\d( ?\d){11,14}", "digit", "luhn"),
 ]
 
@@ -97,6 +98,23 @@ def test_the_table_may_be_begun_anew_at_any_time(monkeypatch):
     expected = scan(MACHINE, [text])
     monkeypatch.setattr(machine_module, "MAX_CELLS", 5)
     assert scan(Machine([rule(plain) for plain in PLAIN]), cuts(text, 3)) == expected
+
+
+def test_beginnings_inside_a_match_are_let_go():
+    """Whatever begins inside of what is as good as found cannot be found: it is not followed to its end."""
+    machine = Machine([Rule(name="key", category="key", node=parse("k[a-k]{5,90}"))])
+    scanner = Scanner(machine)
+    for _ in range(80):
+        scanner.feed("k")
+        assert len(scanner._starts) <= 7
+    assert [(match.start, match.end) for match in scanner.finish()] == [(0, 80)]
+    assert scanner.work > 0
+
+
+def test_ordinary_text_is_no_extra_work():
+    scanner = Scanner(load(ROOT / "policies/default").machine)
+    scanner.feed("Boil the water first; add salt, pepper and a bay leaf (or two). Then wait for a quarter of an hour. ")
+    assert scanner.work <= 10
 
 
 def test_words_share_their_beginnings_and_match_like_a_choice():

@@ -1,10 +1,12 @@
 """Numbers that are what they look like."""
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.policy.validators import VALIDATORS, entropy, iban, luhn
+from services.policy.validators import RUNNING, iban, valid
 
 
 @pytest.mark.parametrize(
@@ -30,18 +32,18 @@ from services.policy.validators import VALIDATORS, entropy, iban, luhn
     ],
 )
 def test_validators(name, good, bad):
-    assert all(VALIDATORS[name](text) for text in good)
-    assert not any(VALIDATORS[name](text) for text in bad)
+    assert all(valid(name, text) for text in good)
+    assert not any(valid(name, text) for text in bad)
 
 
 @given(number=st.from_regex(r"[1-9][0-9]{11,17}", fullmatch=True), at=st.integers(0, 17), other=st.integers(1, 9))
 @settings(deadline=None)
 def test_luhn_has_one_check_digit_and_sees_every_single_wrong_digit(number, at, other):
-    good = [number + digit for digit in "0123456789" if luhn(number + digit)]
+    good = [number + digit for digit in "0123456789" if valid("luhn", number + digit)]
     assert len(good) == 1 or len(set(number)) == 1
     at %= len(number)
     wrong = number[:at] + str((int(number[at]) + other) % 10) + number[at + 1 :]
-    assert not any(luhn(wrong + whole[-1]) for whole in good)
+    assert not any(valid("luhn", wrong + whole[-1]) for whole in good)
 
 
 @given(account=st.from_regex(r"[0-9A-Z]{11,30}", fullmatch=True))
@@ -54,4 +56,23 @@ def test_iban_has_check_digits_for_every_account(account):
 @given(text=st.text(min_size=1, max_size=50))
 @settings(deadline=None)
 def test_entropy_does_not_depend_on_order(text):
-    assert entropy(text) == entropy(text[::-1])
+    assert valid("entropy", text) == valid("entropy", text[::-1])
+
+
+@given(text=st.text(min_size=1, max_size=80))
+@settings(deadline=None)
+def test_entropy_is_shannons(text):
+    shares = [text.count(char) / len(text) for char in set(text)]
+    bits = -sum(share * math.log2(share) for share in shares)
+    assert abs(bits - 3) < 1e-6 or valid("entropy", text) == (bits > 3)
+
+
+@pytest.mark.parametrize("name", sorted(RUNNING))
+@given(text=st.text(alphabet="0123456789ADE-. ", min_size=1, max_size=40), sizes=st.lists(st.integers(1, 9)))
+@settings(deadline=None)
+def test_a_text_may_come_in_pieces(name, text, sizes):
+    running, at = RUNNING[name](), 0
+    for size in sizes:
+        if at < len(text):
+            assert running.feed(text[at : at + size]) == valid(name, text[: at + size])
+            at += size

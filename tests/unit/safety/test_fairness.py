@@ -1,0 +1,53 @@
+"""A text made to be dear takes its own tenant's turns, not the others'. Counted in characters, never in time."""
+
+import pytest
+
+from services.safety.core import STEP_CHARS, Safety
+from services.safety.looks import Look
+from services.safety.run import PIECE_CHARS, SLICE_CHARS
+from tests.unit.safety.world import NOW_US, Answer, policy
+
+DEAR = "--sk-" * 200
+"""Every fifth character begins what may be a key, and each beginning is weighed with every character after it."""
+
+PLAIN = "as was said before, nothing of this is of any interest to anybody who reads it now " * 12
+
+
+def reading(core, tenant):
+    """Characters of a tenant that were read."""
+    runs = [run for shard in core._shards.values() for case in shard.cases.values() for run in case._runs.values()]
+    return sum(run._scanner.position for run in runs if run.key.tenant == tenant)
+
+
+def begun(text, chunks=40, streams=3):
+    """A core with much of this text from one tenant queued in front of one short answer of another's."""
+    core = Safety(policy(), "safety/t")
+    core.assign([0])
+    core.caught_up(0, NOW_US)
+    for number in range(streams):
+        for event in [(answer := Answer(number, tenant="much")).started(), *answer.chunks([text] * chunks)]:
+            core.take(0, event, None)
+    short = Answer(99, tenant="little")
+    for event in short.whole(["Good day to you, and all of yours."]):
+        core.take(0, event, None)
+    return core
+
+
+@pytest.mark.parametrize(("text", "most"), [(PLAIN, STEP_CHARS + SLICE_CHARS), (DEAR, 3 * PIECE_CHARS)])
+def test_whoever_has_little_is_dealt_with_at_once(text, most):
+    core, looks = begun(text), []
+    for step in range(3):
+        before = reading(core, "much")
+        looks += [effect for effect in core.step(NOW_US)[0] if isinstance(effect, Look)]
+        assert reading(core, "much") - before <= most, step
+        if any(look.tenant == "little" and look.last for look in looks):
+            break
+    else:
+        pytest.fail("the short answer was still not read to its end after three steps")
+
+
+def test_all_of_the_dear_text_is_read_in_the_end():
+    core = begun(DEAR, chunks=2, streams=1)
+    while core.busy:
+        core.step(NOW_US)
+    assert reading(core, "much") == 2 * len(DEAR)
