@@ -24,20 +24,24 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         name: What the verdict calls it, and what it does.
         on_broken: What it means when the rail broke or ran out of time; None takes ``rails.on_broken``.
+        deadline_ms: Its own deadline, from taking up the request; None takes ``rails.deadline_ms``.
         threshold: Score from which a classifier's answer is a finding; for rails that have one.
+        max_windows: Of a prompt that is longer than a classifier reads at once, so many windows are read.
     """
 
     name: RailKind
     on_broken: OnBroken | None = None
+    deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] | None = None
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    max_windows: Annotated[int, Meta(ge=1, le=1_000)] = 12
 
 
 class Rails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The input rails. They run concurrently; the order is that of reports and of the serial control arm.
 
     Attributes:
-        deadline_ms: All of them together, from taking up the request.
-        on_broken: What a rail means that broke or ran out of time.
+        deadline_ms: Of every rail without its own, from taking up the request.
+        on_broken: What a rail without its own setting means when it broke or ran out of time.
         rail: The rails, most decisive first.
     """
 

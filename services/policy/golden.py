@@ -6,6 +6,7 @@ One JSON object a line, with a ``name`` and what is expected; only what ``expect
     {"name": ..., "finding": {"tenant": "acme", "side": "output", "category": "email"}, "expect": {"action": "redact"}}
     {"name": ..., "output": "Write to a@b.io", "tenant": "acme", "expect": [["pii/email", "redact", "a@b.io"]]}
     {"name": ..., "input": "...", "expect": [[rule, action, text]]}
+    {"name": ..., "broken": "jailbreak", "expect": "deny"}
 """
 
 import json
@@ -87,10 +88,12 @@ def _answer(policy: Policy, body: Mapping[str, Any]) -> Any:
         return _plain(policy.admit(Admittance(**{**_ADMIT, **body["admit"]})))
     if "finding" in body:
         return _plain(policy.rule_on(Finding(**{**_FINDING, **body["finding"]})))
+    if "broken" in body:
+        return policy.on_broken(str(body["broken"]))
     for side in ("input", "output"):
         if side in body:
             return _found(policy, str(body[side]), str(body.get("tenant", "local")), side)
-    raise TypeError("wants one of 'admit', 'finding', 'input', 'output'")
+    raise TypeError("wants one of 'admit', 'finding', 'broken', 'input', 'output'")
 
 
 def _found(policy: Policy, text: str, tenant: str, side: Side) -> list[list[str]]:

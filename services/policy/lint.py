@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Final
 
+from schemas.requests import Deadlines
 from services.policy.document import PatternFile, PatternSpec
 from services.policy.errors import BrokenPolicy, Fault, RulingError
 from services.policy.files import Files, read_files
@@ -32,8 +33,23 @@ def lint(root: Path) -> tuple[Fault, ...]:
         policy = build(files)
     except BrokenPolicy as broken:
         return broken.faults
-    faults = [*_pattern_faults(files), *_rego_faults(policy), *_nemo_faults(files), *_golden_faults(files)]
+    faults = [*_deadline_faults(policy), *_pattern_faults(files), *_rego_faults(policy)]
+    faults += [*_nemo_faults(files), *_golden_faults(files)]
     return tuple(sorted(faults))
+
+
+def _deadline_faults(policy: Policy) -> list[Fault]:
+    """A rail that answers after the verdict is due answers nobody."""
+    text = policy.files["policy.toml"].decode()
+    rails = policy.document.rails
+    due_ms = Deadlines().verdict_ms
+    places = [("$.rails.deadline_ms", rails.deadline_ms)]
+    places += [(f"$.rails.rail[{n}].deadline_ms", rail.deadline_ms or 0) for n, rail in enumerate(rails.rail)]
+    return [
+        Fault("policy.toml", line_of(text, where), f"{ms} ms is not before a request's verdict is due ({due_ms} ms)")
+        for where, ms in places
+        if ms >= due_ms
+    ]
 
 
 def _pattern_faults(files: Files) -> list[Fault]:

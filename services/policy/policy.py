@@ -5,7 +5,7 @@ from typing import Final
 
 from schemas.requests import Delivery
 from services.policy import delivery
-from services.policy.document import PolicyDocument
+from services.policy.document import OnBroken, PolicyDocument
 from services.policy.files import Files
 from services.policy.folding import FoldedWords
 from services.policy.matching import Machine, Rule
@@ -68,6 +68,12 @@ class Policy:
                 self._rulings.clear()
             ruling = self._rulings[finding] = read_ruling(self.rego.ask(FINDING, asdict(finding)), finding.side)
         return ruling
+
+    def on_broken(self, rail: str) -> OnBroken:
+        """What it means when this rail broke or ran out of time; a rail that policy does not name takes the default."""
+        rails = self.document.rails
+        own = next((spec.on_broken for spec in rails.rail if spec.name == rail), None)
+        return own or rails.on_broken
 
     def refusal(self, reason: str) -> str:
         """What a denied user is shown."""

@@ -1,13 +1,12 @@
 """From how the rails ended to the verdict. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from schemas.requests import MAX_PROMPT_CHARS, Delivery, Egress, Message, Request
 from schemas.stream import Decision, RailOutcome
 from services.policy import Admission, Policy
-from services.policy.document import OnBroken
 from services.policy.rulings import DeliveryFloor
 from services.rails.answers import Report, mask
 
@@ -39,12 +38,6 @@ class Decided:
     masked: tuple[Message, ...] | None
     delivery: Delivery
     egress: Egress
-
-
-def on_broken(policy: Policy) -> Mapping[str, OnBroken]:
-    """What it means when a rail did not answer, for the rails that the policy names; any other takes the default."""
-    rails = policy.document.rails
-    return {rail.name: rail.on_broken or rails.on_broken for rail in rails.rail}
 
 
 def decide(policy: Policy, request: Request, reports: Sequence[Report], admission: Admission | None) -> Decided:
@@ -83,11 +76,10 @@ def _refused(policy: Policy, reports: Sequence[Report]) -> str | None:
     for one in reports:
         if one.answer is not None and one.answer.reason is not None:
             return one.answer.reason
-    meaning = on_broken(policy)
     for one in reports:
         if one.result == "cancelled":
             return BROKEN
-        if one.answer is None and meaning.get(one.rail, policy.document.rails.on_broken) == "deny":
+        if one.answer is None and policy.on_broken(one.rail) == "deny":
             return BROKEN
     return None
 

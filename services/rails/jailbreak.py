@@ -1,20 +1,21 @@
-"""The jailbreak rail: a classifier whose weights come in a package, in processes of its own.
+"""The jailbreak rail: a classifier whose weights come in packages, in processes of its own.
 
-The classifier reads 256 tokens of a text and no more, so longer ones are given to it in overlapping windows.
+The classifier reads 126 tokens of a text and no more, so longer ones are given to it in overlapping windows.
 """
 
 import asyncio
 import hashlib
 import multiprocessing
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from schemas.requests import Message
-from services.policy import Policy
+from services.policy import Policy, RailSpec
 from services.rails import scorer
 from services.rails.answers import PASSED, Answer, RailBroke
 from services.rails.patterns import CLASSIFIER_TIER, Spot, weigh
@@ -26,8 +27,8 @@ RULE: Final = "jailbreak/classifier"
 MIN_CHARS: Final = 24
 """Shorter texts are not judged: the classifier takes "ok" and "continue" for attacks (scores above 0.9)."""
 
-WINDOW_CHARS: Final = 800
-STRIDE_CHARS: Final = 600
+SHORT_CHARS: Final = 126
+"""A text of so many characters has no more tokens than that: it is one window."""
 
 EDGE_CHARS: Final = 120
 """A long text's beginning and end are judged by themselves too: two hundred innocent characters around it hide an
@@ -36,17 +37,35 @@ attack from the classifier, and these are where one is usually put."""
 KEPT_SCORES: Final = 8_192
 """Windows whose score is remembered: the next turn of a conversation begins with all those before."""
 
+ENDED: Final = "the classifier's process ended"
+
+T = TypeVar("T")
+
 _log = logger("rails")
 
 
-def windows(text: str) -> Iterator[str]:
-    """Overlapping pieces that the classifier reads whole, then the text's two ends."""
-    yield text[:WINDOW_CHARS]
-    for start in range(STRIDE_CHARS, len(text) - WINDOW_CHARS + STRIDE_CHARS, STRIDE_CHARS):
-        yield text[start : start + WINDOW_CHARS]
-    if len(text) > 2 * EDGE_CHARS:
-        yield text[-EDGE_CHARS:]
-        yield text[:EDGE_CHARS]
+def reading(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[str]:
+    """The pieces of a text that are scored, in the order in which an attack is likely to be met.
+
+    Args:
+        text: The text.
+        spans: Its windows.
+        most: So many windows are read; of more, the first, the last, and others spread evenly between them.
+    """
+    last = len(spans) - 1
+    read = min(most, len(spans))
+    places = [round(number * last / max(read - 1, 1)) for number in range(read)]
+    pieces = [text[slice(*spans[place])] for place in places]
+    edges = [text[-EDGE_CHARS:], text[:EDGE_CHARS]] if len(text) > 2 * EDGE_CHARS else []
+    return [*pieces[-1:], *edges, *pieces[:-1]]
+
+
+@dataclass(slots=True)
+class Asked:
+    """A score that is on its way, and how many wait for it."""
+
+    future: Future[float]
+    waiting: int = 0
 
 
 class Classifier:
@@ -61,6 +80,7 @@ class Classifier:
         self._pool = self._new_pool()
         self._missing: str | None = "the classifier is not loaded"
         self._kept: OrderedDict[bytes, float] = OrderedDict()
+        self._asked: dict[bytes, Asked] = {}  # bounded by the requests that are judged at once
         self._mending: asyncio.Task[str | None] | None = None
 
     async def prepare(self) -> str | None:
@@ -75,7 +95,7 @@ class Classifier:
                 self._pool = self._new_pool()
         return self._missing
 
-    async def look(self, policy: Policy, threshold: float, tenant: str, messages: tuple[Message, ...]) -> Answer:
+    async def look(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> Answer:
         """What the classifier says of everything the user said, and what Rego says that means.
 
         Raises:
@@ -85,10 +105,15 @@ class Classifier:
         text = "\n".join(message.content for message in messages if message.role == "user")
         if len(text.strip()) < MIN_CHARS:
             return PASSED
-        for window in windows(text):
-            if await self._score(window) >= threshold:
+        spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(text)
+        for piece in reading(text, spans, spec.max_windows):
+            if await self._score(piece) >= spec.threshold:
                 return weigh(policy, tenant, [Spot(RULE, CATEGORY, CLASSIFIER_TIER, 0, 0, 0)])
-        return PASSED
+        unread = len(spans) - spec.max_windows
+        return PASSED if unread <= 0 else Answer(detail=f"read {spec.max_windows} of {len(spans)} windows")
+
+    async def _spans(self, text: str) -> list[tuple[int, int]]:
+        return await self._result(asyncio.wrap_future(self._submit(scorer.spans, text)))
 
     def close(self) -> None:
         """End its processes."""
@@ -97,30 +122,51 @@ class Classifier:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _score(self, window: str) -> float:
+        """A window's score: remembered, or the same as somebody waits for already, or asked for."""
         key = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
         kept = self._kept.get(key)
         if kept is not None:
             self._kept.move_to_end(key)
             return kept
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = self._asked[key] = Asked(self._submit(scorer.score, window))
+            asked.future.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
+        asked.waiting += 1
+        try:
+            return await self._result(asyncio.shield(asyncio.wrap_future(asked.future)))
+        finally:
+            asked.waiting -= 1
+            if not asked.waiting and asked.future.cancel():  # nobody wants it any more, and it has not begun
+                self._asked.pop(key, None)
+
+    def _submit(self, function: Callable[[str], T], text: str) -> Future[T]:
         if self._missing is not None:
             raise RailBroke(self._missing)
         try:
-            score = self._pool.submit(scorer.score, window)
-            score.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
-            return await asyncio.wrap_future(score)  # given up before it began, it never begins
+            return self._pool.submit(function, text)
         except BrokenProcessPool:
             self._mend()
-            raise RailBroke("the classifier's process ended") from None
+            raise RailBroke(ENDED) from None
+
+    async def _result(self, future: asyncio.Future[T]) -> T:
+        try:
+            return await future
+        except BrokenProcessPool:
+            self._mend()
+            raise RailBroke(ENDED) from None
 
     def _on_score(self, loop: asyncio.AbstractEventLoop, key: bytes, score: Future[float]) -> None:
-        """In a thread of the pool: a score that comes too late is good for whoever asks again."""
-        if not score.cancelled() and score.exception() is None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._keep, key, score.result())
+        """Mostly in a thread of the pool: a score that comes too late is good for whoever asks again."""
+        if not score.cancelled() and not loop.is_closed():
+            loop.call_soon_threadsafe(self._keep, key, score)
 
-    def _keep(self, key: bytes, score: float) -> None:
-        self._kept[key] = score
-        if len(self._kept) > KEPT_SCORES:
-            self._kept.popitem(last=False)
+    def _keep(self, key: bytes, score: Future[float]) -> None:
+        self._asked.pop(key, None)
+        if score.exception() is None:
+            self._kept[key] = score.result()
+            if len(self._kept) > KEPT_SCORES:
+                self._kept.popitem(last=False)
 
     def _mend(self) -> None:
         """Start it again, once; until it is loaded the rail breaks."""

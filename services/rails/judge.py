@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.requests import Request
-from services.policy import Admission, Admittance, Policy
+from services.policy import Admission, Admittance, Policy, RailSpec
 from services.rails.answers import Answer, Report, report
 from services.rails.cache import Answers, Cache, key_of
 from services.rails.decide import Decided, decide
@@ -60,7 +60,7 @@ class Judge:
             "pii": PatternRail(policy, pii=True, presidio=presidio),
             "secrets": PatternRail(policy, pii=False),
         }
-        self._specs = {rail.name: rail for rail in policy.document.rails.rail}
+        self._specs: dict[str, RailSpec] = {rail.name: rail for rail in policy.document.rails.rail}
 
     async def judge(self, request: Request) -> Judged:
         """The verdict, within the policy's deadline."""
@@ -73,8 +73,8 @@ class Judge:
         if ADMISSION in self._specs:
             rails[ADMISSION] = partial(self._admit, request, admitted)
         rails |= {} if known is not None else content
-        left_s = self._policy.document.rails.deadline_ms / 1_000 - (time.perf_counter() - began)
-        reports = await run_together(rails, left_s)
+        spent_s = time.perf_counter() - began
+        reports = await run_together(rails, {name: self._deadline_s(name) - spent_s for name in rails})
         answers = _complete(reports) if known is None else None
         reports += _remembered(known or {})
         decided = decide(self._policy, request, reports, admitted[0] if admitted else None)
@@ -89,6 +89,11 @@ class Judge:
         """Stop the policy's engine."""
         await self._nemo.close()
 
+    def _deadline_s(self, name: str) -> float:
+        spec = self._specs.get(name)
+        own_ms = None if spec is None else spec.deadline_ms
+        return (self._policy.document.rails.deadline_ms if own_ms is None else own_ms) / 1_000
+
     def _content_rails(self, request: Request) -> dict[str, Rail]:
         """The rails that look at nothing but the prompt, in the order of reports."""
         flows = {name: flow for flow, name in FLOWS.items()}
@@ -97,7 +102,7 @@ class Judge:
             if name in self._patterns:
                 look: Rail = partial(self._patterns[name].look, request.tenant, request.messages)
             elif name == "jailbreak":
-                look = partial(self._classifier.look, self._policy, spec.threshold, request.tenant, request.messages)
+                look = partial(self._classifier.look, self._policy, spec, request.tenant, request.messages)
             else:
                 continue
             rails[name] = partial(self._nemo.ours, flows[name], look)

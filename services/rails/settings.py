@@ -26,7 +26,7 @@ class RailsSettings:
 
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
     rails_room: int = _setting(256, "requests judged at once", ge=1, le=100_000)
-    rails_classifiers: int = _setting(1, "processes of the classifier", ge=1, le=64)
+    rails_classifiers: int = _setting(2, "processes of the classifier, one core and 240 MB each", ge=1, le=64)
     rails_instance: str | None = _setting(None, "a name no other rails process has: a restart waits for no rebalance")
     opa_url: str | None = _setting(None, "http://HOST:PORT of an OPA server; none = in process")
     redis_url: str | None = _setting(None, "redis://HOST:PORT where answers are remembered", secret=True)

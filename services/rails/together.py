@@ -1,4 +1,4 @@
-"""Runs rails beside each other under one deadline; the first that blocks cancels the others."""
+"""Runs rails beside each other, each under its deadline; the first that blocks cancels the others."""
 
 import asyncio
 import time
@@ -9,36 +9,47 @@ from services.rails.answers import Answer, RailBroke, Report, report, silent
 Rail = Callable[[], Awaitable[Answer]]
 
 
-async def run_together(rails: Mapping[str, Rail], deadline_s: float) -> list[Report]:
+async def run_together(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float]) -> list[Report]:
     """How each rail ended, in the order given.
 
     Args:
         rails: Name -> what to run.
-        deadline_s: For all of them together, in seconds from now.
+        deadlines_s: Name -> by when, in seconds from now.
     """
     began = time.perf_counter()
     loop = asyncio.get_running_loop()
     names = {loop.create_task(_timed(name, rail, began), name=f"rail-{name}"): name for name, rail in rails.items()}
     ended: dict[str, Report] = {}
     pending = set(names)
-    blocked = False
     try:
-        while pending and not blocked:
-            left_s = deadline_s - (time.perf_counter() - began)
+        while pending and not _blocked(ended):
+            left_s = min(deadlines_s[names[task]] for task in pending) - (time.perf_counter() - began)
             done, pending = await asyncio.wait(pending, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
             ended |= {names[task]: task.result() for task in done}
-            blocked = any(one.result == "blocked" for one in ended.values())
             if not done:
-                break
+                now_s = time.perf_counter() - began
+                late = {task for task in pending if deadlines_s[names[task]] <= now_s}
+                ended |= {names[task]: _late(names[task], deadlines_s[names[task]], began) for task in late}
+                _stop(late)
+                pending -= late
     finally:
-        for task in pending:
-            task.cancel()
-        asyncio.gather(*pending, return_exceptions=True)  # nobody waits for those that are slow to end
-    ms = _ms_since(began)
-    detail = "" if blocked else f"no answer within {deadline_s * 1_000:.0f} ms"
-    for task in pending:
-        ended[names[task]] = silent(names[task], "cancelled" if blocked else "timeout", ms, detail)
+        _stop(pending)
+    ended |= {names[task]: silent(names[task], "cancelled", _ms_since(began)) for task in pending}
     return [ended[name] for name in rails]
+
+
+def _blocked(ended: Mapping[str, Report]) -> bool:
+    return any(one.result == "blocked" for one in ended.values())
+
+
+def _late(name: str, deadline_s: float, began: float) -> Report:
+    return silent(name, "timeout", _ms_since(began), f"no answer within {deadline_s * 1_000:.0f} ms")
+
+
+def _stop(tasks: set[asyncio.Task[Report]]) -> None:
+    for task in tasks:
+        task.cancel()
+    asyncio.gather(*tasks, return_exceptions=True)  # nobody waits for those that are slow to end
 
 
 async def _timed(name: str, rail: Rail, began: float) -> Report:

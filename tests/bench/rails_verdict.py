@@ -1,10 +1,11 @@
-"""How long a verdict takes: the real rails process on the embedded broker, requests one after another.
+"""How long a verdict takes: the real rails process on the embedded broker.
 
     python -m tests.bench.rails_verdict [REQUESTS]
 
-Prints percentiles of the rails' own time (taken up to decided) and of receipt to verdict on the log, in milliseconds:
-with the default policy, without its classifier, and with remembered answers. The deadline is raised, so that slow
-verdicts are seen as slow and not as timed out; how many are over 150 ms is printed beside it.
+Prints percentiles of each rail's own time, of all of them together (taken up to decided) and of receipt to verdict on the
+log, in milliseconds: one request after another, the same words again, a long prompt, and many different prompts at once.
+Deadlines are raised, so that slow verdicts are seen as slow and not as timed out; how many were over the default policy's
+deadline of the classifier is printed beside them.
 """
 
 import asyncio
@@ -12,49 +13,79 @@ import sys
 import tempfile
 from pathlib import Path
 
+from services.policy import load
 from tests.integration.rails.harness import RedisServer, asked, opened, unhurried
+from tests.unit.policy.folders import ROOT
 
 TEXT = (
     "Our support desk writes about {} tickets a day. Summarise in three sentences what an append-only log is good for "
     "when answers are streamed, and say which of the reasons matters most to a team of that size."
 )
+LONG = (" ".join(f"In week {week} the team closed every ticket about the printers." for week in range(100)))[:6_000]
+DEADLINE_MS = next(
+    rail.deadline_ms for rail in load(ROOT / "policies/default").document.rails.rail if rail.name == "jailbreak"
+)
 
 
-async def measure(lab, name, number, count, same):
-    own, whole = [], []
-    for turn in range(-3, count):
-        request = asked(number + turn, TEXT.format(0 if same else number + turn))
-        verdict = await lab.verdict(request)
-        assert verdict.decision == "allow", verdict
-        if turn >= 0:
-            own.append(verdict.total_ms)
-            whole.append((verdict.at - request.at) / 1_000)
-    late = sum(ms > 150 for ms in own)
-    print(f"{name:24} {percentiles(own):>22} {percentiles(whole):>22} {late:>9}/{count}", flush=True)
+async def one_by_one(lab, first, count, text):
+    return [(request := asked(first + n, text(n)), await lab.verdict(request)) for n in range(-3, count)][3:]
+
+
+async def at_once(lab, first, count, text):
+    requests = [asked(first + n, text(n)) for n in range(count)]
+    await lab.ask(*requests)
+    await lab.until(lambda: all(lab.verdicts(request) for request in requests))
+    return [(request, lab.verdicts(request)[0]) for request in requests]
+
+
+def show(name, pairs):
+    assert all(verdict.decision == "allow" for _, verdict in pairs)
+    rails = {rail.rail: [] for rail in pairs[0][1].rails}
+    for _, verdict in pairs:
+        for rail in verdict.rails:
+            rails[rail.rail].append(rail.ms)
+    own = [verdict.total_ms for _, verdict in pairs]
+    whole = [(verdict.at - request.at) / 1_000 for request, verdict in pairs]
+    cells = [percentiles(rails.get(rail, [])) for rail in ("admission", "secrets", "pii", "jailbreak")]
+    late = sum(ms > DEADLINE_MS for ms in own)
+    print(
+        f"| {name} | {' | '.join((*cells, percentiles(own), percentiles(whole)))} | {late} of {len(own)} |", flush=True
+    )
 
 
 def percentiles(values):
+    if not values:
+        return "-"
     ranked = sorted(values)
     return f"{ranked[len(ranked) // 2]:.1f} / {ranked[int(len(ranked) * 0.99)]:.1f}"
 
 
 async def main(count):
-    print(f"{'p50 / p99, ms':24} {'rails':>22} {'receipt to verdict':>22} {'over 150 ms':>11}")
+    print(
+        f"| p50 / p99 ms | admission | secrets | pii | jailbreak | all | receipt to verdict | over {DEADLINE_MS} ms |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     redis = RedisServer()
     try:
         async with opened() as lab:
-            for number, (name, jailbreak, url) in enumerate(
-                [("patterns", False, None), ("patterns + classifier", True, None), ("remembered", True, redis.url)]
-            ):
-                with tempfile.TemporaryDirectory() as folder:
-                    env = {"RAILBUS_POLICY": str(unhurried(Path(folder), jailbreak=jailbreak))}
-                    service = lab.spawn(**env, **({"RAILBUS_REDIS_URL": url} if url else {}))
-                    await service.ready()
-                    await measure(lab, name, (number + 1) * 10_000, count, same=url is not None)
-                    service.stop()
+            with tempfile.TemporaryDirectory() as folder:
+                policy = str(unhurried(Path(folder), jailbreak=True))
+                service = lab.spawn(RAILBUS_POLICY=policy)
+                await service.ready()
+                show("one by one", await one_by_one(lab, 10_000, count, TEXT.format))
+                long = await one_by_one(lab, 20_000, count // 6, lambda n: f"{n} " + LONG)
+                show("6,000 characters", long)
+                show("16 at once", await at_once(lab, 30_000, 16, lambda n: TEXT.format(n + 1_000)))
+                show("64 at once", await at_once(lab, 40_000, 64, lambda n: TEXT.format(n + 2_000)))
+                show("64 at once, same words", await at_once(lab, 50_000, 64, lambda _: TEXT.format("many")))
+                service.stop()
+                service = lab.spawn(RAILBUS_POLICY=policy, RAILBUS_REDIS_URL=redis.url)
+                await service.ready()
+                show("remembered in Redis", await one_by_one(lab, 60_000, count, lambda _: TEXT.format(0)))
+                service.stop()
     finally:
         redis.kill()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 60))

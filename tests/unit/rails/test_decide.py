@@ -13,7 +13,7 @@ from services.rails.answers import Answer, Edit, mask, report, silent
 from services.rails.decide import decide
 from tests.unit.rails.world import policy, request
 
-LENIENT = ("policy.toml", 'name = "pii"\n', 'name = "pii"\non_broken = "allow"\n')
+LENIENT = ("policy.toml", 'name = "pii"\non_broken = "deny"\n', 'name = "pii"\non_broken = "allow"\n')
 ALLOWED = Admission(allow=True)
 PROMPT = ("abcdefghijklmnopqrst", "uvwxyz0123456789")
 

@@ -6,13 +6,14 @@ from services.policy import BrokenPolicy
 from services.rails.jailbreak import Classifier
 from services.rails.judge import judge_of
 from services.rails.nemo import nemo_rails
-from tests.unit.rails.world import NO_JAILBREAK, policy, request
+from tests.unit.rails.world import JAILBREAK_RAIL, NO_JAILBREAK, policy, request
 
 # NeMo's own configuration classes warn about their own fields.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 UNHURRIED = ("policy.toml", "deadline_ms = 150", "deadline_ms = 10_000")
 KEY = "AKIA" + "IOSFODNN7EXAMPLQ"
+PII_RAIL = '[[rails.rail]]\nname = "pii"\non_broken = "deny"\n'
 NEMO_REGEX = "  config: {regex_detection: {input: {patterns: [horoscope]}}}\n"
 REGEX_RAIL = (
     "nemo/config.yml",
@@ -74,7 +75,7 @@ async def test_without_its_classifier_the_jailbreak_rail_breaks_and_the_request_
     said = await judged(classifier, held, "What is an append-only log good for?")
     assert (said.decision, said.refusal) == ("deny", held.document.refusals["broken"])
     assert results(said) == {"admission": "passed", "secrets": "passed", "pii": "passed", "jailbreak": "broke"}
-    lenient = policy(UNHURRIED, ("policy.toml", "threshold = 0.8", 'on_broken = "allow"'))
+    lenient = policy(UNHURRIED, ("policy.toml", JAILBREAK_RAIL, JAILBREAK_RAIL.replace('"deny"', '"allow"')))
     said = await judged(classifier, lenient, "What is an append-only log good for?")
     assert (said.decision, results(said)["jailbreak"], said.egress) == ("allow", "broke", "forbidden")
 
@@ -91,7 +92,7 @@ async def test_the_owners_own_nemo_rails_count_as_well(classifier):
     ("change", "message"),
     [
         (("nemo/config.yml", "      - railbus pii\n", ""), "rail 'pii' stands only in policy.toml"),
-        (("policy.toml", '[[rails.rail]]\nname = "pii"\n', ""), "rail 'pii' stands only in nemo/config.yml"),
+        (("policy.toml", PII_RAIL, ""), "rail 'pii' stands only in nemo/config.yml"),
         (("nemo/config.yml", "railbus pii", "railbus horoscope"), "NeMo refuses it"),
     ],
 )

@@ -81,7 +81,7 @@ async def test_a_slow_server_times_out_and_a_dead_one_breaks(script):
         await script.opa.admit(ASKED)
         raise AssertionError("it never answers")
 
-    (slow,) = await run_together({"admission": rail}, 0.2)
+    (slow,) = await run_together({"admission": rail}, {"admission": 0.2})
     assert slow.result == "timeout"
     dead = OpaServer("http://127.0.0.1:1")
     with pytest.raises(RailBroke, match="OPA cannot be asked: ClientConnectorError"):

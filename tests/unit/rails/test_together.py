@@ -3,7 +3,7 @@
 import asyncio
 
 from services.rails.answers import PASSED, Answer, RailBroke
-from services.rails.together import run_together
+from services.rails.together import run_together as run_each
 
 BLOCKED = Answer(reason="secret")
 PATIENT_S = 30.0
@@ -29,6 +29,10 @@ def never(cancelled):
             raise
 
     return rail
+
+
+async def run_together(rails, deadline_s):
+    return await run_each(rails, dict.fromkeys(rails, deadline_s))
 
 
 def results(reports):
@@ -85,3 +89,22 @@ async def test_whoever_waits_may_give_up():
     await asyncio.gather(waiting, return_exceptions=True)
     await asyncio.sleep(0)
     assert cancelled == [True]
+
+
+async def test_each_has_its_own_deadline_and_the_others_go_on():
+    cancelled, later, stopped = [], asyncio.Event(), asyncio.Event()
+
+    async def stops():
+        try:
+            await never(cancelled)()
+        finally:
+            stopped.set()
+
+    async def patient():
+        await later.wait()
+        return BLOCKED
+
+    running = asyncio.create_task(run_each({"late": stops, "patient": patient}, {"late": 0.01, "patient": PATIENT_S}))
+    await stopped.wait()
+    later.set()
+    assert results(await running) == [("late", "timeout", "no answer within 10 ms"), ("patient", "blocked", "")]

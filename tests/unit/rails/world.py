@@ -20,8 +20,11 @@ def policy(*changes, name="default"):
     return build(files)
 
 
+JAILBREAK = (ROOT / "policies/default/policy.toml").read_text().partition('[[rails.rail]]\nname = "jailbreak"')
+JAILBREAK_RAIL = JAILBREAK[1] + JAILBREAK[2].partition("\n\n")[0]
+
 NO_JAILBREAK = (
-    ("policy.toml", '[[rails.rail]]\nname = "jailbreak"\nthreshold = 0.8\n', ""),
+    ("policy.toml", JAILBREAK_RAIL, ""),
     ("nemo/config.yml", "      - railbus jailbreak\n", ""),
 )
 
