@@ -7,6 +7,7 @@ a ``Step``. When the engine dies every open answer ends with ``engine_dead``, an
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any, Final
 
 from schemas.requests import Message, Sampling
@@ -87,7 +88,7 @@ class VllmEngine:
         prompt = self._prompt(job.messages)
         account = Account(len(prompt), drafted=self._drafts, speculative=self._speculative)
         outputs = vllm.engine.generate(
-            {"prompt_token_ids": prompt},
+            {"type": "token", "prompt_token_ids": prompt},
             vllm.sampling(**drawn(job.sampling, room=self._limit - len(prompt))),
             request_id=job.run,
             priority=PRIORITIES[job.lane],
@@ -124,8 +125,11 @@ class VllmEngine:
         """Ends the engine's processes."""
         vllm, self._vllm = self._vllm, None
         if vllm is not None:
+            if vllm.engine.output_handler is not None:
+                vllm.engine.output_handler.cancel()  # it would report the end as a failure
             with contextlib.suppress(UserError):
-                await in_thread(lambda: vllm.engine.shutdown(timeout=CLOSE_S), timeout_s=CLOSE_S + 2)
+                await in_thread(partial(vllm.engine.shutdown, timeout=CLOSE_S), timeout_s=CLOSE_S + 2)
+            vllm.engine.shutdown = lambda: None  # its finalizer calls this again, when half the interpreter is gone
 
     async def _say_a_token(self) -> None:
         job = Job(

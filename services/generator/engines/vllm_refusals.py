@@ -79,7 +79,7 @@ _KNOWN: Final[tuple[tuple[re.Pattern[str], _Sentence], ...]] = (
 )
 """The first that fits speaks; what stands first is more exact."""
 
-_TRACEBACK_END: Final = re.compile(r"^(?:\([^)]*\) )?(?:[\w]+\.)*(\w*(?:Error|Exception|Exit))\b:? ?(.*)")
+_TRACEBACK_END: Final = re.compile(r"^(?:\([^)]*\) )?(?:[\w]+\.)*(\w*(?:Error|Exception|Exit|Warning))\b:? ?(.*)")
 _NOT_THE_CAUSE: Final = re.compile(r"Engine core initialization failed|Failed core proc|resource_tracker|leaked")
 
 LONGEST: Final = 300

@@ -121,14 +121,15 @@ async def in_thread(work: Callable[[], Loaded], *, timeout_s: float) -> Loaded:
             else:
                 result.set_result(value)  # type: ignore[arg-type]  # None only if Loaded is None
 
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = work()
-        except BaseException as caught:  # noqa: BLE001 - it is raised where the result is awaited
-            error = caught
+    def tell(value: Loaded | None, error: BaseException | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, value, error)
+
+    def run() -> None:
+        try:
+            tell(work(), None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+            tell(None, error)
 
     threading.Thread(target=run, name="engine-start", daemon=True).start()
     try:

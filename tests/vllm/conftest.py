@@ -1,0 +1,48 @@
+"""These tests need vLLM: `make test-vllm`. Elsewhere nothing here is collected."""
+
+import importlib.util
+
+import pytest
+
+if importlib.util.find_spec("vllm") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    from tests.vllm.models import make_model, nudged
+
+# One computing thread: on two cores more of them wait for each other.
+SETTINGS = {
+    "RAILBUS_VLLM_DTYPE": "float32",  # in bfloat16 greedy answers differ with the size of the batch
+    "RAILBUS_VLLM_KV_GIB": "0.125",
+    "RAILBUS_VLLM_BLOCK_SIZE": "32",
+    "RAILBUS_VLLM_EAGER": "on",
+    "RAILBUS_VLLM_DEVICE": "cpu",
+    "RAILBUS_VLLM_MAX_LEN": "1024",
+    "RAILBUS_VLLM_MAX_SEQS": "16",
+}
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Folders: ``target``, ``near`` (a drafter that mostly agrees), ``far`` (another model), ``base`` (no template)."""
+    root = tmp_path_factory.mktemp("models")
+    target = make_model(root / "target", seed=1)
+    return {
+        "target": target,
+        "near": nudged(target, root / "near", seed=2, noise=0.05),
+        "far": make_model(root / "far", seed=3, layers=1),
+        "base": make_model(root / "base", seed=4, layers=1, template=False),
+        "small": make_model(root / "small", seed=5, size=24, spread=0.16),
+        "small_draft": make_model(root / "small_draft", seed=6, size=24, layers=1, spread=0.16),
+    }
+
+
+@pytest.fixture(scope="session")
+def settings():
+    return SETTINGS
+
+
+def pytest_collection_modifyitems(items):
+    """What vLLM and torch warn about is not ours to mend."""
+    for item in items:
+        if "tests/vllm/" in item.nodeid:
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
