@@ -65,7 +65,7 @@ def calibrate(result: Result) -> Calibration:
     if not found:
         raise UserError("there are no closed loops to fit to: run the bench with --batches and --prompts")
     tau = _tau(start, alphas, found)
-    machines = _fitted(start, found, tau)
+    machines = _fitted(start, found)
     held = _hold(machines, found, tau)
     return Calibration(
         machines=machines,
@@ -127,13 +127,13 @@ def worst_error(held: Sequence[Held]) -> float:
     return max((abs(each.error) for each in held), default=0.0)
 
 
-def _fitted(start: Machine, known: Sequence[Row], tau: Tau) -> dict[str, Machine]:
+def _fitted(start: Machine, known: Sequence[Row]) -> dict[str, Machine]:
     """By arm."""
     names = list(dict.fromkeys(row.arm for row in known))
     if start.draft is not None:
-        machine = fit(start, known, tau)
+        machine = fit(start, known)
         return dict.fromkeys(names, machine)
-    return {name: fit(start, [row for row in known if row.arm == name], tau) for name in names}
+    return {name: fit(start, [row for row in known if row.arm == name]) for name in names}
 
 
 def _hold(machines: Mapping[str, Machine], found: Sequence[Row], tau: Tau) -> tuple[Held, ...]:
@@ -146,7 +146,7 @@ def _held_out(start: Machine, alphas: Mapping[str, float], found: Sequence[Row])
     if not known or not others:
         return ()
     tau = _tau(start, alphas, known)
-    return _hold(_fitted(start, known, tau), others, tau)
+    return _hold(_fitted(start, known), others, tau)
 
 
 def _tau(machine: Machine, alphas: Mapping[str, float], known: Sequence[Row]) -> Tau:

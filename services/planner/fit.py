@@ -134,8 +134,10 @@ def hold(machine: Machine, rows: Sequence[Row], tau: Tau) -> tuple[Held, ...]:
     return tuple(held)
 
 
-def fit(start: Machine, rows: Sequence[Row], tau: Tau) -> Machine:
-    """The machine whose predictions are nearest to the rows: least squares of the logarithms, so that 10 % is 10 %.
+def fit(start: Machine, rows: Sequence[Row]) -> Machine:
+    """The machine whose first tokens and cycles are nearest to the rows': least squares of the logarithms.
+
+    Cycles, not tokens: how many tokens a cycle gave was luck.
 
     A parameter that the rows say nothing about stays as it was: the overhead is told from the draft's cost only by
     two different gammas.
@@ -152,8 +154,7 @@ def fit(start: Machine, rows: Sequence[Row], tau: Tau) -> Machine:
 
     def loss(logs: Sequence[float]) -> float:
         machine = _with(start, names, logs)
-        missed = sum(math.log(each.predicted / each.measured) ** 2 for each in hold(machine, rows, tau))
-        return missed + _strangeness(machine, start)
+        return sum(_missed(machine, row) for row in rows) + _strangeness(machine, start)
 
     best: tuple[float, list[float]] | None = None
     for small_ms in (0.01, 1.0):  # valleys differ in what is beyond the roofline: start in both
@@ -164,6 +165,11 @@ def fit(start: Machine, rows: Sequence[Row], tau: Tau) -> Machine:
     if best is None:
         raise AssertionError("two starts were made")
     return _with(start, names, best[1])
+
+
+def _missed(machine: Machine, row: Row) -> float:
+    first = math.log(machine.ttft_ms(row.batch, row.prompt) / row.ttft_ms)
+    return first**2 + math.log(machine.cycle_ms(row.batch, row.context, row.gamma) / row.cycle_ms) ** 2
 
 
 def _strangeness(machine: Machine, start: Machine) -> float:

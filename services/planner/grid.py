@@ -21,6 +21,7 @@ class Row:
         tau: Tokens a step while drafting; 1 in the plain arm.
         ttft_ms: Median to the first token; None where nothing answered.
         token_ms: Median of the sets: between tokens of one sequence, while all sequences decode.
+        cycle_ms: The same between steps, which no luck of the draft shortens.
         sets: How many.
     """
 
@@ -32,6 +33,7 @@ class Row:
     tau: float
     ttft_ms: float
     token_ms: float
+    cycle_ms: float
     sets: int
 
 
@@ -110,31 +112,37 @@ def _row(arm: str, batch: int, sets: list[tuple[Asked, ...]]) -> Row:
     drafted = sum(each.drafted for each in drafting)
     steps = sum(_steps(each) for each in requests)
     tokens = sum(each.tokens - each.steps[0][1] for each in requests)
+    tau = tokens / steps if drafted and steps else 1.0
+    paces = [_together(each, tau) for each in sets]
     return Row(
         arm=arm,
         gamma=drafted / steps if steps else 0.0,
         batch=batch,
         prompt=prompt,
         context=round(held + _mean([each.tokens / 2 for each in requests])),
-        tau=tokens / steps if drafted and steps else 1.0,
+        tau=tau,
         ttft_ms=median([each.ttft_ms for each in requests]),
-        token_ms=median([_together(each) for each in sets]),
+        token_ms=median([token_ms for token_ms, _ in paces]),
+        cycle_ms=median([cycle_ms for _, cycle_ms in paces]),
         sets=len(sets),
     )
 
 
-def _together(requests: tuple[Asked, ...]) -> float:
-    """Between tokens of one sequence from when the last has begun until the first is about to end.
+def _together(requests: tuple[Asked, ...], tau: float) -> tuple[float, float]:
+    """Between tokens and between steps of one sequence, from when the last has begun until the first is about to end.
 
-    Where that is too short to tell (fewer than three steps), the mean of the whole answers.
+    Where that is too short to tell (fewer than three steps), the mean of the whole answers. Where the engine's steps
+    are not seen, a step is ``tau`` tokens.
     """
     begin = max(each.ttft_ms for each in requests)
     end = min(each.steps[-2][0] if len(each.steps) > 1 else 0.0 for each in requests)
     inside = [(at, tokens) for each in requests for at, tokens in each.steps if begin < at <= end]
     if len(inside) < 3 * len(requests):
-        means = [each.token_ms for each in requests]
-        return _mean([mean for mean in means if mean is not None])
-    return (end - begin) * len(requests) / sum(tokens for _, tokens in inside)
+        mean = _mean([each.token_ms for each in requests if each.token_ms is not None])
+        return mean, mean * tau
+    token_ms = (end - begin) * len(requests) / sum(tokens for _, tokens in inside)
+    seen = any(_sees_steps(each) for each in requests)
+    return token_ms, (end - begin) * len(requests) / len(inside) if seen else token_ms * tau
 
 
 def _steps(each: Asked) -> float:

@@ -1,0 +1,240 @@
+"""A machine is found again from what it would have measured; results that cannot be compared are refused."""
+
+import itertools
+import json
+import random
+
+import pytest
+
+from services.physics.gpus import gpu
+from services.physics.models import model
+from services.physics.speculation import tokens_per_step
+from services.planner import calibration_show
+from services.planner.__main__ import main
+from services.planner.calibration import calibrate, median_error, regrets, worst_error
+from services.planner.fit import Held, Machine, fit, hold
+from services.planner.grid import Row, alpha, by_position, rows
+from services.planner.results import read
+from services.planner.summary import Slo, ratios, summary
+
+TRUE = Machine(
+    target=model("gemma-3-27b"), draft=model("gemma-3-4b"), precision="fp8", gpu=gpu("h200"), budget=2_048,
+    flops=0.37, bandwidth=0.66, first_ms=2.5, token_ms=0.05, draft_cost=1.4, overhead=0.12,
+)  # fmt: skip
+ALPHA = 0.75
+
+
+def shapes(machine, gammas, *, batches=(1, 64)):
+    for batch, prompt, gamma in itertools.product(batches, (64, 3_000), gammas):
+        tau = tokens_per_step(ALPHA, gamma)
+        row = Row(
+            arm=f"gamma-{gamma}" if gamma else "plain", gamma=gamma, batch=batch, prompt=prompt, context=prompt + 30,
+            tau=tau, ttft_ms=0, token_ms=0, cycle_ms=0, sets=1,
+        )  # fmt: skip
+        ttft, token = machine.ttft_ms(batch, prompt), machine.token_ms_at(row, tau)
+        yield Row(
+            **{name: getattr(row, name) for name in row.__slots__}
+            | {"ttft_ms": ttft, "token_ms": token, "cycle_ms": token * tau}
+        )
+
+
+def true_tau(row):
+    return tokens_per_step(ALPHA, round(row.gamma))
+
+
+def start(**changes):
+    about = {"target": TRUE.target, "draft": TRUE.draft, "precision": "fp8", "gpu": TRUE.gpu, "budget": 2_048}
+    return Machine(**about, **changes)
+
+
+def test_the_machine_is_found_again():
+    known = list(shapes(TRUE, (0, 2, 5)))
+    found = fit(start(), known)
+    for name, within in (("flops", 0.01), ("bandwidth", 0.02), ("draft_cost", 0.05), ("overhead", 0.2)):
+        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=within), name
+    assert worst_error(hold(found, known, true_tau)) < 0.02
+    assert median_error(hold(found, known, true_tau)) < 0.005
+
+
+def test_batch_one_says_what_larger_batches_take():
+    plain = Machine(**{name: getattr(TRUE, name) for name in TRUE.__slots__} | {"token_ms": 0.0, "draft_cost": 1.0})
+    found = fit(start(), list(shapes(plain, (0, 4), batches=(1,))))
+    assert worst_error(hold(found, list(shapes(plain, (0, 4), batches=(8, 64))), true_tau)) < 0.05
+
+
+def test_a_thread_that_reads_and_multiplies_in_turn():
+    about = {"target": model("smollm2-135m"), "draft": None, "precision": "int4", "gpu": gpu("cpu"), "budget": 128}
+    true = Machine(**about, overlaps=False, flops=0.27, bandwidth=0.4, first_ms=20.0)
+    found = fit(Machine(**about, overlaps=False), list(shapes(true, (0,), batches=(1,))))
+    assert worst_error(hold(found, list(shapes(true, (0,), batches=(2, 4))), lambda _: 1.0)) < 0.05
+    assert found.flops == pytest.approx(0.27, rel=0.05)
+
+
+def test_regret_is_the_time_lost_by_the_choice():
+    def held(arm, measured, predicted):
+        row = Row(
+            arm=arm, gamma=0, batch=1, prompt=64, context=90, tau=1, ttft_ms=1, token_ms=measured, cycle_ms=1, sets=1
+        )
+        return Held(row, "a token", measured, predicted)
+
+    (regret,) = regrets([held("plain", 10, 9), held("gamma-2", 8, 9.5), held("gamma-4", 9, 12)])
+    assert (regret.chosen, regret.best, regret.regret) == ("plain", "gamma-2", 0.25)
+    assert regrets([held("gamma-2", 8, 9.5), held("gamma-4", 9, 12)]) == ()
+
+
+def asked(draw, gamma, *, at=0.0, tokens=40, step_ms=10.0, error=None):
+    """A request that took a step every ``step_ms``, with gamma tokens drafted in each."""
+    steps, said, now, kept, places = [(30.0, 1)], 1, 30.0, 0, [0] * gamma
+    while said < tokens:
+        accepted = 0
+        while accepted < min(gamma, tokens - said - 1) and draw.random() < ALPHA:
+            places[accepted] += 1
+            accepted += 1
+        now, said, kept = now + step_ms, said + accepted + 1, kept + accepted
+        steps.append((now, accepted + 1))
+    drafting = {
+        "steps": len(steps) - 1, "drafted": gamma * (len(steps) - 1), "accepted": kept, "accepted_by_position": places,
+    }  # fmt: skip
+    return {
+        "due_ms": at, "steps": steps, "total_ms": now, "error": error,
+        "usage": {"prompt_tokens": 100, "completion_tokens": tokens, "cached_tokens": 20},
+        "speculation": drafting if gamma else None,
+    }  # fmt: skip
+
+
+def result(**changes):
+    """A bench of two arms in the order A B B A."""
+    draw, runs = random.Random(4), []
+    for arm, gamma, step_ms in (("plain", 0, 10.0), ("fast", 4, 14.0), ("fast", 4, 14.0), ("plain", 0, 10.0)):
+        cells = [
+            {
+                "batch": b,
+                "prompt": 100,
+                "sets": [[asked(draw, gamma, step_ms=step_ms) for _ in range(b)] for _ in "abc"],
+            }
+            for b in (1, 2)
+        ]
+        arrived = [asked(draw, gamma, step_ms=step_ms, at=float(100 * i)) for i in range(12)]
+        arrived[-1]["error"] = "timeout: not over"
+        measured = {
+            "engine": "simulated", "model": "m", "ready_s": 1.0, "settings": {"RAILBUS_SIM_GAMMA": str(gamma)},
+            "machine": {"system": "Linux", "machine": "x", "cpus": 2}, "cells": cells,
+            "streams": [{"cache": "cold", "rate": 10.0, "prompt": 100, "requests": arrived}],
+            "cut": False, "wall_s": 10.0, "cpu_s": 5.0, "others_s": 1.0, "memory_mib": 100.0, "gpu_mib": None,
+        }  # fmt: skip
+        runs.append({"arm": arm, "measured": measured})
+    return {
+        "version": 1, "workload": {"seed": 1},
+        "arms": {"plain": {"gamma": 0, "env": {"RAILBUS_SIM_GAMMA": "0"}},
+                 "fast": {"gamma": 4, "env": {"RAILBUS_SIM_GAMMA": "4"}}},
+        "catalogue": {"gpu": "h100", "target": "gemma-3-27b", "draft": "gemma-3-4b", "precision": "fp8",
+                      "budget": "2048"},
+        "runs": runs, **changes,
+    }  # fmt: skip
+
+
+def written(tmp_path, content, name="result.json"):
+    path = tmp_path / name
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_rows_and_acceptance_are_what_was_drawn(tmp_path):
+    found = read(written(tmp_path, result()))
+    assert alpha(found.of("fast")) == pytest.approx(ALPHA, abs=0.05)
+    assert alpha(found.of("plain")) is None
+    assert by_position(found.of("fast"))[0] == pytest.approx(ALPHA, abs=0.08)
+    assert by_position(found.of("plain")) == ()
+    table = {(row.arm, row.batch): row for row in rows(found)}
+    assert set(table) == {("plain", 1), ("plain", 2), ("fast", 1), ("fast", 2)}
+    assert table["plain", 1].token_ms == pytest.approx(10)
+    assert table["plain", 2].prompt == 80
+    assert table["fast", 1].gamma == 4
+    assert table["fast", 1].token_ms == pytest.approx(14 / tokens_per_step(ALPHA, 4), rel=0.2)
+
+
+def test_open_loops_are_counted_with_their_errors(tmp_path):
+    found = read(written(tmp_path, result()))
+    plain, fast = summary(found, Slo(ttft_ms=200, token_ms=9))
+    assert (plain.requests, plain.errors, plain.good) == (24, 2, 0)
+    assert fast.good == pytest.approx(22 / 24)
+    assert fast.goodput > 0
+    assert plain.token.p50.value == pytest.approx(10)
+    assert plain.cached == pytest.approx(0.2)
+    by_what = {each.what: each.ratio for each in ratios(found)}
+    assert by_what["a token"].high < 1
+    assert by_what["first token"].value == 1
+
+
+def test_the_report_says_all_of_it(tmp_path, capsys):
+    path = written(tmp_path, result())
+    assert main(["bench", str(path)]) == 0
+    out = capsys.readouterr().out
+    for part in ("runs: plain fast fast plain", "faster", "requests/s came", "alpha, fast",
+                 "median error", "choosing the arm"):  # fmt: skip
+        assert part in out
+    assert main(["bench", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calibration"]["alpha"]["fast"] == pytest.approx(ALPHA, abs=0.05)
+    assert main(["latency", "--calibrate", str(path)]) == 0
+    assert "error" in capsys.readouterr().out
+    assert main(["bench", str(path), "--against", str(path)]) == 0
+    assert "+0.0%" in capsys.readouterr().out
+    assert calibration_show.as_json(calibrate(read(path)))["machines"]["plain"]["gpu"] == "h100"
+
+
+def test_drawings_of_a_bench(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert main(["bench", str(written(tmp_path, result())), "--plot", str(tmp_path / "drawn")]) == 0
+    drawn = {path.name for path in (tmp_path / "drawn").iterdir()}
+    assert drawn == {"first-token.png", "a-token.png", "predicted.png", "acceptance.png"}
+
+
+def changed(where, value):
+    content = result()
+    *path, last = where
+    place = content
+    for key in path:
+        place = place[key]
+    place[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        (("runs", 1, "measured", "model"), "other", "runs of different model cannot be compared"),
+        (("runs", 2, "measured", "machine"), {"cpus": 64}, "different cpus, machine, system"),
+        (("runs", 2, "measured", "settings"), {"RAILBUS_SIM_GAMMA": "4", "RAILBUS_X": "1"}, "different RAILBUS_X"),
+        (("runs", 2, "measured", "settings"), {"RAILBUS_SIM_GAMMA": "5"}, "another RAILBUS_SIM_GAMMA than its arm"),
+        (("runs", 3, "arm"), "strange", "strange, which is no arm"),
+        (("arms",), {"fast": {"gamma": 4, "env": {}}}, "one must be called 'plain'"),
+        (("version",), 9, "format 9"),
+        (("runs",), "nothing", "is no result of `railbus bench engine`"),
+        (("catalogue", "gpu"), "h900", "GPU 'h900' is not in the catalogue"),
+        (("catalogue",), {"gpu": "h100"}, "catalogue lacks"),
+        (("catalogue", "precision"), "fp3", "precision 'fp3'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, capsys, where, value, message):
+    assert main(["bench", str(written(tmp_path, changed(where, value)))]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("railbus bench: ")
+    assert message in err
+
+
+def test_benches_of_different_workloads_are_refused(tmp_path, capsys):
+    first = written(tmp_path, result())
+    second = written(tmp_path, result(workload={"seed": 2}), "second.json")
+    assert main(["bench", str(first), "--against", str(second)]) == 2
+    assert "results of different workload seed cannot be compared" in capsys.readouterr().err
+
+
+def test_without_closed_loops_nothing_is_calibrated(tmp_path, capsys):
+    content = result()
+    for each in content["runs"]:
+        each["measured"]["cells"] = []
+    path = written(tmp_path, content)
+    assert main(["bench", str(path)]) == 0
+    assert "predicted" not in capsys.readouterr().out
+    assert main(["latency", "--calibrate", str(path)]) == 2
+    assert "no closed loops" in capsys.readouterr().err
