@@ -1,0 +1,73 @@
+"""``railbus bench engine`` against an engine that runs, ``railbus plan`` on what it wrote, as a person would."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+LONGEST_S = 120
+
+
+def railbus(*arguments, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "services.cli", *arguments],
+        capture_output=True, text=True, timeout=LONGEST_S, check=False, env={**os.environ, **env},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    out = tmp_path_factory.mktemp("bench") / "result.json"
+    done = railbus(
+        "bench", "engine", "--engine", "simulated", "--batches", "1,4", "--prompts", "64,512", "--repeats", "1",
+        "--requests", "5", "--rate", "20", "--prompt", "200", "--output", "24", "--gammas", "4", "--json",
+        "--out", str(out), RAILBUS_SIM_TIME_SCALE="0.4",
+    )  # fmt: skip
+    return out, done
+
+
+def test_a_bench_measures_both_arms_and_predicts_them(measured):
+    _, done = measured
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["runs"] == ["plain", "speculative", "speculative", "plain"]
+    assert {(each["arm"], each["cache"]) for each in told["open_loops"]} == {
+        (arm, cache) for arm in ("plain", "speculative") for cache in ("cold", "warm")
+    }
+    assert all(each["requests"] == 10 and each["errors"] == 0 for each in told["open_loops"])
+    assert told["calibration"]["alpha"]["speculative"] == pytest.approx(0.8, abs=0.12)
+    assert len(told["calibration"]["rows"]) == 2 * 2 * 2 * 2
+    assert len(told["calibration"]["regrets"]) == 4
+    assert all(cost["memory_mib"] > 0 for cost in told["costs"])
+
+
+def test_the_result_calibrates_a_plan_and_is_reported_again(measured):
+    out, _ = measured
+    for arguments in (("plan", "latency", "--calibrate", str(out)), ("bench", "report", str(out))):
+        done = railbus(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "alpha, speculative" in done.stdout
+
+
+def test_a_run_that_cannot_start_is_the_benchs_answer():
+    done = railbus("bench", "engine", "--engine", "simulated", "--requests", "1", RAILBUS_SIM_GPU="h900")
+    assert done.returncode == 2
+    assert "GPU 'h900' is not in the catalogue" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = railbus("bench", "engine", "--engine", "simulated", "--rate", "-1")
+    assert done.returncode == 2
+    assert "rate" in done.stderr
+
+
+def test_a_plan_as_a_person_asks_for_it():
+    done = railbus(
+        "plan", "latency", "--gpu", "h100", "--target", "gemma-3-27b", "--draft", "gemma-3-4b", "--alpha", "0.8",
+        "--prompt", "512", "--output", "50",
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "best gamma 5, 1.99 times" in done.stdout
+    assert "paid for" in done.stdout
+    assert railbus("plan", "latency", "--alpha", "2").returncode == 2
+    assert "--alpha" in railbus("plan", "latency", "--help").stdout

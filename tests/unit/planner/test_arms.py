@@ -1,0 +1,61 @@
+"""Which arms there are, in which order they run, and what the prediction is about."""
+
+import pytest
+
+from services.cli.arms import PLAIN, arms, catalogue, order
+from services.cli.commands.bench import _env, _numbers
+from services.runtime.errors import UserError
+
+
+def test_arms_differ_in_their_switch_alone():
+    plain, four, eight = arms("simulated", (4, 8), {}, {})
+    assert (plain.name, plain.gamma, plain.env) == (PLAIN, 0, {"RAILBUS_SIM_GAMMA": "0"})
+    assert (four.name, four.env) == ("gamma-4", {"RAILBUS_SIM_GAMMA": "4"})
+    assert (eight.name, eight.gamma) == ("gamma-8", 8)
+    assert [arm.env for arm in arms("llama", (8,), {}, {})] == [
+        {"RAILBUS_LLAMA_SPECULATION": "off"},
+        {"RAILBUS_LLAMA_SPECULATION": "ngram"},
+    ]
+
+
+def test_a_b_b_a():
+    both = arms("simulated", (4,), {}, {})
+    assert [arm.gamma for arm in order(both, 1)] == [0, 4, 4, 0]
+    assert [arm.gamma for arm in order(both, 2)] == [0, 4, 4, 0, 0, 4, 4, 0]
+
+
+def test_any_engine_by_its_own_settings():
+    url = {"RAILBUS_UPSTREAM_URL": "http://127.0.0.1:8001"}
+    assert [arm.env for arm in arms("openai", (4,), {}, url)] == [{}, url]
+    two = arms("other", (2, 4), {"RAILBUS_N": "0"}, {"RAILBUS_N": "{gamma}"})
+    assert [arm.env["RAILBUS_N"] for arm in two] == ["0", "2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: arms("openai", (4,), {}, {}), "how engine openai is told to draft is not known"),
+        (lambda: arms("llama", (2, 4), {}, {}), "give one --gammas"),
+        (lambda: arms("simulated", (4,), {"RAILBUS_A": "1"}, {"RAILBUS_A": "1"}), "is not known"),
+        (lambda: _numbers("--batches", "1,x", 1, 9), "--batches '1,x': give different whole numbers within 1 and 9"),
+        (lambda: _numbers("--batches", "1,1", 1, 9), "different"),
+        (lambda: _numbers("--batches", "10", 1, 9), "within 1 and 9"),
+        (lambda: _env(["PATH=/"]), "give a setting as RAILBUS_NAME=VALUE"),
+        (lambda: _env(["RAILBUS_X"]), "give a setting as RAILBUS_NAME=VALUE"),
+    ],
+)
+def test_nonsense_is_refused(call, message):
+    with pytest.raises(UserError) as refused:
+        call()
+    assert message in str(refused.value)
+
+
+def test_what_is_predicted():
+    nothing = dict.fromkeys(("gpu", "target", "draft", "precision", "budget"))
+    usual = catalogue("simulated", {"RAILBUS_SIM_GPU": "h200"}, nothing)
+    assert usual == {
+        "gpu": "h200", "target": "gemma-3-27b", "draft": "gemma-3-4b", "precision": "fp8", "budget": "2048",
+    }  # fmt: skip
+    assert catalogue("llama", {}, nothing | {"target": "mine/config.json"})["target"] == "mine/config.json"
+    assert catalogue("openai", {}, nothing) == {}
+    assert _numbers("--batches", "", 1, 9) == ()
