@@ -4,13 +4,13 @@ Admission is not kept: it depends on more than the prompt, and costs less than a
 """
 
 import asyncio
+import contextlib
 import hashlib
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -24,8 +24,11 @@ from services.runtime.logging import logger
 WAIT_S: Final = 0.025
 """Longest wait for Redis: its answer saves no more than a classifier's time."""
 
+CONNECT_S: Final = 2.0
+"""Longest wait for a connection; no request waits for one."""
+
 PAUSE_S: Final = 1.0
-"""After a failure Redis is left alone for so long."""
+"""Between two tries to reach it again."""
 
 TTL_S: Final = 3_600
 
@@ -41,14 +44,27 @@ def key_of(policy: Policy, request: Request) -> str:
 
 
 class Cache:
-    """Never in the way: when Redis is away, slow or holds nonsense there is no answer, and that is said once."""
+    """Never in the way: when Redis is away, slow or holds nonsense there is no answer, and that is said once.
+
+    There is one connection, made beside the requests; while there is none nobody asks.
+    """
 
     def __init__(self, url: str) -> None:
-        self._redis: Redis = Redis.from_url(
-            url, socket_timeout=WAIT_S, socket_connect_timeout=WAIT_S, retry=Retry(NoBackoff(), 0), max_connections=16
-        )
-        self._away = False
-        self._again_s = 0.0
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=1, timeout=CONNECT_S, socket_timeout=CONNECT_S, socket_connect_timeout=CONNECT_S,
+            retry=Retry(NoBackoff(), 0),
+        )  # fmt: skip
+        self._redis: Redis = Redis.from_pool(pool)
+        self._is_there = False
+        self._said_away = False
+        self._reaching: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect, if that goes quickly; otherwise it is tried on."""
+        self._reach()
+        assert self._reaching is not None
+        await asyncio.wait([self._reaching], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> Answers | None:
         """The answers of exactly these rails, if they are kept."""
@@ -67,22 +83,45 @@ class Cache:
         await self._ask(lambda: self._redis.set(key, body, ex=TTL_S))
 
     async def close(self) -> None:
-        """Close its connections."""
-        await self._redis.aclose()
+        """Close the connection; one that does not close in time is left to the operating system."""
+        if self._reaching is not None:
+            self._reaching.cancel()
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(CONNECT_S):
+                await self._redis.aclose()
 
     async def _ask(self, command: Callable[[], Awaitable[Any]]) -> bytes | None:
-        if time.monotonic() < self._again_s:
+        if not self._is_there:
             return None
         try:
             async with asyncio.timeout(2 * WAIT_S):
                 answer = await command()
         except (RedisError, OSError, TimeoutError) as error:
-            self._again_s = time.monotonic() + PAUSE_S
-            if not self._away:
-                self._away = True
-                _log.warning("Redis is away (%s): verdicts take longer, nothing else changes", type(error).__name__)
+            if self._is_there:  # and not noticed by another meanwhile
+                self._is_there = False
+                self._say_away(error)
+                self._reach()
             return None
-        if self._away:
-            self._away = False
-            _log.info("Redis is back")
         return answer if isinstance(answer, bytes) else None
+
+    def _reach(self) -> None:
+        self._reaching = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await self._redis.ping()
+            except (RedisError, OSError, TimeoutError) as error:
+                self._say_away(error)
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if self._said_away:
+                _log.info("Redis is back")
+            self._is_there, self._said_away = True, False
+            return
+
+    def _say_away(self, error: Exception) -> None:
+        if not self._said_away:
+            self._said_away = True
+            _log.warning("Redis is away (%s): verdicts take longer, nothing else changes", type(error).__name__)

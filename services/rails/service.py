@@ -79,6 +79,8 @@ class RailsService:
             BrokenPolicy: NeMo does not take the policy it begins with.
         """
         await self._prepare(self._keeper.current)
+        if self._cache is not None:
+            await self._cache.open()
         await self._producer.start()
         try:
             async with asyncio.TaskGroup() as tasks:

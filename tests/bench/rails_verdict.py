@@ -2,10 +2,10 @@
 
     python -m tests.bench.rails_verdict [REQUESTS]
 
-Prints percentiles of each rail's own time, of all of them together (taken up to decided) and of receipt to verdict on the
-log, in milliseconds: one request after another, the same words again, a long prompt, and many different prompts at once.
-Deadlines are raised, so that slow verdicts are seen as slow and not as timed out; how many were over the default policy's
-deadline of the classifier is printed beside them.
+Prints percentiles of each rail's own time, of all of them together (taken up to decided) and of receipt to verdict on
+the log, in milliseconds: one request after another, a long prompt, many prompts at once, and the same words again.
+Deadlines are raised, so that slow verdicts are seen as slow and not as timed out; how many were over the classifier's
+deadline in the default policy is printed beside them.
 """
 
 import asyncio

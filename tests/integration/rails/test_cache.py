@@ -18,6 +18,7 @@ RAILS = ("secrets", "pii")
 @pytest.fixture
 async def cache(redis_server):
     held = Cache(redis_server.url)
+    await held.open()
     yield held
     await held.close()
 
