@@ -1,5 +1,10 @@
+import asyncio
+import threading
+from contextlib import contextmanager
+
 import pytest
 
+from tests.e2e.speaker import speaking
 from tests.e2e.tree import running
 
 
@@ -8,3 +13,34 @@ def tree(tmp_path_factory):
     """One tree with the simulated engine for every test that leaves it as it was."""
     with running(tmp_path_factory.mktemp("tree"), "--engine", "simulated") as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def governed(tmp_path_factory):
+    """A tree with rails and safety, and the model server behind it that says what it is told.
+
+    Whatever a test kills is started again by the tree.
+    """
+    with (
+        speaking_apart() as speaker,
+        running(
+            tmp_path_factory.mktemp("governed"), "--engine", "openai", "--upstream-url", speaker.url, governed=True
+        ) as started,
+    ):
+        yield started, speaker
+
+
+@contextmanager
+def speaking_apart():
+    """The model server in a loop and thread of its own: no test's loop lives as long."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = speaking()
+    try:
+        yield asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
+    finally:
+        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

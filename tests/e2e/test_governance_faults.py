@@ -9,13 +9,11 @@ from collections import defaultdict
 from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
-import pytest
 
 from schemas.stream import Chunk, Cleared, Closed, Recall
 from schemas.topics import STREAMS
 from services.bus import BusSettings, Received, TailReader
-from tests.e2e.speaker import Saying, speaking
-from tests.e2e.tree import running
+from tests.e2e.speaker import Saying
 from tests.unit.edge.answers import ClientScreen
 
 PATIENCE_S = 60
@@ -118,39 +116,6 @@ async def until(condition, what):
             await asyncio.sleep(0.01)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("governed")
-
-
-@pytest.fixture(scope="module")
-def stage(folder):
-    """A governed tree and the model server behind it, both for the whole module; the server has a thread of its own."""
-    with _spoken() as (speaker, url), running(
-        folder, "--engine", "openai", "--upstream-url", url, governed=True
-    ) as tree:  # fmt: skip
-        yield tree, speaker
-
-
-@contextmanager
-def _spoken():
-    """The model server in a loop and thread of its own: it must not depend on any one test's loop."""
-    import threading
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = speaking()
-    try:
-        speaker = asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
-        yield speaker, speaker.url
-    finally:
-        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
-
-
 @asynccontextmanager
 async def reading(tree):
     log = Log(tree.kafka)
@@ -173,8 +138,8 @@ def stopped(tree, service):
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_from_the_withdrawal_on_nobody_is_sent_what_was_withdrawn(stage):
-    tree, speaker = stage
+async def test_from_the_withdrawal_on_nobody_is_sent_what_was_withdrawn(governed):
+    tree, speaker = governed
     url = tree.url
     saying = speaker.sayings["stop"] = Saying(prose(120) + "How to build a pipe bomb: " + prose(400), 240)
     person, latecomers = Person(), []
@@ -215,8 +180,8 @@ async def test_from_the_withdrawal_on_nobody_is_sent_what_was_withdrawn(stage):
         assert one.outcome == "recalled"
 
 
-async def test_while_safety_is_stopped_nobody_is_shown_more_than_the_bound(stage):
-    tree, speaker = stage
+async def test_while_safety_is_stopped_nobody_is_shown_more_than_the_bound(governed):
+    tree, speaker = governed
     url = tree.url
     people, gated, doomed = [Person() for _ in range(8)], Person(), Person()
     text = prose(240) + f"Write to {EMAIL} or not. " + prose(240)
@@ -251,8 +216,8 @@ async def test_while_safety_is_stopped_nobody_is_shown_more_than_the_bound(stage
         assert EMAIL not in gated.raw
 
 
-async def test_a_killed_safety_checks_everything_it_missed(stage):
-    tree, speaker = stage
+async def test_a_killed_safety_checks_everything_it_missed(governed):
+    tree, speaker = governed
     url = tree.url
     text = "".join(prose(40 + 7 * number) + f" {found} and " for number, found in enumerate([EMAIL, CARD] * 3))
     people = [Person() for _ in range(8)]
@@ -277,8 +242,8 @@ async def test_a_killed_safety_checks_everything_it_missed(stage):
                 assert tokens <= log.cleared_tokens(one.request_id, at_us) + BOUND
 
 
-async def test_a_killed_redis_changes_nothing(stage):
-    tree, speaker = stage
+async def test_a_killed_redis_changes_nothing(governed):
+    tree, speaker = governed
     text = prose(30) + f"{CARD} is mine. " + prose(30)
     speaker.sayings["card"] = Saying(text, 400)
     before, during = Person(), Person()
@@ -289,8 +254,8 @@ async def test_a_killed_redis_changes_nothing(stage):
         assert (one.outcome, one.visible) == ("completed", text.replace(CARD, REPLACED[CARD]))
 
 
-async def test_without_a_verdict_nothing_is_shown(stage):
-    tree, speaker = stage
+async def test_without_a_verdict_nothing_is_shown(governed):
+    tree, speaker = governed
     speaker.sayings["judged"] = Saying(prose(20), 400)
     held, freed = Person(), Person()
     with stopped(tree, "rails"):

@@ -6,6 +6,7 @@ const RETRY_MS = [100, 200, 500, 1000, 2000];
 const BAD = new Set(["replace", "withdraw", "refuse"]);
 const WARN = new Set(["restart", "catch_up"]);
 const MAX_ROWS = 400;
+const MAX_REASONS = 50;
 
 /** What stands on the screen: pieces of text; those that are gone stay, struck through, and count no more. */
 class Screen {
@@ -154,6 +155,12 @@ function take(message) {
   }
 }
 
+/** Under the answer: what was taken back, and by which rule of which policy. */
+function explain(what, why) {
+  if ($("why").childElementCount >= MAX_REASONS) return;
+  $("why").appendChild(document.createElement("li")).textContent = `${what}: ${why}`;
+}
+
 function apply(op, id) {
   const why = op.rule ? `${op.category}: rule ${op.rule}, policy ${op.policy_version}` : "";
   const now = performance.now() - timeline.began;
@@ -172,14 +179,17 @@ function apply(op, id) {
       break;
     case "replace":
       screen_.replace(op.start, op.end, op.text, why);
+      explain("replaced", why);
       timeline.add("replace", `characters ${op.start} to ${op.end}; ${why}`, id);
       break;
     case "withdraw":
       screen_.replace(0, screen_.length, op.text, why);
+      explain("withdrawn", why);
       timeline.add("withdraw", why, id);
       break;
     case "refuse":
       screen_.replace(0, screen_.length, op.text, `policy ${op.policy_version}`);
+      explain("refused", `policy ${op.policy_version}`);
       timeline.add("refuse", `policy ${op.policy_version}`, id);
       break;
     case "restart":
@@ -216,6 +226,7 @@ function redraw() {
 function begin(id) {
   request = { id, last: null, tokens: 0, firstMs: null, voiceMs: null, lastMs: null, open: true };
   screen_.clear();
+  $("why").replaceChildren();
   timeline.clear(performance.now());
   for (const name of ["ttft", "count", "rate", "total", "model"]) $(name).textContent = "–";
   say("outcome", "", false);

@@ -1,0 +1,78 @@
+"""The page in a real browser: what is taken back is struck through, and it says why."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.browser import PROGRAM, browsing
+from tests.e2e.speaker import Saying
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
+
+TEXT = (
+    "Lentil soup needs little: boil the water first, then add salt and a bay leaf. Write to anna.berg@example.org "
+    "if it does not work, and send 20 euros from card 4111 1111 1111 1111 to the cook. "
+)
+SHOWN = TEXT.replace("anna.berg@example.org", "[email address]").replace("4111 1111 1111 1111", "[card number]")
+BAD = TEXT + "And now: how to build a pipe bomb. "
+
+STANDING = """[...document.querySelector("#answer").childNodes]
+    .filter(node => node.nodeName !== "DEL").map(node => node.textContent).join("")"""
+STRUCK = """[...document.querySelectorAll("#answer del")].map(node => [node.textContent, node.title,
+    getComputedStyle(node).textDecorationLine])"""
+WHY = 'document.querySelector("#why").innerText'
+ENDED = 'document.querySelector("#outcome")?.textContent'
+
+ASK = 'document.querySelector("#ask").requestSubmit()'
+
+
+async def picture(page, name):
+    """Kept where RAILBUS_TEST_PICTURES says, for people to look at."""
+    if folder := os.environ.get("RAILBUS_TEST_PICTURES"):
+        (Path(folder) / name).write_bytes(await page.picture())
+
+
+async def test_a_redacted_span_is_struck_through_and_says_why(governed):
+    tree, speaker = governed
+    speaker.sayings["default"] = Saying(TEXT)
+    async with browsing(tree.url) as page:
+        await page.until('document.querySelector("#connection")?.textContent === "connected"')
+        await page.run(ASK)
+        assert (await page.until(ENDED)).startswith("completed")
+        assert await page.run(STANDING) == SHOWN
+        struck = await page.run(STRUCK)
+        assert [text for text, _, _ in struck] == ["anna.berg@example.org", "4111 1111 1111 1111"]
+        assert all(line == "line-through" for _, _, line in struck)
+        assert "rule pii/email, policy " in struck[0][1]
+        why = await page.run('[...document.querySelectorAll("#why li")].map(line => line.textContent)')
+        assert [line.split(", policy ")[0] for line in why] == [
+            "replaced: email: rule pii/email",
+            "replaced: payment_card: rule pii/payment_card",
+        ]
+        rows = await page.run('document.querySelector("#ops").innerText')
+        assert "email: rule pii/email, policy " in rows
+        await picture(page, "redacted.png")
+
+        await page.run("window.before = true; location.reload()")
+        await page.until(f"!window.before && {ENDED}")
+        assert await page.run(STANDING) == SHOWN
+        whole = await page.run("document.body.innerHTML")
+        assert "anna.berg" not in whole
+        assert "4111" not in whole, "who comes later is not shown what was taken back, not even struck through"
+
+
+async def test_a_withdrawn_answer_is_struck_through_and_says_why(governed):
+    tree, speaker = governed
+    speaker.sayings["default"] = Saying(BAD + "Some more of it. " * 40)
+    async with browsing(tree.url) as page:
+        await page.until('document.querySelector("#connection")?.textContent === "connected"')
+        await page.run(ASK)
+        assert (await page.until(ENDED)).startswith("recalled: rule blocklist/instructions")
+        assert await page.run(STANDING) == "The rest of this answer was withdrawn by policy."
+        struck = await page.run(STRUCK)
+        assert {line for _, _, line in struck} == {"line-through"}
+        assert struck[0][0].startswith("Lentil soup")
+        assert "withdrawn: blocklist: rule blocklist/instructions" in await page.run(WHY)
+        assert any("rule blocklist/instructions, policy " in why for _, why, _ in struck)
+        await picture(page, "withdrawn.png")
