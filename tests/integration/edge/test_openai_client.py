@@ -169,6 +169,22 @@ async def test_a_redaction_keeps_the_safe_text(stage):
     assert made.choices[0].finish_reason == "content_filter"
 
 
+async def test_a_redaction_of_text_that_was_sent_is_noted_in_the_stream(stage):
+    async with client(await stage.edge()) as ai:
+        asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))
+        writer = await stage.taken(checked=True)
+        await stage.say(
+            writer.started(), writer.allowed(), writer.chunk("call 555-0100"), writer.recall(5, 13),
+            writer.chunk(" now"), writer.finished(), writer.cleared(),
+        )  # fmt: skip
+        parts = [part async for part in await asking]
+    assert [part.choices[0].delta.content for part in parts] == ["call 555-0100", None, " now", None]
+    note = parts[1].railbus
+    assert (note["op"], note["start"], note["end"], note["text"]) == ("replace", 5, 13, "[gone]")
+    assert (note["rule"], note["category"], note["policy_version"]) == ("card", "pii", "v1")
+    assert [part.choices[0].finish_reason for part in parts] == [None, None, None, "content_filter"]
+
+
 async def test_gated_text_is_redacted_before_a_naive_client_sees_it(stage):
     async with client(await stage.edge()) as ai:
         gated = {"railbus": {"delivery": "gated"}}
