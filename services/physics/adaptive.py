@@ -58,6 +58,11 @@ def gamma_by_batch(
     return tuple(bands)
 
 
+def profile(bands: Sequence[Band]) -> str:
+    """The bands as the engine ``vllm`` takes them: ``1-8:5 9-32:3 33-256:0``."""
+    return " ".join(f"{band.first}-{band.last}:{band.gamma}" for band in bands)
+
+
 def gamma_at(bands: Sequence[Band], batch: int) -> int:
     """What the bands say of a batch; beyond the last band, what that says.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from services.physics.adaptive import Band
+from services.physics.adaptive import Band, profile
 from services.planner.latency import Plan
 from services.planner.question import Question
 
@@ -18,7 +18,7 @@ def lines(question: Question, plan: Plan) -> Iterator[str]:
     yield from _budget(plan)
     if question.draft is not None:
         yield ""
-        yield from _drafting(question, plan)
+        yield from _drafting(plan)
     yield ""
     yield from _deadline(question, plan)
     yield ""
@@ -39,6 +39,7 @@ def as_json(question: Question, plan: Plan) -> dict[str, Any]:
     return {
         "question": asked,
         "plan": asdict(plan) | totals,
+        "profile": profile(plan.bands),
         "governance_paid": plan.governance.paid,
         "memory_gb": question.memory_bytes() / 1e9,
     }
@@ -64,7 +65,7 @@ def _budget(plan: Plan) -> Iterator[str]:
         yield f"{name:<18} {values[0]:>9.1f} {values[1]:>10.1f} {values[2]:>10.1f}"
 
 
-def _drafting(question: Question, plan: Plan) -> Iterator[str]:
+def _drafting(plan: Plan) -> Iterator[str]:
     if plan.gamma:
         yield (
             f"speculation: best gamma {plan.gamma}, {plan.speedup:.2f} times as many tokens a second "
@@ -78,8 +79,7 @@ def _drafting(question: Question, plan: Plan) -> Iterator[str]:
         row = [choice for choice in plan.choices if choice.draft_cost == cost]
         yield f"  c {cost:.2f} {about:<22} " + "".join(f"{f'{each.gamma}  {each.speedup:.2f}':>12}" for each in row)
     yield f"by batch: {', '.join(map(_band, plan.bands))}; verifying is free up to batch {plan.free_until}"
-    if question.utilisation or question.batch > 1:
-        yield f"gamma is chosen for batch {question.batch}"
+    yield f'  RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH="{profile(plan.bands)}"'
 
 
 def _band(band: Band) -> str:

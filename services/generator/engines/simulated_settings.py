@@ -23,6 +23,7 @@ class SimulatedSettings:
         sim_draft: Model that drafts; ``none`` turns speculation off.
         sim_precision: Of the linear layers.
         sim_gamma: Tokens drafted.
+        sim_adaptive: ``on`` drafts what load and measured acceptance make worth while, at most ``sim_gamma``.
         sim_alpha: Chance that a drafted token is accepted.
         sim_batch: Most answers at once.
         sim_prefill_budget: Most prompt tokens in a step.
@@ -37,6 +38,7 @@ class SimulatedSettings:
     sim_draft: str = field(default="gemma-3-4b", metadata={"help": "model that drafts, or none"})
     sim_precision: Literal["bf16", "fp8", "int4"] = field(default="fp8", metadata={"help": "of the linear layers"})
     sim_gamma: int = field(default=4, metadata={"help": "tokens drafted", "ge": 0, "le": 16})
+    sim_adaptive: Literal["off", "on"] = field(default="off", metadata={"help": "gamma follows load and acceptance"})
     sim_alpha: float = field(default=0.8, metadata={"help": "chance of acceptance", "ge": 0, "le": 1})
     sim_batch: int = field(default=256, metadata={"help": "most answers at once", "ge": 1, "le": 10_000})
     sim_prefill_budget: int = field(default=2_048, metadata={"help": "prompt tokens in a step", "ge": 1, "le": 131_072})
@@ -62,6 +64,7 @@ class SimulatedSettings:
         return Machine(
             pair=Pair(target=target, draft=draft, gpu=on, precision=self.sim_precision),
             gamma=self.sim_gamma if drafts else 0,
+            adaptive=self.sim_adaptive == "on",
             alpha=self.sim_alpha,
             batch=self.sim_batch,
             budget=self.sim_prefill_budget,

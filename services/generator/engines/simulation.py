@@ -8,12 +8,16 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from services.generator.engines.sequence import Item, Sequence
+from services.physics.adaptive import Acceptance, choose_gamma
 from services.physics.pairing import Pair
 from services.physics.roofline import multiply_ms, prefill_ms, read_ms
 from services.worker.engine import Step
+
+EXPECTED_ALPHA: Final = 0.6
+"""Of a draft that nobody has seen yet: the middle of what was published for the nearest pairs (42-81 %)."""
 
 
 class Said(NamedTuple):
@@ -25,10 +29,11 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step: who decodes, who reads how much of its prompt, and how long it takes."""
+    """One step: who decodes, who reads how much of its prompt, how many tokens are drafted, how long it takes."""
 
     decodes: tuple[Sequence, ...]
     prefills: tuple[tuple[Sequence, int], ...]
+    gamma: int
     duration_ms: float
 
 
@@ -38,7 +43,8 @@ class Machine:
 
     Attributes:
         pair: Models and accelerator.
-        gamma: Tokens drafted; 0 turns speculation off.
+        gamma: Tokens drafted, at most when they are chosen; 0 turns speculation off.
+        adaptive: Each step drafts what load and measured acceptance make worth while, up to ``gamma``.
         alpha: Chance that a drafted token is accepted.
         batch: Most sequences in a step.
         budget: Most prompt tokens in a step.
@@ -51,13 +57,14 @@ class Machine:
     batch: int
     budget: int
     scale: float = 1.0
+    adaptive: bool = False
 
-    def step_ms(self, decodes: int, context: int, prefills: list[tuple[Sequence, int]]) -> float:
+    def step_ms(self, decodes: int, context: int, prefills: list[tuple[Sequence, int]], gamma: int) -> float:
         """Milliseconds of a step: draft steps, then one pass of the target over everything, then the overhead."""
         pair, on = self.pair, self.pair.gpu
         arithmetic = multiply_ms(
             pair.target, on, pair.precision,
-            tokens=decodes * (self.gamma + 1), context=context, efficiency=pair.efficiency,
+            tokens=decodes * (gamma + 1), context=context, efficiency=pair.efficiency,
         )  # fmt: skip
         for sequence, tokens in prefills:
             arithmetic += prefill_ms(
@@ -65,8 +72,8 @@ class Machine:
             )
         reading = read_ms(pair.target, on, pair.precision, batch=decodes, context=context, efficiency=pair.efficiency)
         drafting = 0.0
-        if self.gamma and decodes:
-            drafting = self.gamma * pair.draft_ms(batch=decodes, context=context) + pair.overhead * reading
+        if gamma and decodes:
+            drafting = gamma * pair.draft_ms(batch=decodes, context=context) + pair.overhead * reading
         return (max(reading, arithmetic) + drafting) * self.scale
 
 
@@ -77,6 +84,8 @@ class Scheduler:
         self._machine = machine
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
+        self._seen = Acceptance.expected(EXPECTED_ALPHA)
+        self._idle = 0
 
     @property
     def running(self) -> int:
@@ -118,7 +127,8 @@ class Scheduler:
         if not decodes and not prefills:
             return None
         context = sum(each.context for each in decodes) // len(decodes) if decodes else 0
-        return Plan(decodes, tuple(prefills), machine.step_ms(len(decodes), context, prefills))
+        gamma = self._gamma(len(decodes), context)
+        return Plan(decodes, tuple(prefills), gamma, machine.step_ms(len(decodes), context, prefills, gamma))
 
     def wake_ms(self) -> float | None:
         """When a held sequence may go on, if nothing else happens before; None when none ever will."""
@@ -132,12 +142,23 @@ class Scheduler:
                 sequence.read += tokens
                 if sequence.read >= sequence.prompt:
                     yield from self._heard(sequence, 0, now_ms)
+        self._idle = 0 if plan.gamma else self._idle + 1
         for sequence in plan.decodes:
             if id(sequence) in self._running:
-                yield from self._heard(sequence, self._machine.gamma, now_ms)
+                yield from self._heard(sequence, plan.gamma, now_ms)
+
+    def _gamma(self, decodes: int, context: int) -> int:
+        machine = self._machine
+        if not (machine.adaptive and machine.gamma and decodes):
+            return machine.gamma
+        return choose_gamma(
+            machine.pair, self._seen, batch=decodes, context=context, most=machine.gamma, idle_steps=self._idle
+        )
 
     def _heard(self, sequence: Sequence, gamma: int, now_ms: float) -> Iterator[Said]:
         for item in sequence.speak(gamma, self._machine.alpha, now_ms):
             if not isinstance(item, Step):
                 self.remove(sequence)
+            elif item.drafted and sequence.said < sequence.length:  # the last step is cut by the answer's end
+                self._seen = self._seen.after(item.drafted, item.accepted)
             yield Said(sequence, item)

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.physics.adaptive import HORIZON, Acceptance, Band, choose_gamma, gamma_at, gamma_by_batch, probe_after
+from services.physics.adaptive import (
+    HORIZON,
+    Acceptance,
+    Band,
+    choose_gamma,
+    gamma_at,
+    gamma_by_batch,
+    probe_after,
+    profile,
+)
 from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.pairing import Pair
@@ -63,6 +72,10 @@ def test_acceptance_stays_a_fraction_and_bounded(steps, start):
         seen = seen.after(drafted, min(accepted, drafted))
         assert 0 <= seen.alpha <= 1
         assert 0 < seen.accepted + seen.rejected <= HORIZON + 16
+
+
+def test_a_profile_is_what_the_engine_reads():
+    assert profile((Band(1, 8, 5), Band(9, 32, 3), Band(33, 256, 0))) == "1-8:5 9-32:3 33-256:0"
 
 
 def test_acceptance_follows_what_it_sees():

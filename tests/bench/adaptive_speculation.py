@@ -1,0 +1,30 @@
+"""Drafting nothing, always 6, or what load and acceptance make worth while: the simulated machine in its own time.
+
+``python -m tests.bench.adaptive_speculation``: 15 seconds, no wall clock in the figures.
+"""
+
+from tests.unit.generator.test_adaptive_simulation import seconds
+
+BATCHES, ALPHAS = (1, 8, 32, 64, 160), (0.1, 0.3, 0.5, 0.7, 0.85)
+
+
+def main():
+    """One row a batch and alpha; seconds until all answers of 300 tokens are over."""
+    print(
+        f"{'batch':>5} {'alpha':>5} {'off':>7} {'always 6':>9} {'adaptive':>9} {'over off':>9} {'over the better':>16}"
+    )
+    worst = 0.0
+    for batch in BATCHES:
+        for alpha in ALPHAS:
+            off, on = seconds(batch, alpha, gamma=0), seconds(batch, alpha, gamma=6)
+            chosen = seconds(batch, alpha, gamma=6, adaptive=True)
+            worst = max(worst, chosen / off)
+            print(
+                f"{batch:>5} {alpha:>5} {off:>7.2f} {on:>9.2f} {chosen:>9.2f} {chosen / off:>9.2f} "
+                f"{chosen / min(off, on):>16.2f}"
+            )
+    print(f"adaptive over off, at worst: {worst:.3f}")
+
+
+if __name__ == "__main__":
+    main()
