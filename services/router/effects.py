@@ -32,7 +32,12 @@ _WHY_STOP: dict[Outcome, CancelReason] = {
 
 
 def begin_attempts(case: Case, now_us: int, policy: Policy, source: str) -> list[Write]:
-    """Gives the attempts that effective cutovers opened to their workers, once each."""
+    """Gives the attempts that effective cutovers opened to their workers, once each.
+
+    Twice only when the partition changes hands, or the router dies, between the writing and the reading back: a few
+    milliseconds. The worker runs an attempt once while it is among the newest 10,000 it took up, so the cloud is called
+    twice only when the worker changed in that moment as well.
+    """
     writes: list[Write] = []
     for attempt, cutover in case.cutovers.items():
         if attempt in case.republished or attempt not in case.screen.candidates:

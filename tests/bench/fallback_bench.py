@@ -4,7 +4,8 @@
     python -m tests.bench.fallback_bench deadline   deadline to the first token from the cloud, 1, 16 and 64 streams
     python -m tests.bench.fallback_bench race       race against cancel, heavy-tailed first tokens
 
-Times are of the events on the log, by the clocks of one machine. Each prints one JSON object.
+Times are of the events on the log, by the clocks of one machine. Each prints its table of RESULTS.md; all it found with
+``--json``.
 """
 
 import argparse
@@ -212,12 +213,47 @@ async def race(lab: Lab, count: int, rate: float) -> dict[str, Any]:
     return found
 
 
+def table(what: str, found: dict[str, Any]) -> list[str]:
+    """As in RESULTS.md."""
+    match what:
+        case "deadline":
+            head = "| streams | requests | `Cutover` at ms | from it to the call | first token at ms | all at once |"
+            rows = [
+                f"| {streams} | {it['requests']} | {pair(it['cut_ms'])} | {pair(it['cut_to_call_ms'])}"
+                f" | {pair(it['first_text_ms'])} | {pair(it['first_text_ms_all_at_once'])} |"
+                for streams, it in found.items()
+            ]
+        case "race":
+            head = "| | requests | first token ms, p50 / p99 | cloud calls | cloud US$ | engine tokens | one voice |"
+            rows = [
+                f"| {how} | {it['requests']} | {pair(it['ttft_ms'])} | {it['cloud_calls']} | {it['cloud_usd']}"
+                f" | {it['engine_tokens']} | {'yes' if it['one_voice'] else 'NO'} |"
+                for how, it in found.items()
+                if how != "p99_ratio"
+            ]
+            rows.append(f"\np99 of `race` over p99 of `cancel`: {found['p99_ratio']}")
+        case _:
+            head = "| engine | outcomes | trigger | `Cutover` at ms | first text at ms | one voice |"
+            rows = [
+                f"| {case} | {it['outcomes']} | {it['trigger'] or '-'} | {pair(it['cut_ms'])}"
+                f" | {pair(it['first_text_ms'])} | {'yes' if it['one_voice'] else 'NO'} |"
+                for case, it in found.items()
+            ]
+    return [head, "|" + "---|" * (head.count("|") - 1), *rows]
+
+
+def pair(values: dict[str, float]) -> str:
+    """Median and tail."""
+    return f"{values['p50']} / {values['p99']}" if values else "-"
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["cases", "deadline", "race"])
+    parser.add_argument("what", nargs="?", default="deadline", choices=["cases", "deadline", "race"])
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
+    parser.add_argument("--json", action="store_true", help="all that was found")
     given = parser.parse_args()
     async with opened() as lab:
         match given.what:
@@ -228,7 +264,9 @@ async def main() -> None:
             case _:
                 result = await race(lab, given.count, given.rate)
         assert all(closed.outcome != "rejected" for closed in lab.written(Closed))
-    print(json.dumps({"what": given.what} | result))
+    if given.json:
+        print(json.dumps({"what": given.what} | result))
+    print("\n".join(table(given.what, result)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """A tree of its own on free ports, the questions asked of its edge, and what came to stand on its log."""
 
 import asyncio
-import re
-import shutil
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,7 +21,6 @@ from services.cli.fleet import LOOPBACK, Plan, launches
 from services.cli.ports import free_port
 from services.cli.question import Question
 from services.cli.supervisor import Supervisor
-from services.policy import DEFAULT_POLICY
 from services.runtime.errors import UserError
 from services.stream import Op
 
@@ -34,9 +31,6 @@ PARTITIONS: Final = 1
 
 EMULATOR: Final = ("--ttft-ms", "120", "--gap-ms", "15", "--words", "24")
 """The cloud is slow enough for a race to be one."""
-
-RAILS_MS: Final = 800
-"""Deadline of the input rails; below the verdict's own of a second."""
 
 BOOKS_S: Final = 5.0
 """Longest wait for the books of a closed request."""
@@ -147,20 +141,10 @@ async def opened() -> AsyncIterator[Stage]:
             raise UserError("\n  ".join([str(error), *words])) from None
 
 
-def _policy(folder: Path) -> Path:
-    """The default policy, with more patience for a classifier on a busy machine."""
-    copy = Path(shutil.copytree(DEFAULT_POLICY, folder / "policy"))
-    file = copy / "policy.toml"
-    patient = re.sub(r"(?m)^deadline_ms = \d+", f"deadline_ms = {RAILS_MS}", file.read_text(encoding="utf-8"))
-    file.write_text(patient, encoding="utf-8")
-    return copy
-
-
 def _plan(folder: Path) -> Plan:
     port = free_port()
-    options = {"RAILBUS_PARTITIONS": str(PARTITIONS), "RAILBUS_POLICY": str(_policy(folder))}
     return Plan(
         engine="simulated", edge_port=free_port(), kafka=f"{LOOPBACK}:{port}", broker_port=port,
         log_dir=folder / "log", redis_port=None, redis_program=None, redis_url=None, health_ports={}, governed=True,
-        cloud="emulator", emulator_port=free_port(), options=options,
+        cloud="emulator", emulator_port=free_port(), options={"RAILBUS_PARTITIONS": str(PARTITIONS)},
     )  # fmt: skip
