@@ -62,9 +62,7 @@ class Cache:
 
     async def open(self) -> None:
         """Connect, if that goes quickly; otherwise it is tried on."""
-        self._reach()
-        assert self._reaching is not None
-        await asyncio.wait([self._reaching], timeout=CONNECT_S)
+        await asyncio.wait([self._reach()], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> Answers | None:
         """The answers of exactly these rails, if they are kept."""
@@ -104,8 +102,9 @@ class Cache:
             return None
         return answer if isinstance(answer, bytes) else None
 
-    def _reach(self) -> None:
+    def _reach(self) -> asyncio.Task[None]:
         self._reaching = asyncio.get_running_loop().create_task(self._connect())
+        return self._reaching
 
     async def _connect(self) -> None:
         while True:

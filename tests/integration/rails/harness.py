@@ -1,5 +1,6 @@
 """Real processes: the embedded broker, rails services, Redis; the edge and the generator are played by the test."""
 
+import asyncio
 import subprocess
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from services.bus import BusSettings
 from services.cli.commands.up import _redis_program
 from services.cli.ports import free_port
 from services.runtime.clock import now_ms
+from services.stream import Screen
 from tests.integration.safety.harness import PARTITIONS, Lab, Process
 from tests.unit.policy.folders import copied, spoil
 from tests.unit.rails.world import JAILBREAK_RAIL
@@ -47,6 +49,15 @@ def unhurried(tmp_path: Path, *, jailbreak=False) -> Path:
     return folder
 
 
+async def eventually(condition):
+    """Wait for what no record of the log tells, for a minute at most."""
+    for _ in range(1_200):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not come to pass within a minute")
+
+
 class RailsLab(Lab):
     def spawn(self, stderr=None, **env):
         service = Process(
@@ -71,6 +82,14 @@ class RailsLab(Lab):
             for record in self.log
             if isinstance(record.event, Verdict) and record.event.request_id == request.request_id
         ]
+
+    def effective(self, request):
+        """The verdict that whoever folds the log goes by."""
+        screen = Screen(request.request_id)
+        for record in self.log:
+            if record.event.request_id == request.request_id:
+                screen.feed(record.event)
+        return screen.verdict
 
     async def verdict(self, request):
         """Ask, and wait for the answer."""

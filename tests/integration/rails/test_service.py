@@ -2,12 +2,9 @@
 
 import asyncio
 
-import msgspec
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-
-from services.policy import Admittance, load
+from services.policy import load
 from tests.integration.rails.harness import asked, unhurried
+from tests.integration.rails.opa import OpaStandIn
 from tests.unit.policy.folders import spoil
 
 KEY = "AKIA" + "IOSFODNN7EXAMPLQ"
@@ -17,24 +14,11 @@ def results(verdict):
     return {rail.rail: rail.result for rail in verdict.rails}
 
 
-async def opa_server(policy):
-    """A server that is asked over a socket and decides as OPA would with this policy."""
-
-    async def decide(request):
-        question = (await request.json())["input"]
-        return web.json_response({"result": msgspec.to_builtins(policy.admit(Admittance(**question)))})
-
-    app = web.Application()
-    app.router.add_post("/v1/data/railbus/admission/decision", decide)
-    server = TestServer(app, host="127.0.0.1")
-    await server.start_server()
-    return server
-
-
 async def test_one_verdict_a_request_with_and_without_redis_opa_and_an_edited_policy(lab, redis_server, tmp_path):
     folder = unhurried(tmp_path)
     policy = load(folder)
-    opa = await opa_server(policy)
+    opa = OpaStandIn(policy)
+    url = await opa.start()
     log = tmp_path / "stderr.txt"
     with log.open("w") as stderr:
         missed = asked(100, "Asked while nobody judges.")
@@ -43,7 +27,7 @@ async def test_one_verdict_a_request_with_and_without_redis_opa_and_an_edited_po
             stderr=stderr,
             RAILBUS_POLICY=str(folder),
             RAILBUS_REDIS_URL=redis_server.url,
-            RAILBUS_OPA_URL=str(opa.make_url("/")),
+            RAILBUS_OPA_URL=url,
         )
         assert await service.ready() == f"rails policy=default version={policy.version}"
 
@@ -79,6 +63,15 @@ async def test_one_verdict_a_request_with_and_without_redis_opa_and_an_edited_po
             assert (away.decision, away.masked) == ("mask", masked.masked)
             assert "remembered" not in str(away.rails)
         assert log.read_text().count("Redis is away") == 1
+        redis_server.start()
+        for number in range(300):
+            back = await lab.verdict(asked(50 + number, "Hello.", letter))
+            assert (back.decision, back.masked) == ("mask", masked.masked)
+            if "remembered" in str(back.rails):
+                break
+            await asyncio.sleep(0.05)
+        assert "remembered" in str(back.rails)
+        assert log.read_text().count("Redis is back") == 1
 
         await lab.ask(plain)  # the same record once more
         await lab.verdict(asked(20, "Next."))
@@ -87,13 +80,13 @@ async def test_one_verdict_a_request_with_and_without_redis_opa_and_an_edited_po
         spoil(folder, "policy.toml", 'secret = "The prompt', 'secret = "Beware: the prompt')
         refusal = ""
         for number in range(100):
-            refusal = (await lab.verdict(asked(30 + number, f"{KEY}?"))).refusal
+            refusal = (await lab.verdict(asked(400 + number, f"{KEY}?"))).refusal
             if refusal.startswith("Beware"):
                 break
             await asyncio.sleep(0.1)
         assert refusal.startswith("Beware")
         await opa.close()
-        broken = await lab.verdict(asked(200, "What is a log?"))
+        broken = await lab.verdict(asked(900, "What is a log?"))
         assert (broken.decision, broken.egress) == ("deny", "forbidden")
         assert broken.refusal == policy.document.refusals["broken"]
         assert results(broken) == {"admission": "broke", "secrets": "passed", "pii": "passed"}

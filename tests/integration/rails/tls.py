@@ -3,7 +3,7 @@
 import socket
 import ssl
 import threading
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -51,7 +51,7 @@ def _pass_on(source, target):
 
 def _certificate(folder):
     key = ec.generate_private_key(ec.SECP256R1())
-    begin = datetime(2020, 1, 1)
+    begin = datetime(2020, 1, 1, tzinfo=UTC)
     built = (
         x509.CertificateBuilder()
         .subject_name(_NAME).issuer_name(_NAME).public_key(key.public_key()).serial_number(1)

@@ -1,0 +1,50 @@
+"""A server that is asked over a socket as OPA is, and behaves as a test wants."""
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from services.policy import Admittance
+
+PATH = "/v1/data/railbus/admission/decision"
+
+
+class OpaStandIn:
+    """Decides as OPA would with this policy.
+
+    Attributes:
+        asked: The inputs it was given.
+        answer: What it answers instead: bytes of a body, a status, or None for the policy's decision.
+        open: While it is not set, nothing is answered.
+    """
+
+    def __init__(self, policy):
+        self._policy = policy
+        self.asked = []
+        self.answer = None
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def start(self):
+        app = web.Application()
+        app.router.add_post(PATH, self._decide)
+        self._server = TestServer(app, host="127.0.0.1")
+        await self._server.start_server()
+        return str(self._server.make_url("/"))
+
+    async def close(self):
+        self.open.set()
+        await self._server.close()
+
+    async def _decide(self, request):
+        question = (await request.json())["input"]
+        self.asked.append(question)
+        await self.open.wait()
+        match self.answer:
+            case int(status):
+                return web.Response(status=status, text="{}")
+            case bytes(body):
+                return web.Response(body=body, content_type="application/json")
+        return web.json_response({"result": msgspec.to_builtins(self._policy.admit(Admittance(**question)))})

@@ -1,0 +1,111 @@
+"""The rails process and its neighbours, killed, slow, talking nonsense: closed by policy, and all is answered."""
+
+import asyncio
+import signal
+
+import pytest
+
+from services.policy import load
+from tests.integration.rails.harness import asked, eventually, unhurried
+from tests.integration.rails.opa import OpaStandIn
+from tests.unit.policy.folders import spoil
+
+
+@pytest.fixture
+async def opa(tmp_path):
+    folder = unhurried(tmp_path)
+    admission = 'name = "admission"\n'
+    spoil(folder, "policy.toml", admission, admission + "deadline_ms = 1_500\n")
+    server = OpaStandIn(load(folder))
+    server.folder = folder
+    yield server
+    await server.close()
+
+
+async def test_killed_while_it_judges_another_of_its_group_answers_everything_once(lab, opa):
+    url = await opa.start()
+    env = {"RAILBUS_POLICY": str(opa.folder), "RAILBUS_OPA_URL": url}
+    spoil(opa.folder, "policy.toml", "deadline_ms = 1_500", "deadline_ms = 20_000")
+    first, second = lab.spawn(**env), lab.spawn(**env)
+    await asyncio.gather(first.ready(), second.ready())
+
+    number, requests, sources = 0, [], set()
+    while len(sources) < 2:  # both have a partition
+        number += 1
+        requests.append(asked(number, "Who are you?"))
+        sources.add((await lab.verdict(requests[-1])).source)
+        assert number < 200
+
+    opa.open.clear()
+    already = len(opa.asked)
+    waiting = [asked(1_000 + turn, f"Question {turn}") for turn in range(40)]
+    await lab.ask(*waiting)
+    await eventually(lambda: len(opa.asked) >= already + len(waiting))
+    first.signal(signal.SIGKILL)
+    opa.open.set()
+    requests += waiting
+    await lab.until(lambda: all(lab.verdicts(request) for request in requests))
+
+    for request in requests:
+        given = lab.verdicts(request)
+        assert {verdict.decision for verdict in given} == {"allow"}
+        assert lab.effective(request) == given[0]  # the first in the log is the one that counts
+    assert second.stop() == 0
+
+
+async def test_opa_that_is_slow_fails_or_talks_nonsense_closes_and_is_named(lab, opa):
+    service = lab.spawn(RAILBUS_POLICY=str(opa.folder), RAILBUS_OPA_URL=await opa.start())
+    await service.ready()
+    number = 0
+
+    async def said():
+        nonlocal number
+        number += 1
+        return await lab.verdict(asked(number, "What is a log?"))
+
+    assert (await said()).decision == "allow"
+    for answer, detail in (
+        (500, "OPA answered 500"),
+        (b"<html>", "OPA's answer is not JSON"),
+        (b"{}", "OPA: data.railbus.admission.decision is undefined for this input"),
+        (b'{"result": {"allow": "yes"}}', "OPA: data.railbus.admission.decision: Expected `bool`"),
+        (b" " * 100_000, "OPA's answer has more than 65536 bytes"),
+    ):
+        opa.answer = answer
+        verdict = await said()
+        assert (verdict.decision, verdict.egress, verdict.delivery.mode) == ("deny", "forbidden", "gated")
+        (broken,) = [rail for rail in verdict.rails if rail.result not in {"passed", "masked"}]
+        assert (broken.rail, broken.result, broken.detail[: len(detail)]) == ("admission", "broke", detail)
+    opa.answer = None
+    opa.open.clear()
+    verdict = await said()
+    assert verdict.decision == "deny"
+    assert (verdict.rails[0].rail, verdict.rails[0].result) == ("admission", "timeout")
+    opa.open.set()
+    assert (await said()).decision == "allow"
+    assert service.stop() == 0
+
+
+async def test_a_policy_that_is_spoilt_while_it_runs_is_refused_and_a_repaired_one_taken(lab, tmp_path):
+    folder = unhurried(tmp_path)
+    log = tmp_path / "stderr.txt"
+    with log.open("w") as stderr:
+        service = lab.spawn(stderr=stderr, RAILBUS_POLICY=str(folder))
+        await service.ready()
+        old = (await lab.verdict(asked(1, "What is a log?"))).policy_version
+
+        line = spoil(folder, "rego/admission.rego", "decision := {", "decision := }{")
+        await eventually(lambda: f"policy refused, {old} stays: rego/admission.rego:{line}: " in log.read_text())
+        assert (await lab.verdict(asked(2, "What is a log?"))).policy_version == old
+
+        spoil(folder, "rego/admission.rego", "decision := }{", "decision := {")
+        spoil(folder, "nemo/config.yml", "railbus pii", "railbus horoscope")
+        await eventually(lambda: "NeMo refuses it" in log.read_text())
+        assert (await lab.verdict(asked(3, "What is a log?"))).policy_version == old
+
+        spoil(folder, "nemo/config.yml", "railbus horoscope", "railbus pii")
+        spoil(folder, "policy.toml", 'default = "This request', 'default = "Sorry: this request')
+        new = load(folder).version
+        await eventually(lambda: f"policy default is now {new}" in log.read_text())
+        assert (await lab.verdict(asked(4, "What is a log?"))).policy_version == new
+        assert service.stop() == 0
