@@ -20,7 +20,7 @@ PATIENCE_S = 60
 BOUND = 64
 """Tokens beyond what is cleared: the default policy's, and a request's own default."""
 
-STOP_S = float(os.environ.get("RAILBUS_TEST_STOP_S", "4"))
+STOP_S = float(os.environ.get("RAILBUS_TEST_STOP_S", "3"))
 """How long a stopped process stays so. The session of a group member is 10 s: beyond it others would take over."""
 
 PROSE = "Xylophone players rest on quiet afternoons and count the leaves of every tree they pass along the river. "
