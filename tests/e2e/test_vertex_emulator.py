@@ -1,0 +1,28 @@
+"""``railbus up --vertex-emulator``: failed requests are answered elsewhere, and everybody can see where."""
+
+import urllib.request
+
+from tests.e2e.tree import running, wait
+
+
+def test_failed_requests_go_to_the_emulator_and_the_page_says_so(tmp_path):
+    with running(tmp_path, "--engine", "simulated", "--vertex-emulator", "--no-redis") as tree:
+        with urllib.request.urlopen(tree.url, timeout=10) as page:
+            assert '<p id="notice">Late and failed requests fall back to an emulator' in page.read().decode()
+        assert {"vertex", "vertex-emulator"} <= tree.state["pids"].keys()
+
+        def answer():
+            return tree.railbus("ask", "hello", "--model", "simulated-err503", "--ttft-ms", "5000")
+
+        done = answer()
+        assert done.returncode == 0, done
+        assert "The cloud answers in place of the engine" in done.stdout
+        tree.kill("vertex")
+        wait(lambda: answer().returncode == 0, "an answer after the Vertex worker was killed")
+        assert "ready" in tree.railbus("doctor").stdout.split(" vertex ")[1].splitlines()[0]
+
+
+def test_without_it_they_fail_and_nothing_is_said(tree):
+    with urllib.request.urlopen(tree.url, timeout=10) as page:
+        assert "notice" not in page.read().decode()
+    assert tree.railbus("ask", "hello", "--model", "simulated-err503").returncode == 1
