@@ -98,7 +98,7 @@ async def _list(args: argparse.Namespace, settings: BusSettings) -> int:
 
 
 async def _show(args: argparse.Namespace, settings: BusSettings) -> int:
-    found, _ = await _graves(settings, Wanted(numbers=frozenset({args.number})), "beginning", 1)
+    found, _ = await _graves(settings, Wanted(numbers=frozenset({args.number})), max(0, args.number), 1)
     if not found:
         raise UserError(f"there is no dead letter {args.number}: `railbus dead list` says which there are")
     if args.raw:
@@ -146,7 +146,7 @@ def _agreed(count: int) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-async def _graves(settings: BusSettings, wanted: Wanted, start: Where, limit: int) -> tuple[list[Grave], int]:
+async def _graves(settings: BusSettings, wanted: Wanted, start: Where | int, limit: int) -> tuple[list[Grave], int]:
     """The newest graves that are wanted, oldest first, and how many are."""
     found: deque[Grave] = deque(maxlen=limit)
     matched = 0
