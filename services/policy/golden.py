@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from services.policy.errors import BrokenPolicy, Fault, PolicyError
-from services.policy.matching import find_all
+from services.policy.matching import Match, find_all
 from services.policy.policy import Policy
-from services.policy.rulings import Admittance, Finding, Side
+from services.policy.rulings import ADMISSION, FINDING, Admittance, Finding, Side
 
 _ADMIT: Final = {
     "tenant": "local",
@@ -31,6 +31,7 @@ _ADMIT: Final = {
     "mode": "optimistic",
     "egress": "allowed",
 }
+_SIDES: Final[tuple[Side, ...]] = ("input", "output")
 _FINDING: Final = {"tenant": "local", "rule": "golden", "tier": 0}
 
 
@@ -83,14 +84,30 @@ def run(policy: Policy, case: Case) -> Fault | None:
     return None
 
 
+def questions(policy: Policy, case: Case) -> list[tuple[str, Admittance | Finding]]:
+    """What the case asks Rego, with the entry point: an OPA server must answer each as the Rego in process does."""
+    body = case.body
+    if "admit" in body:
+        return [(ADMISSION, _admittance(body))]
+    if "finding" in body:
+        return [(FINDING, _finding(body))]
+    tenant = str(body.get("tenant", "local"))
+    return [
+        (FINDING, _of_match(match, tenant, side))
+        for side in _SIDES
+        if side in body
+        for match in find_all(policy.machine, str(body[side]))
+    ]
+
+
 def _answer(policy: Policy, body: Mapping[str, Any]) -> Any:
     if "admit" in body:
-        return _plain(policy.admit(Admittance(**{**_ADMIT, **body["admit"]})))
+        return _plain(policy.admit(_admittance(body)))
     if "finding" in body:
-        return _plain(policy.rule_on(Finding(**{**_FINDING, **body["finding"]})))
+        return _plain(policy.rule_on(_finding(body)))
     if "broken" in body:
         return policy.on_broken(str(body["broken"]))
-    for side in ("input", "output"):
+    for side in _SIDES:
         if side in body:
             return _found(policy, str(body[side]), str(body.get("tenant", "local")), side)
     raise TypeError("wants one of 'admit', 'finding', 'broken', 'input', 'output'")
@@ -99,10 +116,21 @@ def _answer(policy: Policy, body: Mapping[str, Any]) -> Any:
 def _found(policy: Policy, text: str, tenant: str, side: Side) -> list[list[str]]:
     found = []
     for match in find_all(policy.machine, text):
-        rule = match.rule
-        ruling = policy.rule_on(Finding(tenant=tenant, side=side, category=rule.category, rule=rule.name))
-        found.append([rule.name, ruling.action, text[match.start : match.end]])
+        ruling = policy.rule_on(_of_match(match, tenant, side))
+        found.append([match.rule.name, ruling.action, text[match.start : match.end]])
     return found
+
+
+def _admittance(body: Mapping[str, Any]) -> Admittance:
+    return Admittance(**{**_ADMIT, **body["admit"]})
+
+
+def _finding(body: Mapping[str, Any]) -> Finding:
+    return Finding(**{**_FINDING, **body["finding"]})
+
+
+def _of_match(match: Match, tenant: str, side: Side) -> Finding:
+    return Finding(tenant=tenant, side=side, category=match.rule.category, rule=match.rule.name)
 
 
 def _plain(answer: Any) -> dict[str, Any]:

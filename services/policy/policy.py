@@ -1,11 +1,17 @@
 """A policy as it is used: immutable, with its version."""
 
-from dataclasses import asdict, dataclass
-from typing import Final
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from schemas.requests import Delivery
 from services.policy import delivery
+from services.policy.decisions import Decision, Listener
 from services.policy.document import OnBroken, PolicyDocument
+from services.policy.errors import RulingError
 from services.policy.files import Files
 from services.policy.folding import FoldedWords
 from services.policy.matching import Machine, Rule
@@ -20,6 +26,8 @@ from services.policy.rulings import (
     read_admission,
     read_ruling,
 )
+
+T = TypeVar("T")
 
 ENTRY_POINTS: Final = (ADMISSION, FINDING)
 _MAX_RULINGS_KEPT: Final = 20_000
@@ -47,6 +55,7 @@ class Policy:
     rego: Rego
     files: Files
     _rulings: dict[Finding, Ruling]
+    _listeners: list[Listener] = field(default_factory=list)
 
     def admit(self, asked: Admittance) -> Admission:
         """What ``admission.rego`` says.
@@ -54,7 +63,7 @@ class Policy:
         Raises:
             RulingError: No usable answer; fail closed.
         """
-        return read_admission(self.rego.ask(ADMISSION, asdict(asked)))
+        return self._ask(ADMISSION, asdict(asked), read_admission)
 
     def rule_on(self, finding: Finding) -> Ruling:
         """What ``findings.rego`` says; the answer depends on nothing but the finding and is kept.
@@ -66,7 +75,10 @@ class Policy:
         if ruling is None:
             if len(self._rulings) >= _MAX_RULINGS_KEPT:
                 self._rulings.clear()
-            ruling = self._rulings[finding] = read_ruling(self.rego.ask(FINDING, asdict(finding)), finding.side)
+            ruling = self._ask(FINDING, asdict(finding), lambda answer: read_ruling(answer, finding.side))
+            self._rulings[finding] = ruling
+        elif self._listeners:
+            self._tell(FINDING, asdict(finding), _plain(ruling), None, 0)
         return ruling
 
     def on_broken(self, rail: str) -> OnBroken:
@@ -74,6 +86,31 @@ class Policy:
         rails = self.document.rails
         own = next((spec.on_broken for spec in rails.rail if spec.name == rail), None)
         return own or rails.on_broken
+
+    def listen(self, listener: Listener) -> None:
+        """Have every decision told, those as well whose answer was known."""
+        self._listeners.append(listener)
+
+    def _ask(self, entry_point: str, asked: dict[str, Any], read: Callable[[Any], T]) -> T:
+        began = time.perf_counter_ns()
+        answer, error = None, None
+        try:
+            answer = self.rego.ask(entry_point, asked)
+            return read(answer)
+        except RulingError as unusable:
+            error = str(unusable)
+            raise
+        finally:
+            if self._listeners:
+                self._tell(entry_point, asked, answer, error, time.perf_counter_ns() - began)
+
+    def _tell(self, entry_point: str, asked: dict[str, Any], answer: Any, error: str | None, took_ns: int) -> None:
+        decision = Decision(
+            entry_point=entry_point, asked=asked, answer=answer, error=error, took_ns=took_ns,
+            policy=self.document.name, version=self.version,
+        )  # fmt: skip
+        for listener in self._listeners:
+            listener(decision)
 
     def refusal(self, reason: str) -> str:
         """What a denied user is shown."""
@@ -90,3 +127,9 @@ class Policy:
     def tighten(self, asked: Delivery, admission: Admission) -> Delivery:
         """The delivery nearest to what was asked that policy allows."""
         return delivery.tighten(asked, self.document.delivery, admission.delivery)
+
+
+def _plain(ruling: Ruling) -> dict[str, Any]:
+    """As Rego said it: without what it left out."""
+    plain: dict[str, Any] = msgspec.to_builtins(ruling)
+    return {key: value for key, value in plain.items() if value is not None}

@@ -12,6 +12,7 @@ from schemas.stream import Verdict
 from schemas.topics import REQUESTS, REQUESTS_BATCH, STREAMS
 from services.bus import BusError, BusSettings, GroupReader, Producer, Received, Room, TopicPartitions, Unread
 from services.policy import Keeper, Policy
+from services.policy.decisions import DecisionLog
 from services.rails.cache import Cache
 from services.rails.decide import Decided
 from services.rails.jailbreak import Classifier
@@ -50,6 +51,7 @@ class RailsService:
         self._classifier = Classifier(settings.rails_classifiers)
         self._opa = None if settings.opa_url is None else OpaServer(settings.opa_url)
         self._cache = None if settings.redis_url is None else Cache(settings.redis_url)
+        self._decisions = None if settings.decision_log is None else DecisionLog(settings.decision_log, GROUP)
         self._judges: dict[str, Judge] = {}
         self._judged: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the room
@@ -164,6 +166,8 @@ class RailsService:
             missing = await self._classifier.prepare()
             if missing is not None:
                 _log.error("the jailbreak rail breaks for every request: %s", missing)
+        if self._decisions is not None:
+            policy.listen(self._decisions)
         self._judges[policy.version] = await judge_of(policy, self._classifier, self._opa, self._cache)
         if len(self._judges) > MAX_VERSIONS:
             await self._judges.pop(next(iter(self._judges))).close()
@@ -174,6 +178,8 @@ class RailsService:
             await judge.close()
         if self._opa is not None:
             await self._opa.close()
+        if self._decisions is not None:
+            self._decisions.close()
         if self._cache is not None:
             await self._cache.close()
 

@@ -21,6 +21,7 @@ class RailsSettings:
         rails_classifiers: Processes of the classifier, each of which reads one prompt at a time.
         rails_instance: Static membership: a restart within the session timeout waits for no rebalance.
         opa_url: An OPA server that decides on admission; None decides in process.
+        decision_log: File to which each decision of the Rego in process is appended; None logs none.
         redis_url: Where answers are remembered; None remembers none.
     """
 
@@ -29,4 +30,7 @@ class RailsSettings:
     rails_classifiers: int = _setting(2, "processes of the classifier, one core and 240 MB each", ge=1, le=64)
     rails_instance: str | None = _setting(None, "a name no other rails process has: a restart waits for no rebalance")
     opa_url: str | None = _setting(None, "http://HOST:PORT of an OPA server; none = in process")
+    decision_log: Path | None = field(
+        default=None, metadata={"help": "file for a line per decision of the Rego in process, as OPA writes them"}
+    )
     redis_url: str | None = _setting(None, "redis://HOST:PORT where answers are remembered", secret=True)

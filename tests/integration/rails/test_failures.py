@@ -1,6 +1,7 @@
 """The rails process and its neighbours, killed, slow, talking nonsense: closed by policy, and all is answered."""
 
 import asyncio
+import json
 import signal
 
 import pytest
@@ -90,7 +91,8 @@ async def test_a_policy_that_is_spoilt_while_it_runs_is_refused_and_a_repaired_o
     folder = unhurried(tmp_path)
     log = tmp_path / "stderr.txt"
     with log.open("w") as stderr:
-        service = lab.spawn(stderr=stderr, RAILBUS_POLICY=str(folder))
+        decisions = tmp_path / "decisions.jsonl"
+        service = lab.spawn(stderr=stderr, RAILBUS_POLICY=str(folder), RAILBUS_DECISION_LOG=str(decisions))
         await service.ready()
         old = (await lab.verdict(asked(1, "What is a log?"))).policy_version
 
@@ -107,5 +109,10 @@ async def test_a_policy_that_is_spoilt_while_it_runs_is_refused_and_a_repaired_o
         spoil(folder, "policy.toml", 'default = "This request', 'default = "Sorry: this request')
         new = load(folder).version
         await eventually(lambda: f"policy default is now {new}" in log.read_text())
-        assert (await lab.verdict(asked(4, "What is a log?"))).policy_version == new
+        assert (await lab.verdict(asked(4, "Write to xylo@example.org."))).policy_version == new
         assert service.stop() == 0
+    lines = [json.loads(line) for line in decisions.read_text().splitlines()]
+    revisions = [line["bundles"]["default"]["revision"] for line in lines]
+    assert revisions == [old, old, old, new, new]
+    assert [line["path"] for line in lines] == ["railbus/admission/decision"] * 4 + ["railbus/findings/decision"]
+    assert "xylo" not in decisions.read_text()
