@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.planner.fit import Held, Machine, Tau, fit, hold
-from services.planner.grid import Row, alpha, by_position, rows
+from services.planner.grid import Row, alpha, by_position, kept, rows
 from services.planner.names import find_gpu, find_model
 from services.planner.results import PLAIN, Result
 from services.planner.statistics import median
@@ -38,7 +38,7 @@ class Calibration:
     Attributes:
         machines: Fitted to every row; one for all arms where a model drafts, else one for each arm: an engine that
             looks tokens up may use other kernels while it does (llama.cpp keeps its weights in another layout).
-        alpha: Of each arm that drafts.
+        alpha: Of each arm that drafts; where tokens are looked up, the share of them that was accepted.
         positions: Its acceptance by position; empty where the engine does not say.
         held: Every row, by these machines.
         held_out: The rows beyond batch 1, by machines fitted to batch 1 alone.
@@ -61,18 +61,19 @@ def calibrate(result: Result) -> Calibration:
     """
     start = machine_of(result.catalogue)
     found = rows(result)
-    alphas = {name: a for name in result.arms if (a := alpha(result.of(name))) is not None}
+    of = alpha if start.draft is not None else kept
+    acceptance = {name: share for name in result.arms if (share := of(result.of(name))) is not None}
     if not found:
         raise UserError("there are no closed loops to fit to: run the bench with --batches and --prompts")
-    tau = _tau(start, alphas, found)
+    tau = _tau(start, acceptance)
     machines = _fitted(start, found)
     held = _hold(machines, found, tau)
     return Calibration(
         machines=machines,
-        alpha=alphas,
-        positions={name: by_position(result.of(name)) for name in alphas},
+        alpha=acceptance,
+        positions={name: by_position(result.of(name)) for name in acceptance},
         held=held,
-        held_out=_held_out(start, alphas, found),
+        held_out=_held_out(start, acceptance, found),
         regrets=regrets(held),
     )
 
@@ -140,31 +141,28 @@ def _hold(machines: Mapping[str, Machine], found: Sequence[Row], tau: Tau) -> tu
     return tuple(each for row in found if row.arm in machines for each in hold(machines[row.arm], [row], tau))
 
 
-def _held_out(start: Machine, alphas: Mapping[str, float], found: Sequence[Row]) -> tuple[Held, ...]:
+def _held_out(start: Machine, acceptance: Mapping[str, float], found: Sequence[Row]) -> tuple[Held, ...]:
     known = [row for row in found if row.batch == 1]
     others = [row for row in found if row.batch > 1]
     if not known or not others:
         return ()
-    tau = _tau(start, alphas, known)
+    tau = _tau(start, acceptance)
     return _hold(_fitted(start, known), others, tau)
 
 
-def _tau(machine: Machine, alphas: Mapping[str, float], known: Sequence[Row]) -> Tau:
-    """Tokens a cycle: by the arm's alpha where a model drafts, else what the arm's known rows gave on average.
+def _tau(machine: Machine, acceptance: Mapping[str, float]) -> Tau:
+    """Tokens a cycle.
 
-    N-grams are found or not found: no alpha and gamma describe that.
+    Where a model drafts gamma tokens each time, by alpha. Where tokens are looked up they are found now and then and
+    ``row.gamma`` is an average over all steps: then each drafted token gives its acceptance.
     """
-    average = {
-        arm: sum(row.tau for row in known if row.arm == arm) / len([row for row in known if row.arm == arm])
-        for arm in {row.arm for row in known}
-    }
 
     def tau(row: Row) -> float:
-        a = alphas.get(row.arm)
+        a = acceptance.get(row.arm)
         if a is None or row.gamma <= 0:
             return 1.0
-        if machine.draft is None or a >= 1:
-            return average.get(row.arm, row.tau)
-        return (1 - math.pow(a, row.gamma + 1)) / (1 - a)
+        if machine.draft is None:
+            return 1 + a * row.gamma
+        return row.gamma + 1 if a >= 1 else (1 - math.pow(a, row.gamma + 1)) / (1 - a)
 
     return tau

@@ -23,9 +23,10 @@ def lines(calibration: Calibration) -> Iterator[str]:
     for arms, fitted in _distinct(calibration.machines):
         yield f" {', '.join(arms)}:"
         yield from _parameters(fitted)
+    what = "alpha" if machine.draft is not None else "kept"  # of looked up tokens, a share
     for arm, alpha in calibration.alpha.items():
         positions = " ".join(f"{share:.2f}" for share in calibration.positions[arm])
-        yield f"  {'alpha, ' + arm:<16} {alpha:.3f}{f'  by position {positions}' if positions else ''}"
+        yield f"  {f'{what}, {arm}':<16} {alpha:.3f}{f'  by position {positions}' if positions else ''}"
     yield ""
     yield (
         f"{'arm':<14} {'batch':>5} {'prompt':>6} {'gamma':>5}   {'ms to':<11} {'measured':>9} {'predicted':>9} "

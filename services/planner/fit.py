@@ -15,6 +15,8 @@ from services.planner.statistics import median
 ROUNDS: Final = 600
 """Of the search; it ends sooner when it stands still."""
 STILL: Final = 1e-9
+MOST_STEPS: Final = 256
+"""Of a prefill that is followed step by step; a longer one is taken in larger steps."""
 PULL: Final = 1e-3
 """Of what lies beyond the roofline, back to it."""
 
@@ -51,18 +53,22 @@ class Machine:
     overhead: float = OVERHEAD
     overlaps: bool = True
 
-    def ttft_ms(self, batch: int, prompt: int) -> float:
-        """Median of ``batch`` prompts that come together and are read in turn, ``budget`` tokens a step."""
+    def ttft_ms(self, batch: int, prompt: int, gamma: float = 0.0) -> float:
+        """Median of ``batch`` prompts that come together and are read in turn, ``budget`` tokens a step.
+
+        Those whose prompt was read decode, and draft, in the steps that read the others'.
+        """
         if prompt < 1:
             return self.first_ms
-        total, budget = batch * prompt, max(1, self.budget)
-        flop_per_token = prefill_flop(self.target, prompt) / prompt
-        ends = []
-        for place in range(1, batch + 1):
-            steps, rest = divmod(min(total, math.ceil(place * prompt / budget) * budget), budget)
-            spent = steps * self._pass_ms(budget, flop_per_token) + (self._pass_ms(rest, flop_per_token) if rest else 0)
-            ends.append(self.first_ms + spent)
-        return median(ends)
+        left, budget = batch * prompt, max(1, self.budget, batch * prompt // MOST_STEPS)
+        flop, spent, read = prefill_flop(self.target, prompt) / prompt, 0.0, 0
+        ends: list[float] = []
+        while left > 0:
+            tokens = min(left, budget)
+            spent += self._prefill_step_ms(tokens * flop, prompt, decoding=read // prompt, gamma=gamma)
+            read, left = read + tokens, left - tokens
+            ends += [spent] * (read // prompt - len(ends))
+        return self.first_ms + median(ends)
 
     def step_ms(self, batch: int, context: int, positions: float = 1.0) -> float:
         """One pass of the target."""
@@ -92,10 +98,13 @@ class Machine:
         """Between tokens of one sequence, when a cycle gives ``tau``."""
         return self.cycle_ms(row.batch, row.context, row.gamma) / tau
 
-    def _pass_ms(self, tokens: int, flop_per_token: float) -> float:
-        """One step of prefill: it reads the weights too."""
+    def _prefill_step_ms(self, flop: float, prompt: int, *, decoding: int, gamma: float) -> float:
         reading = self._read_ms(weight_bytes_read(self.target, self.precision))
-        return self._both(reading, self._multiply_ms(tokens * flop_per_token))
+        flop += decoding * (gamma + 1) * token_flop(self.target, prompt)
+        drafting = 0.0
+        if decoding and gamma > 0 and self.draft is not None:
+            drafting = gamma * self.draft_ms(decoding, prompt) + self.overhead * self.step_ms(decoding, prompt)
+        return self._both(reading, self._multiply_ms(flop)) + drafting
 
     def _both(self, reading: float, multiplying: float) -> float:
         return max(reading, multiplying) if self.overlaps else reading + multiplying
@@ -129,7 +138,7 @@ def hold(machine: Machine, rows: Sequence[Row], tau: Tau) -> tuple[Held, ...]:
     """Every prediction beside its measurement."""
     held = []
     for row in rows:
-        held.append(Held(row, "first token", row.ttft_ms, machine.ttft_ms(row.batch, row.prompt)))
+        held.append(Held(row, "first token", row.ttft_ms, machine.ttft_ms(row.batch, row.prompt, row.gamma)))
         held.append(Held(row, "a token", row.token_ms, machine.token_ms_at(row, tau(row))))
     return tuple(held)
 
@@ -168,7 +177,7 @@ def fit(start: Machine, rows: Sequence[Row]) -> Machine:
 
 
 def _missed(machine: Machine, row: Row) -> float:
-    first = math.log(machine.ttft_ms(row.batch, row.prompt) / row.ttft_ms)
+    first = math.log(machine.ttft_ms(row.batch, row.prompt, row.gamma) / row.ttft_ms)
     return first**2 + math.log(machine.cycle_ms(row.batch, row.context, row.gamma) / row.cycle_ms) ** 2
 
 

@@ -75,6 +75,13 @@ def alpha(measured: Iterable[Measured]) -> float | None:
     return acceptance_from_tokens(1 + min(1.0, accepted / drafted) * mean_gamma, mean_gamma)
 
 
+def kept(measured: Iterable[Measured]) -> float | None:
+    """The share of drafted tokens that was accepted, over all answered requests; None when nothing was drafted."""
+    told = [each.speculation for one in measured for each in everything(one) if each.speculation is not None]
+    drafted = sum(each.drafted for each in told)
+    return sum(each.accepted for each in told) / drafted if drafted else None
+
+
 def by_position(measured: Iterable[Measured]) -> tuple[float, ...]:
     """The share of draft steps in which position 1, 2 ... was accepted; empty where the engine does not say."""
     counts: list[int] = []

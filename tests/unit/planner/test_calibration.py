@@ -18,7 +18,7 @@ from services.planner.results import read
 from services.planner.summary import Slo, ratios, summary
 
 TRUE = Machine(
-    target=model("gemma-3-27b"), draft=model("gemma-3-4b"), precision="fp8", gpu=gpu("h200"), budget=2_048,
+    target=model("gemma-3-27b"), draft=model("gemma-3-4b"), precision="fp8", gpu=gpu("h200"), budget=16_384,
     flops=0.37, bandwidth=0.66, first_ms=2.5, token_ms=0.05, draft_cost=1.4, overhead=0.12,
 )  # fmt: skip
 ALPHA = 0.75
@@ -31,7 +31,7 @@ def shapes(machine, gammas, *, batches=(1, 64)):
             arm=f"gamma-{gamma}" if gamma else "plain", gamma=gamma, batch=batch, prompt=prompt, context=prompt + 30,
             tau=tau, ttft_ms=0, token_ms=0, cycle_ms=0, sets=1,
         )  # fmt: skip
-        ttft, token = machine.ttft_ms(batch, prompt), machine.token_ms_at(row, tau)
+        ttft, token = machine.ttft_ms(batch, prompt, gamma), machine.token_ms_at(row, tau)
         yield Row(
             **{name: getattr(row, name) for name in row.__slots__}
             | {"ttft_ms": ttft, "token_ms": token, "cycle_ms": token * tau}
@@ -43,7 +43,7 @@ def true_tau(row):
 
 
 def start(**changes):
-    about = {"target": TRUE.target, "draft": TRUE.draft, "precision": "fp8", "gpu": TRUE.gpu, "budget": 2_048}
+    about = {"target": TRUE.target, "draft": TRUE.draft, "precision": "fp8", "gpu": TRUE.gpu, "budget": TRUE.budget}
     return Machine(**about, **changes)
 
 
