@@ -6,10 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-Engine = Literal["llama", "openai", "simulated"]
+Engine = Literal["llama", "openai", "simulated", "vllm"]
 Cloud = Literal["off", "vertex", "emulator"]
 
 LOOPBACK: Final = "127.0.0.1"
+
+READY_S: Final = 60.0
+"""Longest time until a process serves."""
+
+LOADING_S: Final = 1_200.0
+"""Longest time until vLLM serves: it reads tens of gigabytes, compiles, and captures graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,7 @@ class Plan:
         cloud: Where late and failed requests go: nowhere, to Vertex AI, or to its emulator.
         emulator_port: Port of the emulator; None when there is none.
         options: Variables that the operator's flags set, for every service.
+        generator_python: The interpreter that runs the generator: engines may need an environment of their own.
     """
 
     engine: Engine
@@ -45,6 +52,7 @@ class Plan:
     cloud: Cloud = "off"
     emulator_port: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    generator_python: str = sys.executable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,7 +74,7 @@ class Launch:
     command: tuple[str, ...]
     env: Mapping[str, str]
     ready: str = "ready"
-    ready_s: float = 60.0
+    ready_s: float = READY_S
 
 
 WORKERS: Final = ("generator", "router")
@@ -164,7 +172,10 @@ def _service(name: str, stage: int, plan: Plan) -> Launch:
     }
     if plan.redis_url is not None:
         env["RAILBUS_REDIS_URL"] = plan.redis_url
-    return Launch(name=name, stage=stage, command=_module(name), env=env)
+    if name != "generator":
+        return Launch(name=name, stage=stage, command=_module(name), env=env)
+    ready_s = LOADING_S if plan.engine == "vllm" else READY_S
+    return Launch(name=name, stage=stage, command=_module(name, plan.generator_python), env=env, ready_s=ready_s)
 
 
 def _fallback(plan: Plan) -> dict[str, str]:
@@ -180,5 +191,5 @@ def _fallback(plan: Plan) -> dict[str, str]:
     }
 
 
-def _module(name: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", f"services.{name}")
+def _module(name: str, python: str = sys.executable) -> tuple[str, ...]:
+    return (python, "-m", f"services.{name}")

@@ -31,6 +31,7 @@ _OPTIONS: Final = {
     "upstream_url": "RAILBUS_UPSTREAM_URL",
     "model": "RAILBUS_MODEL",
     "model_path": "RAILBUS_MODEL_PATH",
+    "draft_path": "RAILBUS_VLLM_DRAFT",
 }
 
 
@@ -40,7 +41,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8080, help="port of the edge, 0 = any free one (%(default)s)")
     parser.add_argument("--upstream-url", metavar="URL", help="engine openai: an OpenAI-compatible server")
     parser.add_argument("--model", help="name of the model; engine openai: which of the server's")
-    parser.add_argument("--model-path", metavar="FILE", help="engine llama: a GGUF file")
+    parser.add_argument("--model-path", metavar="PATH", help="engine llama: a GGUF file; vllm: a model's folder")
+    parser.add_argument("--draft-path", metavar="DIR", help="engine vllm: folder of the model that drafts")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="use this broker instead of the embedded one")
     parser.add_argument(
         "--data-dir", type=Path, help="keep the embedded broker's log here (default: until the next start)"
@@ -157,7 +159,17 @@ def _plan(args: argparse.Namespace, folder: Path) -> Plan:
         cloud=cloud,
         emulator_port=free_port() if cloud == "emulator" else None,
         options=options,
+        generator_python=_generator_python(args.engine),
     )
+
+
+def _generator_python(engine: Engine) -> str:
+    """The interpreter the operator named, or for vLLM the one in the environment that ``make test-vllm`` makes."""
+    named = os.environ.get("RAILBUS_GENERATOR_PYTHON")
+    beside = Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"
+    if named or engine != "vllm" or find_spec("vllm") is not None or not beside.is_file():
+        return named or sys.executable
+    return str(beside)
 
 
 def _cloud(args: argparse.Namespace) -> Cloud:

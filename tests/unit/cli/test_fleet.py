@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 from services.cli.fleet import Plan, launches
@@ -76,3 +77,10 @@ def test_without_a_cloud_nobody_falls_back():
     made = {launch.name: launch.env for launch in launches(plan())}
     assert "vertex" not in made
     assert not any("RAILBUS_FALLBACK" in env for env in made.values())
+
+
+def test_vllm_may_live_in_an_environment_of_its_own_and_take_its_time_to_load():
+    made = {launch.name: launch for launch in launches(plan(engine="vllm", generator_python="/opt/vllm/bin/python"))}
+    assert made["generator"].command == ("/opt/vllm/bin/python", "-m", "services.generator")
+    assert made["router"].command[0] == sys.executable
+    assert made["generator"].ready_s > 600 > made["router"].ready_s
