@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from services.planner.grid import by_position, kept
 from services.planner.results import Result
 from services.planner.summary import Ratio, Slo, Spread, Waited, ratios, summary
 
@@ -24,6 +25,7 @@ def lines(result: Result, slo: Slo) -> Iterator[str]:
         yield ""
         yield from map(_ratio, against)
     yield ""
+    yield from _drafts(result)
     yield from _costs(result)
 
 
@@ -37,6 +39,7 @@ def as_json(result: Result, slo: Slo) -> dict[str, Any]:
         "slo": asdict(slo),
         "open_loops": [asdict(each) for each in summary(result, slo)],
         "against_plain": [asdict(each) for each in ratios(result)],
+        "drafts": {arm: _draft(result, arm) for arm in result.arms},
         "costs": [_cost(result, arm) for arm in result.arms],
     }
 
@@ -80,11 +83,24 @@ def _spread(spread: Spread) -> str:
 
 def _ratio(each: Ratio) -> str:
     ratio = each.ratio
-    verdict = "faster" if ratio.high < 1 else "slower" if ratio.low > 1 else "no difference shown"
+    runs = ", ".join(f"{value:.2f}" for value in each.by_run)
     return (
         f"{each.arm} over plain, {each.cache}, {each.what}: {ratio.value:.2f} times as long "
-        f"({ratio.low:.2f}-{ratio.high:.2f}), {verdict}"
+        f"({ratio.low:.2f}-{ratio.high:.2f}; by pair of runs {runs}), {each.verdict}"
     )
+
+
+def _drafts(result: Result) -> Iterator[str]:
+    for arm in result.arms:
+        draft = _draft(result, arm)
+        if draft is not None:
+            positions = " ".join(f"{share:.2f}" for share in draft["by_position"]) or "(the engine does not say)"
+            yield f"{arm}: kept {draft['kept']:.0%} of the drafted tokens; by position {positions}"
+
+
+def _draft(result: Result, arm: str) -> dict[str, Any] | None:
+    share = kept(result.of(arm))
+    return None if share is None else {"kept": share, "by_position": by_position(result.of(arm))}
 
 
 def _costs(result: Result) -> Iterator[str]:

@@ -47,7 +47,7 @@ def bootstrap(
     """Moving blocks (Kuensch 1989): neighbours stay together, because a queue makes them alike."""
     draw = random.Random(seed)  # noqa: S311 - it must be repeatable
     drawn = sorted(measure([values[i] for i in _blocks(len(values), block, draw)]) for _ in range(RESAMPLES))
-    return Interval(measure(values), percentile(drawn, 0.025), percentile(drawn, 0.975))
+    return _interval(measure(values), drawn)
 
 
 def bootstrap_ratio(
@@ -61,7 +61,12 @@ def bootstrap_ratio(
         return measure(a) / measure(b)
 
     drawn = sorted(once() for _ in range(RESAMPLES))
-    return Interval(measure(above) / measure(below), percentile(drawn, 0.025), percentile(drawn, 0.975))
+    return _interval(measure(above) / measure(below), drawn)
+
+
+def _interval(value: float, drawn: Sequence[float]) -> Interval:
+    """Never without the value itself, which few and equal times could otherwise leave outside."""
+    return Interval(value, min(value, percentile(drawn, 0.025)), max(value, percentile(drawn, 0.975)))
 
 
 def _blocks(size: int, block: int, draw: random.Random) -> list[int]:

@@ -79,12 +79,25 @@ class Waited:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """An arm's median over the plain arm's; below 1 it is faster. The load is the same, request by request."""
+    """An arm's median over the plain arm's; below 1 it is faster. The load is the same, request by request.
+
+    ``by_run`` holds the same for each pair of runs: what drifted between runs is in none of the intervals.
+    """
 
     arm: str
     cache: str
     what: str
     ratio: Interval
+    by_run: tuple[float, ...]
+
+    @property
+    def verdict(self) -> str:
+        """A difference is one when the interval and every pair of runs say so."""
+        if self.by_run and self.ratio.high < 1 and max(self.by_run) < 1:
+            return "faster"
+        if self.by_run and self.ratio.low > 1 and min(self.by_run) > 1:
+            return "slower"
+        return "no difference shown"
 
 
 TIMES: dict[str, Callable[[Asked], float | None]] = {
@@ -113,7 +126,10 @@ def ratios(result: Result) -> tuple[Ratio, ...]:
             for what, of in TIMES.items():
                 above, below = _times(streams, of), _times(plain.get(cache, []), of)
                 if above and below:
-                    found.append(Ratio(arm, cache, what, bootstrap_ratio(above, below, median)))
+                    pairs = zip(streams, plain[cache], strict=False)
+                    medians = [(_times([a], of), _times([b], of)) for a, b in pairs]
+                    by_run = tuple(median(a) / median(b) for a, b in medians if a and b)
+                    found.append(Ratio(arm, cache, what, bootstrap_ratio(above, below, median), by_run))
     return tuple(found)
 
 

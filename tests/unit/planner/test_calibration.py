@@ -164,6 +164,9 @@ def test_open_loops_are_counted_with_their_errors(tmp_path):
     by_what = {each.what: each.ratio for each in ratios(found)}
     assert by_what["a token"].high < 1
     assert by_what["first token"].value == 1
+    verdicts = {each.what: each.verdict for each in ratios(found)}
+    assert verdicts == {"a token": "faster", "whole answer": "faster", "first token": "no difference shown"}
+    assert all(len(each.by_run) == 2 for each in ratios(found))
 
 
 def test_the_report_says_all_of_it(tmp_path, capsys):
