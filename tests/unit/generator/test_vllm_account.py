@@ -95,12 +95,12 @@ def test_an_answer_ends_with_its_context():
         (
             (
                 "ValueError: To serve at least one request with the model's max seq len (131072), (62.0 GiB KV cache is"
-                " needed, which is larger than the available KV cache memory (40.1 GiB). Based on the available memory, the"
-                " estimated maximum model length is 84768."
+                " needed, which is larger than the available KV cache memory (40.1 GiB). Based on the available memory,"
+                " the estimated maximum model length is 84768."
             ),
             (
-                "131072 tokens of context need 62.0 GiB of KV cache and 40.1 GiB are left: set RAILBUS_VLLM_MAX_LEN to at"
-                " most 84768"
+                "131072 tokens of context need 62.0 GiB of KV cache and 40.1 GiB are left: set RAILBUS_VLLM_MAX_LEN to"
+                " at most 84768"
             ),
         ),
         ("RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}", "killed"),
