@@ -46,6 +46,9 @@ TOKENS: Final = Counter("railbus_generator_tokens", "Tokens published")
 # Drafted and accepted tokens; their quotient is the acceptance rate.
 DRAFTED: Final = Counter("railbus_generator_drafted_tokens", "Tokens proposed by the draft")
 ACCEPTED: Final = Counter("railbus_generator_accepted_tokens", "Drafted tokens accepted by the target")
+# The same as an external vLLM server tells it, of all its answers since it started.
+UPSTREAM_DRAFTED: Final = Gauge("railbus_generator_upstream_drafted_tokens", "Tokens the upstream's draft proposed")
+UPSTREAM_ACCEPTED: Final = Gauge("railbus_generator_upstream_accepted_tokens", "Of those, accepted by its target")
 # Request accepted to first chunk published.
 GENERATOR_TTFT: Final = Histogram("railbus_generator_ttft_ms", "Accepted to first chunk, ms", buckets=_MS_BUCKETS)
 # Cancels that ended a running execution.

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from schemas.requests import Message, Sampling
-from services.generator.bench.record import Record
+from services.generator.bench import usage
+from services.generator.bench.record import Record, Set
 from services.generator.bench.workload import Cell, Stream, Workload, arrivals_s, prompt, prompts, shared_beginning
 from services.worker.engine import Engine, EngineError, Job
 
@@ -44,22 +45,24 @@ class Driver:
         if record.error is not None:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
-    async def cells(self, cells: Sequence[Cell]) -> list[list[list[Record]]]:
+    async def cells(self, cells: Sequence[Cell]) -> list[list[Set]]:
         """The sets that time allowed, for each cell; every prompt is new.
 
         All cells take their turn before one is repeated, so that a slow spell of the machine falls on all of them.
         """
         draws = [self._draw(f"{cell.batch}:{cell.prompt}") for cell in cells]
-        found: list[list[list[Record]]] = [[] for _ in cells]
+        found: list[list[Set]] = [[] for _ in cells]
         for turn in range(max((cell.repeats for cell in cells), default=0)):
             for cell, draw, sets in zip(cells, draws, found, strict=True):
                 if turn < cell.repeats and not self.over:
                     sets.append(await self._set([prompt(cell.prompt, draw) for _ in range(cell.batch)]))
         return found
 
-    async def _set(self, texts: Sequence[str]) -> list[Record]:
-        began = time.monotonic()
-        return await asyncio.gather(*(self._ask(text, began, 0.0) for text in texts))
+    async def _set(self, texts: Sequence[str]) -> Set:
+        began, cpu = time.monotonic(), usage.cpu_seconds()
+        requests = await asyncio.gather(*(self._ask(text, began, 0.0) for text in texts))
+        spent, now = time.monotonic() - began, usage.cpu_seconds()
+        return Set(requests=requests, cores=None if cpu is None or now is None else (now - cpu) / spent)
 
     async def stream(self, stream: Stream) -> list[Record]:
         """The requests that time allowed."""

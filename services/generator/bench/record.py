@@ -33,3 +33,16 @@ class Record:
                 self.steps.append((round(now_ms, 3), item.tokens))
         else:
             self.usage, self.speculation = item.usage, item.speculation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Set:
+    """Requests that were asked together.
+
+    Attributes:
+        requests: All of them.
+        cores: How many processors this process and its children had meanwhile; None where the system does not say.
+    """
+
+    requests: list[Record]
+    cores: float | None

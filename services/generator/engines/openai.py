@@ -11,6 +11,7 @@ import msgspec
 
 from services.generator.engines.answer import Endpoint
 from services.generator.engines.completions import Completions, lost
+from services.generator.engines.upstream_metrics import UpstreamMetrics
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 from services.worker.engine import Done, EngineStats, Job, Step
@@ -93,6 +94,7 @@ class OpenAIEngine:
         self._base = settings.base()
         self._session: aiohttp.ClientSession | None = None
         self._completions: Completions | None = None
+        self._metrics: UpstreamMetrics | None = None
 
     async def start(self) -> None:
         """Finds the model, waiting for the upstream when it is away.
@@ -116,6 +118,8 @@ class OpenAIEngine:
         self._completions = Completions(self._session, endpoint)
         if settings.model is None:
             self.model = await self._first_model(self._session)
+        self._metrics = UpstreamMetrics(self._session, f"{self._base.removesuffix('/v1')}/metrics")
+        await self._metrics.start()
 
     def resolve(self, model: str) -> str:
         """The upstream decides which models it serves; ``default`` is ours to name."""
@@ -133,6 +137,8 @@ class OpenAIEngine:
 
     async def close(self) -> None:
         """Closes every connection."""
+        if self._metrics is not None:
+            await self._metrics.stop()
         if self._session is not None:
             await self._session.close()
 

@@ -1,0 +1,23 @@
+from services.generator.engines.upstream_metrics import Drafts, drafts_in
+
+TOLD = """\
+# HELP vllm:spec_decode_num_draft_tokens_total Number of draft tokens.
+# TYPE vllm:spec_decode_num_draft_tokens_total counter
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 120.0
+vllm:spec_decode_num_draft_tokens_created{engine="0",model_name="m"} 1.7e+09
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 81.0
+vllm:spec_decode_num_draft_tokens_total{engine="1",model_name="m"} 1.0e+01
+vllm:spec_decode_num_accepted_tokens_total{engine="1",model_name="m"} 9
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 50.0
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+"""
+
+
+def test_all_engines_count():
+    assert drafts_in(TOLD) == Drafts(130, 90)
+
+
+def test_who_drafts_nothing_tells_nothing():
+    assert drafts_in("vllm:num_requests_running 3.0\n") is None
+    assert drafts_in("") is None
+    assert drafts_in("vllm:spec_decode_num_draft_tokens_total e+\n") is None
