@@ -32,7 +32,7 @@ _HELP: Final = (
 )
 
 
-_FAULTS: Final = (errors.APIError, errors.UnknownApiResponseError, aiohttp.ClientError, GoogleAuthError, OSError)
+_FAULTS: Final = (errors.APIError, aiohttp.ClientError, GoogleAuthError, OSError)
 
 
 class VertexEngine:
@@ -77,7 +77,6 @@ class VertexEngine:
             raise _translated(error) from None
         finally:
             self._running -= 1
-            self._google.end(job.run)
 
     def stats(self) -> EngineStats:
         """How busy it is."""
@@ -95,9 +94,10 @@ async def _frames(google: Google, job: Job, body: dict[str, Any]) -> AsyncGenera
     while True:
         tries += 1
         try:
-            async for frame in google.stream(job.model, body, job.run):
-                heard = True
-                yield frame
+            async with contextlib.aclosing(google.stream(job.model, body)) as frames:
+                async for frame in frames:
+                    heard = True
+                    yield frame
         except errors.APIError as error:
             headers = getattr(error.response, "headers", None)
             wait = wait_us(tries, headers, error.details, now_us(), job.expires_us)
@@ -127,8 +127,6 @@ def _translated(error: Exception) -> EngineError:
     match error:
         case errors.APIError():
             return refusal(error.code or 500)
-        case errors.UnknownApiResponseError():
-            return EngineError("internal", "Vertex AI answered what is not its protocol", retryable=True)
         case GoogleAuthError():
             return EngineError("auth", "Google does not take the credentials: sign in again", retryable=False)
         case aiohttp.ClientConnectorError() | TimeoutError():
