@@ -53,14 +53,14 @@ class Calibration:
     regrets: tuple[Regret, ...]
 
 
-def calibrate(result: Result) -> Calibration:
-    """The calibration.
+def calibrate(result: Result, *, processor: bool = False) -> Calibration:
+    """The calibration; to processor time instead of the clock's when asked.
 
     Raises:
         UserError: The bench has no closed loops, or names models or an accelerator that are not known.
     """
     start = machine_of(result.catalogue)
-    found = rows(result)
+    found = rows(result, processor=processor)
     of = alpha if start.draft is not None else kept
     acceptance = {name: share for name in result.arms if (share := of(result.of(name))) is not None}
     if not found:

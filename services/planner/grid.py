@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from services.physics.speculation import MOST_DRAFTED, acceptance_from_tokens
-from services.planner.results import Asked, Cell, Measured, Result
+from services.planner.results import Asked, Cell, Measured, Result, Set
 from services.planner.statistics import median
 
 
@@ -37,15 +37,19 @@ class Row:
     sets: int
 
 
-def rows(result: Result) -> tuple[Row, ...]:
-    """Sorted by batch, prompt and gamma; shapes where something failed are left out."""
+def rows(result: Result, *, processor: bool = False) -> tuple[Row, ...]:
+    """Sorted by batch, prompt and gamma; shapes where something failed are left out.
+
+    With ``processor`` times are those that the engine had the processor for: what others took of it is left out. That
+    is right for an engine that computes on one thread without a pause, and for no other.
+    """
     found = []
     for name in result.arms:
-        shapes: dict[tuple[int, int], list[tuple[Asked, ...]]] = {}
+        shapes: dict[tuple[int, int], list[Set]] = {}
         for measured in result.of(name):
             for cell in measured.cells:
                 shapes.setdefault((cell.batch, cell.prompt), []).extend(_whole(cell))
-        found += [_row(name, batch, sets) for (batch, _), sets in shapes.items() if sets]
+        found += [_row(name, batch, sets, processor=processor) for (batch, _), sets in shapes.items() if sets]
     return tuple(sorted(found, key=lambda row: (row.batch, row.prompt, row.gamma)))
 
 
@@ -101,18 +105,23 @@ def by_position(measured: Iterable[Measured]) -> tuple[float, ...]:
 def everything(measured: Measured) -> Iterator[Asked]:
     """Every request that was answered, of closed and open loops."""
     for cell in measured.cells:
-        for requests in cell.sets:
-            yield from (each for each in requests if each.answered)
+        for each_set in cell.sets:
+            yield from (each for each in each_set.requests if each.answered)
     for stream in measured.streams:
         yield from (each for each in stream.requests if each.answered)
 
 
-def _whole(cell: Cell) -> list[tuple[Asked, ...]]:
-    return [each for each in cell.sets if len(each) == cell.batch and all(a.answered and a.token_ms for a in each)]
+def _whole(cell: Cell) -> list[Set]:
+    return [
+        each
+        for each in cell.sets
+        if len(each.requests) == cell.batch and all(a.answered and a.token_ms for a in each.requests)
+    ]
 
 
-def _row(arm: str, batch: int, sets: list[tuple[Asked, ...]]) -> Row:
-    requests = [each for one in sets for each in one]
+def _row(arm: str, batch: int, sets: list[Set], *, processor: bool) -> Row:
+    requests = [each for one in sets for each in one.requests]
+    shares = [min(1.0, one.cores or 1.0) if processor else 1.0 for one in sets]
     prompt = round(_mean([_read(each) for each in requests]))
     held = _mean([each.usage.prompt_tokens if each.usage is not None else 0.0 for each in requests])
     drafting = [each.speculation for each in requests if each.speculation is not None]
@@ -120,7 +129,7 @@ def _row(arm: str, batch: int, sets: list[tuple[Asked, ...]]) -> Row:
     steps = sum(_steps(each) for each in requests)
     tokens = sum(each.tokens - each.steps[0][1] for each in requests)
     tau = tokens / steps if drafted and steps else 1.0
-    paces = [_together(each, tau) for each in sets]
+    paces = [_together(each.requests, tau) for each in sets]
     return Row(
         arm=arm,
         gamma=drafted / steps if steps else 0.0,
@@ -128,9 +137,9 @@ def _row(arm: str, batch: int, sets: list[tuple[Asked, ...]]) -> Row:
         prompt=prompt,
         context=round(held + _mean([each.tokens / 2 for each in requests])),
         tau=tau,
-        ttft_ms=median([each.ttft_ms for each in requests]),
-        token_ms=median([token_ms for token_ms, _ in paces]),
-        cycle_ms=median([cycle_ms for _, cycle_ms in paces]),
+        ttft_ms=median([a.ttft_ms * share for one, share in zip(sets, shares, strict=True) for a in one.requests]),
+        token_ms=median([token_ms * share for (token_ms, _), share in zip(paces, shares, strict=True)]),
+        cycle_ms=median([cycle_ms * share for (_, cycle_ms), share in zip(paces, shares, strict=True)]),
         sets=len(sets),
     )
 

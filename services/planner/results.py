@@ -62,12 +62,19 @@ class Asked(msgspec.Struct, frozen=True):
         return (self.steps[-1][0] - self.steps[0][0]) / after if after else None
 
 
+class Set(msgspec.Struct, frozen=True):
+    """Requests that were asked together; ``cores`` is what the engine's processes had of the processors meanwhile."""
+
+    requests: tuple[Asked, ...]
+    cores: float | None = None
+
+
 class Cell(msgspec.Struct, frozen=True):
     """A closed loop."""
 
     batch: int
     prompt: int
-    sets: tuple[tuple[Asked, ...], ...]
+    sets: tuple[Set, ...]
 
 
 class Stream(msgspec.Struct, frozen=True):

@@ -42,6 +42,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate", type=Path, metavar="RESULT", help="fit the model to a result of `railbus bench engine` instead"
     )
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="--calibrate: leave out what others took of the processor; for an engine that computes on one thread",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw it: .png, .svg, or a folder for all")
 
@@ -66,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _calibrate(args: argparse.Namespace) -> int:
     result = read(args.calibrate)
-    calibration = calibrate(result)
+    calibration = calibrate(result, processor=args.processor_time)
     if args.plot is not None:
         from services.planner.bench_plots import draw_bench
 

@@ -102,18 +102,15 @@ def asked(draw, gamma, *, at=0.0, tokens=40, step_ms=10.0, error=None):
     }  # fmt: skip
 
 
+def alike(draw, gamma, step_ms, batch):
+    return {"requests": [asked(draw, gamma, step_ms=step_ms) for _ in range(batch)], "cores": 0.5}
+
+
 def result(**changes):
     """A bench of two arms in the order A B B A."""
     draw, runs = random.Random(4), []
     for arm, gamma, step_ms in (("plain", 0, 10.0), ("fast", 4, 14.0), ("fast", 4, 14.0), ("plain", 0, 10.0)):
-        cells = [
-            {
-                "batch": b,
-                "prompt": 100,
-                "sets": [[asked(draw, gamma, step_ms=step_ms) for _ in range(b)] for _ in "abc"],
-            }
-            for b in (1, 2)
-        ]
+        cells = [{"batch": b, "prompt": 100, "sets": [alike(draw, gamma, step_ms, b) for _ in "abc"]} for b in (1, 2)]
         arrived = [asked(draw, gamma, step_ms=step_ms, at=float(100 * i)) for i in range(12)]
         arrived[-1]["error"] = "timeout: not over"
         measured = {
@@ -151,6 +148,13 @@ def test_rows_and_acceptance_are_what_was_drawn(tmp_path):
     assert table["plain", 2].prompt == 80
     assert table["fast", 1].gamma == 4
     assert table["fast", 1].token_ms == pytest.approx(14 / tokens_per_step(ALPHA, 4), rel=0.2)
+
+
+def test_processor_time_leaves_out_what_others_took(tmp_path):
+    found = read(written(tmp_path, result()))
+    for row, own in zip(rows(found), rows(found, processor=True), strict=True):
+        assert own.token_ms == pytest.approx(row.token_ms / 2)
+        assert own.ttft_ms == pytest.approx(row.ttft_ms / 2)
 
 
 def test_open_loops_are_counted_with_their_errors(tmp_path):
