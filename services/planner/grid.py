@@ -129,6 +129,8 @@ def _row(arm: str, batch: int, sets: list[Set], *, processor: bool) -> Row:
     steps = sum(_steps(each) for each in requests)
     tokens = sum(each.tokens - each.steps[0][1] for each in requests)
     tau = tokens / steps if drafted and steps else 1.0
+    # Looked up tokens come in bursts: gamma and tau are means over all sets, so the times must be too.
+    middle = _mean if drafted and not any(_sees_steps(each) for each in requests) else median
     paces = [_together(each.requests, tau) for each in sets]
     return Row(
         arm=arm,
@@ -138,8 +140,8 @@ def _row(arm: str, batch: int, sets: list[Set], *, processor: bool) -> Row:
         context=round(held + _mean([each.tokens / 2 for each in requests])),
         tau=tau,
         ttft_ms=median([a.ttft_ms * share for one, share in zip(sets, shares, strict=True) for a in one.requests]),
-        token_ms=median([token_ms * share for (token_ms, _), share in zip(paces, shares, strict=True)]),
-        cycle_ms=median([cycle_ms * share for (_, cycle_ms), share in zip(paces, shares, strict=True)]),
+        token_ms=middle([token_ms * share for (token_ms, _), share in zip(paces, shares, strict=True)]),
+        cycle_ms=middle([cycle_ms * share for (_, cycle_ms), share in zip(paces, shares, strict=True)]),
         sets=len(sets),
     )
 
