@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from services.physics.adaptive import Band, gamma_by_batch
-from services.physics.deadlines import highest_utilisation, longest_prompt
+from services.physics.deadlines import highest_utilisation, longest_prompt, mean_wait_ms, response_variation
 from services.physics.governance import governed_start, hidden_fraction
 from services.physics.roofline import FLOOR, PRACTICAL, Efficiency, compute_bound_tokens, prefill_ms
 from services.physics.speculation import best_gamma, largest_gamma_in_budget
@@ -75,6 +75,7 @@ class Deadline:
         longest: Uncached prompt tokens that meet it, practically.
         longest_floor: The same for an engine at the floor.
         utilisation: The load at which 99 % of requests like this one meet it; 0 when none does.
+        variation: Standard deviation over mean of queue and prefill at the load that was asked about.
     """
 
     ttft_ms: float
@@ -82,6 +83,7 @@ class Deadline:
     longest: int
     longest_floor: int
     utilisation: float
+    variation: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +163,6 @@ def plan(question: Question) -> Plan:
     )
 
 
-def mean_wait_ms(service_ms: float, utilisation: float) -> float:
-    """Mean wait before a server whose services are equally long: rho D / (2 (1 - rho)), Pollaczek 1930, Khinchine."""
-    return utilisation * service_ms / (2 * (1 - utilisation))
-
-
 def _prefill(question: Question, efficiency: Efficiency) -> float:
     new = question.prompt - question.cached
     return prefill_ms(
@@ -198,6 +195,7 @@ def _deadline(question: Question, prefill: float) -> Deadline:
         longest=longest_prompt(question.target, question.gpu, question.precision, left),
         longest_floor=longest_prompt(question.target, question.gpu, question.precision, left, efficiency=FLOOR),
         utilisation=highest_utilisation(left, prefill),
+        variation=response_variation(question.utilisation),
     )
 
 

@@ -96,6 +96,11 @@ def _deadline(question: Question, plan: Plan) -> Iterator[str]:
     )
     if deadline.utilisation > 0:
         yield f"  99 % of prompts like this one meet it up to a load of {deadline.utilisation:.0%}"
+        if question.utilisation:
+            yield (
+                f"  at a load of {question.utilisation:.0%} queue and prefill vary by {deadline.variation:.0%} of "
+                "their mean, however steady the engine"
+            )
     else:
         yield f"  prompts of {question.prompt - question.cached} uncached tokens do not meet it at any load"
 

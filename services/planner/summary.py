@@ -32,8 +32,8 @@ class Spread:
 
     Attributes:
         p50: With the ends of its interval.
-        p95: Not interval but value.
-        p99: Likewise; of n requests only n/100 lie beyond.
+        p95: Of few requests a guess.
+        p99: Still more so: of n requests n/100 lie beyond.
     """
 
     p50: Interval

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from services.physics.batches import Work, throughput
 from services.physics.configs import model_from_config
-from services.physics.deadlines import chance_of_waiting_at_most, highest_utilisation, longest_prompt
+from services.physics.deadlines import (
+    chance_of_waiting_at_most,
+    highest_utilisation,
+    longest_prompt,
+    mean_wait_ms,
+    response_variation,
+)
 from services.physics.governance import exposure_tokens, governed_start, hidden_fraction
 from services.physics.gpus import GPUS, gpu
 from services.physics.models import MODELS, Model, model
@@ -172,6 +178,19 @@ def test_waiting_is_what_a_queue_shows():
         assert chance_of_waiting_at_most(moment, 1, utilisation) == pytest.approx(seen, abs=0.02)
 
 
+def test_waiting_has_pollaczeks_mean_and_kleinrocks_variance():
+    draw, utilisation, wait, waits = random.Random(5), 0.5, 0.0, []
+    for _ in range(120_000):
+        waits.append(wait + 1)
+        wait = max(0.0, wait + 1 - draw.expovariate(utilisation))
+    mean = sum(waits) / len(waits)
+    deviation = math.sqrt(sum((each - mean) ** 2 for each in waits) / len(waits))
+    assert mean_wait_ms(1, utilisation) == pytest.approx(mean - 1, rel=0.03)
+    assert response_variation(utilisation) == pytest.approx(deviation / mean, rel=0.03)
+    assert response_variation(0.5) == pytest.approx(0.51, abs=0.005)
+    assert response_variation(0) == mean_wait_ms(30, 0) == 0
+
+
 def test_edges_of_waiting():
     assert chance_of_waiting_at_most(-1, 10, 0.5) == 0
     assert chance_of_waiting_at_most(0, 10, 0.5) == pytest.approx(0.5)
@@ -274,6 +293,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(config, message):
         (lambda: decode_ms(model("gemma-3-4b"), gpu("h100"), "fp8", batch=0), "batch must be a whole number of at"),
         (lambda: Efficiency(flops=1.2), "efficiency of flops must be above 0 and at most 1, not 1.2"),
         (lambda: chance_of_waiting_at_most(1, 1, 1.0), "utilisation must be at least 0 and below 1"),
+        (lambda: mean_wait_ms(1, 1.0), "utilisation must be at least 0 and below 1"),
         (lambda: chance_of_waiting_at_most(1, 0, 0.5), "service_ms must be a number above 0"),
         (lambda: governed_start(rail_ms=-1, queue_ms=0, prefill_ms=0), "rail_ms must be a number of at least 0"),
         (lambda: _odd(layers=0), "odd: layers must be at least 1"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.physics.gpus import GPUS, gpu
 from services.physics.models import MODELS, model
 from services.planner.__main__ import main
-from services.planner.latency import mean_wait_ms, plan
+from services.planner.latency import plan
 from services.planner.question import Around, Question
 from services.planner.show import lines
 
@@ -94,9 +94,9 @@ def test_without_a_draft_nothing_is_drafted(capsys):
     assert "no draft" in out
 
 
-def test_queueing_is_pollaczeks():
-    assert mean_wait_ms(30, 0) == 0
-    assert mean_wait_ms(30, 0.5) == pytest.approx(15)
+def test_a_busy_engine_is_not_steady(capsys):
+    assert "vary" not in told(capsys)[1]
+    assert "vary by 51% of their mean" in told(capsys, "--utilisation", "0.5")[1]
 
 
 def test_json_is_what_was_said(capsys):
