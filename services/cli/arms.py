@@ -11,7 +11,10 @@ PLAIN: Final = "plain"
 _SWITCHES: Final[Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]] = {
     "simulated": ({"RAILBUS_SIM_GAMMA": "0"}, {"RAILBUS_SIM_GAMMA": "{gamma}"}),
     "llama": ({"RAILBUS_LLAMA_SPECULATION": "off"}, {"RAILBUS_LLAMA_SPECULATION": "ngram"}),
-    "vllm": ({"RAILBUS_VLLM_METHOD": "off"}, {"RAILBUS_VLLM_SPECULATIVE_TOKENS": "{gamma}"}),
+    "vllm": (
+        {"RAILBUS_VLLM_METHOD": "off", "RAILBUS_VLLM_DRAFT": ""},
+        {"RAILBUS_VLLM_SPECULATIVE_TOKENS": "{gamma}"},
+    ),
 }
 """How an engine is told not to draft, and to draft."""
 
@@ -67,6 +70,19 @@ def arms(
         for name, gamma in zip(names, gammas, strict=True)
     ]
     return (Arm(PLAIN, 0, dict(off)), *drafting)
+
+
+def require_drafting(engine: str, env: Mapping[str, str]) -> None:
+    """Refuse to compare an engine with itself: vLLM drafts only when it is told with what.
+
+    Raises:
+        UserError: It is not.
+    """
+    if engine == "vllm" and not (env.get("RAILBUS_VLLM_DRAFT") or env.get("RAILBUS_VLLM_METHOD", "auto") != "auto"):
+        raise UserError(
+            "engine vllm has nothing to draft with: set RAILBUS_VLLM_DRAFT to a model's folder, or "
+            "RAILBUS_VLLM_METHOD=ngram"
+        )
 
 
 def order(which: Sequence[Arm], rounds: int) -> tuple[Arm, ...]:

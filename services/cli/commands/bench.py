@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from services.cli.arms import arms, catalogue, order
+from services.cli.arms import arms, catalogue, order, require_drafting
 from services.cli.benching import Failed, keep, measure
 from services.cli.commands.plan import planner
 from services.runtime.errors import UserError
@@ -32,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--gammas is empty: give how many tokens are drafted, such as 4, or 2,4,8")
     compared = arms(args.engine, _numbers("--gammas", args.gammas, 1, 64), _env(args.plain), _env(args.speculative))
     runs = order(compared, args.rounds)
+    if not args.speculative:
+        require_drafting(args.engine, os.environ)
     if args.rounds < 1 or len(runs) > MOST_RUNS:
         raise UserError(f"--rounds {args.rounds} makes {len(runs)} runs; 1 to {MOST_RUNS} are possible")
     workload = _workload(args)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.cli.arms import PLAIN, arms, catalogue, order
+from services.cli.arms import PLAIN, arms, catalogue, order, require_drafting
 from services.cli.commands.bench import _env, _numbers
 from services.runtime.errors import UserError
 
@@ -24,6 +24,15 @@ def test_a_b_b_a():
     assert [arm.gamma for arm in order(both, 2)] == [0, 4, 4, 0, 0, 4, 4, 0]
 
 
+def test_vllm_drafts_with_a_model_or_a_method():
+    require_drafting("simulated", {})
+    require_drafting("vllm", {"RAILBUS_VLLM_DRAFT": "folder"})
+    require_drafting("vllm", {"RAILBUS_VLLM_METHOD": "ngram"})
+    plain, drafting = arms("vllm", (4,), {}, {})
+    assert plain.env == {"RAILBUS_VLLM_METHOD": "off", "RAILBUS_VLLM_DRAFT": ""}  # a draft nobody asks is refused
+    assert drafting.env == {"RAILBUS_VLLM_SPECULATIVE_TOKENS": "4"}
+
+
 def test_any_engine_by_its_own_settings():
     url = {"RAILBUS_UPSTREAM_URL": "http://127.0.0.1:8001"}
     assert [arm.env for arm in arms("openai", (4,), {}, url)] == [{}, url]
@@ -40,6 +49,7 @@ def test_any_engine_by_its_own_settings():
         (lambda: _numbers("--batches", "1,x", 1, 9), "--batches '1,x': give different whole numbers within 1 and 9"),
         (lambda: _numbers("--batches", "1,1", 1, 9), "different"),
         (lambda: _numbers("--batches", "10", 1, 9), "within 1 and 9"),
+        (lambda: require_drafting("vllm", {"RAILBUS_VLLM_METHOD": "auto"}), "nothing to draft with"),
         (lambda: _env(["PATH=/"]), "give a setting as RAILBUS_NAME=VALUE"),
         (lambda: _env(["RAILBUS_X"]), "give a setting as RAILBUS_NAME=VALUE"),
     ],
