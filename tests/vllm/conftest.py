@@ -26,13 +26,14 @@ def models(tmp_path_factory):
     """Folders: ``target``, ``near`` (a drafter that mostly agrees), ``far`` (another model), ``base`` (no template)."""
     root = tmp_path_factory.mktemp("models")
     target = make_model(root / "target", seed=1)
+    small = make_model(root / "small", seed=5, size=24, spread=0.12)
     return {
         "target": target,
         "near": nudged(target, root / "near", seed=2, noise=0.05),
         "far": make_model(root / "far", seed=3, layers=1),
         "base": make_model(root / "base", seed=4, layers=1, template=False),
-        "small": make_model(root / "small", seed=5, size=24, spread=0.16),
-        "small_draft": make_model(root / "small_draft", seed=6, size=24, layers=1, spread=0.16),
+        "small": small,
+        "small_draft": nudged(small, root / "small_draft", seed=6, noise=0.5),
     }
 
 

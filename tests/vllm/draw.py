@@ -1,4 +1,4 @@
-"""``python -m tests.vllm.draw TARGET DRAFT DRAWS``: what vLLM draws at temperature 1, counted; JSON on stdout.
+"""``python -m tests.vllm.draw TARGET DRAFT SEQUENCES``: what vLLM draws at temperature 1; a line of JSON for each arm.
 
 The engine runs inside this process, so that its sampler can be replaced by a wrong one.
 """
@@ -8,22 +8,24 @@ import os
 import sys
 import time
 
-GAMMA = 2
-TOKENS = 4
+from services.generator.engines.vllm_mend import WORKER
+
+GAMMA = 3
+TOKENS = 48
 PROMPT = [2, 4, 6, 9, 11, 5, 4, 7]
-AT_ONCE = 256
+AT_ONCE = 128
 
 ARMS = {
     "plain": None,
+    "as delivered": {"draft_sample_method": "probabilistic"},
     "greedy drafts": {"draft_sample_method": "greedy"},
     "drawn drafts": {"draft_sample_method": "probabilistic"},
     "wrong": {"draft_sample_method": "probabilistic"},
 }
 
 
-def draw(target, draft, arm, draws, seed):
-    """Counts of the first three tokens, shape (vocabulary,) * 3, and how many drafts were kept."""
-    import numpy as np
+def draw(target, draft, arm, sequences, seed):
+    """The tokens of each sequence, and the engine's counts of its drafts."""
     from vllm import LLM, SamplingParams
 
     speculation = ARMS[arm]
@@ -33,18 +35,13 @@ def draw(target, draft, arm, draws, seed):
         model=target, dtype="float32", kv_cache_memory_bytes=1 << 27, block_size=32, enforce_eager=True, seed=seed,
         max_model_len=64, max_num_seqs=AT_ONCE, disable_hybrid_kv_cache_manager=True, language_model_only=True,
         speculative_config=speculation, disable_log_stats=False, enable_prefix_caching=True,
+        worker_extension_cls="" if arm == "as delivered" else WORKER,
     )  # fmt: skip
     params = SamplingParams(temperature=1.0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
-    vocabulary = llm.get_tokenizer().vocab_size
-    prompts = [{"prompt_token_ids": PROMPT}] * draws
-    counts = np.zeros((vocabulary,) * 3, dtype=np.int64)
-    for output in llm.generate(prompts, params, use_tqdm=False):
-        counts[tuple(output.outputs[0].token_ids[:3])] += 1
-    kept = {
-        each.name: each.value for each in llm.get_metrics() if "spec_decode_num" in each.name and hasattr(each, "value")
-    }
-    del llm
-    return counts, kept
+    outputs = llm.generate([{"prompt_token_ids": PROMPT}] * sequences, params, use_tqdm=False)
+    told = {each.name: each.value for each in llm.get_metrics() if hasattr(each, "value")}
+    drafts = {name: told.get(f"vllm:spec_decode_num_{name}_tokens", 0) for name in ("draft", "accepted")}
+    return [list(output.outputs[0].token_ids) for output in outputs], drafts
 
 
 def spoil():
@@ -53,21 +50,21 @@ def spoil():
     from vllm.v1.sample import rejection_sampler
 
     def from_the_target(max_len, counts, ends, drafted, draft_probs, target_probs, *rest):
-        return torch.multinomial(target_probs, 1).flatten().to(drafted.dtype)
+        return torch.multinomial(target_probs.nan_to_num() + 1e-12, 1).flatten().to(drafted.dtype)
 
     rejection_sampler.sample_recovered_tokens = from_the_target
 
 
 def main():
-    target, draft, draws = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    target, draft, sequences = sys.argv[1], sys.argv[2], int(sys.argv[3])
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     os.environ |= {"VLLM_CONFIGURE_LOGGING": "0"}
     for seed, arm in enumerate(ARMS):
         if arm == "wrong":
             spoil()
         begun = time.monotonic()
-        counts, kept = draw(target, draft, arm, draws, seed)
-        line = {"arm": arm, "counts": counts.flatten().tolist(), "kept": kept, "seconds": time.monotonic() - begun}
+        tokens, drafts = draw(target, draft, arm, sequences, seed)
+        line = {"arm": arm, "tokens": tokens, "drafts": drafts, "seconds": time.monotonic() - begun}
         print("DRAWN " + json.dumps(line), flush=True)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from services.generator.engines.vllm_arguments import arguments, environment
 from services.generator.engines.vllm_files import checked, slides
 from services.generator.engines.vllm_hush import Hush
+from services.generator.engines.vllm_mend import WORKER
 from services.generator.engines.vllm_refusals import reason
 from services.generator.engines.vllm_settings import VllmSettings
 from services.runtime.errors import UserError
@@ -97,6 +98,8 @@ def _engine(settings: VllmSettings, wanted: dict[str, Any]) -> Vllm:
         raise UserError(f"RAILBUS_VLLM_DEVICE=cpu: this vLLM is built for {found}; install its CPU build")
     if found == "cpu" and not settings.vllm_kv_gib:
         wanted = wanted | {"kv_cache_memory_bytes": 1 << 30}  # else it takes a share of all memory there is
+    if found == "cpu" and "speculative_config" in wanted:
+        wanted = wanted | {"worker_extension_cls": WORKER}
     return Vllm(
         engine=AsyncLLM.from_engine_args(AsyncEngineArgs(**wanted)),
         sampling=partial(SamplingParams, output_kind=RequestOutputKind.DELTA),
