@@ -33,7 +33,7 @@ ENTRY_POINTS: Final = (ADMISSION, FINDING)
 _MAX_RULINGS_KEPT: Final = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Policy:
     """Everything an owner's files say. Load one with ``services.policy.load``.
 
@@ -56,6 +56,9 @@ class Policy:
     files: Files
     _rulings: dict[Finding, Ruling]
     _listeners: list[Listener] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Policy({self.document.name!r}, {self.version!r})"
 
     def admit(self, asked: Admittance) -> Admission:
         """What ``admission.rego`` says.

@@ -34,6 +34,9 @@ EDGE_CHARS: Final = 120
 """A long text's beginning and end are judged by themselves too: two hundred innocent characters around it hide an
 attack from the classifier, and these are where one is usually put."""
 
+EDGE_THRESHOLD: Final = 0.95
+"""At least so much like an attack must such an end be: cut out of its text, innocent prose often scores 0.8."""
+
 KEPT_SCORES: Final = 8_192
 """Windows whose score is remembered: the next turn of a conversation begins with all those before."""
 
@@ -44,19 +47,21 @@ T = TypeVar("T")
 _log = logger("rails")
 
 
-def reading(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[str]:
-    """The pieces of a text that are scored, in the order in which an attack is likely to be met.
+def reading(text: str, spans: Sequence[tuple[int, int]], most: int, threshold: float) -> list[tuple[str, float]]:
+    """The pieces of a text that are scored, each with its threshold, in the order in which an attack is likely to be met.
 
     Args:
         text: The text.
         spans: Its windows.
         most: So many windows are read; of more, the first, the last, and others spread evenly between them.
+        threshold: Of a window.
     """
     last = len(spans) - 1
     read = min(most, len(spans))
     places = [round(number * last / max(read - 1, 1)) for number in range(read)]
-    pieces = [text[slice(*spans[place])] for place in places]
-    edges = [text[-EDGE_CHARS:], text[:EDGE_CHARS]] if len(text) > 2 * EDGE_CHARS else []
+    pieces = [(text[slice(*spans[place])], threshold) for place in places]
+    ends = (text[-EDGE_CHARS:], text[:EDGE_CHARS]) if len(text) > 2 * EDGE_CHARS else ()
+    edges = [(end, max(threshold, EDGE_THRESHOLD)) for end in ends]
     return [*pieces[-1:], *edges, *pieces[:-1]]
 
 
@@ -106,8 +111,8 @@ class Classifier:
         if len(text.strip()) < MIN_CHARS:
             return PASSED
         spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(text)
-        for piece in reading(text, spans, spec.max_windows):
-            if await self._score(piece) >= spec.threshold:
+        for piece, threshold in reading(text, spans, spec.max_windows, spec.threshold):
+            if await self._score(piece) >= threshold:
                 return weigh(policy, tenant, [Spot(RULE, CATEGORY, CLASSIFIER_TIER, 0, 0, 0)])
         unread = len(spans) - spec.max_windows
         return PASSED if unread <= 0 else Answer(detail=f"read {spec.max_windows} of {len(spans)} windows")

@@ -5,11 +5,12 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from schemas.requests import Request
 from schemas.stream import Verdict
-from schemas.topics import REQUESTS, REQUESTS_BATCH, STREAMS
+from schemas.topics import REQUESTS, REQUESTS_BATCH, STREAMS, Topic
 from services.bus import BusError, BusSettings, GroupReader, Producer, Received, Room, TopicPartitions, Unread
 from services.policy import Keeper, Policy
 from services.policy.decisions import DecisionLog
@@ -24,6 +25,7 @@ from services.runtime.clock import now_us
 from services.runtime.logging import logger
 
 GROUP: Final = "rails"
+GROUP_BATCH: Final = "rails-batch"
 
 MAX_VERSIONS: Final = 4
 """Policy versions whose engines are kept; a request needs its version for one deadline."""
@@ -35,6 +37,41 @@ DRAIN_S: Final = 2.0
 """How long verdicts under way may take when the process is told to stop; what is left over is read again."""
 
 _log = logger("rails")
+
+
+class Lane:
+    """Requests of one topic, with room of its own: however long the batch is, nobody who waits does so behind it.
+
+    Attributes:
+        reader: Reads them.
+        room: How many are judged at once.
+        joined: Whether the group was joined.
+    """
+
+    def __init__(
+        self,
+        bus: BusSettings,
+        topic: Topic,
+        group: str,
+        room: int,
+        instance: str | None,
+        handle: Callable[["Lane", Sequence[Received | Unread]], None],
+    ) -> None:
+        self.room = Room(room)
+        self.joined = asyncio.Event()
+        self.reader = GroupReader(
+            bus,
+            topics=[topic],
+            group=group,
+            handler=partial(handle, self),
+            room=self.room,
+            on_assigned=self._on_assigned,
+            commit="manual",
+            instance_id=instance,
+        )
+
+    def _on_assigned(self, _: TopicPartitions) -> None:
+        self.joined.set()
 
 
 class RailsService:
@@ -55,18 +92,10 @@ class RailsService:
         self._judges: dict[str, Judge] = {}
         self._judged: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the room
-        self._room = Room(settings.rails_room)
-        self._joined = asyncio.Event()
         self._producer = Producer(bus, name=GROUP)
-        self._reader = GroupReader(
-            bus,
-            topics=[REQUESTS, REQUESTS_BATCH],
-            group=GROUP,
-            handler=self._handle,
-            room=self._room,
-            on_assigned=self._on_assigned,
-            commit="manual",
-            instance_id=settings.rails_instance,
+        self._lanes = (
+            Lane(bus, REQUESTS, GROUP, settings.rails_room, settings.rails_instance, self._handle),
+            Lane(bus, REQUESTS_BATCH, GROUP_BATCH, settings.rails_classifiers, settings.rails_instance, self._handle),
         )
 
     @property
@@ -86,9 +115,11 @@ class RailsService:
         await self._producer.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._reader.run())
+                for lane in self._lanes:
+                    tasks.create_task(lane.reader.run())
                 tasks.create_task(self._keeper.watch())
-                await self._joined.wait()
+                for lane in self._lanes:
+                    await lane.joined.wait()
                 ready()
         finally:
             if self._tasks:
@@ -96,18 +127,15 @@ class RailsService:
             await self._producer.stop()
             await self._close()
 
-    def _on_assigned(self, _: TopicPartitions) -> None:
-        self._joined.set()
-
-    def _handle(self, records: Sequence[Received | Unread]) -> None:
+    def _handle(self, lane: Lane, records: Sequence[Received | Unread]) -> None:
         for record in records:
             event = record.event if isinstance(record, Received) else None
             if not isinstance(record, Received) or not isinstance(event, Request) or not self._wanted(event):
-                self._reader.done(record.topic, record.partition, record.offset)
+                lane.reader.done(record.topic, record.partition, record.offset)
                 continue
-            self._room.take()
+            lane.room.take()
             judge = self._judges[self.policy.version]
-            task = asyncio.get_running_loop().create_task(self._answer(record, event, self.policy, judge))
+            task = asyncio.get_running_loop().create_task(self._answer(lane, record, event, self.policy, judge))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             metrics.JUDGING.set(len(self._tasks))
@@ -123,13 +151,13 @@ class RailsService:
             self._judged.popitem(last=False)
         return True
 
-    async def _answer(self, record: Received, request: Request, policy: Policy, judge: Judge) -> None:
+    async def _answer(self, lane: Lane, record: Received, request: Request, policy: Policy, judge: Judge) -> None:
         began = time.perf_counter()
         try:
             judged = await judge.judge(request)
             verdict = self._verdict(request, policy, judged.decided, (time.perf_counter() - began) * 1_000)
             await (await self._producer.post(STREAMS, verdict, traceparent=record.traceparent))
-            self._reader.done(record.topic, record.partition, record.offset)
+            lane.reader.done(record.topic, record.partition, record.offset)
             _count(verdict)
             await judge.remember(judged)
         except BusError as error:
@@ -137,9 +165,9 @@ class RailsService:
             _log.error("request %s has no verdict: %s", request.request_id, error)
         except Exception as error:  # noqa: BLE001 - its text may hold a prompt; without a verdict nothing is shown
             _log.error("request %s has no verdict: %s", request.request_id, type(error).__name__)
-            self._reader.done(record.topic, record.partition, record.offset)
+            lane.reader.done(record.topic, record.partition, record.offset)
         finally:
-            self._room.give()
+            lane.room.give()
             metrics.JUDGING.set(len(self._tasks) - 1)
 
     def _verdict(self, request: Request, policy: Policy, decided: Decided, total_ms: float) -> Verdict:

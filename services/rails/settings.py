@@ -17,7 +17,8 @@ class RailsSettings:
 
     Attributes:
         policy: Folder of the policy.
-        rails_room: Requests judged at once; when there are so many, reading pauses.
+        rails_room: Interactive requests judged at once; when there are so many, reading pauses. Of the batch there are
+            as many as processes of the classifier.
         rails_classifiers: Processes of the classifier, each of which reads one prompt at a time.
         rails_instance: Static membership: a restart within the session timeout waits for no rebalance.
         opa_url: An OPA server that decides on admission; None decides in process.
