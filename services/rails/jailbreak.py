@@ -48,7 +48,7 @@ _log = logger("rails")
 
 
 def reading(text: str, spans: Sequence[tuple[int, int]], most: int, threshold: float) -> list[tuple[str, float]]:
-    """The pieces of a text that are scored, each with its threshold, in the order in which an attack is likely to be met.
+    """The pieces of a text that are scored, each with its threshold; those first where an attack is likely.
 
     Args:
         text: The text.

@@ -16,7 +16,7 @@ from tests.unit.policy.folders import spoil
 async def opa(tmp_path):
     folder = unhurried(tmp_path)
     admission = 'name = "admission"\n'
-    spoil(folder, "policy.toml", admission, admission + "deadline_ms = 1_500\n")
+    spoil(folder, "policy.toml", admission, admission + "deadline_ms = 5_000\n")
     server = OpaStandIn(load(folder))
     server.folder = folder
     yield server
@@ -26,7 +26,7 @@ async def opa(tmp_path):
 async def test_killed_while_it_judges_another_of_its_group_answers_everything_once(lab, opa):
     url = await opa.start()
     env = {"RAILBUS_POLICY": str(opa.folder), "RAILBUS_OPA_URL": url}
-    spoil(opa.folder, "policy.toml", "deadline_ms = 1_500", "deadline_ms = 20_000")
+    spoil(opa.folder, "policy.toml", "deadline_ms = 5_000", "deadline_ms = 20_000")
     first, second = lab.spawn(**env), lab.spawn(**env)
     await asyncio.gather(first.ready(), second.ready())
 
