@@ -3,6 +3,8 @@
 # make test                lint, types and every test
 # make test-vllm           the real engine, on the CPU, in an environment of its own (6 GB, made on the first call)
 # make bench               what a hop, a stream and a feature cost
+# make eval                what the policy's rails find, and find wrongly, in texts that ship in packages
+# make opa                 build the real Open Policy Agent, for the tests that hold ours against it
 
 PYTHON ?= python3
 VENV := .venv
