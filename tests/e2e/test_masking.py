@@ -1,0 +1,63 @@
+"""A prompt with personal data through the whole tree: the answer is that to the masked prompt, on both lanes."""
+
+import json
+
+from schemas.topics import REQUESTS_BATCH
+from services.bus import BusSettings, Producer
+from tests.e2e.speaker import Saying
+from tests.e2e.tree import wait
+from tests.integration.rails.harness import asked
+
+PROMPT = "Mail anna@example.org"
+MASKED = "Mail [email address]"
+
+
+def on_log(tree, request_id):
+    """Everything the log holds of a request, by kind."""
+    told = tree.railbus("tail", "--request", request_id, "--no-follow", "--json", "--show-prompts")
+    events: dict[str, list[dict]] = {}
+    for line in told.stdout.splitlines():
+        record = json.loads(line)
+        events.setdefault(record["kind"], []).append(record["event"])
+    return events
+
+
+def prompts(events):
+    return sorted((one["attempt"], one["lane"], one["messages"][0]["content"]) for one in events["Request"])
+
+
+def test_a_masked_prompt_is_asked_again_and_only_that_answer_is_shown(governed):
+    tree, speaker = governed
+    speaker.sayings["default"] = Saying("Done and dusted.")
+    details = []
+    for _ in range(2):
+        asked_once = tree.railbus("ask", "--json", PROMPT)
+        ops = [json.loads(line) for line in asked_once.stdout.splitlines()]
+        assert [op["trigger"] for op in ops if op["op"] == "restart"] == ["mask"]
+        begins = [op["attempt"] for op in ops if op["op"] == "begin"]
+        assert begins[-1] == 2
+        again = next(place for place, op in enumerate(ops) if op["op"] == "restart")
+        assert not [op for op in ops[:again] if op["op"] == "show"]
+        assert "".join(op["text"] for op in ops if op["op"] == "show") == "Done and dusted."
+        events = on_log(tree, ops[0]["request_id"])
+        assert prompts(events) == [(1, "interactive", PROMPT), (2, "interactive", MASKED)]
+        assert [one["trigger"] for one in events["Cutover"]] == ["mask"]
+        (verdict,) = events["Verdict"]
+        assert verdict["decision"] == "mask"
+        details.append({rail["rail"]: rail["detail"] for rail in verdict["rails"]}["pii"])
+    assert details[0].startswith("mask pii/email")
+    assert details[1] == "mask pii/email (remembered)"
+
+
+async def test_the_batch_is_judged_and_masked_as_well(governed):
+    tree, speaker = governed
+    speaker.sayings["default"] = Saying("Done and dusted.")
+    producer = Producer(BusSettings(bootstrap=tree.kafka), name="test")
+    await producer.start()
+    request = asked(77, PROMPT, lane="batch", tenant="local")
+    await producer.send(REQUESTS_BATCH, request)
+    await producer.stop()
+    wait(lambda: "Closed" in on_log(tree, request.request_id), "the batch request is closed", within_s=60)
+    events = on_log(tree, request.request_id)
+    assert prompts(events) == [(1, "batch", PROMPT), (2, "batch", MASKED)]
+    assert [one["outcome"] for one in events["Closed"]] == ["completed"]
