@@ -1,7 +1,7 @@
 """Why a record could not be read.
 
 UnreadableEvent
- |- SkippedEvent      not for this reader: counted, never an alarm
+ |- SkippedEvent      not for this reader: counted, never an alarm; the router keeps it in railbus.dead
  |   |- UnknownKind
  |   `- NewerVersion
  `- MalformedEvent    the writer is at fault: dead-lettered with topic, offset and field
