@@ -67,9 +67,7 @@ def test_what_is_drawn_is_the_targets(arm, drawn, models):
         f"{arm}: {tokens.size} draws, chi-square {statistic:.0f} with {freedom} degrees of freedom, p = {chance:.2g};"
         f" {drafts['accepted']:.0f} of {drafts['draft']:.0f} drafts kept; {drawn[arm]['seconds']:.0f} s"
     )
-    if arm == "as delivered":
-        assert chance < 1e-6, "vLLM has mended what services/generator/engines/vllm_mend.py mends: it can go"
-    elif arm == "wrong":
+    if arm == "wrong":
         assert chance < 1e-6
     else:
         assert chance > 0.01
@@ -77,3 +75,20 @@ def test_what_is_drawn_is_the_targets(arm, drawn, models):
         assert drafts["draft"] == 0
     else:
         assert drafts["accepted"] > GAMMA * tokens.size / 40, "there was something to get wrong"
+
+
+def test_what_is_mended_is_still_broken():
+    """The CPU kernel spreads temperatures into a copy, and whatever lay in memory is taken for them."""
+    import torch
+    from vllm.platforms import current_platform
+    from vllm.utils import cpu_triton_utils
+
+    from services.generator.engines.vllm_mend import spread
+
+    current_platform.import_kernels()
+    temperatures, ends = torch.tensor([0.5, 0.0, 2.0]), torch.tensor([2, 3, 3], dtype=torch.int32)
+    delivered = torch.full((3,), 77.0)
+    cpu_triton_utils._expand_kernel_impl(delivered, temperatures, ends, 0, 1)
+    assert delivered.tolist() == [77.0] * 3, "vLLM has mended it: services/generator/engines/vllm_mend.py can go"
+    assert spread(temperatures, ends, 3, 0, 1).tolist() == [0.5, 0.5, 1.0]
+    assert spread(torch.tensor([5, 7]), torch.tensor([1, 3]), 3).tolist() == [5, 7, 7], "top-k, and nothing to replace"
