@@ -103,8 +103,9 @@ async def test_both_files_name_the_same_rails(change, message):
 
 async def test_a_policy_that_names_presidio_has_its_recognizers_look_at_prompts_too(classifier):
     text = "Ring 020 7946 0958 today."
-    held = policy(UNHURRIED, *NO_JAILBREAK, ("policy.toml", "classifiers = []", 'classifiers = ["presidio"]'))
+    held = policy(UNHURRIED, *NO_JAILBREAK)
     for before in ("", "nothing to see " * 132):  # across the border of two slices as well
         said = await judged(classifier, held, before + text)
         assert [one.content for one in said.masked] == [before + "Ring [phone number] today."]
-    assert (await judged(classifier, policy(UNHURRIED, *NO_JAILBREAK), text)).decision == "allow"
+    without = policy(UNHURRIED, *NO_JAILBREAK, ("policy.toml", 'classifiers = ["presidio"]', "classifiers = []"))
+    assert (await judged(classifier, without, text)).decision == "allow"
