@@ -42,13 +42,13 @@ class Rails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         deadline_ms: Of every rail without its own, from taking up the request.
         on_broken: What a rail without its own setting means when it broke or ran out of time.
-        classifiers: What looks for personal data besides the patterns, by name: ``presidio``.
+        recognizers: What looks for personal data besides the patterns, by name: ``presidio``.
         rail: The rails, most decisive first.
     """
 
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] = 150
     on_broken: OnBroken = "deny"
-    classifiers: Annotated[tuple[Literal["presidio"], ...], Meta(max_length=8)] = ()
+    recognizers: Annotated[tuple[Literal["presidio"], ...], Meta(max_length=8)] = ()
     rail: Annotated[tuple[RailSpec, ...], Meta(min_length=1, max_length=16)]
 
 

@@ -1,4 +1,4 @@
-"""Presidio's recognizers, for policies that name ``presidio`` among their classifiers.
+"""Presidio's recognizers, for policies that name ``presidio``.
 
 Used without an NLP engine: no model, no network. Phone numbers as each country writes them, and numbers whose checksum
 holds; recognizers that need context to be sure are left out. Heavy: imported only where texts are read.

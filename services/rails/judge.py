@@ -150,7 +150,7 @@ async def judge_of(policy: Policy, classifier: Classifier, opa: OpaServer | None
     Raises:
         BrokenPolicy: NeMo does not take the policy's configuration.
     """
-    wanted = PRESIDIO in policy.document.rails.classifiers
+    wanted = PRESIDIO in policy.document.rails.recognizers
     presidio = await asyncio.to_thread(_presidio) if wanted else None
     return Judge(policy, await nemo_rails(policy), presidio, classifier, opa, cache)
 

@@ -107,5 +107,5 @@ async def test_a_policy_that_names_presidio_has_its_recognizers_look_at_prompts_
     for before in ("", "nothing to see " * 132):  # across the border of two slices as well
         said = await judged(classifier, held, before + text)
         assert [one.content for one in said.masked] == [before + "Ring [phone number] today."]
-    without = policy(UNHURRIED, *NO_JAILBREAK, ("policy.toml", 'classifiers = ["presidio"]', "classifiers = []"))
+    without = policy(UNHURRIED, *NO_JAILBREAK, ("policy.toml", 'recognizers = ["presidio"]', "recognizers = []"))
     assert (await judged(classifier, without, text)).decision == "allow"
