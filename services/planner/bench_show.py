@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from services.planner.grid import by_position, kept
+from services.planner.grid import by_position, kept, rows
 from services.planner.results import Result
 from services.planner.summary import Ratio, Slo, Spread, Waited, ratios, summary
 
@@ -44,19 +44,28 @@ def as_json(result: Result, slo: Slo) -> dict[str, Any]:
     }
 
 
-def compared(first: Sequence[Waited], second: Sequence[Waited]) -> Iterator[str]:
-    """Two benches of the same shape, medians side by side."""
-    yield f"{'arm':<14} {'cache':<5} {'ms p50':<12} {'first':>9} {'second':>9} {'change':>8}"
-    later = {(each.arm, each.cache): each for each in second}
-    for each in first:
-        other = later.get((each.arm, each.cache))
-        for name in ("ttft", "token", "total"):
-            a, b = getattr(each, name), getattr(other, name, None)
-            if a is not None and b is not None:
-                yield (
-                    f"{each.arm:<14} {each.cache:<5} {name:<12} {a.p50.value:>9.1f} {b.p50.value:>9.1f} "
-                    f"{b.p50.value / a.p50.value - 1:>+8.1%}"
-                )
+def compared(first: Result, second: Result, slo: Slo) -> Iterator[str]:
+    """Two benches of the same shape, medians side by side: open loops by kind of load, closed loops by shape."""
+    yield f"{'arm':<14} {'load':<24} {'ms to':<12} {'first':>9} {'second':>9} {'change':>8}"
+    later = _medians(second, slo)
+    for key, value in _medians(first, slo).items():
+        if key in later:
+            arm, load, what = key
+            yield f"{arm:<14} {load:<24} {what:<12} {value:>9.1f} {later[key]:>9.1f} {later[key] / value - 1:>+8.1%}"
+
+
+def _medians(result: Result, slo: Slo) -> dict[tuple[str, str, str], float]:
+    """By arm, load and what was timed."""
+    found: dict[tuple[str, str, str], float] = {}
+    for each in summary(result, slo):
+        for what, spread in (("first token", each.ttft), ("a token", each.token), ("whole answer", each.total)):
+            if spread is not None:
+                found[each.arm, f"{each.rate:g}/s, {each.cache}", what] = spread.p50.value
+    for row in rows(result):
+        load = f"batch {row.batch}, prompt {row.prompt}"
+        found[row.arm, load, "first token"] = row.ttft_ms
+        found[row.arm, load, "a token"] = row.token_ms
+    return found
 
 
 def _open_loops(waited: Sequence[Waited], slo: Slo) -> Iterator[str]:

@@ -34,11 +34,8 @@ def lines(calibration: Calibration) -> Iterator[str]:
     )
     yield from map(_row, calibration.held)
     yield ""
-    yield _errors("fitted to every row", calibration.held)
-    for arm in calibration.machines if len(calibration.machines) > 1 else ():
-        yield _errors(f"  of these, {arm}", [each for each in calibration.held if each.row.arm == arm])
-    if calibration.held_out:
-        yield _errors("fitted to batch 1, the other batches held out", calibration.held_out)
+    yield from _by_arm("fitted to every row", calibration.held)
+    yield from _by_arm("fitted to batch 1, the other batches held out", calibration.held_out)
     if calibration.regrets:
         values = [each.regret for each in calibration.regrets]
         yield (
@@ -101,6 +98,14 @@ def _row(held: Held) -> str:
         f"{row.arm:<14} {row.batch:>5} {row.prompt:>6} {row.gamma:>5.1f}   {held.what:<11} {held.measured:>9.2f} "
         f"{held.predicted:>9.2f} {held.error:>+7.1%}"
     )
+
+
+def _by_arm(name: str, held: Sequence[Held]) -> Iterator[str]:
+    if not held:
+        return
+    yield _errors(name, held)
+    for arm in dict.fromkeys(each.row.arm for each in held):
+        yield _errors(f"  of these, {arm}", [each for each in held if each.row.arm == arm])
 
 
 def _errors(name: str, held: Sequence[Held]) -> str:

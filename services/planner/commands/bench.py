@@ -10,7 +10,7 @@ from services.planner import calibration_show
 from services.planner.bench_show import as_json, compared, lines
 from services.planner.calibration import Calibration, calibrate
 from services.planner.results import Result, read, refuse_unlike_results
-from services.planner.summary import Slo, summary
+from services.planner.summary import Slo
 from services.runtime.errors import UserError
 
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(first: Result, second: Result, slo: Slo) -> int:
     refuse_unlike_results(first, second)
-    sys.stdout.write("\n".join(compared(summary(first, slo), summary(second, slo))) + "\n")
+    sys.stdout.write("\n".join(compared(first, second, slo)) + "\n")
     return 0
 
 

@@ -185,7 +185,10 @@ def test_the_report_says_all_of_it(tmp_path, capsys):
     assert main(["latency", "--calibrate", str(path)]) == 0
     assert "error" in capsys.readouterr().out
     assert main(["bench", str(path), "--against", str(path)]) == 0
-    assert "+0.0%" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "+0.0%" in told
+    assert "batch 2, prompt 80" in told
+    assert "10/s, cold" in told
     assert calibration_show.as_json(calibrate(read(path)))["machines"]["plain"]["gpu"] == "h100"
 
 
