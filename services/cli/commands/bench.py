@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from services.cli.arms import arms, catalogue, order, require_drafting
 from services.cli.benching import Failed, keep, measure
+from services.cli.command import INTERRUPTED
 from services.cli.commands.plan import planner
 from services.runtime.errors import UserError
 
@@ -42,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
         measured = measure(runs, workload, args.limit_s)
     except Failed as failed:
         return failed.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
     with tempfile.TemporaryDirectory(prefix="railbus-bench-") as folder:
         out = args.out or Path(folder) / "result.json"
         keep(out, compared, workload, measured, catalogue(args.engine, os.environ, said))
