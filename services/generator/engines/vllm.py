@@ -6,6 +6,7 @@ a ``Step``. When the engine dies every open answer ends with ``engine_dead``, an
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any, Final
@@ -27,8 +28,8 @@ PRIORITIES: Final = {"interactive": 0, "batch": 1}
 WATCH_S: Final = 1.0
 """Between two looks at whether the engine lives while nobody asks it anything."""
 
-CLOSE_S: Final = 10.0
-"""Longest time its processes may take to end."""
+CLOSE_S: Final = 2.0
+"""Longest time its processes may take to end; then they are killed. They hold nothing that could be lost."""
 
 FIRST_S: Final = 300.0
 """Longest time the loaded engine may take for its first token: some kernels are compiled for it."""
@@ -127,6 +128,7 @@ class VllmEngine:
         if vllm is not None:
             if vllm.engine.output_handler is not None:
                 vllm.engine.output_handler.cancel()  # it would report the end as a failure
+            logging.getLogger("vllm").setLevel(logging.ERROR)  # it warns of each process that it has to kill
             with contextlib.suppress(UserError):
                 await in_thread(partial(vllm.engine.shutdown, timeout=CLOSE_S), timeout_s=CLOSE_S + 2)
             vllm.engine.shutdown = lambda: None  # its finalizer calls this again, when half the interpreter is gone
