@@ -1,0 +1,132 @@
+"""``.venv-vllm/bin/python -m tests.bench.vllm_overhead``: what the pipeline adds to vLLM.
+
+One process holds the engine, the worker and the reader of the stream log; the broker is another. The same sort of
+prompts goes to ``AsyncLLM`` directly and through request, worker, log and reader, in turns. Tiny models: the engine's
+own time is small, so that what is added shows. Then cancels: how long until the engine is without the answer.
+"""
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from schemas.requests import Message, Sampling
+from schemas.stream import Chunk, Failed, Finished
+from services.generator.engines.vllm import VllmEngine
+from services.generator.engines.vllm_settings import VllmSettings
+from services.generator.settings import GeneratorSettings
+from services.worker.worker import Worker
+from tests.integration.generator.lab import asking, opened
+from tests.vllm.models import make_model, nudged, sentence
+
+TOKENS = 64
+ROUNDS = 40
+CANCELS = 30
+
+
+async def main():
+    """Prints the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = make_model(Path(folder) / "target", seed=1)
+        draft = nudged(target, Path(folder) / "near", seed=2, noise=0.05)
+        engine = VllmEngine(
+            VllmSettings(
+                model_path=target, vllm_draft=draft, vllm_dtype="float32", vllm_kv_gib=0.125, vllm_block_size=32,
+                vllm_eager=True, vllm_max_seqs=4,
+            )
+        )  # fmt: skip
+        await engine.start()
+        try:
+            async with opened() as lab:
+                ready = asyncio.Event()
+                working = asyncio.create_task(Worker(GeneratorSettings().role(), lab.bus, engine).run(ready.set))
+                await ready.wait()
+                await compare(engine, lab)
+                await cancels(engine, lab)
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+        finally:
+            await engine.close()
+
+
+async def compare(engine, lab):
+    """TTFT and the time between steps, directly and through the log."""
+    direct, piped = [], []
+    for n in range(2 * ROUNDS):
+        for arm in ("direct", "piped") if n % 2 else ("piped", "direct"):  # A B B A
+            content = sentence(2 * n + (arm == "piped"), 24)
+            measured = await (through_vllm(engine, content, f"d{n}") if arm == "direct" else through_log(lab, content))
+            if n >= 4:  # the first ones warm up
+                (direct if arm == "direct" else piped).append(measured)
+    print(f"{'':12}{'TTFT p50':>10}{'p99':>8}{'step p50':>10}{'p99':>8}   ms, {len(direct)} answers each")
+    rows = []
+    for name, measured in (("AsyncLLM", direct), ("pipeline", piped)):
+        first = [each[0] for each in measured]
+        gaps = [gap for each in measured for gap in each[1]]
+        rows.append((centile(first, 50), centile(first, 99), centile(gaps, 50), centile(gaps, 99)))
+        print(
+            f"{name:12}" + "".join(f"{value:{width}.2f}" for value, width in zip(rows[-1], (10, 8, 10, 8), strict=True))
+        )
+    print(f"{'added':12}{rows[1][0] - rows[0][0]:10.2f}{'':8}{rows[1][2] - rows[0][2]:10.2f}      bar: 6 and 2")
+
+
+async def through_vllm(engine, content, name):
+    """Times of the engine's outputs, in milliseconds."""
+    prompt = engine._prompt((Message(role="user", content=content),))
+    params = engine._vllm.sampling(max_tokens=TOKENS, temperature=0.0)
+    begun = time.perf_counter()
+    outputs = engine._vllm.engine.generate({"type": "token", "prompt_token_ids": prompt}, params, name)
+    times = [(time.perf_counter() - begun) * 1e3 async for _ in outputs]
+    return times[0], [later - earlier for earlier, later in pairwise(times)]
+
+
+async def through_log(lab, content):
+    """Times of the chunks as the reader of the log sees them, from before the request is written."""
+    request = replace(
+        asking(),
+        messages=(Message(role="user", content=content),),
+        sampling=Sampling(max_tokens=TOKENS, temperature=0.0),
+    )
+    begun, times, seen = time.perf_counter(), [], len(lab.records)
+    await lab.send(request)
+    while True:
+        await lab.until(lambda: len(lab.records) > seen)  # noqa: B023 - it is awaited here
+        now = (time.perf_counter() - begun) * 1e3
+        news, seen = lab.records[seen:], len(lab.records)
+        for record in news:
+            if record.event.request_id == request.request_id and isinstance(record.event, Chunk):
+                times.append(now)
+            if record.event.request_id == request.request_id and isinstance(record.event, Finished | Failed):
+                return times[0], [later - earlier for earlier, later in pairwise(times)]
+
+
+async def cancels(engine, lab):
+    """From a Cancel on the log, acknowledged, to the engine being without the answer."""
+    freed = []
+    for n in range(CANCELS):
+        request = replace(
+            asking(), messages=(Message(role="user", content=sentence(n, 12)),),
+            sampling=Sampling(max_tokens=900, temperature=1.0),
+        )  # fmt: skip
+        await lab.send(request)
+        await lab.chunk(request.request_id, 1)
+        await lab.cancel(request.request_id)
+        begun = time.perf_counter()
+        while engine.stats().running:  # noqa: ASYNC110 - to the millisecond
+            await asyncio.sleep(0.0005)
+        freed.append((time.perf_counter() - begun) * 1e3)
+        await lab.end(request.request_id)
+    print(f"cancel to free slot: p50 {centile(freed, 50):.1f}, p99 {centile(freed, 99):.1f} ms of {CANCELS} (bar: 50)")
+
+
+def centile(values, percent):
+    """By linear interpolation."""
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
