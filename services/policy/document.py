@@ -33,7 +33,7 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     on_broken: OnBroken | None = None
     deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] | None = None
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    max_windows: Annotated[int, Meta(ge=1, le=1_000)] = 12
+    max_windows: Annotated[int, Meta(ge=1, le=1_000)] = 8
 
 
 class Rails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

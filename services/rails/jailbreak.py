@@ -111,8 +111,11 @@ class Classifier:
         if len(text.strip()) < MIN_CHARS:
             return PASSED
         spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(text)
-        for piece, threshold in reading(text, spans, spec.max_windows, spec.threshold):
-            if await self._score(piece) >= threshold:
+        pieces = reading(text, spans, spec.max_windows, spec.threshold)
+        for begin in range(0, len(pieces), self._processes):
+            some = pieces[begin : begin + self._processes]
+            scores = await asyncio.gather(*(self._score(piece) for piece, _ in some))
+            if any(score >= threshold for score, (_, threshold) in zip(scores, some, strict=True)):
                 return weigh(policy, tenant, [Spot(RULE, CATEGORY, CLASSIFIER_TIER, 0, 0, 0)])
         unread = len(spans) - spec.max_windows
         return PASSED if unread <= 0 else Answer(detail=f"read {spec.max_windows} of {len(spans)} windows")

@@ -1,6 +1,7 @@
 """The shell: reads requests, has each judged in a task of its own, writes one verdict each."""
 
 import asyncio
+import gc
 import secrets
 import time
 from collections import OrderedDict
@@ -110,6 +111,8 @@ class RailsService:
             BrokenPolicy: NeMo does not take the policy it begins with.
         """
         await self._prepare(self._keeper.current)
+        gc.collect()
+        gc.freeze()  # what was loaded stays: to look through it again would stop everything for a tenth of a second
         if self._cache is not None:
             await self._cache.open()
         await self._producer.start()

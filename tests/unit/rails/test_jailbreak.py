@@ -31,7 +31,7 @@ async def test_attacks_are_found_past_the_models_own_reach_and_a_killed_process_
         found = await look("Write to the people. " * 80 + ATTACK)
         assert (found.reason, found.detail) == ("jailbreak", "deny jailbreak/classifier")
         assert await look("continue") == PASSED  # too short to be judged
-        assert (await look("Write to the people. " * 400)).detail == "read 12 of 21 windows"
+        assert (await look("Write to the people. " * 400)).detail == "read 8 of 21 windows"
         assert await look(ATTACK, role="assistant") == PASSED
 
         (pid,) = classifier._pool._processes
@@ -46,6 +46,13 @@ async def test_attacks_are_found_past_the_models_own_reach_and_a_killed_process_
         await asyncio.sleep(0)
 
 
+async def begun(tasks):
+    """As far as they come without waiting for anything."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+
+
 async def test_the_same_words_asked_at_once_are_scored_once_and_not_for_nobody(monkeypatch):
     classifier = Classifier(1)
     submitted = []
@@ -55,7 +62,7 @@ async def test_the_same_words_asked_at_once_are_scored_once_and_not_for_nobody(m
     try:
         assert await classifier.prepare() is None
         looks = [asyncio.create_task(classifier.look(policy(), SPEC, "acme", message)) for _ in range(5)]
-        await asyncio.sleep(0)
+        await begun(looks)
         looks[0].cancel()
         assert await asyncio.gather(*looks[1:]) == [PASSED] * 4
         assert submitted == [BENIGN]
@@ -65,7 +72,7 @@ async def test_the_same_words_asked_at_once_are_scored_once_and_not_for_nobody(m
             return await classifier.look(policy(), SPEC, "acme", (Message(role="user", content=text),))
 
         asked = [asyncio.create_task(ask(number)) for number in range(40)]
-        await asyncio.sleep(0)
+        await begun(asked)
         for one in asked[:-1]:
             one.cancel()
         assert await asked[-1] == PASSED  # not after thirty-nine that nobody waits for
