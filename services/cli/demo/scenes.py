@@ -14,7 +14,8 @@ from services.stream.screen import StreamEvent
 EASY_MS: Final = 2_000
 """First-token deadline of the scenes that are not about it."""
 
-STALL_MS: Final = 300
+PATIENT_MS: Final = 5_000
+"""Likewise of silence within the answer."""
 
 TOTAL_MS: Final = 15_000
 
@@ -30,6 +31,7 @@ class Scene:
         script: What the engine is made to do; see ``services.generator.engines.script``.
         fallback: What a missed first-token deadline does.
         ttft_ms: First-token deadline.
+        stall_ms: Longest silence within the answer.
         outcome: How the request should be closed.
         cutover: Trigger and way of the one cutover that should be effective; None for none.
         stopped: Why a worker should be told to stop; None for no such word.
@@ -42,6 +44,7 @@ class Scene:
     script: str
     fallback: Fallback = "cancel"
     ttft_ms: int = EASY_MS
+    stall_ms: int = PATIENT_MS
     outcome: Outcome = "completed"
     cutover: tuple[Trigger, How] | None = None
     stopped: CancelReason | None = None
@@ -52,7 +55,7 @@ class Scene:
         """As it is asked."""
         return Question(
             prompt=self.prompt, model=f"simulated-{self.script}", fallback=self.fallback, ttft_ms=self.ttft_ms,
-            stall_ms=STALL_MS, total_ms=TOTAL_MS,
+            stall_ms=self.stall_ms, total_ms=TOTAL_MS,
         )  # fmt: skip
 
 
@@ -84,7 +87,7 @@ SCENES: Final = (
     ),
     Scene(
         name="stall", title="silence in the middle of the answer: it starts over in the cloud", script="n60-stall6",
-        cutover=("stall", "cancel"), stopped="cutover",
+        stall_ms=300, cutover=("stall", "cancel"), stopped="cutover",
     ),
 )  # fmt: skip
 
