@@ -1,0 +1,51 @@
+"""What the engine's processes write while they start is remembered, not shown; afterwards it is shown."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import os, subprocess, sys, time
+from services.generator.engines.vllm_hush import Hush
+
+def child(text, seconds):
+    code = f"import os, time; time.sleep({seconds}); os.write(2, {text!r}.encode() + b'\\\\n')"
+    return subprocess.Popen([sys.executable, "-c", code])
+
+failed = sys.argv[1] == "fails"
+try:
+    with Hush(loud=sys.argv[1] == "loud") as hush:
+        os.write(2, b"noise\\n2026 INFO railbus.bus ours\\n")
+        early = child("child noise")
+        late = child("later")
+        early.communicate()
+        while "child noise" not in hush.said:
+            time.sleep(0.01)
+        if failed:
+            raise RuntimeError
+except RuntimeError:
+    os.write(2, ("said: " + "|".join(hush.said) + "\\n").encode())
+late.communicate()
+while "later" not in hush.said:
+    time.sleep(0.01)
+os.write(2, b"end\\n")
+"""
+
+
+def shown(how):
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, timeout=60, check=True
+    )  # fmt: skip
+    return ended.stderr.splitlines()
+
+
+def test_a_start_that_succeeds():
+    assert shown("succeeds") == ["2026 INFO railbus.bus ours", "later", "end"]
+
+
+def test_a_start_that_fails():
+    lines = shown("fails")
+    assert lines == ["2026 INFO railbus.bus ours", "said: noise|2026 INFO railbus.bus ours|child noise", "end"]
+
+
+def test_an_operator_who_wants_it_all():
+    assert shown("loud") == ["noise", "2026 INFO railbus.bus ours", "child noise", "later", "end"]
