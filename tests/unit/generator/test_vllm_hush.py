@@ -7,9 +7,9 @@ SCRIPT = """
 import os, subprocess, sys, time
 from services.generator.engines.vllm_hush import Hush
 
-def child(text, seconds):
-    code = f"import os, time; time.sleep({seconds}); os.write(2, {text!r}.encode() + b'\\\\n')"
-    return subprocess.Popen([sys.executable, "-c", code])
+def child(text):
+    code = f"import os, sys; sys.stdin.read(); os.write(2, {text!r}.encode() + bytes([10]))"
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
 
 failed = sys.argv[1] == "fails"
 try:
