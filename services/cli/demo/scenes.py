@@ -83,7 +83,7 @@ SCENES: Final = (
     ),
     Scene(
         name="ttft-race", title="no first token after 200 ms: both may answer, the first chunk in the log wins",
-        script="n30-slow200", fallback="race", ttft_ms=200, cutover=("ttft", "race"), stopped="lost_race",
+        script="n30-slow250", fallback="race", ttft_ms=200, cutover=("ttft", "race"), stopped="lost_race",
     ),
     Scene(
         name="stall", title="silence in the middle of the answer: it starts over in the cloud", script="n60-stall6",
