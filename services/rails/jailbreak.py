@@ -12,7 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from schemas.requests import Message
 from services.policy import Policy, RailSpec
@@ -34,8 +34,11 @@ EDGE_CHARS: Final = 120
 """A long text's beginning and end are judged by themselves too: two hundred innocent characters around it hide an
 attack from the classifier, and these are where one is usually put."""
 
-EDGE_THRESHOLD: Final = 0.95
-"""At least so much like an attack must such an end be: cut out of its text, innocent prose often scores 0.8."""
+CERTAIN: Final = 0.95
+"""From this score on one piece is enough. Below it a piece cut out of a longer text says little: innocent prose often
+scores 0.8 somewhere, so that much is asked of a third of the windows."""
+
+SHARE: Final = 3
 
 KEPT_SCORES: Final = 8_192
 """Windows whose score is remembered: the next turn of a conversation begins with all those before."""
@@ -47,22 +50,46 @@ T = TypeVar("T")
 _log = logger("rails")
 
 
-def reading(text: str, spans: Sequence[tuple[int, int]], most: int, threshold: float) -> list[tuple[str, float]]:
-    """The pieces of a text that are scored, each with its threshold; those first where an attack is likely.
+class Piece(NamedTuple):
+    """Something that is scored.
+
+    Attributes:
+        text: What.
+        is_window: One of the text's windows, and not one of its two ends.
+    """
+
+    text: str
+    is_window: bool
+
+
+def reading(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Piece]:
+    """The pieces of a text that are scored; those first where an attack is likely.
 
     Args:
         text: The text.
         spans: Its windows.
         most: So many windows are read; of more, the first, the last, and others spread evenly between them.
-        threshold: Of a window.
     """
     last = len(spans) - 1
     read = min(most, len(spans))
     places = [round(number * last / max(read - 1, 1)) for number in range(read)]
-    pieces = [(text[slice(*spans[place])], threshold) for place in places]
+    windows = [Piece(text[slice(*spans[place])], is_window=True) for place in places]
     ends = (text[-EDGE_CHARS:], text[:EDGE_CHARS]) if len(text) > 2 * EDGE_CHARS else ()
-    edges = [(end, max(threshold, EDGE_THRESHOLD)) for end in ends]
-    return [*pieces[-1:], *edges, *pieces[:-1]]
+    return [*windows[-1:], *(Piece(end, is_window=False) for end in ends), *windows[:-1]]
+
+
+def is_attack(scored: Sequence[tuple[Piece, float]], windows: int, threshold: float) -> bool:
+    """Whether the scores so far say so; more of them never take it back.
+
+    Args:
+        scored: Pieces with their scores.
+        windows: How many windows are read in all.
+        threshold: Policy's.
+    """
+    if any(score >= max(threshold, CERTAIN) for _, score in scored):
+        return True
+    likely = sum(piece.is_window and score >= threshold for piece, score in scored)
+    return likely > 0 and likely * SHARE >= windows
 
 
 @dataclass(slots=True)
@@ -111,11 +138,14 @@ class Classifier:
         if len(text.strip()) < MIN_CHARS:
             return PASSED
         spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(text)
-        pieces = reading(text, spans, spec.max_windows, spec.threshold)
+        pieces = reading(text, spans, spec.max_windows)
+        windows = sum(piece.is_window for piece in pieces)
+        scored: list[tuple[Piece, float]] = []
         for begin in range(0, len(pieces), self._processes):
             some = pieces[begin : begin + self._processes]
-            scores = await asyncio.gather(*(self._score(piece) for piece, _ in some))
-            if any(score >= threshold for score, (_, threshold) in zip(scores, some, strict=True)):
+            scores = await asyncio.gather(*(self._score(piece.text) for piece in some))
+            scored += zip(some, scores, strict=True)
+            if is_attack(scored, windows, spec.threshold):
                 return weigh(policy, tenant, [Spot(RULE, CATEGORY, CLASSIFIER_TIER, 0, 0, 0)])
         unread = len(spans) - spec.max_windows
         return PASSED if unread <= 0 else Answer(detail=f"read {spec.max_windows} of {len(spans)} windows")

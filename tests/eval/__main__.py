@@ -9,6 +9,7 @@ versions.
 
 import argparse
 import asyncio
+import re
 import statistics
 import warnings
 from collections import defaultdict
@@ -23,15 +24,13 @@ from tests.eval import corpora
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)  # NeMo's own configuration classes
 
-UNHURRIED = ((b"deadline_ms = 150", b"deadline_ms = 60_000"), (b"deadline_ms = 800", b"deadline_ms = 60_000"))
+DEADLINES = re.compile(rb"(?m)^deadline_ms = \d+")
 RAILS = ("secrets", "pii", "jailbreak")
 
 
 def unhurried(folder):
     files = dict(read_files(folder))
-    for old, new in UNHURRIED:
-        assert old in files["policy.toml"]
-        files["policy.toml"] = files["policy.toml"].replace(old, new)
+    files["policy.toml"] = DEADLINES.sub(b"deadline_ms = 60_000", files["policy.toml"])
     return build(files)
 
 

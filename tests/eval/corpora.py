@@ -12,6 +12,7 @@ from pathlib import Path
 
 LOCALES = ("en_US", "en_GB", "de_DE")
 PARAGRAPH_CHARS = range(200, 1_500)
+TOPIC_CHARS = range(2_000, 20_000)
 
 # What a placeholder of presidio-evaluator's templates is filled with, where the library calls it otherwise.
 FILLERS = {
@@ -86,6 +87,7 @@ def attacks_and_questions(folder: Path) -> list[Corpus]:
             "bastioncorpus: harmless look-alikes", "benign", [one["text"] for one in bastion if one not in malicious]
         ),
         _corpus("Python's reference: paragraphs", "benign", _paragraphs()),
+        _corpus("Python's reference: whole topics", "benign", _topics()),
     ]
 
 
@@ -127,6 +129,11 @@ def _paragraphs():
     texts = itertools.chain.from_iterable(topic.split("\n\n") for topic in pydoc_data.topics.topics.values())
     prose = (" ".join(text.split()) for text in texts if "::=" not in text and ">>>" not in text)
     return sorted({text for text in prose if len(text) in PARAGRAPH_CHARS})
+
+
+def _topics():
+    prose = (" ".join(topic.split()) for topic in pydoc_data.topics.topics.values())
+    return sorted({text for text in prose if len(text) in TOPIC_CHARS})
 
 
 def _corpus(name, expect, texts):

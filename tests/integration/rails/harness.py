@@ -41,9 +41,9 @@ def unhurried(tmp_path: Path, *, jailbreak=False) -> Path:
     """The default policy with ten seconds for the rails: no test depends on how busy the machine is."""
     folder = copied(tmp_path)
     spoil(folder, "policy.toml", "deadline_ms = 150", "deadline_ms = 10_000")
-    if jailbreak:
+    for _ in range(3 if jailbreak else 2):
         spoil(folder, "policy.toml", "deadline_ms = 800", "deadline_ms = 10_000")
-    else:
+    if not jailbreak:
         spoil(folder, "policy.toml", JAILBREAK_RAIL, "")
         spoil(folder, "nemo/config.yml", "      - railbus jailbreak\n", "")
     return folder

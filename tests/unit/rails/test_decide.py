@@ -11,9 +11,9 @@ from services.policy import Admission
 from services.policy.rulings import DeliveryFloor
 from services.rails.answers import Answer, Edit, mask, report, silent
 from services.rails.decide import decide
-from tests.unit.rails.world import policy, request
+from tests.unit.rails.world import PII_RAIL, policy, request
 
-LENIENT = ("policy.toml", 'name = "pii"\non_broken = "deny"\n', 'name = "pii"\non_broken = "allow"\n')
+LENIENT = ("policy.toml", PII_RAIL, PII_RAIL.replace('"deny"', '"allow"'))
 ALLOWED = Admission(allow=True)
 PROMPT = ("abcdefghijklmnopqrst", "uvwxyz0123456789")
 

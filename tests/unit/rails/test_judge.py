@@ -6,14 +6,12 @@ from services.policy import BrokenPolicy
 from services.rails.jailbreak import Classifier
 from services.rails.judge import judge_of
 from services.rails.nemo import nemo_rails
-from tests.unit.rails.world import JAILBREAK_RAIL, NO_JAILBREAK, policy, request
+from tests.unit.rails.world import JAILBREAK_RAIL, NO_JAILBREAK, PII_RAIL, UNHURRIED, policy, request
 
 # NeMo's own configuration classes warn about their own fields.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-UNHURRIED = ("policy.toml", "deadline_ms = 150", "deadline_ms = 10_000")
 KEY = "AKIA" + "IOSFODNN7EXAMPLQ"
-PII_RAIL = '[[rails.rail]]\nname = "pii"\non_broken = "deny"\n'
 NEMO_REGEX = "  config: {regex_detection: {input: {patterns: [horoscope]}}}\n"
 REGEX_RAIL = (
     "nemo/config.yml",
@@ -49,7 +47,7 @@ def results(decided):
 
 
 async def test_findings_are_weighed_message_by_message(classifier):
-    held = policy(UNHURRIED, *NO_JAILBREAK)
+    held = policy(*UNHURRIED, *NO_JAILBREAK)
     said = await judged(classifier, held, "Mail anna@example.org", "My server is 192.0.2.17. Mail bob@example.org!")
     assert said.decision == "mask"
     assert [one.content for one in said.masked] == [
@@ -61,7 +59,7 @@ async def test_findings_are_weighed_message_by_message(classifier):
 
 
 async def test_a_text_is_looked_through_whole_however_long_and_whoever_speaks(classifier):
-    held = policy(UNHURRIED, *NO_JAILBREAK)
+    held = policy(*UNHURRIED, *NO_JAILBREAK)
     filler = "nothing to see " * 132
     said = await judged(classifier, held, filler + "and also " + KEY + " " + filler, role="system")
     assert (said.decision, results(said)["secrets"]) == ("deny", "blocked")
@@ -71,17 +69,17 @@ async def test_a_text_is_looked_through_whole_however_long_and_whoever_speaks(cl
 
 
 async def test_without_its_classifier_the_jailbreak_rail_breaks_and_the_request_is_denied(classifier):
-    held = policy(UNHURRIED)
+    held = policy(*UNHURRIED)
     said = await judged(classifier, held, "What is an append-only log good for?")
     assert (said.decision, said.refusal) == ("deny", held.document.refusals["broken"])
     assert results(said) == {"admission": "passed", "secrets": "passed", "pii": "passed", "jailbreak": "broke"}
-    lenient = policy(UNHURRIED, ("policy.toml", JAILBREAK_RAIL, JAILBREAK_RAIL.replace('"deny"', '"allow"')))
+    lenient = policy(*UNHURRIED, ("policy.toml", JAILBREAK_RAIL, JAILBREAK_RAIL.replace('"deny"', '"allow"')))
     said = await judged(classifier, lenient, "What is an append-only log good for?")
     assert (said.decision, results(said)["jailbreak"], said.egress) == ("allow", "broke", "forbidden")
 
 
 async def test_the_owners_own_nemo_rails_count_as_well(classifier):
-    held = policy(UNHURRIED, *NO_JAILBREAK, REGEX_RAIL)
+    held = policy(*UNHURRIED, *NO_JAILBREAK, REGEX_RAIL)
     said = await judged(classifier, held, "First.", "Read me my horoscope.", "Last.")
     assert (said.decision, said.refusal) == ("deny", held.document.refusals["default"])
     assert results(said)["nemo/regex check input"] == "blocked"
@@ -103,9 +101,9 @@ async def test_both_files_name_the_same_rails(change, message):
 
 async def test_a_policy_that_names_presidio_has_its_recognizers_look_at_prompts_too(classifier):
     text = "Ring 020 7946 0958 today."
-    held = policy(UNHURRIED, *NO_JAILBREAK)
+    held = policy(*UNHURRIED, *NO_JAILBREAK)
     for before in ("", "nothing to see " * 132):  # across the border of two slices as well
         said = await judged(classifier, held, before + text)
         assert [one.content for one in said.masked] == [before + "Ring [phone number] today."]
-    without = policy(UNHURRIED, *NO_JAILBREAK, ("policy.toml", 'recognizers = ["presidio"]', "recognizers = []"))
+    without = policy(*UNHURRIED, *NO_JAILBREAK, ("policy.toml", 'recognizers = ["presidio"]', "recognizers = []"))
     assert (await judged(classifier, without, text)).decision == "allow"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.rails import weights
-from services.rails.jailbreak import EDGE_CHARS, EDGE_THRESHOLD, reading
+from services.rails.jailbreak import EDGE_CHARS, Piece, is_attack, reading
 from services.rails.model import WINDOW_TOKENS, Model
 from services.rails.weights import MODEL_DIR, MODEL_FILE, Missing, model_path
 
@@ -64,13 +64,34 @@ def test_windows_leave_no_word_out_and_each_is_read_whole(model, text):
 def test_of_too_many_windows_the_ends_are_read_and_others_evenly_between():
     text = "".join(chr(0x4E00 + place) for place in range(1_000))
     spans = [(start, start + 100) for start in range(0, 1_000, 100)]
-    assert reading(text, spans, 4, 0.8) == [
-        (text[900:1_000], 0.8), (text[-EDGE_CHARS:], EDGE_THRESHOLD), (text[:EDGE_CHARS], EDGE_THRESHOLD),
-        (text[0:100], 0.8), (text[300:400], 0.8), (text[600:700], 0.8),
+    assert [piece.text for piece in reading(text, spans, 4)] == [
+        text[900:1_000], text[-EDGE_CHARS:], text[:EDGE_CHARS], text[0:100], text[300:400], text[600:700],
     ]  # fmt: skip
-    assert len(reading(text, spans, 20, 0.8)) == len(spans) + 2
-    assert reading(text, spans, 1, 0.99)[1] == (text[-EDGE_CHARS:], 0.99)
-    assert reading("short", [(0, 5)], 1, 0.8) == [("short", 0.8)]
+    assert [piece.is_window for piece in reading(text, spans, 20)] == [True, False, False] + 9 * [True]
+    assert reading("short", [(0, 5)], 1) == [Piece("short", is_window=True)]
+
+
+@pytest.mark.parametrize(
+    ("windows", "ends", "count", "attack"),
+    [
+        ([0.8], [], 1, True),
+        ([0.79], [], 1, False),
+        ([0.1, 0.1, 0.8], [], 3, True),
+        ([0.1, 0.1, 0.1, 0.94], [], 4, False),
+        ([0.1, 0.8, 0.1, 0.8], [], 4, True),
+        ([0.8, 0.8], [], 6, True),
+        ([0.1], [], 8, False),
+        ([0.1, 0.1, 0.1, 0.95], [], 8, True),
+        ([0.1], [0.94, 0.94], 2, False),
+        ([0.1], [0.95, 0.1], 2, True),
+        ([], [], 1, False),
+    ],
+)
+def test_one_certain_piece_is_enough_and_else_a_third_of_the_windows(windows, ends, count, attack):
+    scored = [(Piece("w", is_window=True), score) for score in windows] + [
+        (Piece("e", is_window=False), score) for score in ends
+    ]
+    assert is_attack(scored, count, 0.8) is attack
 
 
 def test_what_is_not_there_is_named(monkeypatch, tmp_path):

@@ -20,8 +20,21 @@ def policy(*changes, name="default"):
     return build(files)
 
 
-JAILBREAK = (ROOT / "policies/default/policy.toml").read_text().partition('[[rails.rail]]\nname = "jailbreak"')
-JAILBREAK_RAIL = JAILBREAK[1] + JAILBREAK[2].partition("\n\n")[0]
+def rail_text(name):
+    """A rail as it stands in the default policy."""
+    blocks = (ROOT / "policies/default/policy.toml").read_text().split("\n\n")
+    return next(block + "\n" for block in blocks if block.startswith(f'[[rails.rail]]\nname = "{name}"'))
+
+
+JAILBREAK_RAIL = rail_text("jailbreak")
+PII_RAIL = rail_text("pii")
+
+UNHURRIED = (
+    ("policy.toml", "deadline_ms = 150", "deadline_ms = 10_000"),
+    ("policy.toml", "deadline_ms = 800", "deadline_ms = 10_001"),
+    ("policy.toml", "deadline_ms = 800", "deadline_ms = 10_002"),
+)
+"""All but the classifier have ten seconds."""
 
 NO_JAILBREAK = (
     ("policy.toml", JAILBREAK_RAIL, ""),
