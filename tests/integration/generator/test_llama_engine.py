@@ -7,6 +7,7 @@ import signal
 import stat
 import time
 
+import psutil
 import pytest
 
 from schemas.requests import Message, Sampling
@@ -26,8 +27,19 @@ pytestmark = [
 PATIENCE_S = 60
 
 
+def listening():
+    """Ports that this process listens on."""
+    return {each.laddr for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_LISTEN}
+
+
 @pytest.fixture
-async def engine():
+def ports_before():
+    """Servers that other tests still run in this process."""
+    return listening()
+
+
+@pytest.fixture
+async def engine(ports_before):
     it = make("llama", {"RAILBUS_LLAMA_CONTEXT": "512", "RAILBUS_LLAMA_SLOTS": "2", "RAILBUS_LLAMA_THREADS": "1"})
     await it.start()
     yield it
@@ -117,9 +129,8 @@ async def test_other_models_are_not_served(engine):
         engine.resolve("gpt-9")
 
 
-async def test_there_is_no_port_and_the_socket_is_private(engine):
-    psutil = pytest.importorskip("psutil")
-    assert not [each for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_LISTEN]
+async def test_there_is_no_port_and_the_socket_is_private(ports_before, engine):
+    assert listening() <= ports_before
     mode = engine._directory.stat().st_mode
     assert stat.S_IMODE(mode) == 0o700
     socket = engine._directory / "llama.sock"
