@@ -5,9 +5,12 @@ holds; recognizers that need context to be sure are left out. Heavy: imported on
 """
 
 import asyncio
+import logging
 from typing import Any, Final, NamedTuple
 
 from presidio_analyzer import predefined_recognizers as recognizers
+
+logging.getLogger("presidio-analyzer").setLevel(logging.WARNING)  # below that it tells of each recognizer it loads
 
 PHONE_REGIONS: Final = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR")
 _VALID_NUMBER: Final = 1
