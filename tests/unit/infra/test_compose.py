@@ -13,7 +13,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = {name: service for name, service in SERVICES.items() if "build" in service}
 DOCKERFILE = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8")
 
-# For development only: Apache Kafka has the broker's place here, and compose is the supervisor. The planner is a command.
+# For development only: Apache Kafka has the broker's place here, compose is the supervisor, and the planner a command.
 NOT_DEPLOYED = {"broker", "cli", "planner"}
 EXACT_TAG = re.compile(r"[a-z0-9./-]+:\d+\.\d+\.\d+(-[a-z0-9.-]+)?")
 
