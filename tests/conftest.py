@@ -21,6 +21,21 @@ if os.environ.get("RAILBUS_RANDOM") != "1":
     settings.load_profile("fixed")
 
 
+def ours() -> dict[str, str]:
+    """The product's own variables."""
+    return {name: value for name, value in os.environ.items() if name.startswith("RAILBUS_")}
+
+
+@pytest.fixture(autouse=True)
+def environment_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process may set variables; no other test is told."""
+    before = ours()
+    yield
+    for name in ours().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running embedded broker that all tests of the session share: never stop it, and keep to topics of your own."""
