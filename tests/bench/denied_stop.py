@@ -10,19 +10,17 @@ the load kit's own journal, which notes when its client went away. Engine time s
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
 
 from schemas.stream import Verdict
-from schemas.topics import STREAMS
-from services.bus import BusSettings, TailReader
-from tests.bench.added_ttft import KIT, wait_for
+from tests.bench.added_ttft import KIT
+from tests.bench.kit import stream_log, upstream
 from tests.e2e.tree import running
 
 FIRST_MS, GAP_MS, CHUNKS = 2_000, 20, 100
@@ -35,18 +33,6 @@ def key(number):
     """Looks like an access key; no two are the same."""
     letters = "".join(chr(ord("A") + number // 26**place % 26) for place in range(4))
     return f"AKIAQ3ZRT7WLMKPX{letters}"
-
-
-@contextmanager
-def upstream(kit, port, journal):
-    command = [sys.executable, str(kit / "upstream.py"), "--port", str(port), "--log", str(journal)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/v1/models", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 async def ask(url, count, pace_s):
@@ -63,25 +49,8 @@ async def ask(url, count, pace_s):
             await asyncio.sleep(pace_s)
 
 
-async def verdicts(kafka):
-    """When each verdict was on the log, in seconds, in order of time."""
-    found = []
-
-    def look(records):
-        found.extend(record.event.at / 1e6 for record in records if isinstance(record.event, Verdict))
-
-    settings = BusSettings(bootstrap=kafka)
-    reader = TailReader(settings, handler=look)
-    reading = asyncio.create_task(reader.run())
-    for partition in range(settings.partitions):
-        await reader.follow(STREAMS, partition, "beginning")
-    await asyncio.sleep(1.5)
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
-    return sorted(found)
-
-
-def report(denied, journal):
+def report(log, journal):
+    denied = sorted(record.event.at / 1e6 for record in log if isinstance(record.event, Verdict))
     entries = [json.loads(line) for line in journal.read_text().splitlines()]
     arrived = sorted(entry["t"] for entry in entries if entry["ev"] == "arrive")
     gone = sorted(entry["t"] for entry in entries if entry["ev"] == "client_gone")
@@ -114,7 +83,7 @@ def main():
         tree = stack.enter_context(running(folder, "--engine", "openai", "--upstream-url", url, governed=True))
         asyncio.run(ask(tree.url, arguments.requests, 0.1))
         time.sleep(0.5)
-        report(asyncio.run(verdicts(tree.kafka)), journal)
+        report(asyncio.run(stream_log(tree.kafka)), journal)
 
 
 if __name__ == "__main__":

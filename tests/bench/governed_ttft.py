@@ -15,44 +15,29 @@ import argparse
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
 
 from schemas.ids import uuid7
 from schemas.requests import Delivery, Message, Request, Sampling
-from schemas.topics import STREAMS
-from services.bus import BusSettings, TailReader
+from schemas.stream import Chunk, Started, Verdict
 from services.physics.governance import governed_start
 from services.policy import DEFAULT_POLICY, load
 from services.rails.jailbreak import Classifier
 from services.rails.judge import judge_of
 from services.runtime.clock import now_ms
-from tests.bench.added_ttft import KIT, wait_for
+from tests.bench.added_ttft import KIT
+from tests.bench.kit import stream_log, upstream
 from tests.e2e.tree import running
 
 PROMPT = (
     "Our support desk writes about {} tickets a day. Summarise in three sentences what an append-only log is good for "
     "when answers are streamed, and say which of the reasons matters most."
 )
-
-
-@contextmanager
-def upstream(kit, port):
-    process = subprocess.Popen(
-        [sys.executable, str(kit / "upstream.py"), "--port", str(port)], stdout=subprocess.DEVNULL
-    )
-    try:
-        wait_for(f"http://127.0.0.1:{port}/v1/models", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 async def first_token_ms(session, url, model, prompt):
@@ -86,30 +71,18 @@ async def judged_first_ms(session, judge, url, model, prompt, number):
     return rails_ms + await first_token_ms(session, url, model, prompt)
 
 
-async def from_log(kafka):
+def from_log(log):
     """Rails' time and the generator's time to its first chunk of every request on the log, in milliseconds."""
     rails, starts, prefills = [], {}, []
-
-    def look(records):
-        for record in records:
-            event = record.event
-            match type(event).__name__:
-                case "Verdict":
-                    rails.append(event.total_ms)
-                case "Started":
-                    starts[event.request_id] = event
-                case "Chunk" if event.seq == 0:
-                    started = starts[event.request_id]
-                    prefills.append((event.at - started.at) / 1_000 + started.queue_ms)
-
-    settings = BusSettings(bootstrap=kafka)
-    reader = TailReader(settings, handler=look)
-    reading = asyncio.create_task(reader.run())
-    for partition in range(settings.partitions):
-        await reader.follow(STREAMS, partition, "beginning")
-    await asyncio.sleep(1.5)
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    for event in (record.event for record in log):
+        match event:
+            case Verdict():
+                rails.append(event.total_ms)
+            case Started():
+                starts[event.request_id] = event
+            case Chunk(seq=0):
+                started = starts[event.request_id]
+                prefills.append((event.at - started.at) / 1_000 + started.queue_ms)
     return rails, prefills
 
 
@@ -144,7 +117,7 @@ async def measure(plain, governed, model, count):
                     arms[name].append(ms)
     await judge.close()
     classifier.close()
-    rails, prefills = await from_log(governed.kafka)
+    rails, prefills = from_log(await stream_log(governed.kafka))
     return arms, refused, rails, prefills
 
 

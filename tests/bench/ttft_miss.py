@@ -31,7 +31,7 @@ from services.cli.ports import free_port
 from services.cli.question import Question
 from services.stream import Close, Restart, Show, apply
 from tests.bench.added_ttft import KIT, wait_for
-from tests.bench.router_bench import percentiles
+from tests.bench.router_report import percentiles
 from tests.e2e.tree import Tree, running
 
 NOTHING = "nothing"

@@ -59,17 +59,7 @@ async def eventually(condition):
 
 
 class RailsLab(Lab):
-    def spawn(self, stderr=None, **env):
-        service = Process(
-            "services.rails",
-            stderr=stderr,
-            RAILBUS_KAFKA_BOOTSTRAP=self.bus.bootstrap,
-            RAILBUS_PARTITIONS=str(PARTITIONS),
-            RAILBUS_KAFKA_SESSION_TIMEOUT_MS="3000",
-            **env,
-        )
-        self._services.append(service)
-        return service
+    service = "services.rails"
 
     async def ask(self, *requests):
         for request in requests:

@@ -61,6 +61,8 @@ class Process:
 class Lab:
     """The log as the test reads it, and the services it started."""
 
+    service = "services.safety"
+
     def __init__(self, bus):
         self.bus = bus
         self.producer = Producer(bus, name="test")
@@ -85,7 +87,7 @@ class Lab:
 
     def spawn(self, stderr=None, **env):
         service = Process(
-            "services.safety",
+            self.service,
             stderr=stderr,
             RAILBUS_KAFKA_BOOTSTRAP=self.bus.bootstrap,
             RAILBUS_PARTITIONS=str(PARTITIONS),
