@@ -1,4 +1,4 @@
-"""Remembered answers in a real Redis: of the same words only, never a word of a prompt, and never in the way."""
+"""Remembered answers, near and in a real Redis: of the same words only, never a word of a prompt, never in the way."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ import redis.asyncio
 
 from services.rails import cache as module
 from services.rails.answers import PASSED, Answer, Edit
-from services.rails.cache import Cache, key_of
+from services.rails.cache import Cache, Near, key_of
 from tests.unit.rails.world import policy, request
 
 ANSWERS = {"pii": Answer(edits=(Edit(0, 3, 9, "[email address]"),), detail="mask pii/email"), "secrets": PASSED}
@@ -17,6 +17,15 @@ RAILS = ("secrets", "pii")
 
 @pytest.fixture
 async def cache(redis_server):
+    held = Cache(redis_server.url)
+    await held.open()
+    yield held
+    await held.close()
+
+
+@pytest.fixture
+async def elsewhere(redis_server):
+    """The cache of another rails process."""
     held = Cache(redis_server.url)
     await held.open()
     yield held
@@ -38,12 +47,33 @@ def test_the_key_tells_apart_what_rails_may_tell_apart_and_holds_no_text():
     assert len({base, *others}) == len(others) + 1
 
 
-async def test_what_was_kept_is_found_by_the_same_rails_only(cache):
+async def test_what_was_kept_is_found_by_the_same_rails_only(cache, elsewhere):
     assert await cache.find("k", RAILS) is None
-    await cache.keep("k", ANSWERS)
-    assert await cache.find("k", RAILS) == ANSWERS
-    assert await cache.find("k", (*RAILS, "jailbreak")) is None
-    assert await cache.find("k", ("pii",)) is None
+    await elsewhere.keep("k", ANSWERS)
+    for held in (cache, cache, elsewhere):  # from Redis, then from near
+        assert await held.find("k", RAILS) == ANSWERS
+        assert await held.find("k", (*RAILS, "jailbreak")) is None
+        assert await held.find("k", ("pii",)) is None
+
+
+async def test_many_at_once_cost_one_round_trip_or_two(cache, elsewhere):
+    await elsewhere.keep("k7", ANSWERS)
+    asked = [f"k{n % 200}" for n in range(400)]
+    found = await asyncio.gather(*(cache.find(key, RAILS) for key in asked))
+    assert [key for key, answers in zip(asked, found, strict=True) if answers is not None] == ["k7", "k7"]
+    calls = (await cache._redis.info("commandstats"))["cmdstat_mget"]["calls"]
+    assert calls <= 2
+
+
+def test_near_forgets_what_is_old_and_what_nobody_asked_for_longest():
+    near = Near(size=2, ttl_s=10.0)
+    near.keep("a", ANSWERS, 0.0)
+    near.keep("b", ANSWERS, 1.0)
+    assert near.find("a", 9.9) == ANSWERS
+    near.keep("c", ANSWERS, 9.9)
+    assert [near.find(key, 9.9) is not None for key in "abc"] == [True, False, True]
+    assert near.find("a", 10.0) is None
+    assert near.find("c", 10.0) == ANSWERS
 
 
 async def test_nonsense_is_no_answer(cache, redis_server):
@@ -53,9 +83,11 @@ async def test_nonsense_is_no_answer(cache, redis_server):
             assert await cache.find("k", RAILS) is None
 
 
-async def test_away_or_hung_it_costs_one_short_wait_and_is_said_once(cache, redis_server, monkeypatch, caplog):
+async def test_away_or_hung_it_costs_one_short_wait_and_is_said_once(
+    cache, elsewhere, redis_server, monkeypatch, caplog
+):
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
-    await cache.keep("k", ANSWERS)
+    await elsewhere.keep("k", ANSWERS)
     redis_server.signal(signal.SIGSTOP)
     async with asyncio.timeout(10):
         assert await cache.find("k", RAILS) is None
@@ -70,7 +102,8 @@ async def test_away_or_hung_it_costs_one_short_wait_and_is_said_once(cache, redi
             await asyncio.sleep(0.02)
         assert found == ANSWERS
     redis_server.kill()
-    assert await cache.find("k", RAILS) is None
+    assert await cache.find("another", RAILS) is None
+    assert await cache.find("k", RAILS) == ANSWERS  # near
     await cache.keep("k", ANSWERS)
     assert [record.message[:13] for record in caplog.records if "Redis" in record.message] == [
         "Redis is away", "Redis is away",
