@@ -3,7 +3,7 @@
 A reader can skip a record by its headers alone. JSON is written by orjson and validated while it is parsed by msgspec.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,7 +42,7 @@ KIND_HEADER: Final = "kind"
 VERSION_HEADER: Final = "v"
 TRACE_HEADER: Final = "traceparent"
 
-Headers = Iterable[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,13 @@ KINDS: Final[dict[str, Kind]] = {
 _DECODERS: Final[dict[str, msgspec.json.Decoder[AnyEvent]]] = {
     name: msgspec.json.Decoder(kind.cls) for name, kind in KINDS.items()
 }
+_KNOWN: Final = {
+    (name.encode(), b"%d" % version): (name, _DECODERS[name])
+    for name, kind in KINDS.items()
+    for version in range(1, kind.version + 1)
+}
+"""What the first two headers of nearly every record say -> how it is read."""
+
 _KIND_BYTES: Final = {kind.cls: (name.encode(), b"%d" % kind.version) for name, kind in KINDS.items()}
 
 
@@ -128,6 +135,30 @@ def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> A
         UnknownKind, NewerVersion: Written for a newer reader; skip and count.
         MalformedEvent: The message names the field.
     """
+    kind, decoder = _usual(headers) or _sought(headers)
+    if value is None:
+        raise MalformedEvent(f"{kind} has no value; it must be a JSON object")
+    if len(value) > MAX_EVENT_BYTES:
+        raise MalformedEvent(f"{kind} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}")
+    try:
+        event = decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedEvent(f"{kind}: {error}") from None
+    if isinstance(event, Event) and key != event.request_id.encode():
+        raise MalformedEvent(f"{kind}: the record's key must be its request_id - at `key`")
+    return event
+
+
+def _usual(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]] | None:
+    """Kind and decoder of a record whose headers stand as ``encode`` writes them; None for any other."""
+    if len(headers) < 2:
+        return None
+    (first, kind), (second, version) = headers[0], headers[1]
+    return _KNOWN.get((kind, version)) if first == KIND_HEADER and second == VERSION_HEADER else None
+
+
+def _sought(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]]:
+    """The same, wherever they stand."""
     kind = header(headers, KIND_HEADER)
     if kind is None:
         msg = f"header {KIND_HEADER!r} is missing: it must name the event, such as 'Request'"
@@ -136,17 +167,7 @@ def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> A
     if known is None:
         raise UnknownKind(f"kind {kind[:64]!r} is not known here")
     _check_version(known, header(headers, VERSION_HEADER))
-    if value is None:
-        raise MalformedEvent(f"{kind} has no value; it must be a JSON object")
-    if len(value) > MAX_EVENT_BYTES:
-        raise MalformedEvent(f"{kind} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}")
-    try:
-        event = _DECODERS[kind].decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedEvent(f"{kind}: {error}") from None
-    if isinstance(event, Event) and key != event.request_id.encode():
-        raise MalformedEvent(f"{kind}: the record's key must be its request_id - at `key`")
-    return event
+    return kind, _DECODERS[kind]
 
 
 def _check_version(kind: Kind, version: str | None) -> None:

@@ -24,9 +24,8 @@ class AtTime(NamedTuple):
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """An event and where it stood.
+class Received(NamedTuple):
+    """An event and where it stood. A tuple, because one is made for each record.
 
     Attributes:
         topic: Where it was read.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import orjson
 
@@ -17,8 +17,7 @@ ANSWERED: Final = (Finish, Withdraw, Refuse, Close)
 """After one of these nothing is added to the answer: a stream that carries only the answer ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(NamedTuple):
     """An event and where it stands in the stream log."""
 
     offset: int

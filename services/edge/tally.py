@@ -2,16 +2,14 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.books import Detached, DetachReason
 from services.edge.positions import OpId
 from services.stream import Op, Refuse, Replace, Restart, Show, Withdraw
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """An op on its way to the client, with its place in the log and its JSON line.
 
     Attributes:
