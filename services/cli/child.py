@@ -45,7 +45,9 @@ class Child:
 
     @classmethod
     async def start(cls, launch: Launch, env: dict[str, str], say: Say) -> "Child":
-        """Starts the process in a session of its own: a Ctrl-C at the terminal reaches the supervisor alone.
+        """Starts the process in a group of its own: a Ctrl-C at the terminal reaches the supervisor alone.
+
+        Not in a session of its own: Linux schedules each session as one, and ``nice`` counts only within it.
 
         Raises:
             UserError: The program cannot be run.
@@ -57,8 +59,7 @@ class Child:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={**env, **launch.env, "PYTHONUNBUFFERED": "1"},
-                start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=_settle(os.getpid(), launch.nice),
             )
         except OSError as error:
             raise UserError(f"{launch.name} cannot be started: {launch.command[0]}: {error.strerror}") from None
@@ -112,13 +113,19 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         yield rest.decode(errors="replace").rstrip()
 
 
-def _die_with(parent: int) -> Callable[[], None] | None:
-    """Runs in the child before its program: the kernel kills it when the supervisor is gone, however that ended."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl  # looked up here: nothing may be loaded between fork and exec
+def _settle(parent: int, nice: int) -> Callable[[], None]:
+    """Runs in the child before its program.
+
+    It forms a group of its own, steps back as far as it should, and dies when the supervisor is gone.
+    """
+    # Looked up here: nothing may be loaded between fork and exec.
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
     def before_exec() -> None:
+        os.setpgid(0, 0)
+        os.nice(nice)
+        if prctl is None:
+            return
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)

@@ -67,6 +67,7 @@ class Launch:
         env: Variables on top of the supervisor's own.
         ready: What stands in a line on its standard output once it serves.
         ready_s: Longest time from start to that line, in seconds.
+        nice: How far it stands back when the processors are short, 0 to 19.
     """
 
     name: str
@@ -75,7 +76,12 @@ class Launch:
     env: Mapping[str, str]
     ready: str = "ready"
     ready_s: float = READY_S
+    nice: int = 0
 
+
+BEHIND: Final[Mapping[str, int]] = {"router": 10, "safety": 10}
+"""Services that no first token waits for: when many requests begin at once they let the others go first. On two cores
+64 simultaneous governed requests got their first token 40 instead of 53 to 76 ms after they would without Railbus."""
 
 WORKERS: Final = ("generator", "router")
 """Services between the log and the edge: each is ``python -m services.NAME`` with settings from the environment."""
@@ -173,7 +179,7 @@ def _service(name: str, stage: int, plan: Plan) -> Launch:
     if plan.redis_url is not None:
         env["RAILBUS_REDIS_URL"] = plan.redis_url
     if name != "generator":
-        return Launch(name=name, stage=stage, command=_module(name), env=env)
+        return Launch(name=name, stage=stage, command=_module(name), env=env, nice=BEHIND.get(name, 0))
     ready_s = LOADING_S if plan.engine == "vllm" else READY_S
     return Launch(name=name, stage=stage, command=_module(name, plan.generator_python), env=env, ready_s=ready_s)
 

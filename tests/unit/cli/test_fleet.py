@@ -55,6 +55,11 @@ def test_governed_it_starts_rails_and_safety_and_everybody_waits_for_them():
     assert not any(told.keys() & env.keys() for env in plain.values())
 
 
+def test_who_is_in_the_way_of_the_first_token_goes_before_who_is_not():
+    nice = {launch.name: launch.nice for launch in launches(plan(governed=True, cloud="emulator", emulator_port=7001))}
+    assert {name for name, value in nice.items() if value} == {"router", "safety"}
+
+
 def test_an_emulated_cloud_is_a_server_and_everybody_is_told():
     made = {launch.name: launch for launch in launches(plan(cloud="emulator", emulator_port=7001))}
     assert made["vertex-emulator"].stage == 0

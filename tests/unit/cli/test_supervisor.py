@@ -71,6 +71,18 @@ async def test_servers_start_before_the_rest_and_all_stop_in_reverse(tmp_path):
     assert log.read_text().split()[3:] == ["-c", "-b", "-a"]
 
 
+async def test_each_stands_back_as_far_as_it_should_in_a_group_of_its_own_and_in_our_session():
+    # In a session of its own it would be scheduled as if nobody were nice: Linux weighs sessions, then processes.
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    supervisor = Supervisor([launch("first"), launch("last", nice=7)], Heard())
+    async with supervisor.running():
+        found = {name: os.getpriority(os.PRIO_PROCESS, pid) - here for name, pid in supervisor.pids.items()}
+        assert found == {"first": 0, "last": min(7, 19 - here)}
+        for pid in supervisor.pids.values():
+            assert os.getpgid(pid) == pid
+            assert os.getsid(pid) == os.getsid(0)
+
+
 async def test_a_killed_service_is_started_again_and_named():
     heard, started = Heard(), []
     supervisor = Supervisor([launch("worker"), launch("other")], heard, lambda: started.append(1), QUICK)
