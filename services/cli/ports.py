@@ -1,5 +1,6 @@
 """Ports on the loopback interface."""
 
+import secrets
 import socket
 from typing import Final
 
@@ -9,8 +10,18 @@ from services.runtime.errors import UserError
 KAFKA_PORT: Final = 9092
 
 
+UNCLAIMED: Final = range(20_000, 32_768)
+"""Below what Linux gives to outgoing connections: one of those could take a port before its service does."""
+
+TRIES: Final = 50
+
+
 def free_port() -> int:
     """A port that is free now. Somebody else may take it before it is used; then the service says so."""
+    for _ in range(TRIES):
+        port = UNCLAIMED[secrets.randbelow(len(UNCLAIMED))]
+        if is_free(port):
+            return port
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])

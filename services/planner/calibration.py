@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from services.physics.adaptive import Band
+from services.planner.bands import bands
 from services.planner.fit import Held, Machine, Tau, fit, hold
 from services.planner.grid import Row, alpha, by_position, kept, rows
 from services.planner.names import find_gpu, find_model
@@ -36,13 +38,15 @@ class Calibration:
     """What was fitted, and how far off it is.
 
     Attributes:
-        machines: Fitted to every row; one for all arms where a model drafts, else one for each arm: an engine that
-            looks tokens up may use other kernels while it does (llama.cpp keeps its weights in another layout).
+        machines: Fitted to every row; one for all arms where a model drafts. Where tokens are looked up each arm has
+            its own arithmetic rate: an engine may use other kernels then (llama.cpp keeps its weights in another
+            layout).
         alpha: Of each arm that drafts; where tokens are looked up, the share of them that was accepted.
         positions: Its acceptance by position; empty where the engine does not say.
         held: Every row, by these machines.
         held_out: The rows beyond batch 1, by machines fitted to batch 1 alone.
         regrets: Choosing the arm by the prediction.
+        bands: How much to draft at which batch, by what was measured; empty with one arm.
     """
 
     machines: Mapping[str, Machine]
@@ -51,6 +55,7 @@ class Calibration:
     held: tuple[Held, ...]
     held_out: tuple[Held, ...]
     regrets: tuple[Regret, ...]
+    bands: tuple[Band, ...]
 
 
 def calibrate(result: Result, *, processor: bool = False) -> Calibration:
@@ -65,9 +70,8 @@ def calibrate(result: Result, *, processor: bool = False) -> Calibration:
     acceptance = {name: share for name in result.arms if (share := of(result.of(name))) is not None}
     if not found:
         raise UserError("there are no closed loops to fit to: run the bench with --batches and --prompts")
-    tau = _tau(start, acceptance)
     machines = _fitted(start, found)
-    held = _hold(machines, found, tau)
+    held = _hold(machines, found, _tau(start, acceptance, found))
     return Calibration(
         machines=machines,
         alpha=acceptance,
@@ -75,6 +79,7 @@ def calibrate(result: Result, *, processor: bool = False) -> Calibration:
         held=held,
         held_out=_held_out(start, acceptance, found),
         regrets=regrets(held),
+        bands=bands(found, {name: arm.gamma for name, arm in result.arms.items()}),
     )
 
 
@@ -106,7 +111,7 @@ def regrets(held: Sequence[Held]) -> tuple[Regret, ...]:
     shapes: dict[tuple[int, int], list[Held]] = {}
     for each in held:
         if each.what == "a token":
-            shapes.setdefault((each.row.batch, round(each.row.prompt / 32)), []).append(each)
+            shapes.setdefault((each.row.batch, _length(each.row)), []).append(each)
     found = []
     for (batch, _), arms in sorted(shapes.items()):
         if len(arms) < 2 or all(each.row.arm != PLAIN for each in arms):
@@ -134,7 +139,11 @@ def _fitted(start: Machine, known: Sequence[Row]) -> dict[str, Machine]:
     if start.draft is not None:
         machine = fit(start, known)
         return dict.fromkeys(names, machine)
-    return {name: fit(start, [row for row in known if row.arm == name]) for name in names}
+    by_arm = {name: [row for row in known if row.arm == name] for name in names}
+    if PLAIN not in by_arm:
+        return {name: fit(start, of) for name, of in by_arm.items()}
+    plain = fit(start, by_arm[PLAIN])
+    return {name: plain if name == PLAIN else fit(plain, of, only=("flops",)) for name, of in by_arm.items()}
 
 
 def _hold(machines: Mapping[str, Machine], found: Sequence[Row], tau: Tau) -> tuple[Held, ...]:
@@ -146,15 +155,15 @@ def _held_out(start: Machine, acceptance: Mapping[str, float], found: Sequence[R
     others = [row for row in found if row.batch > 1]
     if not known or not others:
         return ()
-    tau = _tau(start, acceptance)
-    return _hold(_fitted(start, known), others, tau)
+    return _hold(_fitted(start, known), others, _tau(start, acceptance, known))
 
 
-def _tau(machine: Machine, acceptance: Mapping[str, float]) -> Tau:
+def _tau(machine: Machine, acceptance: Mapping[str, float], known: Sequence[Row]) -> Tau:
     """Tokens a cycle.
 
     Where a model drafts gamma tokens each time, by alpha. Where tokens are looked up they are found now and then and
-    ``row.gamma`` is an average over all steps: then each drafted token gives its acceptance.
+    ``row.gamma`` is an average over all steps: then each drafted token gives its acceptance, which is the text's more
+    than the machine's. So it is taken from the known rows whose prompts are as long: theirs are the same.
     """
 
     def tau(row: Row) -> float:
@@ -162,7 +171,19 @@ def _tau(machine: Machine, acceptance: Mapping[str, float]) -> Tau:
         if a is None or row.gamma <= 0:
             return 1.0
         if machine.draft is None:
-            return 1 + a * row.gamma
+            return 1 + _kept_at(row, known, a) * row.gamma
         return row.gamma + 1 if a >= 1 else (1 - math.pow(a, row.gamma + 1)) / (1 - a)
 
     return tau
+
+
+def _kept_at(row: Row, known: Sequence[Row], otherwise: float) -> float:
+    """The share of looked up tokens that was accepted, over the known rows of this arm and length of prompt."""
+    alike = [each for each in known if each.arm == row.arm and _length(each) == _length(row)]
+    drafted = sum(each.gamma * each.batch * each.sets for each in alike)
+    return sum((each.tau - 1) * each.batch * each.sets for each in alike) / drafted if drafted else otherwise
+
+
+def _length(row: Row) -> int:
+    """Prompts of one length hold not quite equally many tokens."""
+    return round(row.prompt / 32)

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from services.physics.adaptive import Band
+from services.planner.bands import setting
 from services.planner.calibration import (
     MEDIAN_BAR,
     REGRET_BAR,
@@ -42,6 +44,8 @@ def lines(calibration: Calibration) -> Iterator[str]:
             f"choosing the arm by the prediction costs {median(values):.1%} in the median, {max(values):.1%} at worst "
             f"({_bar(max(values) <= REGRET_BAR)} of {REGRET_BAR:.0%})"
         )
+    if calibration.bands:
+        yield from _advice(calibration.bands)
 
 
 def as_json(calibration: Calibration) -> dict[str, Any]:
@@ -57,7 +61,15 @@ def as_json(calibration: Calibration) -> dict[str, Any]:
         "held_out_median_error": median_error(calibration.held_out),
         "held_out_worst_error": worst_error(calibration.held_out),
         "regrets": [asdict(each) for each in calibration.regrets],
+        "bands": [asdict(each) for each in calibration.bands],
     }
+
+
+def _advice(found: Sequence[Band]) -> Iterator[str]:
+    if any(band.gamma for band in found):
+        yield f"drafting pays so, by batch: {setting(found)} (RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH)"
+    else:
+        yield "drafting pays at no batch that was measured: leave it off"
 
 
 def _distinct(machines: Mapping[str, Machine]) -> list[tuple[list[str], Machine]]:

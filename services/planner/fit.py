@@ -143,13 +143,18 @@ def hold(machine: Machine, rows: Sequence[Row], tau: Tau) -> tuple[Held, ...]:
     return tuple(held)
 
 
-def fit(start: Machine, rows: Sequence[Row]) -> Machine:
+def fit(start: Machine, rows: Sequence[Row], only: Sequence[str] = ()) -> Machine:
     """The machine whose first tokens and cycles are nearest to the rows': least squares of the logarithms.
 
     Cycles, not tokens: how many tokens a cycle gave was luck.
 
     A parameter that the rows say nothing about stays as it was: the overhead is told from the draft's cost only by
     two different gammas.
+
+    Args:
+        start: What is known before.
+        rows: What was measured.
+        only: Parameters to fit; all when empty.
 
     Raises:
         ValueError: There are no rows.
@@ -160,6 +165,7 @@ def fit(start: Machine, rows: Sequence[Row]) -> Machine:
     gammas = {round(row.gamma, 1) for row in rows if row.gamma > 0}
     if start.draft is not None and gammas:
         names += ["draft_cost"] + (["overhead"] if len(gammas) > 1 else [])
+    names = [name for name in names if not only or name in only]
 
     def loss(logs: Sequence[float]) -> float:
         machine = _with(start, names, logs)
@@ -167,7 +173,7 @@ def fit(start: Machine, rows: Sequence[Row]) -> Machine:
 
     best: tuple[float, list[float]] | None = None
     for small_ms in (0.01, 1.0):  # valleys differ in what is beyond the roofline: start in both
-        begun = replace(start, first_ms=small_ms, token_ms=small_ms / 10)
+        begun = start if only else replace(start, first_ms=small_ms, token_ms=small_ms / 10)
         found = descend(loss, [math.log(max(1e-6, getattr(begun, name))) for name in names])
         found = descend(loss, found[1])
         best = found if best is None or found[0] < best[0] else best

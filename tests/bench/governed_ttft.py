@@ -1,6 +1,6 @@
 """What governance costs the first token: beside prefill, and in front of it as the control.
 
-    python -m tests.bench.governed_ttft [--requests 60] [--prefill-ms 50] [--kit DIR]
+    python -m tests.bench.governed_ttft [--requests 60] [--prefill-ms 40] [--kit DIR]
 
 Three arms take turns, request by request, so that all see the same machine: a tree without rails; a tree with rails and
 safety and the default policy, whose checks run beside the prefill; and the control, the same rails asked first, in
@@ -143,7 +143,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.bench.governed_ttft", description=__doc__)
     parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
     parser.add_argument("--requests", type=int, default=60, help="of each arm")
-    parser.add_argument("--prefill-ms", type=int, default=50)
+    parser.add_argument("--prefill-ms", type=int, default=40)
     parser.add_argument("--port", type=int, default=18090, help="of the model server")
     arguments = parser.parse_args()
     model = f"fake-A-t{arguments.prefill_ms}-g10-n8"

@@ -14,6 +14,9 @@ from services.runtime.errors import UserError
 
 MOST_RUNS: Final = 64
 
+MOST_REPEATS: Final = 32
+"""Of a closed loop, unless more are asked for."""
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """``engine`` measures, ``report`` reads a result again, or two."""
@@ -63,7 +66,8 @@ def _engine(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--output", type=int, default=50, help="tokens of every answer, at most (50)")
     load.add_argument("--batches", default="1,2,4", help="requests at once in the closed loops; empty leaves them out")
     load.add_argument("--prompts", default="128,1024", help="tokens of prompt in the closed loops")
-    load.add_argument("--repeats", type=int, default=3, help="of each closed loop (3)")
+    often = f"of the largest batch; smaller ones are repeated more often, up to {MOST_REPEATS} times (3)"
+    load.add_argument("--repeats", type=int, default=3, help=often)
     load.add_argument("--temperature", type=float, default=0.0, help="of sampling (0)")
     load.add_argument("--seed", type=int, default=1, help="of prompts, arrivals and sampling (1)")
     what = parser.add_argument_group("arms")
@@ -90,9 +94,10 @@ def _engine(parser: argparse.ArgumentParser) -> None:
 
 def _workload(args: argparse.Namespace) -> dict[str, Any]:
     """As ``services.generator.bench`` reads it, which checks the numbers."""
+    batches = _numbers("--batches", args.batches, 1, 256)
     cells = [
-        {"batch": batch, "prompt": prompt, "repeats": args.repeats}
-        for batch in _numbers("--batches", args.batches, 1, 256)
+        {"batch": batch, "prompt": prompt, "repeats": max(args.repeats, _repeats(args.repeats, batch, max(batches)))}
+        for batch in batches
         for prompt in _numbers("--prompts", args.prompts, 1, 32_768)
     ]
     streams = [
@@ -113,6 +118,11 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
         "seed": args.seed,
         "request_s": args.request_s,
     }
+
+
+def _repeats(largest: int, batch: int, most: int) -> int:
+    """Of a batch when the largest is repeated so often: as many answers of each, so that luck is as small in each."""
+    return min(MOST_REPEATS, largest * most // batch)
 
 
 def _numbers(flag: str, text: str, least: int, most: int) -> tuple[int, ...]:

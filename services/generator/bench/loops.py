@@ -8,7 +8,16 @@ from collections.abc import Iterable, Sequence
 from schemas.requests import Message, Sampling
 from services.generator.bench import usage
 from services.generator.bench.record import Record, Set
-from services.generator.bench.workload import Cell, Stream, Workload, arrivals_s, prompt, prompts, shared_beginning
+from services.generator.bench.workload import (
+    WORDS,
+    Cell,
+    Stream,
+    Workload,
+    arrivals_s,
+    prompt,
+    prompts,
+    shared_beginning,
+)
 from services.worker.engine import Engine, EngineError, Job
 
 
@@ -46,16 +55,20 @@ class Driver:
             raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
 
     async def cells(self, cells: Sequence[Cell]) -> list[list[Set]]:
-        """The sets that time allowed, for each cell; every prompt is new.
+        """The sets that time allowed, for each cell.
 
-        All cells take their turn before one is repeated, so that a slow spell of the machine falls on all of them.
+        Cells of equal prompts are asked the same texts, but for the first word: how much of a draft is kept is the
+        text's more than the batch's, and behind another first word nothing fits that an engine remembers. The cells
+        take turns, in proportion to their repeats, so that a slow spell of the machine falls on all of them.
         """
-        draws = [self._draw(f"{cell.batch}:{cell.prompt}") for cell in cells]
+        draws = [(self._draw(f"{cell.batch}:{cell.prompt}"), self._draw(f"cells:{cell.prompt}")) for cell in cells]
         found: list[list[Set]] = [[] for _ in cells]
-        for turn in range(max((cell.repeats for cell in cells), default=0)):
-            for cell, draw, sets in zip(cells, draws, found, strict=True):
-                if turn < cell.repeats and not self.over:
-                    sets.append(await self._set([prompt(cell.prompt, draw) for _ in range(cell.batch)]))
+        turns = max((cell.repeats for cell in cells), default=0)
+        for turn in range(turns):
+            for cell, (own, common), sets in zip(cells, draws, found, strict=True):
+                if turn * cell.repeats // turns < (turn + 1) * cell.repeats // turns and not self.over:
+                    firsts = [own.choice(WORDS) + " " for _ in range(cell.batch)]
+                    sets.append(await self._set([prompt(cell.prompt, common, beginning=first) for first in firsts]))
         return found
 
     async def _set(self, texts: Sequence[str]) -> Set:
