@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from services.physics.adaptive import Band
+from services.physics.adaptive import MARGIN, Band
 from services.planner.bands import bands
 from services.planner.fit import Held, Machine, Tau, fit, hold
 from services.planner.grid import Row, alpha, by_position, kept, rows
@@ -39,8 +39,7 @@ class Calibration:
 
     Attributes:
         machines: Fitted to every row; one for all arms where a model drafts. Where tokens are looked up each arm has
-            its own arithmetic rate: an engine may use other kernels then (llama.cpp keeps its weights in another
-            layout).
+            its own: an engine may use other kernels then (llama.cpp keeps its weights in another layout).
         alpha: Of each arm that drafts; where tokens are looked up, the share of them that was accepted.
         positions: Its acceptance by position; empty where the engine does not say.
         held: Every row, by these machines.
@@ -107,7 +106,7 @@ def machine_of(catalogue: Mapping[str, str]) -> Machine:
 
 
 def regrets(held: Sequence[Held]) -> tuple[Regret, ...]:
-    """One for each shape that ran in every arm, plain among them."""
+    """One for each shape that ran in several arms, plain among them; drafting must promise ``MARGIN`` to be chosen."""
     shapes: dict[tuple[int, int], list[Held]] = {}
     for each in held:
         if each.what == "a token":
@@ -116,7 +115,10 @@ def regrets(held: Sequence[Held]) -> tuple[Regret, ...]:
     for (batch, _), arms in sorted(shapes.items()):
         if len(arms) < 2 or all(each.row.arm != PLAIN for each in arms):
             continue
+        plain = next(each for each in arms if each.row.arm == PLAIN)
         chosen = min(arms, key=lambda each: each.predicted)
+        if chosen.predicted > plain.predicted * (1 - MARGIN):
+            chosen = plain
         best = min(arms, key=lambda each: each.measured)
         regret = chosen.measured / best.measured - 1
         found.append(Regret(batch, best.row.prompt, chosen.row.arm, best.row.arm, regret))
@@ -143,7 +145,17 @@ def _fitted(start: Machine, known: Sequence[Row]) -> dict[str, Machine]:
     if PLAIN not in by_arm:
         return {name: fit(start, of) for name, of in by_arm.items()}
     plain = fit(start, by_arm[PLAIN])
-    return {name: plain if name == PLAIN else fit(plain, of, only=("flops",)) for name, of in by_arm.items()}
+    return {name: plain if name == PLAIN else _own(start, plain, of) for name, of in by_arm.items()}
+
+
+def _own(start: Machine, plain: Machine, known: Sequence[Row]) -> Machine:
+    """An arm's machine: all its own when its rows can tell, else the plain arm's with another arithmetic rate.
+
+    One batch cannot: there reading, multiplying and what is beyond them look alike.
+    """
+    if len({row.batch for row in known}) > 1:
+        return fit(start, known)
+    return fit(plain, known, only=("flops",))
 
 
 def _hold(machines: Mapping[str, Machine], found: Sequence[Row], tau: Tau) -> tuple[Held, ...]:
