@@ -164,13 +164,13 @@ def _together(requests: tuple[Asked, ...], tau: float) -> tuple[float, float]:
 
 
 def _steps(each: Asked) -> float:
-    """Verify steps after the first token."""
-    told = each.speculation
-    if told is not None and told.steps:
-        return told.steps
-    if _sees_steps(each) or told is None:
+    """Steps after the first token, those that drafted nothing among them, which an engine may not count.
+
+    Where they are not seen: each gives one token, and what was accepted beside it.
+    """
+    if _sees_steps(each) or each.speculation is None:
         return len(each.steps) - 1
-    return max(1, each.tokens - each.steps[0][1] - told.accepted)
+    return max(1, each.tokens - each.steps[0][1] - each.speculation.accepted)
 
 
 def _sees_steps(each: Asked) -> bool:
