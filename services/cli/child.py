@@ -41,7 +41,7 @@ class Child:
         self.last: deque[str] = deque(maxlen=LAST_LINES)
         self._process = process
         self._say = say
-        self._pumps = asyncio.gather(self._pump_stdout(), self._pump_stderr())
+        self._pumps = asyncio.gather(self._pump_stdout(), self._pump_stderr(), return_exceptions=True)
 
     @classmethod
     async def start(cls, launch: Launch, env: dict[str, str], say: Say) -> "Child":
@@ -73,7 +73,10 @@ class Child:
     async def ended(self) -> int:
         """Waits for its end and for all it wrote; the exit status, negative for a signal."""
         code = await self._process.wait()
-        await asyncio.wait({self._pumps}, timeout=DRAIN_S)
+        done, _ = await asyncio.wait({self._pumps}, timeout=DRAIN_S)
+        for error in self._pumps.result() if done else ():
+            if error is not None:
+                self._say(f"{self.launch.name}: what it wrote last is lost: {error!r}")
         return code
 
     async def stop(self, within_s: float) -> None:
