@@ -81,7 +81,7 @@ class Launch:
 
 BEHIND: Final[Mapping[str, int]] = {"router": 10, "safety": 10}
 """Services that no first token waits for: when many requests begin at once they let the others go first. On two cores
-64 simultaneous governed requests got their first token 40 instead of 53 to 76 ms after they would without Railbus."""
+the first tokens of 64 simultaneous governed requests came 41 to 48 ms later than without Railbus, not 53 to 73."""
 
 WORKERS: Final = ("generator", "router")
 """Services between the log and the edge: each is ``python -m services.NAME`` with settings from the environment."""

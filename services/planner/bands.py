@@ -15,7 +15,8 @@ def bands(rows: Sequence[Row], gammas: Mapping[str, int]) -> tuple[Band, ...]:
     """The gamma that was fastest at each measured batch, and none beyond; nothing where no batch ran in two arms.
 
     What pays at one batch pays at smaller ones, because a batch uses up the arithmetic that verifying needs: so each
-    choice holds down to the batch below, and gamma never grows. Drafting must win by ``MARGIN``.
+    choice holds down to the batch below, and gamma never grows. Drafting must win by ``MARGIN``. An engine's step that
+    drafts nothing may still be dearer than with drafting off (vLLM on a CPU: tests/bench/RESULTS.md).
 
     Args:
         rows: What was measured.

@@ -172,13 +172,14 @@ def fit(start: Machine, rows: Sequence[Row], only: Sequence[str] = ()) -> Machin
         return sum(_missed(machine, row) for row in rows) + _strangeness(machine, start)
 
     best: tuple[float, list[float]] | None = None
-    for small_ms in (0.01, 1.0):  # valleys differ in what is beyond the roofline: start in both
-        begun = start if only else replace(start, first_ms=small_ms, token_ms=small_ms / 10)
+    # Valleys differ in what is beyond the roofline: start in both, unless that is known.
+    valleys = [replace(start, first_ms=small_ms, token_ms=small_ms / 10) for small_ms in (0.01, 1.0)]
+    for begun in [start] if only else valleys:
         found = descend(loss, [math.log(max(1e-6, getattr(begun, name))) for name in names])
         found = descend(loss, found[1])
         best = found if best is None or found[0] < best[0] else best
     if best is None:
-        raise AssertionError("two starts were made")
+        raise AssertionError("a start was made")
     return _with(start, names, best[1])
 
 

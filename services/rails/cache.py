@@ -127,10 +127,11 @@ class Cache:
     async def _find_far(self, key: str) -> Answers | None:
         if not self._is_there:
             return None
-        body = await asyncio.shield(self._want(key))
         try:
+            async with asyncio.timeout(2 * WAIT_S):  # for the round trip under way, and the next
+                body = await asyncio.shield(self._want(key))
             answers = None if body is None else msgspec.json.decode(body, type=Answers)
-        except msgspec.DecodeError:
+        except (TimeoutError, msgspec.DecodeError):
             return None
         if answers is not None:
             self._near.keep(key, answers, time.monotonic())

@@ -91,7 +91,7 @@ VERDICT_MS: Final = Histogram("railbus_rails_verdict_ms", "Taken up to verdict, 
 RAILS: Final = Counter("railbus_rails_outcomes", "Rails run", ["rail", "result"])
 # How long each rail took that was not cancelled.
 RAIL_MS: Final = Histogram("railbus_rails_rail_ms", "Time of one rail, ms", ["rail"], buckets=_MS_BUCKETS)
-# Answers looked up in Redis; ``outcome`` is hit or miss.
+# Answers looked up, near and in Redis; ``outcome`` is hit or miss.
 VERDICT_CACHE: Final = Counter("railbus_rails_cache", "Answers looked up, near and in Redis", ["outcome"])
 
 # Safety: requests whose answers are being checked now.

@@ -96,7 +96,7 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
     """As ``services.generator.bench`` reads it, which checks the numbers."""
     batches = _numbers("--batches", args.batches, 1, 256)
     cells = [
-        {"batch": batch, "prompt": prompt, "repeats": max(args.repeats, _repeats(args.repeats, batch, max(batches)))}
+        {"batch": batch, "prompt": prompt, "repeats": _repeats(args.repeats, batch, max(batches))}
         for batch in batches
         for prompt in _numbers("--prompts", args.prompts, 1, 32_768)
     ]
@@ -122,7 +122,7 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
 
 def _repeats(largest: int, batch: int, most: int) -> int:
     """Of a batch when the largest is repeated so often: as many answers of each, so that luck is as small in each."""
-    return min(MOST_REPEATS, largest * most // batch)
+    return max(largest, min(MOST_REPEATS, largest * most // batch))
 
 
 def _numbers(flag: str, text: str, least: int, most: int) -> tuple[int, ...]:

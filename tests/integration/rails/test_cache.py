@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import asynccontextmanager
 
 import pytest
 import redis.asyncio
@@ -15,21 +16,25 @@ ANSWERS = {"pii": Answer(edits=(Edit(0, 3, 9, "[email address]"),), detail="mask
 RAILS = ("secrets", "pii")
 
 
-@pytest.fixture
-async def cache(redis_server):
-    held = Cache(redis_server.url)
+@asynccontextmanager
+async def opened(url):
+    held = Cache(url)
     await held.open()
     yield held
     await held.close()
+
+
+@pytest.fixture
+async def cache(redis_server):
+    async with opened(redis_server.url) as held:
+        yield held
 
 
 @pytest.fixture
 async def elsewhere(redis_server):
     """The cache of another rails process."""
-    held = Cache(redis_server.url)
-    await held.open()
-    yield held
-    await held.close()
+    async with opened(redis_server.url) as held:
+        yield held
 
 
 def test_the_key_tells_apart_what_rails_may_tell_apart_and_holds_no_text():
@@ -63,6 +68,15 @@ async def test_many_at_once_cost_one_round_trip_or_two(cache, elsewhere):
     assert [key for key, answers in zip(asked, found, strict=True) if answers is not None] == ["k7", "k7"]
     calls = (await cache._redis.info("commandstats"))["cmdstat_mget"]["calls"]
     assert calls <= 2
+
+
+async def test_nobody_waits_for_an_answer_that_never_comes(cache, monkeypatch):
+    async def stuck():
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(cache, "_ask_for_all", stuck)
+    async with asyncio.timeout(10):
+        assert await cache.find("k", RAILS) is None
 
 
 def test_near_forgets_what_is_old_and_what_nobody_asked_for_longest():

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +12,10 @@ from services.physics.models import model
 from services.physics.speculation import tokens_per_step
 from services.planner import calibration_show
 from services.planner.__main__ import main
-from services.planner.calibration import calibrate, median_error, regrets, worst_error
+from services.planner.calibration import _fitted, _tau, calibrate, median_error, regrets, worst_error
 from services.planner.fit import Held, Machine, fit, hold
-from services.planner.grid import Row, alpha, by_position, rows
-from services.planner.results import read
+from services.planner.grid import Row, _steps, alpha, by_position, rows
+from services.planner.results import Asked, Drafting, read
 from services.planner.summary import Slo, ratios, summary
 
 TRUE = Machine(
@@ -80,6 +81,43 @@ def test_regret_is_the_time_lost_by_the_choice():
     (regret,) = regrets([held("plain", 10, 9), held("gamma-2", 8, 9.5), held("gamma-4", 9, 12)])
     assert (regret.chosen, regret.best, regret.regret) == ("plain", "gamma-2", 0.25)
     assert regrets([held("gamma-2", 8, 9.5), held("gamma-4", 9, 12)]) == ()
+    (hardly,) = regrets([held("plain", 10, 10), held("gamma-2", 11, 9.8)])
+    assert (hardly.chosen, hardly.regret) == ("plain", 0.0)
+
+
+def looked_up(batch, tau, *, prompt=64, gamma=1.0):
+    return Row(
+        arm="ngram", gamma=gamma, batch=batch, prompt=prompt, context=90, tau=tau, ttft_ms=50, token_ms=10 / tau,
+        cycle_ms=10, sets=4,
+    )  # fmt: skip
+
+
+def test_what_is_kept_of_looked_up_drafts_is_told_by_prompts_of_that_length():
+    about = {"target": model("smollm2-135m"), "draft": None, "precision": "int4", "gpu": gpu("cpu"), "budget": 128}
+    known = [looked_up(1, 1.2), looked_up(1, 1.8, prompt=640)]
+    tau = _tau(Machine(**about), {"ngram": 0.5}, known)
+    assert tau(looked_up(4, 3.0)) == pytest.approx(1.2)
+    assert tau(looked_up(4, 3.0, prompt=640)) == pytest.approx(1.8)
+    assert tau(looked_up(4, 3.0, prompt=6_400)) == pytest.approx(1.5)
+
+
+def test_at_one_batch_a_looked_up_arm_has_the_machine_of_the_plain_one_but_for_its_arithmetic():
+    about = {"target": model("smollm2-135m"), "draft": None, "precision": "int4", "gpu": gpu("cpu"), "budget": 128}
+    plain = Machine(**about, overlaps=False, flops=0.27, bandwidth=0.4, first_ms=20.0)
+    slower = replace(plain, flops=0.2)
+    rows_of = [replace(row, arm="ngram", gamma=0.5) for row in shapes(slower, (0,), batches=(1,))]
+    found = _fitted(Machine(**about, overlaps=False), [*shapes(plain, (0,), batches=(1,)), *rows_of])
+    assert found["ngram"] == replace(found["plain"], flops=found["ngram"].flops)
+    assert found["ngram"].flops < found["plain"].flops
+
+
+def test_steps_that_drafted_nothing_count_although_the_engine_leaves_them_out():
+    drafting = Drafting(steps=2, drafted=8, accepted=4)
+    steps = ((10.0, 1), (20.0, 1), (30.0, 1), (40.0, 3), (50.0, 3))
+    seen = Asked(due_ms=0, steps=steps, total_ms=50, usage=None, speculation=drafting)
+    assert _steps(seen) == 4
+    one_by_one = tuple((10.0 * n, 1) for n in range(1, 10))
+    assert _steps(Asked(due_ms=0, steps=one_by_one, total_ms=90, usage=None, speculation=drafting)) == 4
 
 
 def asked(draw, gamma, *, at=0.0, tokens=40, step_ms=10.0, error=None):
