@@ -21,6 +21,14 @@ QUIET = (
 )  # fmt: skip
 
 
+NAVIGATING = -32_000
+"""The protocol's code for a script whose page went away under it."""
+
+
+class NavigatedError(Exception):
+    """The page was left, or loaded again, before it could answer."""
+
+
 class Page:
     """One tab."""
 
@@ -35,6 +43,8 @@ class Page:
             async for message in self._socket:
                 answer = json.loads(message.data)
                 if answer.get("id") == number:
+                    if answer.get("error", {}).get("code") == NAVIGATING:
+                        raise NavigatedError(answer["error"]["message"])
                     assert "error" not in answer, answer
                     return answer["result"]
         raise AssertionError("the browser closed the connection")
@@ -46,11 +56,13 @@ class Page:
         return result["result"].get("value")
 
     async def until(self, script, within_s=30):
-        """Waits until an expression is true in the page."""
+        """Waits until an expression is true in the page, also while it is being loaded again."""
         async with asyncio.timeout(within_s):
-            while not (value := await self.run(script)):  # noqa: ASYNC110 - a page does not call back
+            while True:
+                with suppress(NavigatedError):
+                    if value := await self.run(script):
+                        return value
                 await asyncio.sleep(0.02)
-        return value
 
     async def picture(self):
         """What it looks like, as PNG."""

@@ -20,4 +20,4 @@ def test_the_documented_client_gets_its_answer(tree, tmp_path):
     assert done.returncode == 0, done.stderr
     text, outcome = done.stdout.rstrip("\n").rsplit("\n", 1)
     assert outcome == "completed"
-    assert len(text.split()) == 24
+    assert len(text.split()) == 16
