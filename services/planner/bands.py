@@ -15,8 +15,8 @@ def bands(rows: Sequence[Row], gammas: Mapping[str, int]) -> tuple[Band, ...]:
     """The gamma that was fastest at each measured batch, and none beyond; nothing where no batch ran in two arms.
 
     What pays at one batch pays at smaller ones, because a batch uses up the arithmetic that verifying needs: so each
-    choice holds down to the batch below, and gamma never grows. Drafting must win by ``MARGIN``. An engine's step that
-    drafts nothing may still be dearer than with drafting off (vLLM on a CPU: tests/bench/RESULTS.md).
+    choice holds down to the batch below, and gamma never grows. Drafting must win by ``MARGIN``. Where a model
+    drafts, an engine's step that drafts nothing is dearer than with drafting off (``Plan.idle_cost``).
 
     Args:
         rows: What was measured.
@@ -35,11 +35,6 @@ def bands(rows: Sequence[Row], gammas: Mapping[str, int]) -> tuple[Band, ...]:
     if found and found[-1].last < LARGEST:
         _add(found, LARGEST, 0)
     return tuple(found)
-
-
-def setting(found: Sequence[Band]) -> str:
-    """The bands as engines are told them: ``1-8:5 9-256:0``."""
-    return " ".join(f"{band.first}-{band.last}:{band.gamma}" for band in found)
 
 
 def _paces(rows: Sequence[Row]) -> dict[str, float]:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from services.physics.adaptive import Band
-from services.planner.bands import setting
+from services.physics.adaptive import Band, profile
 from services.planner.calibration import (
     MEDIAN_BAR,
     REGRET_BAR,
@@ -67,7 +66,7 @@ def as_json(calibration: Calibration) -> dict[str, Any]:
 
 def _advice(found: Sequence[Band]) -> Iterator[str]:
     if any(band.gamma for band in found):
-        yield f"drafting pays so, by batch: {setting(found)} (RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH)"
+        yield f"drafting pays so, by batch: {profile(found)} (RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH)"
     else:
         yield "drafting pays at no batch that was measured: leave it off"
 

@@ -3,6 +3,7 @@
 Pure; times in milliseconds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -98,6 +99,8 @@ class Plan:
         budget_gamma: The largest gamma that the drafting budget admits: a floor, no target.
         choices: The best gamma by alpha.
         bands: The best gamma by batch.
+        idle_cost: What a step in the first band of 0 takes more than without a draft, as a share: vLLM's draft model
+            reads along there, so that its cache is whole when it drafts again. None without such a band, or any other.
         free_until: Batch up to which verifying costs no more than a plain step.
         deadline: What it admits.
         governance: Who pays.
@@ -110,6 +113,7 @@ class Plan:
     budget_gamma: int
     choices: tuple[Choice, ...]
     bands: tuple[Band, ...]
+    idle_cost: float | None
     free_until: int
     deadline: Deadline
     governance: Governance
@@ -142,6 +146,7 @@ def plan(question: Question) -> Plan:
         Part("post-processing", around.post, around.post, around.post, "checks run behind the stream"),
         Part("response", around.response, around.response, around.response, "bus, edge"),
     )
+    bands = _bands(question)
     cost = None if question.draft is None else pair.draft_cost(batch=question.batch, context=question.context)
     return Plan(
         parts=parts,
@@ -150,7 +155,8 @@ def plan(question: Question) -> Plan:
         draft_cost=cost,
         budget_gamma=0 if cost is None else largest_gamma_in_budget(question.alpha, cost),
         choices=() if cost is None else _choices(cost),
-        bands=_bands(question),
+        bands=bands,
+        idle_cost=_idle_cost(question, bands),
         free_until=int(compute_bound_tokens(question.target, question.gpu, question.precision) / (gamma + 1)),
         deadline=_deadline(question, practical),
         governance=Governance(
@@ -184,6 +190,13 @@ def _bands(question: Question) -> tuple[Band, ...]:
     if question.draft is None:
         return ()
     return gamma_by_batch(question.pair, question.alpha, context=question.context)
+
+
+def _idle_cost(question: Question, bands: Sequence[Band]) -> float | None:
+    idle = next((band for band in bands if not band.gamma), None)
+    if idle is None or idle.first == 1:
+        return None
+    return question.pair.draft_cost(batch=idle.first, context=question.context)
 
 
 def _deadline(question: Question, prefill: float) -> Deadline:

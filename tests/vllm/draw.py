@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from services.generator.engines.vllm_mend import WORKER
+from services.generator.engines.vllm_mend import MENDED
 
 GAMMA = 3
 TOKENS = 48
@@ -35,7 +35,7 @@ def draw(target, draft, arm, sequences, seed):
         model=target, dtype="float32", kv_cache_memory_bytes=1 << 27, block_size=32, enforce_eager=True, seed=seed,
         max_model_len=64, max_num_seqs=AT_ONCE, disable_hybrid_kv_cache_manager=True, language_model_only=True,
         speculative_config=speculation, disable_log_stats=False, enable_prefix_caching=True,
-        worker_extension_cls=WORKER,
+        worker_extension_cls=MENDED,
     )  # fmt: skip
     params = SamplingParams(temperature=1.0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": PROMPT}] * sequences, params, use_tqdm=False)

@@ -15,6 +15,10 @@ PATIENCE_S = 120
 
 DRAFTERS = {
     "ngram": {"RAILBUS_VLLM_METHOD": "ngram"},
+    "ngram, by batch": {
+        "RAILBUS_VLLM_METHOD": "ngram",
+        "RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH": "1-10:4 11-16:0",
+    },
     "itself": {"RAILBUS_VLLM_DRAFT": "target"},
     "another": {"RAILBUS_VLLM_DRAFT": "near"},
     "a stranger, by batch": {"RAILBUS_VLLM_DRAFT": "far", "RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH": "1-4:5 5-16:2"},

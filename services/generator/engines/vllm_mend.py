@@ -8,8 +8,14 @@ drafts and anything but greedy is asked for, answers are drawn from another dist
 
 from typing import Any, Final, Self
 
-WORKER: Final = "services.generator.engines.vllm_mend.MendedWorker"
+from services.generator.engines.vllm_owner import OwnedWorker
+
+MENDED: Final = "services.generator.engines.vllm_mend.MendedWorker"
+OWNED: Final = "services.generator.engines.vllm_owner.OwnedWorker"
 """To be given to vLLM as ``worker_extension_cls``: it makes one in every process that computes."""
+
+EXECUTOR: Final = "services.generator.engines.vllm_executor.QuietExecutor"
+"""To be given to vLLM as ``distributed_executor_backend``: it makes one in the process that schedules."""
 
 
 def spread(values: Any, ends: Any, total: int, replace_from: int = 0, replace_to: int = 0) -> Any:
@@ -34,8 +40,8 @@ def mend() -> None:
     rejection_sampler.expand_batch_to_tokens = spread
 
 
-class MendedWorker:
-    """Adds nothing to vLLM's worker but that it is mended when it is made."""
+class MendedWorker(OwnedWorker):
+    """Adds nothing to vLLM's worker but that it is mended when it is made, and ends with its owner."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         """The worker."""

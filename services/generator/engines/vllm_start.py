@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 from services.generator.engines.vllm_arguments import arguments, environment
 from services.generator.engines.vllm_files import checked, slides
 from services.generator.engines.vllm_hush import Hush
-from services.generator.engines.vllm_mend import WORKER
+from services.generator.engines.vllm_mend import EXECUTOR, MENDED, OWNED
+from services.generator.engines.vllm_owner import claim
 from services.generator.engines.vllm_refusals import reason
 from services.generator.engines.vllm_settings import VllmSettings
 from services.runtime.errors import UserError
@@ -64,6 +65,7 @@ def load(settings: VllmSettings, wanted: dict[str, Any]) -> Vllm:
         UserError: It cannot run here with these settings and files; the message says why.
     """
     os.environ.update(environment(settings, os.environ))
+    claim()
     loud = logging.getLogger("railbus").isEnabledFor(logging.DEBUG)
     if not loud:
         logging.getLogger("vllm").setLevel(logging.WARNING)
@@ -98,10 +100,11 @@ def _engine(settings: VllmSettings, wanted: dict[str, Any]) -> Vllm:
         raise UserError(f"RAILBUS_VLLM_DEVICE=cpu: this vLLM is built for {found}; install its CPU build")
     if found == "cpu" and not settings.vllm_kv_gib:
         wanted = wanted | {"kv_cache_memory_bytes": 1 << 30}  # else it takes a share of all memory there is
-    if found == "cpu" and "speculative_config" in wanted:
-        wanted = wanted | {"worker_extension_cls": WORKER}
+    mended = found == "cpu" and "speculative_config" in wanted
+    if mended:
+        wanted = wanted | {"distributed_executor_backend": EXECUTOR}
     return Vllm(
-        engine=AsyncLLM.from_engine_args(AsyncEngineArgs(**wanted)),
+        engine=AsyncLLM.from_engine_args(AsyncEngineArgs(**wanted, worker_extension_cls=MENDED if mended else OWNED)),
         sampling=partial(SamplingParams, output_kind=RequestOutputKind.DELTA),
         dead=EngineDeadError,
         refused=VLLMClientError,

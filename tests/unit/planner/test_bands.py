@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.generator.engines.vllm_settings import VllmSettings
-from services.planner.bands import LARGEST, bands, setting
+from services.physics.adaptive import profile
+from services.planner.bands import LARGEST, bands
 from services.planner.grid import Row
 
 GAMMAS = {"plain": 0, "gamma-2": 2, "gamma-5": 5}
@@ -28,22 +29,22 @@ def measured(**by_batch):
 
 def test_each_batch_gets_its_fastest_and_beyond_the_last_nothing_is_drafted():
     found = bands(measured(b1=(10, 7, 6), b8=(12, 10, 11), b32=(20, 25, 40)), GAMMAS)
-    assert setting(found) == "1-1:5 2-8:2 9-256:0"
-    assert setting(bands(measured(b1=(10, 7, 6)), GAMMAS)) == "1-1:5 2-256:0"
+    assert profile(found) == "1-1:5 2-8:2 9-256:0"
+    assert profile(bands(measured(b1=(10, 7, 6)), GAMMAS)) == "1-1:5 2-256:0"
 
 
 def test_drafting_that_hardly_wins_is_left_off():
-    assert setting(bands(measured(b1=(10, 9.8, 11)), GAMMAS)) == "1-256:0"
+    assert profile(bands(measured(b1=(10, 9.8, 11)), GAMMAS)) == "1-256:0"
 
 
 def test_a_larger_batch_never_drafts_more():
-    assert setting(bands(measured(b1=(10, 7, 9), b4=(10, 9, 5)), GAMMAS)) == "1-4:2 5-256:0"
+    assert profile(bands(measured(b1=(10, 7, 9), b4=(10, 9, 5)), GAMMAS)) == "1-4:2 5-256:0"
 
 
 def test_an_arm_that_did_not_run_every_prompt_is_not_chosen():
     rows = [*measured(b2=(10, 12, 12)), *(row(arm, 2, 10, prompt=640) for arm in ("plain", "gamma-5"))]
     rows.append(row("gamma-2", 4, 1.0))
-    assert setting(bands(rows, GAMMAS)) == "1-256:0"
+    assert profile(bands(rows, GAMMAS)) == "1-256:0"
     assert bands([row("gamma-2", 1, 5)], GAMMAS) == ()
 
 
@@ -54,7 +55,7 @@ paces = st.floats(0.5, 50)
 def test_at_every_batch_measured_the_choice_is_never_slower_than_off_and_the_engine_takes_it(table):
     rows = measured(**{f"b{batch}": each for batch, each in table.items()})
     found = bands(rows, GAMMAS)
-    told = VllmSettings(vllm_speculative_tokens_by_batch=setting(found)).schedule()
+    told = VllmSettings(vllm_speculative_tokens_by_batch=profile(found)).schedule()
     assert told == [(band.first, band.last, band.gamma) for band in found]
     assert found[-1].last == LARGEST
     assert [band.gamma for band in found] == sorted((band.gamma for band in found), reverse=True)

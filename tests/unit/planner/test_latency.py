@@ -166,3 +166,21 @@ def test_a_configuration_that_is_none(capsys, tmp_path, content, message):
     code, _, err = told(capsys, "--target", str(path))
     assert code == 2
     assert message in err
+
+
+def test_where_a_loaded_draft_rests_its_price_is_told():
+    resting = ask(gpu=gpu("a100-80"), precision="bf16", alpha=0.6)
+    answer = plan(resting)
+    last = answer.bands[-1]
+    assert (len(answer.bands), last.gamma) == (4, 0)
+    assert answer.idle_cost == pytest.approx(resting.pair.draft_cost(batch=last.first, context=resting.context))
+    assert any("still reads along, 18% of a step" in line for line in lines(resting, answer))
+    assert plan(ask(alpha=0.8)).idle_cost is None
+
+
+def test_a_draft_that_never_pays_is_left_off_in_words_the_engine_takes():
+    never = ask(alpha=0.1)
+    said = "\n".join(lines(never, plan(never)))
+    assert "  RAILBUS_VLLM_METHOD=off" in said
+    assert "BY_BATCH" not in said
+    assert plan(never).idle_cost is None
