@@ -9,8 +9,8 @@ import select
 import threading
 from typing import Final, Self
 
-OWNER: Final = "RAILBUS_VLLM_OWNER"
-"""Variable of the environment: the process that owns the engine. Set by it alone."""
+OWNER: Final = "ENGINE_OWNER_PID"
+"""Variable of the environment: the process that owns the engine. No setting: those are kept with a bench's results."""
 
 
 def claim() -> None:
