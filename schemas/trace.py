@@ -2,15 +2,24 @@
 
 import re
 from functools import lru_cache
+from typing import Final
 
 TRACEPARENT_PATTERN = r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
+
+LENGTH: Final = 55
+"""Characters of every ``traceparent`` of version 00."""
 
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 
 
-@lru_cache(maxsize=4_096)
 def is_traceparent(text: str) -> bool:
-    """Whether the text is a version-00 ``traceparent``; remembered: all events of a request carry the same."""
+    """Whether the text is a version-00 ``traceparent``."""
+    return len(text) == LENGTH and _matches(text)
+
+
+@lru_cache(maxsize=4_096)
+def _matches(text: str) -> bool:
+    """Remembered, because all events of a request carry the same; only texts of the right length come here."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 

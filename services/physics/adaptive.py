@@ -63,20 +63,6 @@ def profile(bands: Sequence[Band]) -> str:
     return " ".join(f"{band.first}-{band.last}:{band.gamma}" for band in bands)
 
 
-def gamma_at(bands: Sequence[Band], batch: int) -> int:
-    """What the bands say of a batch; beyond the last band, what that says.
-
-    Raises:
-        ValueError: There are no bands, or the batch is below the first.
-    """
-    for band in bands:
-        if band.first <= batch <= band.last:
-            return band.gamma
-    if not bands or batch < bands[0].first:
-        raise ValueError(f"no band holds batch {batch!r}")
-    return bands[-1].gamma
-
-
 @dataclass(frozen=True, slots=True)
 class Acceptance:
     """What was accepted lately, fading. A draft behind a rejected one was not looked at and counts for nothing.

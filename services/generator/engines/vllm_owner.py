@@ -7,10 +7,15 @@ holds the weights. So the computing ones watch their owner, and take the schedul
 import os
 import select
 import threading
+import time
+from pathlib import Path
 from typing import Final, Self
 
 OWNER: Final = "ENGINE_OWNER_PID"
 """Variable of the environment: the process that owns the engine. No setting: those are kept with a bench's results."""
+
+LOOK_S: Final = 1.0
+"""Between two looks at the owner, where the kernel does not tell."""
 
 
 def claim() -> None:
@@ -21,19 +26,22 @@ def claim() -> None:
 def follow() -> None:
     """Has this process end as soon as its owner has; does nothing without one."""
     owner = os.environ.get(OWNER)
-    if owner is None:
-        return
+    if owner is not None:
+        threading.Thread(target=_end_with, args=(int(owner),), name="owner", daemon=True).start()
+
+
+def _end_with(owner: int) -> None:
     try:
-        watched = os.pidfd_open(int(owner))
+        ended = os.pidfd_open(owner)
     except ProcessLookupError:
         os._exit(1)
-    threading.Thread(target=_outlive, args=(watched,), name="owner", daemon=True).start()
-
-
-def _outlive(watched: int) -> None:
-    poll = select.poll()
-    poll.register(watched, select.POLLIN)
-    poll.poll()
+    except OSError:  # some sandboxes have no such call
+        while Path(f"/proc/{owner}").exists():
+            time.sleep(LOOK_S)
+    else:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.poll()
     os._exit(1)
 
 

@@ -11,7 +11,6 @@ from services.physics.adaptive import (
     Acceptance,
     Band,
     choose_gamma,
-    gamma_at,
     gamma_by_batch,
     probe_after,
     profile,
@@ -41,8 +40,6 @@ def test_a_table_falls_and_is_never_worse_than_off(pair, alpha, context, largest
     for band in bands:
         for batch in (band.first, band.last):
             assert pair.speedup(alpha, band.gamma, batch=batch, context=context) >= 1
-            assert gamma_at(bands, batch) == band.gamma
-    assert gamma_at(bands, largest + 1) == bands[-1].gamma
 
 
 @settings(max_examples=25, deadline=None)
@@ -131,8 +128,6 @@ def test_learning_costs_little_against_off_and_against_knowing(pair, believed, t
     [
         (lambda: Acceptance.expected(1.5), "alpha must be between 0 and 1"),
         (lambda: Acceptance(1, 1).after(2, 3), r"accepted must be at most drafted \(2\), not 3"),
-        (lambda: gamma_at((), 1), "no band holds batch 1"),
-        (lambda: gamma_at((Band(1, 4, 2),), 0), "no band holds batch 0"),
         (lambda: gamma_by_batch(PAIR, 0.5, largest=0), "largest must be a whole number"),
     ],
 )
