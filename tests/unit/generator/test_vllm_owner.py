@@ -8,10 +8,10 @@ import pytest
 
 from services.generator.engines.vllm_owner import OWNER
 
-FOLLOW = "import sys, time; from services.generator.engines import vllm_owner; {before}; vllm_owner.follow(); print(1); "
+FOLLOW = "import sys, time; from services.generator.engines import vllm_owner as it; {before}; it.follow(); print(1); "
 ASLEEP = FOLLOW + "sys.stdout.flush(); time.sleep(60)"
 WITHOUT_THE_CALL = (
-    "import os; vllm_owner.LOOK_S = 0.01; "
+    "import os; it.LOOK_S = 0.01; "
     "os.pidfd_open = lambda pid: (_ for _ in ()).throw(OSError(38, 'Function not implemented'))"
 )
 
