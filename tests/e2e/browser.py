@@ -64,6 +64,12 @@ class Page:
                         return value
                 await asyncio.sleep(0.02)
 
+    async def reload(self):
+        """Loads the page again; returns when the old one is gone."""
+        await self.run("window.isOld = true")
+        await self.call("Page.reload")
+        await self.until("!window.isOld")
+
     async def picture(self):
         """What it looks like, as PNG."""
         shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=False)
