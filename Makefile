@@ -73,7 +73,7 @@ $(VLLM)/.ready: $(VLLM_PINS)
 	@touch $@
 
 test-vllm: $(VLLM)/.ready
-	$(VLLM)/bin/python -m pytest -o filterwarnings=ignore $(or $(ARGS),tests/vllm)
+	$(VLLM)/bin/python -m pytest -o filterwarnings=ignore -o faulthandler_timeout=600 $(or $(ARGS),tests/vllm)
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench $(ARGS)

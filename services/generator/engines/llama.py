@@ -95,7 +95,7 @@ class LlamaEngine:
         path = str(self._directory / "llama.sock")
         params = self._params(path, key)
         try:
-            self._server = await asyncio.to_thread(self._binding.Server, params)
+            self._server = await asyncio.to_thread(_load, self._binding.Server, params, path, key)
         except RuntimeError:
             raise UserError(
                 f"{self._path.name} cannot be loaded: it must be a GGUF model that llama.cpp knows"
@@ -133,10 +133,8 @@ class LlamaEngine:
         """Aborts what runs, frees the weights and removes the socket."""
         if self._session is not None:
             await self._session.close()
-        server, self._server = self._server, None
-        if server is not None:
-            await asyncio.to_thread(_drop, [server])
-            del server
+        last, self._server = [self._server], None
+        await asyncio.to_thread(last.clear)  # frees the server, which waits for its thread to end
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -213,6 +211,7 @@ def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any
 
     Raises:
         RuntimeError: The file holds no model that can be loaded.
+        UserError: It was loaded, and says nothing.
     """
     loaded = server(params)
     connection = _OverSocket(path)
@@ -221,11 +220,11 @@ def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any
         connection.request("POST", "/v1/completions", b'{"prompt":"a","max_tokens":1}', headers)
         status = connection.getresponse().status
     except OSError as error:
-        raise RuntimeError(f"the loaded server does not answer: {error}") from None
+        raise UserError(f"engine llama: the model was loaded but does not answer: {error}") from None
     finally:
         connection.close()
     if status != http.HTTPStatus.OK:
-        raise RuntimeError(f"the loaded server answers {status}")
+        raise UserError(f"engine llama: the model was loaded but answers {status}")
     return loaded
 
 
@@ -236,8 +235,3 @@ def _take_back_signals() -> None:
         if handler is not None:
             with contextlib.suppress(ValueError):  # not the main thread: then this process has no handlers of ours
                 signal.signal(number, handler)
-
-
-def _drop(servers: list[Any]) -> None:
-    """Frees a server, which waits for its thread to end."""
-    servers.clear()

@@ -5,7 +5,9 @@ import importlib.util
 import os
 import signal
 import stat
+import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -155,6 +157,31 @@ async def test_signals_stay_ours(engine):
         assert not directory.exists()
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_a_server_that_never_answers_is_told_at_the_start():
+    it = make("llama", {"RAILBUS_LLAMA_CONTEXT": "128"})
+    it._binding = SimpleNamespace(Server=lambda _params: object(), **{
+        name: getattr(it._binding, name) for name in ("CommonParams", "common_speculative_type")
+    })  # fmt: skip
+    with pytest.raises(UserError, match=r"the model was loaded but does not answer: .*No such file"):
+        await it.start()
+    await it.close()
+
+
+async def test_a_server_is_freed_beside_the_loop():
+    """Freeing it waits for its thread: the loop would stand still as long."""
+
+    class Server:
+        freed_by = None
+
+        def __del__(self):
+            Server.freed_by = threading.current_thread()
+
+    it = make("llama", {})
+    it._server = Server()
+    await it.close()
+    assert Server.freed_by not in {None, threading.main_thread()}
 
 
 async def test_it_can_be_closed_in_the_moment_it_was_started():
