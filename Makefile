@@ -57,7 +57,7 @@ lint: $(VENV)/.test
 	$(BIN)/python -m schemas --check
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(ARGS)
 
 PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
 
