@@ -25,6 +25,10 @@ NAVIGATING = -32_000
 """The protocol's code for a script whose page went away under it."""
 
 
+LOST_S = 5
+"""After that a script is asked again."""
+
+
 class NavigatedError(Exception):
     """The page was left, or loaded again, before it could answer."""
 
@@ -59,9 +63,10 @@ class Page:
         """Waits until an expression is true in the page, also while it is being loaded again."""
         async with asyncio.timeout(within_s):
             while True:
-                with suppress(NavigatedError):
-                    if value := await self.run(script):
-                        return value
+                with suppress(NavigatedError, TimeoutError):  # what is asked in between may get no answer at all
+                    async with asyncio.timeout(LOST_S):
+                        if value := await self.run(script):
+                            return value
                 await asyncio.sleep(0.02)
 
     async def reload(self):

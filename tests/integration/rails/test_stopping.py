@@ -1,5 +1,9 @@
 """How a rails process ends."""
 
+import socket
+
+from redis.asyncio import Redis
+
 from tests.integration.rails.harness import asked, unhurried
 from tests.integration.rails.tls import NeverSaysGoodbye
 
@@ -15,12 +19,26 @@ async def test_a_redis_that_closes_slowly_does_not_spoil_the_end(lab, redis_serv
                 RAILBUS_REDIS_URL=f"rediss://127.0.0.1:{peer.port}/0?ssl_cert_reqs=none&ssl_check_hostname=false",
             )
             await service.ready()
-            for number in range(200):
-                verdict = await lab.verdict(asked(number, "What is a log?"))
-                if "remembered" in str(verdict.rails):
-                    break
-            assert "remembered" in str(verdict.rails)  # so it is connected
+            async with Redis(port=redis_server.port) as redis:
+                for number in range(200):
+                    await lab.verdict(asked(number, f"What is a log, said {number} times?"))
+                    if kept := await redis.dbsize():
+                        break
+            assert kept, "so it is connected"
             assert service.stop() == 0
     finally:
         peer.close()
+    assert "Traceback" not in log.read_text()
+
+
+async def test_it_may_be_stopped_while_it_reaches_for_a_redis_that_says_nothing(lab, tmp_path):
+    log = tmp_path / "stderr.txt"
+    with socket.create_server(("127.0.0.1", 0)) as silent, log.open("w") as stderr:
+        service = lab.spawn(
+            stderr=stderr,
+            RAILBUS_POLICY=str(unhurried(tmp_path)),
+            RAILBUS_REDIS_URL=f"rediss://127.0.0.1:{silent.getsockname()[1]}/0?ssl_cert_reqs=none",
+        )
+        await service.ready()
+        assert service.stop() == 0
     assert "Traceback" not in log.read_text()

@@ -22,9 +22,12 @@ class NeverSaysGoodbye:
         self._behind = port
         self._sockets = []
         self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not wake who accepts
+        self._accepting.join(10)
         for each in (self._listener, *self._sockets):
             each.close()
 
@@ -32,11 +35,16 @@ class NeverSaysGoodbye:
         while True:
             try:
                 raw, _ = self._listener.accept()
-                client = self._context.wrap_socket(raw, server_side=True, suppress_ragged_eofs=True)
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._behind))
-            self._sockets += [client, server]
+            self._sockets.append(raw)
+            try:
+                client = self._context.wrap_socket(raw, server_side=True, suppress_ragged_eofs=True)
+                self._sockets.append(client)
+                server = socket.create_connection(("127.0.0.1", self._behind))
+            except OSError:  # whoever came went away, or nobody is behind: the next one may fare better
+                continue
+            self._sockets.append(server)
             for pair in ((client, server), (server, client)):
                 threading.Thread(target=_pass_on, args=pair, daemon=True).start()
 
