@@ -39,7 +39,7 @@ def as_json(question: Question, plan: Plan) -> dict[str, Any]:
     return {
         "question": asked,
         "plan": asdict(plan) | totals,
-        "profile": profile(plan.bands),
+        "profile": _profile(plan),
         "governance_paid": plan.governance.paid,
         "memory_gb": question.memory_bytes() / 1e9,
     }
@@ -79,15 +79,20 @@ def _drafting(plan: Plan) -> Iterator[str]:
         row = [choice for choice in plan.choices if choice.draft_cost == cost]
         yield f"  c {cost:.2f} {about:<22} " + "".join(f"{f'{each.gamma}  {each.speedup:.2f}':>12}" for each in row)
     yield f"by batch: {', '.join(map(_band, plan.bands))}; verifying is free up to batch {plan.free_until}"
-    if not any(band.gamma for band in plan.bands):
+    if not _profile(plan):
         yield "  RAILBUS_VLLM_METHOD=off"
         return
-    yield f'  RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH="{profile(plan.bands)}"'
+    yield f'  RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH="{_profile(plan)}"'
     if plan.idle_cost is not None:
         yield (
             f"  where that is 0 a loaded draft model still reads along, {plan.idle_cost:.0%} of a step: if most "
             "batches are so large, RAILBUS_VLLM_METHOD=off"
         )
+
+
+def _profile(plan: Plan) -> str:
+    """The schedule for the engine; empty when nothing is ever drafted, which the engine is told otherwise."""
+    return profile(plan.bands) if any(band.gamma for band in plan.bands) else ""
 
 
 def _band(band: Band) -> str:

@@ -219,7 +219,7 @@ def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         connection.request("POST", "/v1/completions", b'{"prompt":"a","max_tokens":1}', headers)
         status = connection.getresponse().status
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise UserError(f"engine llama: the model was loaded but does not answer: {error}") from None
     finally:
         connection.close()

@@ -11,7 +11,6 @@ from typing import Any, Final, Self
 from services.generator.engines.vllm_owner import OwnedWorker
 
 MENDED: Final = "services.generator.engines.vllm_mend.MendedWorker"
-OWNED: Final = "services.generator.engines.vllm_owner.OwnedWorker"
 """To be given to vLLM as ``worker_extension_cls``: it makes one in every process that computes."""
 
 EXECUTOR: Final = "services.generator.engines.vllm_executor.QuietExecutor"

@@ -14,6 +14,9 @@ from typing import Final, Self
 OWNER: Final = "ENGINE_OWNER_PID"
 """Variable of the environment: the process that owns the engine. No setting: those are kept with a bench's results."""
 
+OWNED: Final = "services.generator.engines.vllm_owner.OwnedWorker"
+"""To be given to vLLM as ``worker_extension_cls``: it makes one in every process that computes."""
+
 LOOK_S: Final = 1.0
 """Between two looks at the owner, where the kernel does not tell."""
 
@@ -46,7 +49,7 @@ def _end_with(owner: int) -> None:
 
 
 class OwnedWorker:
-    """Adds nothing to vLLM's worker but that it ends with its owner. To be given as ``worker_extension_cls``."""
+    """Adds nothing to vLLM's worker but that it ends with its owner."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         """The worker."""

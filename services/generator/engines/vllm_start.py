@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 from services.generator.engines.vllm_arguments import arguments, environment
 from services.generator.engines.vllm_files import checked, slides
 from services.generator.engines.vllm_hush import Hush
-from services.generator.engines.vllm_mend import EXECUTOR, MENDED, OWNED
-from services.generator.engines.vllm_owner import claim
+from services.generator.engines.vllm_mend import EXECUTOR, MENDED
+from services.generator.engines.vllm_owner import OWNED, claim
 from services.generator.engines.vllm_refusals import reason
 from services.generator.engines.vllm_settings import VllmSettings
 from services.runtime.errors import UserError

@@ -12,7 +12,7 @@ from services.physics.models import MODELS, model
 from services.planner.__main__ import main
 from services.planner.latency import plan
 from services.planner.question import Around, Question
-from services.planner.show import lines
+from services.planner.show import as_json, lines
 
 BIG, SMALL, H100 = model("gemma-3-27b"), model("gemma-3-4b"), gpu("h100")
 
@@ -184,3 +184,5 @@ def test_a_draft_that_never_pays_is_left_off_in_words_the_engine_takes():
     assert "  RAILBUS_VLLM_METHOD=off" in said
     assert "BY_BATCH" not in said
     assert plan(never).idle_cost is None
+    assert as_json(never, plan(never))["profile"] == ""
+    assert as_json(ask(), plan(ask()))["profile"].startswith("1-7:5 8-")
