@@ -19,6 +19,7 @@ What a caller may rely on, and what it must know:
 
 from services.bus.errors import BusError, Closed, NotSent, Refused
 from services.bus.group import GroupReader
+from services.bus.holding import Assignment
 from services.bus.partition import partition_for
 from services.bus.producer import Producer
 from services.bus.raw import Raw, put_raw
@@ -29,6 +30,7 @@ from services.bus.tail import TailReader
 from services.bus.topics import ensure_topics, partition_counts
 
 __all__ = [
+    "Assignment",
     "AtTime",
     "BusError",
     "BusSettings",

@@ -15,6 +15,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import CommitFailedError, NotCoordinatorForGroupError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
 
+from services.bus.assignor import Claim, StickyByNumber
 from services.bus.cluster import Cluster
 from services.bus.fetch_wire import Partition
 from services.bus.kafka import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, bounded
@@ -33,8 +34,8 @@ def request_timeout_ms(settings: BusSettings) -> int:
 class Member:
     """One member of a group.
 
-    Range assignment gives a member the same partitions of all topics of one partition count, so that what is said about
-    one request is read by one process.
+    A member gets the same partition numbers of all topics, so that what is said about one request is read by one
+    process.
 
     Args:
         cluster: Open, and with a request timeout of ``request_timeout_ms``.
@@ -42,7 +43,8 @@ class Member:
         group: The group.
         topics: Of which it wants partitions.
         instance_id: Static membership; None for none.
-        revoked: Awaited before partitions are given away; heartbeats go on meanwhile.
+        held: What is held now, which a rebalance should leave here.
+        revoked: Awaited before the group is joined again; heartbeats go on meanwhile.
         assigned: Called when partitions were given; must return at once, because heartbeats begin only then.
     """
 
@@ -54,13 +56,18 @@ class Member:
         group: str,
         topics: Iterable[str],
         instance_id: str | None,
-        revoked: Callable[[TopicPartitions], Awaitable[None]],
+        held: Callable[[], TopicPartitions],
+        revoked: Callable[[], Awaitable[None]],
         assigned: Callable[[TopicPartitions], None],
     ) -> None:
+        self.was_out = True
+        """Whether the group had gone on without us when it was joined last: others may have had our partitions."""
+        self._revoked = revoked
+        self._held = held
         self._alarms: set[asyncio.Future[None]] = set()
         self._subscription: Any = SubscriptionState()
         self._subscription.register_fetch_waiters(self._alarms)  # the coordinator fails these when it cannot go on
-        self._subscription.subscribe(topics=set(topics), listener=_Listener(revoked, assigned))
+        self._subscription.subscribe(topics=set(topics), listener=_Listener(self._on_revoked, assigned))
         self._coordinator: Any = _Coordinator(
             cluster.client,
             self._subscription,
@@ -72,11 +79,12 @@ class Member:
             retry_backoff_ms=RETRY_BACKOFF_MS,
             max_poll_interval_ms=NEVER_MS,
             enable_auto_commit=False,
-            assignors=(RangePartitionAssignor,),
+            # Members of an older version know the second only: while one is there, all use that.
+            assignors=(StickyByNumber(self._claim), RangePartitionAssignor),
         )
 
     async def watch(self) -> None:
-        """Returns never.
+        """Run until the membership cannot go on.
 
         Raises:
             KafkaError: The membership cannot go on.
@@ -128,6 +136,13 @@ class Member:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    def _claim(self) -> Claim:
+        return Claim(self._coordinator.generation, frozenset(number for _, number in self._held()))
+
+    async def _on_revoked(self) -> None:
+        self.was_out = self._coordinator.generation <= 0  # aiokafka sets it back when the group does not know us
+        await self._revoked()
+
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
     """Aiokafka 0.14's, which takes an error for the whole group for the answer that nothing was committed.
@@ -151,14 +166,14 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def __init__(
         self,
-        revoked: Callable[[TopicPartitions], Awaitable[None]],
+        revoked: Callable[[], Awaitable[None]],
         assigned: Callable[[TopicPartitions], None],
     ) -> None:
         self._revoked = revoked
         self._assigned = assigned
 
-    async def on_partitions_revoked(self, revoked: Any) -> None:
-        await self._revoked(frozenset((tp.topic, tp.partition) for tp in revoked))
+    async def on_partitions_revoked(self, _: Any) -> None:
+        await self._revoked()
 
     def on_partitions_assigned(self, assigned: Any) -> None:
         self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned))

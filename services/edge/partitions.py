@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Final
 
 from schemas.topics import STREAMS
-from services.bus import BusSettings, GroupReader, TailReader, TopicPartitions
+from services.bus import Assignment, BusSettings, GroupReader, TailReader
 from services.edge.homes import homes_of
 from services.edge.hub import Hub
 from services.runtime.logging import logger
@@ -79,9 +79,9 @@ class Partitions:
             return False
         return True
 
-    def _assigned(self, assigned: TopicPartitions) -> None:
+    def _assigned(self, assigned: Assignment) -> None:
         """The homes stay what they were until the new ones are followed."""
-        numbers = frozenset(number for _, number in assigned)
+        numbers = frozenset(number for _, number in assigned.held)
         self._wanted = homes_of(numbers, self._instance, self._settings.partitions)
         self._changed.set()
 

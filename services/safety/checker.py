@@ -31,11 +31,13 @@ class Checker:
     Args:
         checks: The checks of a look's policy version.
         answered: Told every answer, in the event loop.
+        matters: Whether anybody still waits for the answer.
     """
 
-    def __init__(self, checks: Checks, answered: Answered) -> None:
+    def __init__(self, checks: Checks, answered: Answered, matters: Callable[[Look], bool] = lambda _: True) -> None:
         self._checks = checks
         self._answered = answered
+        self._matters = matters
         self._queue: FairQueue[Look] = FairQueue()  # bounded by open requests and max_waiting_chars
         self._running: dict[str, int] = {}
         self._full: set[str] = set()
@@ -50,13 +52,9 @@ class Checker:
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
-    def clear(self) -> None:
-        """Forget the looks that were not begun."""
-        self._queue.clear()
-
     async def stop(self) -> None:
         """Cancel what runs; nothing is answered any more."""
-        self.clear()
+        self._queue.clear()
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -67,6 +65,8 @@ class Checker:
         done = 0
         while (turn := self._queue.get(self._full)) is not None:
             tenant, look = turn
+            if not self._matters(look):
+                continue
             running = self._running[tenant] = self._running.get(tenant, 0) + 1
             if running >= MAX_PER_TENANT:
                 self._full.add(tenant)

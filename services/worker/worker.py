@@ -9,7 +9,7 @@ from schemas.books import Cancel
 from schemas.requests import Request
 from schemas.stream import Failed
 from schemas.topics import CONTROL, Topic
-from services.bus import AtTime, BusSettings, GroupReader, Producer, Received, Room, TailReader, Unread
+from services.bus import Assignment, AtTime, BusSettings, GroupReader, Producer, Received, Room, TailReader, Unread
 from services.runtime import metrics
 from services.runtime.clock import now_ms, now_us
 from services.runtime.logging import logger
@@ -85,7 +85,7 @@ class Worker:
         def handle(records: Sequence[Received | Unread]) -> None:
             self._on_requests(records, batch=False)
 
-        def joined(_: frozenset[tuple[str, int]]) -> None:
+        def joined(_: Assignment) -> None:
             self._joined.set()
 
         return GroupReader(
