@@ -304,7 +304,8 @@ class _Session:
             if self._plan.handler is None:
                 continue
             if new := self._holding.unplaced:
-                self._holding.place(await self._starts(new))
+                for reached in self._holding.place(await self._starts(new)):
+                    _settle(reached, all_read=True)
             known = self._holding.positions
             self._fetcher.place({p: at for p, at in known.items() if self._fetcher.position(p) is None})
 

@@ -57,21 +57,17 @@ class Holding(Generic[Waiter]):
             del self._goals[waiter]
         return Assignment(partitions, partitions - kept, lost), missed
 
-    def place(self, starts: Mapping[Partition, int]) -> None:
-        """Begin at these offsets, where the partition is held and not read yet."""
+    def place(self, starts: Mapping[Partition, int]) -> list[Waiter]:
+        """Begin at these offsets, where the partition is held and not read yet; return whose goal is reached by that."""
         for partition, start in starts.items():
             if partition in self.held:
                 self.positions.setdefault(partition, start)
+        return self._take_reached()
 
     def read(self, progress: Mapping[Partition, int]) -> list[Waiter]:
-        """Note the next offset of each; return those whose goal is reached by that."""
+        """Note the next offset of each; return whose goal is reached by that."""
         self.positions.update(progress)
-        if not self._goals:
-            return []
-        reached = [waiter for waiter, goal in self._goals.items() if self._is_reached(goal)]
-        for waiter in reached:
-            del self._goals[waiter]
-        return reached
+        return self._take_reached() if self._goals else []
 
     def aim(self, waiter: Waiter, ends: Mapping[Partition, int]) -> bool:
         """Wait until each partition was read to this offset; true when it was already."""
@@ -90,6 +86,12 @@ class Holding(Generic[Waiter]):
     def lag(self) -> int:
         """Records between the positions and the last ends that are known."""
         return sum(max(0, end - self.positions.get(p, 0)) for p, end in self._ends.items() if p in self.held)
+
+    def _take_reached(self) -> list[Waiter]:
+        reached = [waiter for waiter, goal in self._goals.items() if self._is_reached(goal)]
+        for waiter in reached:
+            del self._goals[waiter]
+        return reached
 
     def _is_reached(self, goal: Mapping[Partition, int]) -> bool:
         positions = self.positions

@@ -35,19 +35,18 @@ class Members(RuleBasedStateMachine):
 
     @rule(starts=st.dictionaries(st.sampled_from(ALL), st.integers(0, 9)))
     def place(self, starts: dict[tuple[str, int], int]) -> None:
-        self.holding.place(starts)
+        reached = self.holding.place(starts)
         for partition, start in starts.items():
             if partition in self.model and self.model[partition] is None:
                 self.model[partition] = start
+        self.take_out(reached)
 
     @rule(steps=st.dictionaries(st.sampled_from(ALL), st.integers(1, 5), min_size=1))
     def read(self, steps: dict[tuple[str, int], int]) -> None:
         progress = {p: at + steps[p] for p, at in self.model.items() if at is not None and p in steps}
         reached = self.holding.read(progress)
         self.model.update(progress)
-        assert sorted(reached) == [waiter for waiter, goal in sorted(self.goals.items()) if self.there(goal)]
-        for waiter in reached:
-            del self.goals[waiter]
+        self.take_out(reached)
 
     @rule(ends=st.dictionaries(st.sampled_from(ALL), st.integers(0, 20)))
     def aim(self, ends: dict[tuple[str, int], int]) -> None:
@@ -62,6 +61,11 @@ class Members(RuleBasedStateMachine):
         assert self.holding.unplaced == {p for p, at in self.model.items() if at is None}
         assert self.holding.positions == {p: at for p, at in self.model.items() if at is not None}
         assert self.holding.lag >= 0
+
+    def take_out(self, reached: list[int]) -> None:
+        assert sorted(reached) == [waiter for waiter, goal in sorted(self.goals.items()) if self.there(goal)]
+        for waiter in reached:
+            del self.goals[waiter]
 
     def there(self, goal: dict[tuple[str, int], int]) -> bool:
         return all((at := self.model[p]) is not None and at >= end for p, end in goal.items())
