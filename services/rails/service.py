@@ -16,9 +16,9 @@ from services.bus import BusError, BusSettings, GroupReader, Producer, Received,
 from services.policy import Keeper, Policy
 from services.policy.decisions import DecisionLog
 from services.rails.cache import Cache
-from services.rails.decide import Decided
+from services.rails.decide import VerdictContent
+from services.rails.evaluator import RailsEvaluator, build_evaluator
 from services.rails.jailbreak import Classifier
-from services.rails.judge import Judge, judge_of
 from services.rails.opa import OpaServer
 from services.rails.settings import RailsSettings
 from services.runtime import metrics
@@ -90,7 +90,7 @@ class RailsService:
         self._opa = None if settings.opa_url is None else OpaServer(settings.opa_url)
         self._cache = None if settings.redis_url is None else Cache(settings.redis_url)
         self._decisions = None if settings.decision_log is None else DecisionLog(settings.decision_log, GROUP)
-        self._judges: dict[str, Judge] = {}
+        self._judges: dict[str, RailsEvaluator] = {}
         self._judged: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the room
         self._producer = Producer(bus, name=GROUP)
@@ -154,7 +154,9 @@ class RailsService:
             self._judged.popitem(last=False)
         return True
 
-    async def _answer(self, lane: Lane, record: Received, request: Request, policy: Policy, judge: Judge) -> None:
+    async def _answer(
+        self, lane: Lane, record: Received, request: Request, policy: Policy, judge: RailsEvaluator
+    ) -> None:
         began = time.perf_counter()
         try:
             judged = await judge.judge(request)
@@ -173,7 +175,7 @@ class RailsService:
             lane.room.give()
             metrics.JUDGING.set(len(self._tasks) - 1)
 
-    def _verdict(self, request: Request, policy: Policy, decided: Decided, total_ms: float) -> Verdict:
+    def _verdict(self, request: Request, policy: Policy, decided: VerdictContent, total_ms: float) -> Verdict:
         return Verdict(
             request_id=request.request_id,
             tenant=request.tenant,
@@ -199,7 +201,7 @@ class RailsService:
                 _log.error("the jailbreak rail breaks for every request: %s", missing)
         if self._decisions is not None:
             policy.listen(self._decisions)
-        self._judges[policy.version] = await judge_of(policy, self._classifier, self._opa, self._cache)
+        self._judges[policy.version] = await build_evaluator(policy, self._classifier, self._opa, self._cache)
         if len(self._judges) > MAX_VERSIONS:
             await self._judges.pop(next(iter(self._judges))).close()
 

@@ -27,8 +27,8 @@ from schemas.requests import Delivery, Message, Request, Sampling
 from schemas.stream import Chunk, Started, Verdict
 from services.physics.governance import governed_start
 from services.policy import DEFAULT_POLICY, load
+from services.rails.evaluator import build_evaluator
 from services.rails.jailbreak import Classifier
-from services.rails.judge import judge_of
 from services.runtime.clock import now_ms
 from tests.bench.added_ttft import KIT
 from tests.bench.kit import stream_log, upstream
@@ -95,7 +95,7 @@ async def measure(plain, governed, model, count):
     policy = load(DEFAULT_POLICY)
     classifier = Classifier(1)
     await classifier.prepare()
-    judge = await judge_of(policy, classifier, None, None)
+    judge = await build_evaluator(policy, classifier, None, None)
     arms = {"ungoverned": [], "governed": [], "serial": []}
     refused = dict.fromkeys(arms, 0)
     async with aiohttp.ClientSession() as session:
