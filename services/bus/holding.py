@@ -58,7 +58,7 @@ class Holding(Generic[Waiter]):
         return Assignment(partitions, partitions - kept, lost), missed
 
     def place(self, starts: Mapping[Partition, int]) -> list[Waiter]:
-        """Begin at these offsets, where the partition is held and not read yet; return whose goal is reached by that."""
+        """Begin at these offsets where a partition is held and not read yet; return whose goal is reached by that."""
         for partition, start in starts.items():
             if partition in self.held:
                 self.positions.setdefault(partition, start)

@@ -19,8 +19,8 @@ MAX_SKEW_US: Final = 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """Give this request a verdict."""
+class Evaluate:
+    """Have this request evaluated by the rails."""
 
     place: Place
     request: Request
@@ -58,13 +58,13 @@ class Rails(Core):
         if len(self._judged) > MAX_JUDGED:
             self._judged.popitem(last=False)
         self._under_way[place] = request.request_id
-        return (Judge(place, request, record.traceparent),)
+        return (Evaluate(place, request, record.traceparent),)
 
-    def judged(self, judge: Judge, verdict: Verdict | None) -> Sequence[Effect]:
+    def evaluated(self, asked: Evaluate, verdict: Verdict | None) -> Sequence[Effect]:
         """Write the verdict; None when none could be come to, and nothing will be shown."""
-        if self._under_way.pop(judge.place, None) is None:
+        if self._under_way.pop(asked.place, None) is None:
             return ()
-        return (Done(judge.place) if verdict is None else Write(STREAMS, verdict, judge.traceparent, judge.place),)
+        return (Done(asked.place) if verdict is None else Write(STREAMS, verdict, asked.traceparent, asked.place),)
 
     def unwritten(self, request_id: str) -> None:
         """Its verdict did not reach the log: whoever reads the record again gives it one."""

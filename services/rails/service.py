@@ -15,11 +15,10 @@ from services.policy import Keeper, Policy
 from services.policy.decisions import DecisionLog
 from services.processor import Effect, Processor, Reading, Write
 from services.rails.cache import Cache
-from services.rails.core import Judge as JudgeRequest
-from services.rails.core import Rails
-from services.rails.decide import Decided
+from services.rails.core import Evaluate, Rails
+from services.rails.decide import VerdictContent
+from services.rails.evaluator import RailsEvaluator, build_evaluator
 from services.rails.jailbreak import Classifier
-from services.rails.judge import Judge, judge_of
 from services.rails.opa import OpaServer
 from services.rails.settings import RailsSettings
 from services.runtime import metrics
@@ -56,7 +55,7 @@ class RailsService:
         self._opa = None if settings.opa_url is None else OpaServer(settings.opa_url)
         self._cache = None if settings.redis_url is None else Cache(settings.redis_url)
         self._decisions = None if settings.decision_log is None else DecisionLog(settings.decision_log, GROUP)
-        self._judges: dict[str, Judge] = {}
+        self._evaluators: dict[str, RailsEvaluator] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the lanes' limits
         self._on_ready = on_ready
         self._lanes = (  # each with room of its own: however long the batch is, nobody who waits does so behind it
@@ -98,8 +97,8 @@ class RailsService:
         reading = Reading(group=group, topics=[topic], instance_id=self._instance, limit=limit, drain_s=DRAIN_S)
 
         def perform(effect: Effect) -> None:
-            if isinstance(effect, JudgeRequest):
-                task = asyncio.get_running_loop().create_task(self._judge(lane, core, effect))
+            if isinstance(effect, Evaluate):
+                task = asyncio.get_running_loop().create_task(self._evaluate(lane, core, effect))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 metrics.JUDGING.set(len(self._tasks))
@@ -118,38 +117,38 @@ class RailsService:
         if self.ready:
             self._on_ready()
 
-    async def _judge(self, lane: Processor, core: Rails, asked: JudgeRequest) -> None:
+    async def _evaluate(self, lane: Processor, core: Rails, asked: Evaluate) -> None:
         request, policy = asked.request, self.policy
-        judge, began = self._judges[policy.version], time.perf_counter()
+        evaluator, began = self._evaluators[policy.version], time.perf_counter()
         try:
-            judged = await judge.judge(request)
+            evaluated = await evaluator.evaluate(request)
         except Exception as error:  # noqa: BLE001 - its text may hold a prompt; without a verdict nothing is shown
             _log.error("request %s has no verdict: %s", request.request_id, type(error).__name__)
-            lane.do(core.judged(asked, None))
+            lane.do(core.evaluated(asked, None))
             return
-        verdict = self._verdict(request, policy, judged.decided, (time.perf_counter() - began) * 1_000)
-        lane.do(core.judged(asked, verdict))
-        await judge.remember(judged)
+        verdict = self._verdict(request, policy, evaluated.content, (time.perf_counter() - began) * 1_000)
+        lane.do(core.evaluated(asked, verdict))
+        await evaluator.remember(evaluated)
 
-    def _verdict(self, request: Request, policy: Policy, decided: Decided, total_ms: float) -> Verdict:
+    def _verdict(self, request: Request, policy: Policy, content: VerdictContent, total_ms: float) -> Verdict:
         return Verdict(
             request_id=request.request_id,
             tenant=request.tenant,
             at=now_us(),
             source=self._source,
-            decision=decided.decision,
-            rails=decided.rails,
+            decision=content.decision,
+            rails=content.rails,
             policy_version=policy.version,
-            refusal=decided.refusal,
-            masked=decided.masked,
-            delivery=decided.delivery,
-            egress=decided.egress,
+            refusal=content.refusal,
+            masked=content.masked,
+            delivery=content.delivery,
+            egress=content.egress,
             total_ms=round(total_ms, 3),
         )
 
     async def _prepare(self, policy: Policy) -> None:
         """Build a policy's engine before it counts; the oldest of too many is closed."""
-        if policy.version in self._judges:
+        if policy.version in self._evaluators:
             return
         if any(rail.name == "jailbreak" for rail in policy.document.rails.rail):
             missing = await self._classifier.prepare()
@@ -157,16 +156,16 @@ class RailsService:
                 _log.error("the jailbreak rail breaks for every request: %s", missing)
         if self._decisions is not None:
             policy.listen(self._decisions)
-        self._judges[policy.version] = await judge_of(policy, self._classifier, self._opa, self._cache)
-        if len(self._judges) > MAX_VERSIONS:
-            await self._judges.pop(next(iter(self._judges))).close()
+        self._evaluators[policy.version] = await build_evaluator(policy, self._classifier, self._opa, self._cache)
+        if len(self._evaluators) > MAX_VERSIONS:
+            await self._evaluators.pop(next(iter(self._evaluators))).close()
 
     async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         self._classifier.close()
-        for judge in self._judges.values():
-            await judge.close()
+        for evaluator in self._evaluators.values():
+            await evaluator.close()
         if self._opa is not None:
             await self._opa.close()
         if self._decisions is not None:

@@ -15,8 +15,8 @@ from services.safety import run as run_module
 from services.safety import shard as shard_module
 from services.safety.core import Safety
 from services.safety.fair import FairQueue
+from services.safety.lookout import next_offset
 from services.safety.looks import Broke, Look, Seen
-from services.safety.schedule import next_offset
 from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, honest, policy, recalls, record
 
 
