@@ -1,7 +1,7 @@
 import orjson
 import pytest
 
-from services.broker.log import Appended, PartitionLog
+from services.broker.log import Appended, Found, PartitionLog
 from services.broker.offset_journal import STALE_LINES, OffsetJournal
 from services.broker.offsets import Committed, Offsets, Place
 from services.broker.settings import BadSetting
@@ -79,7 +79,16 @@ def test_a_producers_retry_is_known_after_a_restart(disk):
     batch = build([b"a", b"b"], producer=(9, 0, 0))
     put(disk.log(), batch)
     disk.restart()
-    assert put(disk.log(), batch) == Appended(0, again=True)
+    assert put(disk.log(), batch) == Appended(0, again=True, time_ms=NOW_MS)
+
+
+def test_a_partitions_time_goes_on_after_a_restart_with_a_clock_that_was_set_back(disk):
+    disk.topics.create("t", 1, {"message.timestamp.type": "LogAppendTime"}, now_ms=NOW_MS)
+    disk.log().produce(memoryview(build(times_ms=[1])), 7, NOW_MS + 500)
+    disk.restart()
+    assert disk.topics.existing("t").config.append_time
+    assert disk.log().find_time(0) == Found(0, NOW_MS + 500)
+    assert put(disk.log(), build()).time_ms == NOW_MS + 500
 
 
 def test_segments_and_what_retention_dropped_survive_a_restart(disk):
