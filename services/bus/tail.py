@@ -95,7 +95,7 @@ class TailReader:
         return await self._resolve(await self._key(topic, partition), "end")
 
     async def offset_at(self, topic: Topic, partition: int, time_ms: int) -> int:
-        """The first record whose time is not before ``time_ms`` (milliseconds since the epoch); the end if none is."""
+        """The first record not appended before ``time_ms``, by the broker's clock (see ``AtTime``); the end if none."""
         return await self._resolve(await self._key(topic, partition), AtTime(time_ms))
 
     async def _key(self, topic: Topic, partition: int) -> Partition:
