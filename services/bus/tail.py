@@ -28,6 +28,9 @@ class TailReader:
 
     Every method but ``run`` waits until ``run`` has connected. While the broker is away they wait too: put them under a
     timeout where that matters.
+
+    A partition whose next offset is gone from the broker is read on as ``Fetcher`` says: nothing that is there is
+    skipped, and where the broker has lost the end of the log some of what was read before may come again.
     """
 
     def __init__(
