@@ -27,7 +27,7 @@ from services.bus.line import Line
 from services.bus.records import Received, Unread
 from services.bus.room import Room
 from services.bus.unpack import Item, unpack
-from services.runtime.errors import UserError
+from services.runtime.errors import UserError, first_of
 from services.runtime.logging import logger
 
 _log = logger("bus")
@@ -135,7 +135,7 @@ class Fetcher:
                     else:
                         await self._changed.wait()
         except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
+            raise first_of(group) from None
 
     async def _read(self, node: int, line: Line) -> None:
         """One broker's partitions, until it leads none of ours."""
