@@ -2,6 +2,7 @@ import orjson
 import pytest
 
 from services.broker.log import Appended, Found, PartitionLog
+from services.broker.members import Join, Protocol, StableGroup
 from services.broker.offset_journal import STALE_LINES, OffsetJournal
 from services.broker.offsets import Committed, Offsets, Place
 from services.broker.settings import BadSetting
@@ -231,6 +232,22 @@ def test_the_offsets_file_is_written_anew_before_it_grows_without_bound(tmp_path
     lines = (tmp_path / "offsets.jsonl").read_bytes().splitlines()
     assert len(lines) < 30
     assert orjson.loads(lines[-1]) == ["g", "t", (STALE_LINES + 19) % 3, STALE_LINES + 19, -1, ""]
+
+
+def test_stable_groups_survive_and_what_cannot_be_read_of_them_is_left_out(disk, caplog):
+    join = Join(
+        member_id="c-1", instance_id="one", client_id="c", client_host="h", session_ms=10_000, rebalance_ms=10_000,
+        protocol_type="consumer", protocols=(Protocol("range", b"\x00\xff"),), id_required=True,
+    )  # fmt: skip
+    kept = {"g ü": StableGroup(generation=3, protocol="range", leader="c-1", members=((join, b"\x80"),))}
+    assert disk.storage.load_groups() == {}
+    disk.storage.save_groups(kept)
+    disk.restart()
+    assert disk.storage.load_groups() == kept
+    for broken in (b"{", b'{"format": 1, "groups": {"g": {}}}'):
+        (disk.folder / "groups.json").write_bytes(broken)
+        assert disk.storage.load_groups() == {}
+    assert len(caplog.messages) == 2
 
 
 def test_two_brokers_do_not_share_a_directory(disk):
