@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from schemas.json_schemas import attribute_descriptions, file_name, summary
 from schemas.roles import ROLES, Role
-from schemas.topics import DEFAULT_PARTITIONS, TOPICS, Topic
+from schemas.topics import DEFAULT_PARTITIONS, TIMESTAMP_TYPE, TOPICS, Topic
 from schemas.trace import TRACEPARENT_PATTERN
 from schemas.wire import KIND_HEADER, KINDS, MAX_EVENT_BYTES, TRACE_HEADER, VERSION_HEADER, Kind
 
@@ -55,7 +55,11 @@ def _channel(topic: Topic) -> JsonObject:
             "kafka": {
                 "topic": topic.name,
                 "partitions": topic.partitions(DEFAULT_PARTITIONS),
-                "topicConfiguration": {"cleanup.policy": ["delete"], "retention.ms": topic.retention_ms},
+                "topicConfiguration": {
+                    "cleanup.policy": ["delete"],
+                    "retention.ms": topic.retention_ms,
+                    "message.timestamp.type": TIMESTAMP_TYPE,
+                },
                 "bindingVersion": BINDING_VERSION,
             }
         },

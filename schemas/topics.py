@@ -6,6 +6,9 @@ from typing import Final, Literal
 DAY_MS: Final = 86_400_000
 DEFAULT_PARTITIONS: Final = 4
 
+TIMESTAMP_TYPE: Final = "LogAppendTime"
+"""Whose time the records of every topic have: the broker's, so that no writer's clock decides about a deadline."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:

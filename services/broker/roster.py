@@ -132,6 +132,17 @@ def successor(old: Member, asked: Join, new_id: str, now_ms: int) -> Member:
     )
 
 
+def alike(old: Join, new: Join) -> bool:
+    """Whether a static member that is back wants what it wanted before.
+
+    Kafka does not ask: there a member that begins to read another topic gets its old assignment until somebody else
+    makes the group rebalance. Clients name their topics in any order, hence the sorting.
+    """
+    return [(each.name, sorted(each.metadata)) for each in old.protocols] == [
+        (each.name, sorted(each.metadata)) for each in new.protocols
+    ]
+
+
 def _is_same(member: Member, asked: Join) -> bool:
     if member.id == asked.member_id:
         return True

@@ -19,7 +19,7 @@ class Position(NamedTuple):
 
 
 class AtTime(NamedTuple):
-    """The first record whose timestamp is at or after this moment, in milliseconds since the epoch."""
+    """The first record appended at or after this moment: milliseconds since the epoch, by the broker's clock."""
 
     time_ms: int
 
@@ -31,7 +31,8 @@ class Received(NamedTuple):
         topic: Where it was read.
         partition: Where it was read.
         offset: Where it was read.
-        timestamp_ms: The record's time, milliseconds since the epoch, by the writer's clock.
+        timestamp_ms: When the broker appended the record, milliseconds since the epoch by the broker's clock. Within a
+            partition it does not go back. Only a record from before its topic was altered has its writer's time.
         event: What it says.
         traceparent: W3C Trace Context of the record; None when it has none or an invalid one.
     """
@@ -52,7 +53,7 @@ class Unread:
         topic: Where it was read.
         partition: Where it was read.
         offset: Where it was read.
-        timestamp_ms: The record's time, milliseconds since the epoch.
+        timestamp_ms: As in ``Received``; 0 where a whole batch cannot be unpacked.
         key: As it was.
         value: As it was.
         headers: As they were; a value may be None.

@@ -24,7 +24,7 @@ _PROMPTS: Final = {"Request": "messages", "Verdict": "masked"}
 
 
 def at_us(record: Received | Unread) -> int:
-    """When it was written, in microseconds since the epoch: the event's own time, else the record's."""
+    """When it was written, in microseconds since the epoch: the event's own time, else when the broker appended it."""
     if isinstance(record, Received) and isinstance(record.event, Event | DeadLetter):
         return record.event.at
     return record.timestamp_ms * 1_000

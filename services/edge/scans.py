@@ -13,7 +13,7 @@ from services.edge.errors import ApiError
 from services.edge.session import Logged
 
 SKEW_MS: Final = 10_000
-"""How far the clocks of two machines may differ: reading begins this long before the request id's time."""
+"""How far the clock of whoever made a request id may be ahead of the broker's: reading begins so long before."""
 
 LATE_MS: Final = 120_000
 """A request is on the log at most this long after its id was made."""

@@ -2,10 +2,13 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from schemas.requests import Lane, Message, Sampling
 from schemas.stream import ErrorClass, FinishReason, Speculation, Timings, Usage
+
+EngineName = Literal["llama", "openai", "simulated", "vllm"]
+"""The generator's engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ MAX_SORTED: Final = 100_000
 """With ``--no-follow`` so many events are put in the order of time before they are shown; the rest as they come."""
 
 SKEW_MS: Final = 60_000
-"""How far a writer's clock may be from that of whoever made the request id."""
+"""How far the clock of whoever made the request id may be ahead of the broker's."""
 
 REACH_S: Final = 15.0
 """Longest time to wait for the broker."""
