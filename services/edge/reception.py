@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from schemas.errors import MalformedEvent
@@ -12,10 +14,9 @@ from schemas.trace import is_traceparent, traceparent_for
 from services.bus import BusError, Producer, partition_for
 from services.edge.ask import Ask
 from services.edge.errors import ApiError
-from services.edge.homes import id_at_home
 from services.edge.hub import Hub
 from services.edge.memory import Claim, Memory
-from services.edge.partitions import Partitions
+from services.edge.partitions import Hold, Partitions
 from services.edge.positions import OpId, parse_op_id
 from services.edge.receipts import Receipts
 from services.edge.scans import Scans
@@ -72,26 +73,20 @@ class Reception:
             raise ApiError(
                 429, f"Too many requests: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
             )
-        request_id = id_at_home(
-            self._partitions.homes,
-            partition_of=self._partition,
-            now_ms=received_us // 1_000,
-            random_bits=lambda: secrets.randbits(74),
-        )
-        if request_id is None:
-            raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
-        request = ask.request(request_id=request_id, tenant=visitor.tenant, at_us=received_us, source=self._source)
-        if once is None:
-            return await self._open(request, visitor, traceparent)
-        claim = Claim(request_id, hash_of_request(request))
-        known = await self._memory.claim(visitor.tenant, once, claim, received_us)
-        if known is not None:
-            return await self._again(known, claim, visitor)
-        try:
-            return await self._open(request, visitor, traceparent)
-        except BaseException:
-            await self._memory.forget(visitor.tenant, once, received_us)
-            raise
+        stream = self._new_stream(ask, visitor, received_us)
+        with _ending(stream):
+            if once is None:
+                return await self._post(stream, traceparent)
+            claim = Claim(stream.request.request_id, hash_of_request(stream.request))
+            known = await self._memory.claim(visitor.tenant, once, claim, received_us)
+            if known is None:
+                try:
+                    return await self._post(stream, traceparent)
+                except BaseException:
+                    await self._memory.forget(visitor.tenant, once, received_us)
+                    raise
+        stream.end("gone")
+        return await self._again(known, claim, visitor)
 
     async def resume(self, request_id: str, after: str | None, visitor: Visitor) -> Arrival:
         """Open the stream of a request that is on the log already.
@@ -115,20 +110,21 @@ class Reception:
         request = await self._scans.request(request_id, partition)
         if request is None or request.tenant != visitor.tenant or self._too_old(request):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
-        await self._partitions.hold(partition)
-        stream = self._stream(request, partition, visitor, position, release=True)
-        try:
+        stream = self._stream(request, await self._partitions.hold(partition), visitor, position, behind=True)
+        with _ending(stream):
             return await self._caught_up(stream, position)
-        except ApiError as error:
-            stream.end("error", error)
-            raise
-        except BaseException:
-            stream.end("gone")
-            raise
 
-    async def _open(self, request: Request, visitor: Visitor, traceparent: str | None) -> Arrival:
+    def _new_stream(self, ask: Ask, visitor: Visitor, received_us: int) -> Subscription:
+        placed = self._partitions.place(received_us // 1_000)
+        if placed is None:
+            raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
+        request_id, hold = placed
+        request = ask.request(request_id=request_id, tenant=visitor.tenant, at_us=received_us, source=self._source)
+        return self._stream(request, hold, visitor, None, behind=False)
+
+    async def _post(self, stream: Subscription, traceparent: str | None) -> Arrival:
+        request = stream.request
         trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
-        stream = self._stream(request, self._partition(request.request_id), visitor, None, release=False)
         try:
             async with asyncio.timeout(POST_S):
                 accepted = await self._producer.post(
@@ -137,15 +133,11 @@ class Reception:
                     traceparent=trace or traceparent_for(request.request_id, secrets.randbits(64)),
                 )
         except (MalformedEvent, BusError, TimeoutError) as error:
-            refusal = refusal_of(error)
-            stream.end("error", refusal)
-            raise refusal from None
-        except BaseException:
-            stream.end("gone")
-            raise
+            raise refusal_of(error) from None
         EDGE_REQUESTS.inc()
         accepted.add_done_callback(lambda done: on_accepted(stream, done))
-        self._receipts.attached(stream)
+        if stream.reason is None:
+            self._receipts.attached(stream)
         return Arrival(stream=stream)
 
     async def _again(self, known: Claim, claim: Claim, visitor: Visitor) -> Arrival:
@@ -182,9 +174,9 @@ class Reception:
         return Arrival(stream=stream, history=caught_up, history_end=end)
 
     def _stream(
-        self, request: Request, partition: int, visitor: Visitor, position: OpId | None, *, release: bool
+        self, request: Request, hold: Hold, visitor: Visitor, position: OpId | None, *, behind: bool
     ) -> Subscription:
-        session = Session(request.request_id, partition)
+        session = Session(request.request_id, hold.partition)
         connection = Connection(
             name=f"{self._instance}-{next(self._numbers)}",
             transport=visitor.transport,
@@ -194,14 +186,13 @@ class Reception:
 
         def on_end(stream: Subscription) -> None:
             self._hub.drop(stream)
-            if release:
-                self._partitions.release(partition)
+            hold.release()
             OPS_SENT.inc(stream.session.tally.ops)
             self._receipts.detached(stream)
 
         stream = Subscription(
             request=request, session=session, writer=visitor.format(session, request), connection=connection,
-            hold=release, on_end=on_end,
+            behind=behind, on_end=on_end,
         )  # fmt: skip
         self._hub.add(stream)
         return stream
@@ -215,3 +206,16 @@ class Reception:
 
     def _too_old(self, request: Request) -> bool:
         return now_ms() > request.at // 1_000 + request.deadlines.total_ms + self._settings.resume_ms
+
+
+@contextmanager
+def _ending(stream: Subscription) -> Iterator[None]:
+    """End a stream that cannot be opened."""
+    try:
+        yield
+    except ApiError as error:
+        stream.end("error", error)
+        raise
+    except BaseException:
+        stream.end("gone")
+        raise

@@ -59,7 +59,7 @@ class Subscription:
                  "quiet_since_us", "reason", "request", "session", "started", "writer")  # fmt: skip
 
     def __init__(
-        self, *, request: Request, session: Session, writer: Writer, connection: Connection, hold: bool,
+        self, *, request: Request, session: Session, writer: Writer, connection: Connection, behind: bool,
         on_end: Callable[["Subscription"], None],
     ) -> None:  # fmt: skip
         self.request = request
@@ -71,7 +71,7 @@ class Subscription:
         self.reason: DetachReason | None = None
         self.quiet_since_us = now_us()
         self._on_end = on_end
-        self._held: list[Logged] | None = [] if hold else None
+        self._held: list[Logged] | None = [] if behind else None  # until the history was sent
         self._overtaken = False  # what is held takes text back, perhaps such as is not sent yet
         self._out: list[bytes] = []
         self._staged = 0
