@@ -47,11 +47,11 @@ class ChatApi:
             raise ApiError(415, "The body must be JSON: send Content-Type: application/json.", code="not_json")
         ask = parse_ask(parse_json(await request.read()))
         visitor = Visitor(tenant=tenant, transport="sse" if ask.stream else "http", format=_chat_format(ask))
-        arrival = await self._reception.ask(
+        opened = await self._reception.ask(
             ask, visitor, received_us=received_us, once=_once(request), traceparent=request.headers.get("traceparent")
         )
         headers = {"X-Railbus-Ignored": _header_text(ask.ignored)} if ask.ignored else {}
-        return await deliver(request, arrival, buffer_bytes=self._buffer_bytes, headers=headers)
+        return await deliver(request, opened, buffer_bytes=self._buffer_bytes, headers=headers)
 
     async def read(self, request: web.Request) -> web.StreamResponse:
         """Deliver the answer of a request made earlier, as chat chunks from a position on, or whole."""
@@ -81,8 +81,8 @@ class ChatApi:
     async def _resume(self, request: web.Request, visitor: Visitor) -> web.StreamResponse:
         request_id = parse_request_id(request.match_info["id"])
         after = request.headers.get("Last-Event-ID") or request.query.get("after") or None
-        arrival = await self._reception.resume(request_id, after, visitor)
-        return await deliver(request, arrival, buffer_bytes=self._buffer_bytes, headers={})
+        opened = await self._reception.resume(request_id, after, visitor)
+        return await deliver(request, opened, buffer_bytes=self._buffer_bytes, headers={})
 
     def _tenant(self, request: web.Request) -> str:
         return self._keys.tenant(bearer(request.headers.get("Authorization")))

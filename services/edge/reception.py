@@ -22,8 +22,8 @@ from services.edge.receipts import Receipts
 from services.edge.scans import Scans
 from services.edge.session import Session
 from services.edge.settings import Settings
-from services.edge.subscription import Connection, Subscription
-from services.edge.visits import Arrival, Visitor, hash_of_request, on_accepted, refusal_of
+from services.edge.subscription import Connection, History, Subscription
+from services.edge.visits import Visitor, hash_of_request, on_accepted, refusal_of
 from services.runtime.clock import now_ms
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
 
@@ -53,7 +53,7 @@ class Reception:
 
     async def ask(
         self, ask: Ask, visitor: Visitor, *, received_us: int, once: str | None = None, traceparent: str | None = None
-    ) -> Arrival:
+    ) -> Subscription:
         """Put a new request on the log and open its stream.
 
         Args:
@@ -88,7 +88,7 @@ class Reception:
         stream.end("gone")
         return await self._again(known, claim, visitor)
 
-    async def resume(self, request_id: str, after: str | None, visitor: Visitor) -> Arrival:
+    async def resume(self, request_id: str, after: str | None, visitor: Visitor) -> Subscription:
         """Open the stream of a request that is on the log already.
 
         Args:
@@ -122,7 +122,7 @@ class Reception:
         request = ask.request(request_id=request_id, tenant=visitor.tenant, at_us=received_us, source=self._source)
         return self._stream(request, hold, visitor, None, behind=False)
 
-    async def _post(self, stream: Subscription, traceparent: str | None) -> Arrival:
+    async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:
         request = stream.request
         trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
         try:
@@ -138,9 +138,9 @@ class Reception:
         accepted.add_done_callback(lambda done: on_accepted(stream, done))
         if stream.reason is None:
             self._receipts.attached(stream)
-        return Arrival(stream=stream)
+        return stream
 
-    async def _again(self, known: Claim, claim: Claim, visitor: Visitor) -> Arrival:
+    async def _again(self, known: Claim, claim: Claim, visitor: Visitor) -> Subscription:
         """The same request once more: its first answer, from the beginning."""
         if known.body_hash != claim.body_hash:
             raise ApiError(
@@ -159,7 +159,7 @@ class Reception:
             code="idempotency_key_in_use", retry_after_s=1,
         )  # fmt: skip
 
-    async def _caught_up(self, stream: Subscription, position: OpId | None) -> Arrival:
+    async def _caught_up(self, stream: Subscription, position: OpId | None) -> Subscription:
         self._receipts.attached(stream)
         partition = stream.session.partition
         end = await self._scans.end_offset(partition)
@@ -169,9 +169,9 @@ class Reception:
                 param="after",
             )  # fmt: skip
         history = await self._scans.history(stream.session.request_id, partition, end)
-        caught_up = stream.session.resume(history, position)
+        stream.history = History(stream.session.resume(history, position), end)
         RESUMES.inc()
-        return Arrival(stream=stream, history=caught_up, history_end=end)
+        return stream
 
     def _stream(
         self, request: Request, hold: Hold, visitor: Visitor, position: OpId | None, *, behind: bool

@@ -18,7 +18,7 @@ from services.edge.positions import parse_request_id
 from services.edge.reception import Reception
 from services.edge.settings import Settings
 from services.edge.subscription import Subscription
-from services.edge.visits import Arrival, Visitor
+from services.edge.visits import Visitor
 from services.runtime.clock import now_us
 
 HEARTBEAT_S: Final = 20.0
@@ -140,11 +140,10 @@ class Socket:
     async def _stream(self, body: dict[str, Any], received_us: int) -> None:
         """One request's life on this connection."""
         try:
-            arrival = await self._arrive(body, received_us)
+            stream = await self._open(body, received_us)
         except ApiError as error:
             self._refuse(error, body)
             return
-        stream = arrival.stream
         task = asyncio.current_task()
         if task is not None:
             self._tasks[task] = stream
@@ -156,17 +155,13 @@ class Socket:
                 },
                 body,
             )  # fmt: skip
-            stream.attach(self._outlet)
-            if arrival.history is not None:
-                await stream.catch_up(arrival.history, arrival.history_end)
-            await stream.ended.wait()
-        except asyncio.CancelledError:
-            stream.end("gone")
-            raise
+            await stream.serve(self._outlet)
+        finally:
+            stream.end("gone")  # unless it has ended: the connection is closed
         if stream.reason in CLOSE_CODES:
             await self.close(stream.reason)
 
-    async def _arrive(self, body: dict[str, Any], received_us: int) -> Arrival:
+    async def _open(self, body: dict[str, Any], received_us: int) -> Subscription:
         visitor = Visitor(
             tenant=self._tenant or "", transport="websocket", format=lambda session, _asked: OpFrames(session),
             until_closed=True,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.books import DetachReason, Transport
 from schemas.requests import Request
@@ -20,6 +20,9 @@ MAX_HELD: Final = 20_000
 
 EXPIRY_MARGIN_US: Final = 2_000_000
 """The router closes a request by its total deadline; a stream still open this much later ends here."""
+
+KEEPALIVE_S: Final = 15.0
+"""A stream that is silent for so long gets a keep-alive, so that nothing in between takes it for dead."""
 
 SLOW: Final = ApiError(503, "The client read too slowly and was dropped: resume at the last id.", code="slow_client")
 
@@ -41,6 +44,18 @@ class Connection:
     resumed_from: OpId | None = None
 
 
+class History(NamedTuple):
+    """What a client lacks of an answer that is on the log already.
+
+    Attributes:
+        ops: What to send.
+        end_offset: They come of all events before it.
+    """
+
+    ops: CaughtUp
+    end_offset: int
+
+
 class Subscription:
     """Hands a request's events on to a client.
 
@@ -49,6 +64,7 @@ class Subscription:
         session: The fold.
         writer: Turns ops into bytes.
         connection: Who is served.
+        history: What to send first; None for a new request, which has none.
         started: Set when there is something to send, or the end has come.
         ended: Set at the end.
         reason: Why it ended; None before.
@@ -56,7 +72,7 @@ class Subscription:
     """
 
     __slots__ = ("_held", "_on_end", "_out", "_outlet", "_overtaken", "_staged", "_whole", "connection", "ended",
-                 "quiet_since_us", "reason", "request", "session", "started", "writer")  # fmt: skip
+                 "history", "quiet_since_us", "reason", "request", "session", "started", "writer")  # fmt: skip
 
     def __init__(
         self, *, request: Request, session: Session, writer: Writer, connection: Connection, behind: bool,
@@ -66,6 +82,7 @@ class Subscription:
         self.session = session
         self.writer = writer
         self.connection = connection
+        self.history: History | None = None
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
         self.reason: DetachReason | None = None
@@ -110,6 +127,21 @@ class Subscription:
         if self._out and self._held is None:
             self._write()
 
+    async def serve(self, outlet: Outlet | None, keepalive: bytes = b"") -> None:
+        """Send the history, then events as they come; return at the stream's end.
+
+        Args:
+            outlet: Where to; None for an answer in one piece, which the caller sends after the end.
+            keepalive: What to send while the stream is silent; nothing where the connection sees to that itself.
+        """
+        if outlet is not None:
+            self.attach(outlet)
+        history, self.history = self.history, None  # it may be large
+        if history is not None:
+            await self.catch_up(history.ops, history.end_offset)
+        while not await is_set_within(self.ended, KEEPALIVE_S):
+            self._keep_alive(keepalive)
+
     def attach(self, outlet: Outlet) -> None:
         """The client can be written to from now on."""
         self._outlet = outlet
@@ -149,11 +181,6 @@ class Subscription:
             await self._settle()
         return () if self.writer.error is not None else caught_up.ops[done:]
 
-    def remark(self, comment: bytes, quiet_s: float) -> None:
-        """Send a comment on a stream that said nothing for so long."""
-        if self._outlet is not None and not self._out and now_us() - self.quiet_since_us >= quiet_s * 1_000_000:
-            self._trouble(self._outlet.write(comment))
-
     def end(self, reason: DetachReason, error: ApiError | None = None) -> None:
         """End the stream, once; what was not sent is, as far as the reason lets it."""
         if self.reason is not None:
@@ -169,6 +196,11 @@ class Subscription:
         self._write()
         self.started.set()
         self.ended.set()
+
+    def _keep_alive(self, data: bytes) -> None:
+        quiet = now_us() - self.quiet_since_us >= KEEPALIVE_S * 1_000_000
+        if data and quiet and self._outlet is not None and not self._out:
+            self._trouble(self._outlet.write(data))
 
     def _take(self, logged: Logged, at_us: int) -> None:
         for sent in self.session.live(logged):
@@ -213,3 +245,13 @@ class Subscription:
     def _trouble(self, trouble: Trouble | None) -> None:
         if trouble is not None:
             self.end(trouble, SLOW if trouble == "slow" else None)
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event; return False when it was not set in that time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

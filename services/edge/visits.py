@@ -10,7 +10,7 @@ from schemas.errors import MalformedEvent
 from schemas.requests import Request
 from services.bus import Position
 from services.edge.errors import ApiError
-from services.edge.session import CaughtUp, Session, Writer
+from services.edge.session import Session, Writer
 from services.edge.subscription import Subscription
 
 Format = Callable[[Session, Request], Writer]
@@ -32,21 +32,6 @@ class Visitor:
     transport: Transport
     format: Format
     until_closed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """An open stream.
-
-    Attributes:
-        stream: It.
-        history: What the client lacks; None for a new request, which has none.
-        history_end: The history holds all events before this offset.
-    """
-
-    stream: Subscription
-    history: CaughtUp | None = None
-    history_end: int = 0
 
 
 def hash_of_request(request: Request) -> str:
