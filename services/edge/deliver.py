@@ -34,7 +34,7 @@ async def deliver(
     """Serve the stream until it ends or the client goes away."""
     headers = headers | {REQUEST_ID_HEADER: CHAT_PREFIX + stream.request.request_id}
     try:
-        if stream.writer.whole:
+        if stream.encoder.whole:
             return await _whole(stream, headers)
         return await _piecewise(request, stream, buffer_bytes, headers)
     finally:
@@ -43,9 +43,9 @@ async def deliver(
 
 async def _whole(stream: Subscription, headers: dict[str, str]) -> web.Response:
     await stream.serve(None)
-    if stream.writer.error is not None:
-        return error_response(stream.writer.error, headers)
-    return web.Response(body=stream.writer.tail(), content_type="application/json", headers=headers)
+    if stream.encoder.error is not None:
+        return error_response(stream.encoder.error, headers)
+    return web.Response(body=stream.encoder.tail(), content_type="application/json", headers=headers)
 
 
 async def _piecewise(

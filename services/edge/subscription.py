@@ -11,7 +11,7 @@ from schemas.stream import Recall
 from services.edge.errors import ApiError
 from services.edge.outlet import SLICE, Outlet, Trouble
 from services.edge.positions import OpId
-from services.edge.session import CaughtUp, Logged, Session, Writer
+from services.edge.session import CaughtUp, Encoder, Logged, Session
 from services.edge.tally import Sent
 from services.runtime.clock import now_us
 
@@ -62,7 +62,7 @@ class Subscription:
     Attributes:
         request: What was asked.
         session: The fold.
-        writer: Turns ops into bytes.
+        encoder: Turns ops into bytes.
         connection: Who is served.
         history: What to send first; None for a new request, which has none.
         started: Set when there is something to send, or the end has come.
@@ -71,16 +71,16 @@ class Subscription:
         quiet_since_us: When it last sent something.
     """
 
-    __slots__ = ("_held", "_on_end", "_out", "_outlet", "_overtaken", "_staged", "_whole", "connection", "ended",
-                 "history", "quiet_since_us", "reason", "request", "session", "started", "writer")  # fmt: skip
+    __slots__ = ("_held", "_on_end", "_out", "_outlet", "_overtaken", "_staged", "_whole", "connection", "encoder",
+                 "ended", "history", "quiet_since_us", "reason", "request", "session", "started")  # fmt: skip
 
     def __init__(
-        self, *, request: Request, session: Session, writer: Writer, connection: Connection, behind: bool,
+        self, *, request: Request, session: Session, encoder: Encoder, connection: Connection, behind: bool,
         on_end: Callable[["Subscription"], None],
     ) -> None:  # fmt: skip
         self.request = request
         self.session = session
-        self.writer = writer
+        self.encoder = encoder
         self.connection = connection
         self.history: History | None = None
         self.started = asyncio.Event()
@@ -98,7 +98,7 @@ class Subscription:
     @property
     def refused(self) -> ApiError | None:
         """The error of a stream that ended before anything was sent."""
-        return self.writer.error if self.reason is not None and self._outlet is None else None
+        return self.encoder.error if self.reason is not None and self._outlet is None else None
 
     def expired(self, at_us: int) -> bool:
         """Whether the stream has to end although nobody closed the request; never before its history was sent."""
@@ -173,25 +173,25 @@ class Subscription:
 
     async def _send(self, caught_up: CaughtUp) -> tuple[Sent, ...]:
         """Send it until a recall overtakes it; returns what was not sent."""
-        pieces, done = iter(self.writer.catch_up(caught_up)), 0
+        pieces, done = iter(self.encoder.catch_up(caught_up)), 0
         while not self._overtaken and self.reason is None and (piece := next(pieces, None)) is not None:
             sents, data = piece
             self._stage(sents, data, now_us())
             done += len(sents)
             await self._settle()
-        return () if self.writer.error is not None else caught_up.ops[done:]
+        return () if self.encoder.error is not None else caught_up.ops[done:]
 
     def end(self, reason: DetachReason, error: ApiError | None = None) -> None:
         """End the stream, once; what was not sent is, as far as the reason lets it."""
         if self.reason is not None:
             return
         self.reason = reason
-        self.writer.error = self.writer.error or error
-        if self.writer.whole and reason == "complete":
+        self.encoder.error = self.encoder.error or error
+        if self.encoder.whole and reason == "complete":
             for sent in self._whole:
                 self.session.tally.sent(sent, now_us())
         if reason != "gone":
-            self._out.append(self.writer.tail())
+            self._out.append(self.encoder.tail())
         self._on_end(self)
         self._write()
         self.started.set()
@@ -204,12 +204,12 @@ class Subscription:
 
     def _take(self, logged: Logged, at_us: int) -> None:
         for sent in self.session.live(logged):
-            self._stage((sent,), self.writer.encode(sent), at_us)
-            if self.writer.error is not None:
+            self._stage((sent,), self.encoder.encode(sent), at_us)
+            if self.encoder.error is not None:
                 return
 
     def _stage(self, sents: Sequence[Sent], data: bytes, at_us: int) -> None:
-        if self.writer.whole:
+        if self.encoder.whole:
             self._whole.extend(sents)
             return
         for sent in sents:
@@ -219,7 +219,7 @@ class Subscription:
             self._staged += len(data)
 
     def _end_if_over(self) -> None:
-        if self.writer.error is not None:
+        if self.encoder.error is not None:
             self.end("error")
         elif self.session.closed or (self.session.answered and not self.connection.until_closed):
             self.end("complete")

@@ -67,7 +67,7 @@ def stream_of(hub, *, request_id=ID, behind=False, total_ms=60_000, until_closed
             ended.append(stream.reason)
 
     stream = Subscription(
-        request=request, session=Session(request_id, 1), writer=OpEvents(),
+        request=request, session=Session(request_id, 1), encoder=OpEvents(),
         connection=Connection(name="c", transport="sse", until_closed=until_closed), behind=behind, on_end=on_end,
     )  # fmt: skip
     hub.add(stream)
@@ -277,7 +277,7 @@ async def test_it_ends_once():
 async def test_one_broken_stream_leaves_the_others(caplog):
     hub, wires, ended = Hub(), [Wire(), Wire()], []
     broken = stream_of(hub, ended=ended)
-    broken.writer = Broken()
+    broken.encoder = Broken()
     for stream, wire in zip((broken, stream_of(hub)), wires, strict=True):
         stream.attach(Outlet(wire, 10_000))
     hub.handle(records(plain_answer(ID, ["a"])))
