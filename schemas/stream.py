@@ -210,6 +210,7 @@ class Failed(Voiced):
         retryable: Whether another attempt could help.
         last_seq: The last chunk published; -1 when there was none.
         usage: Tokens spent all the same.
+        param: Which field of the request is at fault; None when none.
     """
 
     error_class: ErrorClass
@@ -217,6 +218,7 @@ class Failed(Voiced):
     retryable: bool
     last_seq: LastSeq = -1
     usage: Usage = field(default_factory=Usage)
+    param: Name | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

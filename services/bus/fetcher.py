@@ -217,9 +217,9 @@ class Fetcher:
         for partition, begin in (await self._resume(gone)).items():
             if self._spots.get(partition) is spots[partition]:
                 _log.warning("%s[%d]: offset %d is gone; reading on at %d", *partition, gone[partition], begin)
-                if self._on_moved is not None:
-                    self._on_moved(partition, gone[partition], begin)
                 self._spots[partition] = _Spot(begin)
+                if self._on_moved is not None:  # it may have the partition placed elsewhere
+                    self._on_moved(partition, gone[partition], begin)
         others = {for_code(code) for partition, code in troubles.items() if partition not in gone}
         if TopicAuthorizationFailedError in others:
             raise UserError(f"the broker does not let this user read all of {sorted({t for t, _ in troubles})}")

@@ -27,7 +27,7 @@ from services.bus.records import Handler, TopicPartitions, Wants
 from services.bus.room import Room
 from services.bus.settings import BusSettings
 from services.runtime.clock import now_ms
-from services.runtime.errors import UserError
+from services.runtime.errors import UserError, first_of
 from services.runtime.logging import logger
 from services.runtime.metrics import COMMITS, REBALANCES
 
@@ -198,7 +198,9 @@ class _Session:
         self._book = book
         self._holding = holding
         self._cluster = Cluster(settings, f"{plan.group}-reader", timeout_ms=request_timeout_ms(settings))
-        self._fetcher = Fetcher(self._cluster, intake=intake, hand_over=self._hand_over, room=plan.room)
+        self._fetcher = Fetcher(
+            self._cluster, intake=intake, hand_over=self._hand_over, room=plan.room, on_moved=self._on_moved
+        )
         self._member: Member | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._commit_due = asyncio.Event()
@@ -225,7 +227,7 @@ class _Session:
                 for reached, goal in self._aims:
                     self._tasks.create_task(self._ask_ends(reached, goal))
         except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
+            raise first_of(group) from None
         finally:
             self._tasks = None
             self.dealt = False
@@ -285,13 +287,24 @@ class _Session:
         # A work queue goes on from what was committed meanwhile: another member had these partitions. A fold is as good
         # as the records it has read, whoever held the partition in between.
         stale = self._plan.rewind_ms is None and self._member is not None and self._member.was_out
-        assignment, missed = self._holding.assign(partitions, anew=stale)
+        self._assign(partitions, partitions if stale else frozenset())
+        self.dealt = True
+        REBALANCES.labels(self._plan.group).inc()
+
+    def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
+        """A fold of records that are not on the log any more is worth nothing: its number begins anew."""
+        if self._plan.rewind_ms is None:
+            self._holding.positions[partition] = begin
+        else:
+            held = self._holding.held
+            self._assign(held, frozenset(each for each in held if each[1] == partition[1]))
+
+    def _assign(self, partitions: TopicPartitions, anew: TopicPartitions) -> None:
+        assignment, missed = self._holding.assign(partitions, anew)
         for reached in missed:
             _settle(reached, all_read=False)
         self._fetcher.drop(tuple(assignment.lost))
         self._book.forget(assignment.lost)
-        self.dealt = True
-        REBALANCES.labels(self._plan.group).inc()
         if self._plan.on_assigned is not None:
             self._plan.on_assigned(assignment)
         self._unplaced.set()

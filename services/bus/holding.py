@@ -44,9 +44,11 @@ class Holding(Generic[Waiter]):
         """Held, and nobody said yet where to begin."""
         return self.held - self.positions.keys()
 
-    def assign(self, partitions: TopicPartitions, *, anew: bool = False) -> tuple[Assignment, list[Waiter]]:
-        """Hold these from now on; with ``anew`` nothing counts as kept. Also return who waits for what is lost."""
-        kept: TopicPartitions = frozenset() if anew else self.held & partitions
+    def assign(
+        self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
+    ) -> tuple[Assignment, list[Waiter]]:
+        """Hold these from now on; those ``anew`` do not count as kept. Also return who waits for what is lost."""
+        kept = (self.held & partitions) - anew
         lost = self.held - kept
         self.held = partitions
         for partition in lost:

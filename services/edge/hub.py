@@ -1,7 +1,7 @@
 """All open streams of this process: what the log says of their requests goes to them, and to nobody else."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from schemas.base import Event
@@ -37,7 +37,6 @@ class Hub:
         self.models: dict[str, None] = {}
         self._listeners: dict[bytes, list[Subscription]] = {}
         self._count = 0
-        self._ticks: list[Callable[[int], None]] = []
 
     def __len__(self) -> int:
         return self._count

@@ -44,7 +44,7 @@ Piece = tuple[tuple[Sent, ...], bytes]
 """Ops and the bytes that carry them, to be sent together."""
 
 
-class Writer(Protocol):
+class Encoder(Protocol):
     """Turns ops into what one kind of client reads."""
 
     @property

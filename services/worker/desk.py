@@ -26,11 +26,12 @@ class Refusal:
     error_class: ErrorClass
     message: str
     retryable: bool
+    param: str | None = None
 
     @classmethod
     def of(cls, error: EngineError) -> "Refusal":
         """As the engine says."""
-        return cls(error.error_class, str(error), error.retryable)
+        return cls(error.error_class, str(error), error.retryable, error.param)
 
 
 STOPPING: Final = Refusal("unavailable", "the worker is stopping", retryable=True)

@@ -128,6 +128,7 @@ class Narrator:
             retryable=refusal.retryable,
             last_seq=self.seq - 1,
             usage=Usage(completion_tokens=self.tokens),
+            param=refusal.param,
         )
 
 

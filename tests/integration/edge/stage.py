@@ -34,6 +34,7 @@ class Stage:
         self._answered: set[str] = set()
         self._news = asyncio.Event()
         self._edges: list[asyncio.Task[None]] = []
+        self.edges: dict[str, Edge] = {}
 
     async def open(self) -> None:
         self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
@@ -60,6 +61,7 @@ class Stage:
         await asyncio.wait({task, url}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         if not url.done():
             await task
+        self.edges[url.result()] = edge
         return url.result()
 
     async def stop_edges(self) -> None:

@@ -20,11 +20,11 @@ class Members(RuleBasedStateMachine):
         self.goals: dict[int, dict[tuple[str, int], int]] = {}
         self.number = 0
 
-    @rule(held=HELD, anew=st.booleans())
-    def assign(self, held: frozenset[tuple[str, int]], anew: bool) -> None:
-        before = set() if anew else set(self.model)
+    @rule(held=HELD, anew=HELD)
+    def assign(self, held: frozenset[tuple[str, int]], anew: frozenset[tuple[str, int]]) -> None:
+        before = set(self.model) - anew
         lost = set(self.model) - (before & held)
-        assignment, missed = self.holding.assign(held, anew=anew)
+        assignment, missed = self.holding.assign(held, anew)
         assert assignment.held == held
         assert assignment.gained == held - before
         assert assignment.lost == lost
