@@ -48,11 +48,14 @@ def deal(numbers: Iterable[int], claims: Mapping[str, Claim]) -> dict[str, set[i
 class StickyByNumber(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
     """aiokafka's side of ``deal``.
 
+    It goes by the name of Kafka's range assignor, which older members know: a group uses one that all offer, and
+    aiokafka cannot offer two (it would join once for each). Either may deal for the other: both keep numbers together.
+
     Args:
         claim: What this member holds now.
     """
 
-    name: str = "railbus-sticky"
+    name: str = "range"
     version: Final = 0
 
     def __init__(self, claim: Callable[[], Claim]) -> None:

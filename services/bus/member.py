@@ -11,7 +11,6 @@ from typing import Any, Final
 from aiokafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import CommitFailedError, NotCoordinatorForGroupError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
 
@@ -24,6 +23,11 @@ from services.bus.settings import BusSettings
 
 NEVER_MS: Final = 86_400_000
 """Liveness is the heartbeat's business alone: the loop may rest while its handler has no room."""
+
+
+HEARTBEATS: Final = 10
+"""In a session timeout. The answer to one tells that the group is joined again, so a member that is gone is replaced
+after the timeout and a tenth of it at most."""
 
 
 def request_timeout_ms(settings: BusSettings) -> int:
@@ -74,13 +78,12 @@ class Member:
             group_id=group,
             group_instance_id=instance_id,
             session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=max(settings.session_timeout_ms // 3, 300),
+            heartbeat_interval_ms=max(settings.session_timeout_ms // HEARTBEATS, 300),
             rebalance_timeout_ms=settings.session_timeout_ms,
             retry_backoff_ms=RETRY_BACKOFF_MS,
             max_poll_interval_ms=NEVER_MS,
             enable_auto_commit=False,
-            # Members of an older version know the second only: while one is there, all use that.
-            assignors=(StickyByNumber(self._claim), RangePartitionAssignor),
+            assignors=(StickyByNumber(self._claim),),
         )
 
     async def watch(self) -> None:

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
 from services.broker.codes import Code
 from services.broker.group import Group
@@ -153,13 +154,14 @@ def test_what_is_kept_of_a_group_is_its_last_stable_generation_until_it_is_empty
 
 
 @pytest.mark.parametrize(
-    ("metadata", "state"), [(b"ab", State.STABLE), (b"ba", State.STABLE), (b"abc", State.COMPLETING)]
+    ("topics", "data", "state"),
+    [("ab", b"", State.STABLE), ("ba", b"more", State.STABLE), ("abc", b"", State.COMPLETING)],
 )
-def test_a_static_member_that_is_back_and_wants_something_else_gets_a_new_assignment(metadata, state):
+def test_a_static_member_that_is_back_and_wants_something_else_gets_a_new_assignment(topics, data, state):
     lab = Lab()
-    joined = lab.joined(lab.join(instance="one", metadata=b"ab"))
+    joined = lab.joined(lab.join(instance="one", metadata=ConsumerProtocolMemberMetadata(0, ["a", "b"], b"").encode()))
     lab.sync(joined, {joined.member_id: b"all"}, instance="one")
-    lab.join(instance="one", metadata=metadata)
+    lab.join(instance="one", metadata=ConsumerProtocolMemberMetadata(0, [*topics], data).encode())
     assert lab.group.state is state
 
 
