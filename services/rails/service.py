@@ -93,7 +93,7 @@ class RailsService:
         self._judges: dict[str, Judge] = {}
         self._judged: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the room
-        self._producer = Producer(bus, name=GROUP)
+        self._producer = Producer(bus, role="rails")
         self._lanes = (
             Lane(bus, REQUESTS, GROUP, settings.rails_room, settings.rails_instance, self._handle),
             Lane(bus, REQUESTS_BATCH, GROUP_BATCH, settings.rails_classifiers, settings.rails_instance, self._handle),

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
+from schemas.base import AnyEvent
 from schemas.books import Account, Cancel, CancelReason
 from schemas.requests import Request
 from schemas.stream import Closed, Outcome
 from schemas.topics import ACCOUNTS, CONTROL, REQUESTS, REQUESTS_VERTEX, Topic
-from schemas.wire import AnyEvent
 from services.router.case import Case, request_key
 from services.router.policy import SETTLE_US, Policy
 from services.router.triggers import cloud_attempts, egress_objection, next_messages

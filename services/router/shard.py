@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from schemas.base import Event
+from schemas.base import AnyEvent, Event
 from schemas.books import Account, Attached, Cancel, Detached
 from schemas.requests import Request
-from schemas.stream import Chunk, Cutover, Failed, Finished
-from schemas.wire import AnyEvent
+from schemas.stream import Chunk, Cutover, Failed, Finished, StreamEvent
 from services.router.alarms import Alarms
 from services.router.case import Case
 from services.router.decide import decide, next_alarm_us, turn_away
@@ -73,10 +72,8 @@ class Shard:
                 return NOTHING
             case Cutover():
                 self._on_cutover(case, event, now_us)
-            case _:
-                case.on_stream(event, now_us, self._policy.window_us)
-                if isinstance(event, Finished | Failed):
-                    self._on_end(case, event.attempt)
+            case StreamEvent():
+                self._on_stream(case, event, now_us)
         return self._look(case, now_us) if self.deciding else NOTHING
 
     def catch_up(self, now_us: int) -> Writes:
@@ -128,6 +125,11 @@ class Shard:
         self._ledger.release(case.request_id)
         if cutover.target == "vertex" and case.cutovers.get(cutover.attempt) is cutover:
             self._ledger.spend(price(case, self._policy), min(cutover.at, now_us))
+
+    def _on_stream(self, case: Case, event: StreamEvent, now_us: int) -> None:
+        case.on_stream(event, now_us, self._policy.window_us)
+        if isinstance(event, Finished | Failed):
+            self._on_end(case, event.attempt)
 
     def _on_end(self, case: Case, attempt: int) -> None:
         """A cloud attempt's price is known now."""

@@ -56,7 +56,7 @@ class Shell:
         self._settings = settings
         self._on_ready: Callable[[], None] | None = on_ready
         self._core = Router(settings.policy(), source, settings.bus.partitions)
-        self._producer = Producer(settings.bus, name=source)
+        self._producer = Producer(settings.bus, role="router", name=source)
         self._room = Room(OUTBOX)
         self._outbox: deque[Write] = deque()
         self._outbox_filled = asyncio.Event()

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.stream import Chunk, Cleared, Recall
+from schemas.stream import Chunk, Cleared, Recall, StreamEvent
 from services.policy import Policy
-from services.safety.case import Case, OtherEvent, StreamEvent
+from services.safety.case import Case
 from services.safety.fair import FairQueue
 from services.safety.looks import Answer, Look, Out
 from services.safety.shard import Shard
@@ -160,7 +160,7 @@ class Safety:
         return sum(shard.expire(now_us) for shard in self._shards.values())
 
     def _take(
-        self, shard: Shard, event: OtherEvent | _Rest, traceparent: str | None, effects: list[Effect]
+        self, shard: Shard, event: StreamEvent | _Rest, traceparent: str | None, effects: list[Effect]
     ) -> Case | None:
         """Deal with anything but a chunk."""
         if isinstance(event, _Rest):

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
+from schemas.registry import reads
+from schemas.stream import Recall, StreamEvent
 from schemas.topics import STREAMS
 from services.bus import BusSettings, GroupReader, Producer, Received, Room, TailReader, TopicPartitions, Unread
 from services.policy import Keeper, Policy
@@ -23,6 +24,8 @@ from services.safety.looks import Answer, Broke, Look, Tier
 from services.safety.settings import SafetySettings
 
 GROUP: Final = "safety"
+
+_READ: Final = reads("safety")[STREAMS.name]
 
 MAX_VERSIONS: Final = 16
 """Policy versions whose checks are kept for requests that began with them."""
@@ -56,7 +59,7 @@ class SafetyService:
         self._effects: deque[Effect] = deque()  # bounded by one step and the looks under way
         self._wake = asyncio.Event()
         self._joined = asyncio.Event()
-        self._producer = Producer(bus, name=GROUP)
+        self._producer = Producer(bus, role="safety")
         self._lookup = TailReader(bus, handler=lambda _: None)
 
     @property
@@ -130,9 +133,7 @@ class SafetyService:
         taken = 0
         caught_up: list[int] = []
         for record in records:
-            if isinstance(record, Received) and isinstance(
-                record.event, Chunk | Started | Finished | Failed | Cleared | Recall | Verdict | Closed
-            ):
+            if isinstance(record, Received) and isinstance(record.event, StreamEvent) and type(record.event) in _READ:
                 taken += self._core.take(record.partition, record.event, record.traceparent)
             if self._catchup.read(record.partition, record.offset, now_s):
                 caught_up.append(record.partition)
