@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer as OtherProducer
 
 from schemas.ids import uuid7
-from schemas.registry import KINDS, ROLES, writes
+from schemas.registry import ROLES, writes
 from schemas.requests import Deadlines, Message, Request
 from schemas.topics import REQUESTS, REQUESTS_BATCH, TOPICS
 from services.bus import BusSettings, Producer
@@ -95,4 +95,3 @@ async def test_a_tree_writes_nothing_that_the_registry_does_not_allow(governed_t
         assert kinds <= {kind for who, _, kind in seen if who == role}, role
     assert {"railbus.requests", "railbus.requests.vertex"} <= {topic for who, topic, _ in seen if who == "router"}
     assert {topic for _, topic, _ in seen} == {topic.name for topic in TOPICS} - {"railbus.ledger"}
-    assert {kind for _, _, kind in seen} == KINDS.keys() - {"Window"}

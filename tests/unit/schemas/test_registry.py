@@ -51,10 +51,8 @@ def test_the_key_is_a_field_and_one_for_all_topics_of_a_kind():
 
 
 def test_prompts_are_fields():
-    assert {name: kind.prompts for name, kind in KINDS.items() if kind.prompts} == {
-        "Request": ("messages",),
-        "Verdict": ("masked",),
-    }
+    assert KINDS["Request"].prompts == ("messages",)
+    assert KINDS["Verdict"].prompts == ("masked",)
     for kind in KINDS.values():
         assert set(kind.prompts) <= {field.name for field in fields(kind.cls)}
 
