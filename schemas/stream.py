@@ -34,6 +34,11 @@ LastSeq = Annotated[int, Meta(ge=-1, le=2**31, description="-1: no chunk at all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamEvent(Event):
+    """Base of everything on the stream log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RailOutcome:
     """What one input rail found.
 
@@ -51,7 +56,7 @@ class RailOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(Event):
+class Verdict(StreamEvent):
     """Rails: what policy says of the prompt. The first one in the log counts.
 
     Attributes:
@@ -76,7 +81,7 @@ class Verdict(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voiced(Event):
+class Voiced(StreamEvent):
     """Base of what is said of one execution of one attempt.
 
     Attributes:
@@ -222,7 +227,7 @@ class Failed(Voiced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cutover(Event):
+class Cutover(StreamEvent):
     """Router: the voice moves on to the next attempt, if the fold finds this effective.
 
     Attributes:
@@ -281,7 +286,7 @@ class Recall(Voiced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed(Event):
+class Closed(StreamEvent):
     """Router: the one terminal event. The first in the log counts.
 
     Attributes:

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from schemas.base import AnyEvent
 from schemas.errors import UnreadableEvent
-from schemas.wire import AnyEvent
+from schemas.registry import RoleName, read_kinds
+from schemas.topics import Topic
 
 UNKNOWN_OFFSET = -1
 """Offset of an event that a retry found to be on the log already, when the broker no longer says where."""
@@ -77,3 +79,9 @@ Wants = Callable[[str, bytes | None], bool]
 """Whether a record of this kind and key is to be decoded at all. Asked for known and unknown kinds alike."""
 
 TopicPartitions = frozenset[tuple[str, int]]
+
+
+def wants_of(role: RoleName, *topics: Topic) -> Wants:
+    """Let through the kinds that a role reads on these topics, by the registry."""
+    kinds = read_kinds(role, *topics)
+    return lambda kind, _key: kind in kinds

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from schemas.base import AnyEvent
 from schemas.topics import Topic
-from schemas.wire import AnyEvent
 from services.bus import Received, Unread
 
 

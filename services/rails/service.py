@@ -108,7 +108,7 @@ class RailsService:
                 core.unwritten(write.event.request_id)
 
         lane = Processor(
-            self._bus, reading, core, Producer(self._bus, name=group), perform=perform, written=_count,
+            self._bus, reading, core, Producer(self._bus, role="rails", name=group), perform=perform, written=_count,
             unwritten=unwritten, on_ready=self._tell_ready,
         )  # fmt: skip
         return lane

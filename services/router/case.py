@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 from schemas.books import Attached, Detached
 from schemas.requests import Deadlines, Lane, Request
-from schemas.stream import Chunk, Cutover, Failed, Finished, Recall, Started
+from schemas.stream import Chunk, Cutover, Failed, Finished, Recall, Started, StreamEvent
 from services.router.books import Book
 from services.router.clients import Clients
 from services.router.policy import RETRY_US
 from services.stream import Screen
-from services.stream.screen import StreamEvent
 
 
 class Stamp(NamedTuple):

@@ -5,20 +5,9 @@ from typing import Final
 
 from schemas.base import Event
 from schemas.books import DeadLetter
+from schemas.registry import reads, writes
 from schemas.stream import Closed
-from schemas.topics import (
-    ACCOUNTS,
-    CONTROL,
-    DEAD,
-    LEDGER,
-    RECEIPTS,
-    REQUESTS,
-    REQUESTS_BATCH,
-    REQUESTS_VERTEX,
-    STREAMS,
-    Topic,
-)
-from schemas.wire import KINDS
+from schemas.topics import DEAD, STREAMS, TOPICS
 from services.bus import Received, Unread, partition_for
 from services.processor import Core, Write
 from services.router.dead import dead_letter, misplaced, rejection, stray
@@ -26,16 +15,16 @@ from services.router.means import Means
 from services.router.policy import Policy
 from services.router.shard import NOTHING, Shard, Writes
 
-READ: Final[tuple[Topic, ...]] = (
-    REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, CONTROL, RECEIPTS, ACCOUNTS, LEDGER,
-)  # fmt: skip
-"""Everything the router reads, the ledger only to find what cannot be read. ``railbus.dead`` is followed besides."""
+_MAY_STAND: Final = reads("router")
+
+READ: Final = tuple(topic for topic in TOPICS if topic.name in _MAY_STAND and topic is not DEAD)
+"""What the router's group reads, some of it only to find what cannot be read. ``railbus.dead`` is followed besides."""
 
 MAX_REJECTED: Final = 10_000
 """Unreadable requests of one shard remembered while it folds; of more, the newest. All of them get dead letters."""
 
-_ASKS: Final = frozenset({REQUESTS.name, REQUESTS_BATCH.name})
-_MAY_STAND: Final = {topic.name: frozenset(KINDS[kind].cls for kind in topic.kinds) for topic in READ}
+_ASKS: Final = frozenset(writes("app"))
+"""Topics where somebody outside waits for what it wrote."""
 
 
 class Router(Core):

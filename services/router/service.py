@@ -44,7 +44,7 @@ class RouterService:
             instance_id=settings.router_instance,
             limit=OUTBOX,
         )
-        producer = Producer(settings.bus, name=source)
+        producer = Producer(settings.bus, role="router", name=source)
         self._processor = Processor(settings.bus, reading, self._core, producer, written=self._count, on_ready=on_ready)
 
     @property

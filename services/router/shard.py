@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from schemas.base import Event
+from schemas.base import AnyEvent, Event
 from schemas.books import Account, Attached, Cancel, Detached
 from schemas.requests import Request
-from schemas.stream import Chunk, Cutover, Failed, Finished
-from schemas.wire import AnyEvent
+from schemas.stream import Chunk, Cutover, Failed, Finished, StreamEvent
 from services.processor import Write
 from services.router.alarms import Alarms
 from services.router.case import Case, Stamp
@@ -83,10 +82,8 @@ class Shard:
                 return NOTHING
             case Cutover():
                 self._on_cutover(case, event, at_us)
-            case _:
-                case.on_stream(event, at_us, self._policy.window_us)
-                if isinstance(event, Finished | Failed):
-                    self._on_end(case, event.attempt)
+            case StreamEvent():
+                self._on_stream(case, event, at_us)
         return self._look(case, now_us) if self.deciding else NOTHING
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
@@ -142,6 +139,11 @@ class Shard:
         self._ledger.release(case.request_id)
         if cutover.target == "vertex" and case.cutovers.get(cutover.attempt) is cutover:
             self._ledger.spend(price(case, self._policy), at_us)
+
+    def _on_stream(self, case: Case, event: StreamEvent, at_us: int) -> None:
+        case.on_stream(event, at_us, self._policy.window_us)
+        if isinstance(event, Finished | Failed):
+            self._on_end(case, event.attempt)
 
     def _on_end(self, case: Case, attempt: int) -> None:
         """A cloud attempt's price is known now."""

@@ -2,15 +2,11 @@
 
 from collections import deque
 
-from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
+from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, StreamEvent, Verdict
 from services.policy import Policy
 from services.safety.looks import Answer, Look, Out
 from services.safety.run import NOTHING, RunCheck
 from services.safety.verdicts import RunKey, Stamp, prompt_rules
-
-OtherEvent = Verdict | Started | Finished | Failed | Cleared | Recall | Closed
-StreamEvent = OtherEvent | Chunk
-
 
 Attempted = tuple[int, list[Out]]
 """What follows for an attempt."""
@@ -57,7 +53,7 @@ class Case:
             self._after(run)
         return outs
 
-    def take(self, event: OtherEvent) -> list[Attempted]:
+    def take(self, event: StreamEvent) -> list[Attempted]:
         """Take any event but a chunk."""
         if isinstance(event, Cleared | Recall):
             self.note(event)
@@ -68,7 +64,7 @@ class Case:
         elif isinstance(event, Closed):
             self._closed = True
             return self._finish(list(self._runs.values()), None)
-        else:
+        elif isinstance(event, Finished | Failed):
             run = self._runs.get(event.attempt)
             if run is not None and run.key.run == event.run:
                 return self._finish([run], event.last_seq)

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
+from schemas.registry import reads
+from schemas.stream import Chunk, StreamEvent
 from schemas.topics import STREAMS
 from services.bus import Received, Unread
 from services.policy import Policy
 from services.processor import Core, Effect, Write
-from services.safety.case import Case, OtherEvent, StreamEvent
+from services.safety.case import Case
 from services.safety.fair import FairQueue
 from services.safety.looks import Answer, Look, Out
 from services.safety.shard import Shard
@@ -22,7 +23,7 @@ from services.safety.verdicts import Stamp
 STEP_CHARS: Final = 2_048
 """About as much is read in one ``step``, or as much work done; then the event loop may do something else."""
 
-_CHECKED: Final = (Chunk, Started, Finished, Failed, Cleared, Recall, Verdict, Closed)
+_READ: Final = reads("safety")[STREAMS.name]
 
 TURN_EVENTS: Final = 16
 """Most events of one tenant before it is another's turn."""
@@ -100,12 +101,13 @@ class Safety(Core):
 
     def read(self, record: Received | Unread, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
         """Queue an event of the log."""
-        if isinstance(record, Received) and isinstance(record.event, _CHECKED):
+        event = record.event if isinstance(record, Received) else None
+        if isinstance(record, Received) and isinstance(event, StreamEvent) and type(event) in _READ:
             shard = self._shards[record.partition]
             shard.queued += 1
             shard.read_us = at_us
             self._backlog += 1
-            self._queue.put(record.event.tenant, (shard, record.event, record.traceparent))
+            self._queue.put(event.tenant, (shard, event, record.traceparent))
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
@@ -178,7 +180,7 @@ class Safety(Core):
         return effects
 
     def _take(
-        self, shard: Shard, event: OtherEvent | _Rest, traceparent: str | None, effects: list[Effect]
+        self, shard: Shard, event: StreamEvent | _Rest, traceparent: str | None, effects: list[Effect]
     ) -> Case | None:
         """Deal with anything but a chunk."""
         if isinstance(event, _Rest):

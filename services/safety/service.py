@@ -61,7 +61,7 @@ class SafetyService:
             limit=settings.safety_queue,
         )
         self._processor = Processor(
-            bus, reading, self._core, Producer(bus, name=GROUP), perform=self._perform, written=_count,
+            bus, reading, self._core, Producer(bus, role="safety"), perform=self._perform, written=_count,
             on_ready=on_ready,
         )  # fmt: skip
 

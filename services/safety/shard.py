@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from schemas.stream import Closed, Started, Verdict
+from schemas.stream import Closed, Started, StreamEvent, Verdict
 from services.policy import Policy
-from services.safety.case import Case, StreamEvent
+from services.safety.case import Case
 from services.safety.looks import Look, Out
 from services.safety.verdicts import Stamp
 

@@ -63,6 +63,21 @@ class Ticket:
     over: bool = False
 
     @property
+    def request_id(self) -> str:
+        """The request's."""
+        return self.request.request_id
+
+    @property
+    def tenant(self) -> str:
+        """The request's."""
+        return self.request.tenant
+
+    @property
+    def attempt(self) -> int:
+        """The request's."""
+        return self.request.attempt
+
+    @property
     def stoppable(self) -> bool:
         """Whether it makes a difference to stop it."""
         return self.stopped is None and not self.over

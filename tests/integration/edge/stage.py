@@ -15,6 +15,7 @@ from schemas.topics import RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
 from services.bus import BusSettings, Producer, Received, TailReader, ensure_topics
 from services.edge.service import Edge
 from services.edge.settings import Settings
+from tests.support.bus import any_role
 from tests.unit.edge.answers import Writer, plain_answer, sse_events
 
 PATIENCE_S = 20.0
@@ -28,7 +29,7 @@ class Stage:
     def __init__(self, bus: BusSettings) -> None:
         self.bus = bus
         self.http: Any = None
-        self._producer = Producer(bus, name="test")
+        self._producer = Producer(bus, role=any_role(), name="test")
         self._tail = TailReader(bus, handler=self._take)
         self._read: list[Received] = []
         self._answered: set[str] = set()

@@ -6,11 +6,12 @@ import dataclasses
 import orjson
 import pytest
 
+from schemas.base import AnyEvent
 from schemas.books import DeadLetter
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind, UnreadableEvent
 from schemas.stream import Closed
 from schemas.topics import CONTROL, LEDGER, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS, Topic
-from schemas.wire import AnyEvent, decode, encode
+from schemas.wire import decode, encode
 from services.bus import Received, Unread, partition_for
 from services.router.core import Router
 from services.router.policy import Policy

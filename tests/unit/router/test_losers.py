@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from schemas.base import AnyEvent
 from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Request
-from schemas.stream import Closed, Cutover
-from schemas.topics import REQUESTS_VERTEX, STREAMS, Topic
-from schemas.wire import AnyEvent
+from schemas.stream import Closed, Cutover, StreamEvent
+from schemas.topics import REQUESTS_VERTEX, Topic
 from services.bus import Received
 from services.router.budget import Limits
 from services.router.core import Router
@@ -150,7 +150,7 @@ def _check(log: list[tuple[float, Any]], rid: str) -> int:
     screen, shown, heard, retracted = Screen(rid), "", "", 0
     lost: dict[int, float] = {}
     for ms, event in log:
-        if type(event).__name__ not in STREAMS.kinds:
+        if not isinstance(event, StreamEvent):
             continue
         before = screen.candidates
         for op in screen.feed(event):

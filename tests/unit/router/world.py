@@ -2,17 +2,20 @@
 
 from typing import Any
 
-from schemas.base import Event
+from schemas.base import AnyEvent, Event
 from schemas.books import Account, Attached, Cancel, Detached
 from schemas.ids import uuid7
+from schemas.registry import writes
 from schemas.requests import Deadlines, Delivery, Message, Request
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Usage, Verdict
-from schemas.topics import ACCOUNTS, CONTROL, DEAD, RECEIPTS, REQUESTS, REQUESTS_VERTEX, STREAMS, Topic
-from schemas.wire import AnyEvent
+from schemas.topics import DEAD, REQUESTS_VERTEX, Topic
 from services.bus import Received, Unread, partition_for
 from services.router.core import Router
 from services.router.policy import Policy
 from services.router.shard import Writes
+from tests.support.bus import topic_of
+
+MAY_WRITE = writes("router")
 
 T0 = 1_700_000_000_000_000
 MS = 1_000
@@ -108,13 +111,6 @@ def closed(outcome: str = "completed", rid: str = RID, at_ms: float = 100) -> Cl
     return Closed(**about(rid, at_ms), outcome=outcome)  # type: ignore[arg-type]
 
 
-def topic_of(event: AnyEvent) -> Topic:
-    """Where an event of a test stands."""
-    return next(
-        topic for topic in (REQUESTS, STREAMS, RECEIPTS, ACCOUNTS, CONTROL) if type(event).__name__ in topic.kinds
-    )
-
-
 def next_alarm_us(router: Router, partitions: int = PARTITIONS) -> int | None:
     """When a router wants to be told the time, over all its partitions."""
     alarms = [router.alarm_us(number, FAR_US) for number in range(partitions)]
@@ -169,9 +165,9 @@ class World:
         for router in tuple(self.routers):
             self.write(self._show(router, topic, event, len(self.log) - 1))
 
-    def write(self, writes: Writes) -> None:
-        for write in writes:
-            assert type(write.event).__name__ in write.topic.kinds
+    def write(self, due: Writes) -> None:
+        for write in due:
+            assert type(write.event) in MAY_WRITE[write.topic.name]
             self.append(write.topic, write.event)
 
     def until(self, at_ms: float) -> "World":
