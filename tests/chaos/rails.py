@@ -7,7 +7,7 @@ from schemas.stream import Verdict
 from tests.chaos.harness import STEP_S, Found, Talk, concluded, staged, until
 
 PROMPTS = (("What is a log good for?", "allow"), ("Why does AKIAIOSFODNN7EXAMPLE fail?", "deny"))
-MOST = 600
+MOST = 2_000
 
 
 async def round_of(lab, fault, rng):
@@ -16,7 +16,7 @@ async def round_of(lab, fault, rng):
 
     async def ask(stage):
         after = 0
-        while len(asked) < MOST and (after < 10 or len(asked) < 32):
+        while len(asked) < MOST and (after < 20 or len(asked) < 32):
             after += stage.phase == 2
             prompt, decision = PROMPTS[rng.randrange(2)]
             talk = Talk(lab, prompt=prompt)

@@ -27,7 +27,7 @@ class Speech(Talk):
 
     def __init__(self, lab, rng, number, plan, *, long):
         super().__init__(lab)
-        self._rng, self._long = rng, long
+        self._rng, self._long, self._after = rng, long, 0
         if number % 3 == 0:  # nothing is looked for behind what withdraws the whole answer
             self._plan = [(when, STOPPED[number % 2]) for when in plan[:1]]
         else:
@@ -54,9 +54,10 @@ class Speech(Talk):
         await self.post(self.finished())
 
     def _ended(self, stage, steps):
+        self._after += stage.phase == 2
         if self._plan:
             return False
-        return stage.phase == 2 and steps >= 24 if self._long else steps >= 10
+        return self._after > 10 if self._long else steps >= 10
 
     def _think(self, stage, steps):
         if self._plan and steps >= 3:
