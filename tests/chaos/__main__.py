@@ -17,7 +17,9 @@ async def main():
     totals, began = {}, time.monotonic()
     for number in range(options.first, options.first + options.rounds):
         for service in SERVICES if options.service == "all" else (options.service,):
-            faults = [f for f in faults_of(service, full=full) if options.fault in {"all", f}]
+            faults = faults_of(service, full=full)
+            if options.fault != "all":
+                faults = [fault for fault in faults_of(service, full=True) if fault == options.fault]
             if options.fault == "none":
                 faults = ["none"]
             if not faults:

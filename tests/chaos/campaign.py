@@ -4,8 +4,10 @@ import shutil
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.chaos import rails, router, safety
-from tests.chaos.harness import FAULTS, Found, dice, opened
+from tests.chaos.harness import FAULTS, ROUNDS, Found, dice, opened
 from tests.integration.rails.harness import unhurried
 
 SERVICES = ("safety", "rails", "router")
@@ -29,8 +31,28 @@ ALL_PAUSES = SHORT_PAUSES | {
 
 
 def faults_of(service, *, full):
-    """The names of a service's faults."""
-    return [*FAULTS, *(ALL_PAUSES if full else SHORT_PAUSES)] if service == "router" else [*FAULTS]
+    """The names of a service's faults: some, or all."""
+    faults = [fault for fault in FAULTS if full or fault != "broker of two"]
+    return [*faults, *(ALL_PAUSES if full else SHORT_PAUSES)] if service == "router" else faults
+
+
+def cases(service, *, on_kafka):
+    """What pytest runs, with a lab for each round. One round on Apache Kafka has this fault alone."""
+    full = ROUNDS > 1
+    faults = {"embedded": faults_of(service, full=full)}
+    faults["kafka"] = faults["embedded"] if full else [on_kafka]
+    labs = {(kind, number): (kind, service, number) for kind in faults for number in range(ROUNDS)}
+    return [
+        pytest.param(
+            labs[kind, number],  # the same object: pytest sets up one lab for it
+            fault,
+            id=f"{kind}-{number}-{fault}",
+            marks=[pytest.mark.kafka] if kind == "kafka" else [],
+        )
+        for kind in faults
+        for number in range(ROUNDS)
+        for fault in faults[kind]
+    ]
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from tests.contract.brokers import BrokerUnavailable
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lab(request, tmp_path_factory):
-    kind, service = request.param
+    kind, service, _ = request.param
     try:
         async with lab_of(kind, service, tmp_path_factory.mktemp(service), full=ROUNDS > 1) as opened:
             yield opened

@@ -246,7 +246,14 @@ async def _nothing(lab, rng):
     await asyncio.sleep(1)
 
 
-FAULTS = {"join": (1, _join), "pause": (2, _pause), "broker": (2, _broker), "leave": (2, _leave), "kill": (2, _kill)}
+FAULTS = {
+    "broker": (1, _broker),
+    "join": (1, _join),
+    "pause": (2, _pause),
+    "broker of two": (2, _broker),
+    "leave": (2, _leave),
+    "kill": (2, _kill),
+}
 """How many members there are before, and what is done; in an order that starts few of them."""
 
 BEFORE_S = 1.5
