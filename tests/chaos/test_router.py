@@ -7,7 +7,10 @@ from tests.chaos.campaign import cases, play
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest.mark.parametrize(("lab", "fault"), cases("router", on_kafka="5 s, fallback, requests"), indirect=["lab"])
+CASES = cases("router", on_kafka="5 s, fallback, requests")
+
+
+@pytest.mark.parametrize(("lab", "fault"), CASES, indirect=["lab"], scope="module")
 async def test_every_request_ends_as_it_should(lab, fault, request):
     _, service, number = request.node.callspec.params["lab"]
     found = await play(lab, service, fault, number)
