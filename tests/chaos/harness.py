@@ -333,16 +333,16 @@ class Talk:
             delivery=Delivery(), deadlines=self.request.deadlines, **more,
         )  # fmt: skip
 
-    def chunk(self, text):
-        event = Chunk(**self.voice(), seq=self.seq, start=len(self.text), text=text)
+    def chunk(self, text, attempt=1):
+        event = Chunk(**self.voice(attempt), seq=self.seq, start=len(self.text), text=text)
         self.seq, self.text = self.seq + 1, self.text + text
         return event
 
     def verdict(self, decision="allow"):
         return Verdict(**self.head(), decision=decision, policy_version="v", refusal="no")
 
-    def finished(self):
-        return Finished(**self.voice(), last_seq=self.seq - 1, finish_reason="stop")
+    def finished(self, attempt=1):
+        return Finished(**self.voice(attempt), last_seq=self.seq - 1, finish_reason="stop")
 
     def failed(self):
         return Failed(**self.voice(), error_class="bad_request", message="refused", retryable=False)
