@@ -27,6 +27,7 @@ from services.bus import BusSettings, Producer, Received, TailReader, ensure_top
 from services.runtime.clock import now_ms, now_us
 from services.stream import Screen
 from tests.contract.brokers import Broker, _die_with_parent
+from tests.support.bus import any_role
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 4
@@ -123,7 +124,7 @@ class Lab:
         await asyncio.to_thread(self.broker.wait_until_ready)
         self.bus = BusSettings(bootstrap=self.broker.address, partitions=PARTITIONS)
         await ensure_topics(self.bus)
-        self.producer = Producer(self.bus, name="test")
+        self.producer = Producer(self.bus, role=any_role(), name="test")
         await self.producer.start()
         tail = TailReader(self.bus, handler=self._on_records)
         self._tasks = [asyncio.create_task(tail.run()), asyncio.create_task(self._tick())]
