@@ -243,6 +243,28 @@ class Fetcher:
         self._changed.set()
 
 
+async def newest_ms(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+    """When the last record before each end was appended, by the broker's clock; what cannot be had is left out."""
+    wanted = {partition: end - 1 for partition, end in ends.items() if end > 0}
+    found: dict[Partition, int] = {}
+    for node in {cluster.leader(partition) for partition in wanted}:
+        if node is None:
+            continue
+        line = Line(cluster, node)
+        try:
+            answer = await line.fetch({p: at for p, at in wanted.items() if cluster.leader(p) == node})
+        except (KafkaError, OSError, TimeoutError):
+            continue
+        finally:
+            line.close()
+        for part in decode(answer) if answer is not None else ():
+            partition = (part.topic, part.partition)
+            for item in unpack(part.records, wanted[partition]):
+                if item.record is not None:
+                    found[partition] = item.record.timestamp
+    return found
+
+
 def _in_turn(spots: Mapping[Partition, _Spot], turn: int) -> dict[Partition, int]:
     """What to ask for, each time beginning with another partition: a broker fills its answer in the order asked."""
     partitions = list(spots)

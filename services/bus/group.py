@@ -9,7 +9,7 @@ what is *lost* is dropped.
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuth
 from schemas.topics import Topic
 from services.bus.cluster import Cluster
 from services.bus.contact import backoff_s
-from services.bus.fetcher import Events, Fetcher
+from services.bus.fetcher import Events, Fetcher, newest_ms
 from services.bus.holding import Holding, OnAssigned
 from services.bus.intake import Intake
 from services.bus.member import Member, request_timeout_ms
@@ -32,6 +32,8 @@ from services.runtime.logging import logger
 from services.runtime.metrics import COMMITS, REBALANCES
 
 _log = logger("bus")
+
+OnNewest = Callable[[Mapping[Partition, int]], None]
 
 CommitMode = Literal["on_accept", "manual", "never"]
 
@@ -57,6 +59,7 @@ class _Plan:
     on_assigned: OnAssigned | None
     commit: CommitMode
     rewind_ms: int | None
+    on_newest: OnNewest | None
     instance_id: str | None
 
 
@@ -77,6 +80,8 @@ class GroupReader:
         commit: ``on_accept`` commits when the handler has returned; ``manual`` when ``done`` was called for a record
             and all before it; ``never`` leaves the group's offsets alone.
         rewind_ms: What is gained begins this far back in time, whatever is committed: for readers that fold the log.
+        on_newest: With ``rewind_ms``: told when the last record of what is gained was appended, in milliseconds by the
+            broker's clock, before the first record of it.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
     """
@@ -95,6 +100,7 @@ class GroupReader:
         on_assigned: OnAssigned | None = None,
         commit: CommitMode = "on_accept",
         rewind_ms: int | None = None,
+        on_newest: OnNewest | None = None,
         instance_id: str | None = None,
     ) -> None:
         self._settings = settings
@@ -107,6 +113,7 @@ class GroupReader:
             on_assigned=on_assigned,
             commit=commit,
             rewind_ms=rewind_ms,
+            on_newest=on_newest,
             instance_id=instance_id,
         )
         self._intake = Intake(wants, newer=newer)
@@ -317,7 +324,10 @@ class _Session:
             if self._plan.handler is None:
                 continue
             if new := self._holding.unplaced:
-                for reached in self._holding.place(await self._starts(new)):
+                starts = await self._starts(new)
+                if self._plan.on_newest is not None:
+                    self._plan.on_newest(await newest_ms(self._cluster, await self._cluster.ends(new)))
+                for reached in self._holding.place(starts):
                     _settle(reached, all_read=True)
             known = self._holding.positions
             self._fetcher.place({p: at for p, at in known.items() if self._fetcher.position(p) is None})

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -126,6 +126,7 @@ class Processor:
             on_assigned=self._on_assigned,
             commit="manual" if reading.rewind_ms is None else "never",
             rewind_ms=reading.rewind_ms,
+            on_newest=self._on_newest,
             instance_id=reading.instance_id,
         )
 
@@ -207,6 +208,11 @@ class Processor:
         _log.info("%s: %d partition(s), %d gained, %d lost", self._reading.group, len(held), len(gained), len(lost))
         self._set_alarm()
         self._tell_ready()
+
+    def _on_newest(self, appended_ms: Mapping[tuple[str, int], int]) -> None:
+        """What is read again must not look new: how far the broker's clock is off is known from its newest record."""
+        for partition, timestamp_ms in appended_ms.items():
+            self._clocks.setdefault(partition, LogClock()).appended_us(timestamp_ms, now_us())
 
     def _lose(self, number: int) -> None:
         for partition in self._held.pop(number):
