@@ -10,6 +10,7 @@ from services.router.books import Book
 from services.router.clients import Clients
 from services.router.policy import RETRY_US
 from services.stream import Screen
+from services.stream.order import FirstRuns
 from services.stream.screen import StreamEvent
 
 
@@ -28,6 +29,7 @@ class Case:
         kept: Whether the prompt is in memory, for another attempt.
         prompt_chars: How long the prompt is.
         traceparent: W3C Trace Context of the request.
+        runs: The booked one of each attempt: no other is ever heard.
         books: By attempt.
         cutovers: The effective ones, by the attempt they opened.
         turn_us: When the current attempt was opened.
@@ -59,6 +61,7 @@ class Case:
         "republished",
         "request",
         "request_id",
+        "runs",
         "screen",
         "short",
         "spoke_us",
@@ -83,6 +86,7 @@ class Case:
         self.prompt_chars = 0
         self.traceparent: str | None = None
         self.clients = Clients()
+        self.runs = FirstRuns()
         self.books: dict[int, Book] = {1: Book(1)}
         self.cutovers: dict[int, Cutover] = {}
         self.recalls: set[str] = set()
@@ -127,19 +131,19 @@ class Case:
                 screen.feed(event)
                 if screen.last_seq != said:
                     self.spoke_us = now_us
-                book = self.books.get(event.attempt)
-                if book is not None and book.started is not None and book.is_of(event.run):
-                    book.hear(event)
+                if self.runs.is_heard(event.attempt, event.run):
+                    self.books[event.attempt].hear(event)
             case Started():
                 screen.feed(event)
-                self._book(event.attempt).start(event)
+                if self.runs.register(event):
+                    self._book(event.attempt).started = event
                 if not self.known and event.received_at + window_us >= now_us:
                     self._know(event.received_at, event.deadlines, now_us)
             case Finished() | Failed():
                 screen.feed(event)
                 book = self._book(event.attempt)
-                if book.is_of(event.run):
-                    book.end(event)
+                if book.started is None or self.runs.is_heard(event.attempt, event.run):
+                    book.end(event)  # a failure before any ``Started`` is the attempt's own
             case Cutover():
                 self._on_cutover(event, now_us)
             case Recall():

@@ -7,6 +7,7 @@ from services.policy import Policy
 from services.safety.looks import Answer, Look, Out
 from services.safety.run import NOTHING, RunCheck
 from services.safety.verdicts import RunKey, Stamp, prompt_rules
+from services.stream.order import FirstRuns
 
 OtherEvent = Verdict | Started | Finished | Failed | Cleared | Recall | Closed
 StreamEvent = OtherEvent | Chunk
@@ -27,7 +28,7 @@ class Case:
         unread: Runs with more to read than one slice.
     """
 
-    __slots__ = ("_closed", "_denied", "_gated", "_heard", "_runs", "_said", "_said_seq", "_stamp",
+    __slots__ = ("_closed", "_denied", "_first", "_gated", "_runs", "_said", "_said_seq", "_stamp",
                  "expires_us", "over", "policy", "request_id", "tenant", "traceparent", "unread")  # fmt: skip
 
     def __init__(self, request_id: str, tenant: str, policy: Policy, expires_us: int, stamp: Stamp) -> None:
@@ -38,7 +39,7 @@ class Case:
         self.traceparent: str | None = None
         self.over = False
         self._stamp = stamp
-        self._heard: dict[int, str] = {}  # attempt -> its first run; at most 100 attempts
+        self._first = FirstRuns()
         self._runs: dict[int, RunCheck] = {}  # attempt -> its check, until that is done
         self._said: set[str] = set()  # recall ids on the log or on their way; bounded as in RunCheck
         self._said_seq: dict[int, tuple[int, bool]] = {}  # attempt -> (cleared seq, final), likewise
@@ -102,7 +103,7 @@ class Case:
 
     def note(self, event: Cleared | Recall) -> bool:
         """Remember what is said on the log. Returns whether it is about a run that is checked."""
-        if self._heard.get(event.attempt) != event.run:
+        if not self._first.is_heard(event.attempt, event.run):
             return False
         if isinstance(event, Recall):
             self._said.add(event.recall_id)
@@ -122,10 +123,7 @@ class Case:
         self._tidy()
 
     def _begin(self, event: Started) -> None:
-        if event.attempt in self._heard:
-            return  # within an attempt the first run in the log is the one that is heard
-        self._heard[event.attempt] = event.run
-        if event.output_check == "off" or self._denied:
+        if not self._first.register(event) or event.output_check == "off" or self._denied:
             return
         key = RunKey(request_id=self.request_id, tenant=self.tenant, attempt=event.attempt, run=event.run)
         run = RunCheck(key, self.policy, prompt_rules(self.policy, self.tenant), self._stamp)

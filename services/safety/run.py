@@ -87,8 +87,9 @@ class RunCheck:
 
     def hear(self, chunk: Chunk) -> _Outs:
         """Take a chunk and read it; where it is very long, ``read`` reads the rest."""
-        size = len(chunk.text)
-        if size < self._plain and self._text.take(chunk, size):  # nearly every chunk
+        size, text = len(chunk.text), self._text
+        if size < self._plain and text.take(chunk):  # nearly every chunk
+            text.fresh.append(chunk)
             self._plain -= size
             matches = self._scanner.feed(chunk.text)
             if self._scanner.work:
@@ -97,7 +98,9 @@ class RunCheck:
         beyond = self._last_seq is not None and chunk.seq > self._last_seq  # the fold shows nobody such a chunk
         if self._stopped or beyond:
             return NOTHING
-        self.unread.extend(self._text.hear(chunk))
+        for heard in text.hear(chunk):
+            text.fresh.append(heard)
+            self.unread.append(heard.text)
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outs:
@@ -140,7 +143,6 @@ class RunCheck:
             due = self._due
             piece = text[at : at + due - self._scanner.position]
             at += len(piece)
-            self._text.remember(piece)
             stops = self._judge(self._scanner.feed(piece), outs)
             if self._scanner.position == due and not stops:
                 self._look(outs, last=False)

@@ -164,7 +164,7 @@ class Screen:
         return (Refuse(text=event.refusal, policy_version=event.policy_version),)
 
     def _on_started(self, event: Started) -> Ops:
-        if not self._floor.register(event) or self._floor.voice is not event or self.over:
+        if not self._floor.runs.register(event) or self._floor.voice is not event or self.over:
             return NOTHING
         return (_begin(event), *self._adopt())
 
@@ -178,7 +178,7 @@ class Screen:
             undecided = self._floor.voice is None
             self._floor.settle(event.attempt)
             if undecided:
-                ops = (_begin(self._floor.runs[event.attempt]), *self._adopt())
+                ops = self._begin_voice()
         self._text.hear(event)
         return ops + self._progress()
 
@@ -186,7 +186,7 @@ class Screen:
         if not self._is_voice(event):
             if self._floor.speaks(event.attempt, event.run):
                 self._floor.drop(event.attempt)
-                return self._begin_survivor()
+                return self._begin_voice()
             return NOTHING
         if self.finished is None and not self.over:
             self.finished = event
@@ -195,7 +195,7 @@ class Screen:
     def _on_failed(self, event: Failed) -> Ops:
         if self._floor.speaks(event.attempt, event.run) and self._floor.voice is None:
             self._floor.drop(event.attempt)
-            return self._begin_survivor()
+            return self._begin_voice()
         return NOTHING
 
     def _on_cutover(self, event: Cutover) -> Ops:
@@ -266,7 +266,7 @@ class Screen:
         voice = self._floor.voice
         return voice is not None and voice.attempt == event.attempt and voice.run == event.run
 
-    def _begin_survivor(self) -> Ops:
+    def _begin_voice(self) -> Ops:
         voice = self._floor.voice
         return NOTHING if voice is None else (_begin(voice), *self._adopt())
 

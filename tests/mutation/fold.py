@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SCREEN, VOICE, TEXT, DELIVERY = "screen.py", "voice.py", "transcript.py", "delivery.py"
+SCREEN, VOICE, ORDER, TEXT, DELIVERY = "screen.py", "voice.py", "order.py", "transcript.py", "delivery.py"
 
 MUTANTS = [
-    ("1 the last Started wins, not the first", VOICE, "if started.attempt in self.runs:", "if False:"),
-    ("1 any run of a candidate attempt is heard", VOICE, "started is not None and started.run == run", "True"),
+    ("1 the last Started wins, not the first", ORDER, "if started.attempt in self.by_attempt:", "if False:"),
+    ("1 any run of a candidate attempt is heard", ORDER, "first is not None and first.run == run", "True"),
     ("1 a ttft cutover is never void", VOICE, "return not self.heard", "return True"),
     ("1 a stall cutover is never void", VOICE, "return last_seq <= cutover.seen_seq", "return True"),
     ("1 a cutover may skip or repeat an attempt", VOICE, "if cutover.attempt != self.last_attempt + 1:", "if False:"),
@@ -25,10 +25,11 @@ MUTANTS = [
     ("1 the first chunk does not settle a race", VOICE, "self.candidates = frozenset({attempt})", "pass"),
     ("1 the text of the last voice stays after a cutover", SCREEN, "        self._text = Transcript()\n        self._adopted = None\n", "        self._adopted = None\n"),
     ("1 the clearance of the last voice counts for the next", SCREEN, "        self._cleared = -1\n        self.final = False\n        self.finished", "        self.finished"),
-    ("2 an offset that contradicts the text is believed", TEXT, "following is not None and following.start == self.length:", "following is not None:"),
-    ("2 chunks are taken as they come", TEXT, "    def hear(self, chunk: Chunk) -> None:\n", "    def hear(self, chunk: Chunk) -> None:\n        self.chunks.append(chunk)\n        self.length += len(chunk.text)\n        self._tokens_upto.append(self._tokens_upto[-1] + chunk.tokens)\n        return\n"),
-    ("2 a gap does not wait", TEXT, "if chunk.seq > len(self.chunks):", "if False:"),
-    ("2 what waited behind a gap is lost", TEXT, "following = self._waiting.pop(len(self.chunks), None)", "following = None"),
+    ("2 an offset that contradicts the text is believed", ORDER, "if seq != self.next_seq or start != self.length or self._waiting:", "if seq != self.next_seq or self._waiting:"),
+    ("2 an offset that contradicts the text is believed behind a gap", ORDER, "following is not None and following.start == self.length:", "following is not None:"),
+    ("2 chunks are taken as they come", TEXT, "    def hear(self, chunk: Chunk) -> None:\n", "    def hear(self, chunk: Chunk) -> None:\n        return self._add(chunk)\n"),
+    ("2 a gap does not wait", ORDER, "self._waiting.setdefault(chunk.seq, chunk)", "return (chunk,)"),
+    ("2 what waited behind a gap is lost", ORDER, "following = self._waiting.pop(self.next_seq, None)", "following = None"),
     ("3 the gate is always open", SCREEN, 'return self.verdict.decision == "allow"\n', "return True\n"),
     ("3 a missing verdict opens the gate", SCREEN, 'return self._mask_done or (voice is not None and voice.input_gate == "off")', "return True"),
     ("3 a masked prompt's own answer is shown", SCREEN, 'self.verdict.decision != "mask":\n            return self.verdict', 'True:\n            return self.verdict'),

@@ -204,6 +204,14 @@ def test_account_of_a_worker_that_says_nothing_more_counts_what_was_heard() -> N
     assert world.account().attempts[0].usage.completion_tokens == 2
 
 
+def test_account_counts_each_chunk_once_and_none_behind_a_gap() -> None:
+    world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started(), chunk(0), chunk(0), chunk(2, at_ms=60))
+    (book,) = world.put(failed(at_ms=70, retryable=False)).account().attempts
+    assert (book.usage.completion_tokens, book.last_seq, book.last_chunk_at) == (1, 0, T0 + 50 * MS)
+    late = World().put(request(), started(), chunk(0), chunk(2, at_ms=60), chunk(1, at_ms=65), failed(at_ms=70))
+    assert (late.account().attempts[0].usage.completion_tokens, late.account().attempts[0].last_seq) == (3, 2)
+
+
 def test_closed_request_that_nobody_could_read_is_accounted_for_and_cancels_nobody() -> None:
     world = World().put(closed("rejected"))
     assert world.account().outcome == "rejected"
