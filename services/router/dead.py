@@ -24,7 +24,7 @@ UNKNOWN_TENANT: Final = "unknown"
 
 
 def dead_letter(unread: Unread, now_us: int, source: str) -> DeadLetter:
-    """The record as it was. What is too long is cut, and the reason says so; the original stays where it was."""
+    """The record as it was. What is too long is cut, and the letter says so; the original stays where it was."""
     value, key = unread.value, unread.key
     headers = _headers(unread)
     notes = [str(unread.error)[:1_800]]
@@ -44,6 +44,7 @@ def dead_letter(unread: Unread, now_us: int, source: str) -> DeadLetter:
         key_b64=None if key is None else _base64(key[:MAX_EXTRA]),
         value_b64=None if value is None else _base64(value[:MAX_VALUE]),
         headers=headers,
+        cut=len(notes) > 1,
     )
 
 
