@@ -26,7 +26,3 @@ class Alarms:
         while self._heap and self._heap[0][0] <= now_us:
             due[heapq.heappop(self._heap)[1]] = None
         return list(due)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._heap.clear()

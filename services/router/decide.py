@@ -13,7 +13,7 @@ from services.router.case import Case, cutover_key
 from services.router.effects import Write, after_close, begin_attempts, settled_us, stop_all, stop_losers
 from services.router.endings import Ending, answered, awaits_verdict, hopeless, is_denied, overdue, stranded, unmaskable
 from services.router.policy import RETRY_US, Policy
-from services.router.triggers import SPENT, Plan, due_plan, objection, price, trigger_us
+from services.router.triggers import Objection, Plan, due_plan, objection, price, trigger_us
 
 RELOOK_US: Final = 1_000_000
 """How soon to look again at a cutover for which the budget was short."""
@@ -76,7 +76,7 @@ def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: 
     elif sent_us is not None:
         ledger.release(case.request_id)
     against = None if plan is None else objection(case, plan, now_us, policy, ledger)
-    case.short = against == SPENT
+    case.short = against is Objection.SPENT
     ending = (
         answered(case)
         or overdue(case, now_us, policy)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from schemas.stream import Outcome
 from services.router.case import Case
 from services.router.policy import Policy
-from services.router.triggers import OFF, SPENT, WAIT, Plan, all_failed, egress_objection, next_messages
+from services.router.triggers import Objection, Plan, all_failed, egress_objection, next_messages
 
 
 class Ending(NamedTuple):
@@ -40,19 +40,19 @@ def overdue(case: Case, now_us: int, policy: Policy) -> Ending | None:
     return None
 
 
-def hopeless(case: Case, plan: Plan | None, objection: str | None, policy: Policy) -> Ending | None:
+def hopeless(case: Case, plan: Plan | None, objection: Objection | None, policy: Policy) -> Ending | None:
     """Nobody will answer: what could be heard has failed, and there is an objection to another attempt."""
-    if plan is None or objection is None or objection == WAIT:
+    if plan is None or objection is None or objection is Objection.UNREAD:
         return None
     if plan.trigger == "hard_error":
         failure = all_failed(case)
         if failure is None:
             return None
         outcome: Outcome = "cancelled" if failure.error_class == "cancelled" else "failed"
-        because = "" if objection == OFF else f" ({objection})"
+        because = "" if objection is Objection.OFF else f" ({objection.value})"
         return Ending(outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
-    if objection == SPENT and policy.when_spent == "close":
-        return Ending("failed", f"{_SILENCE[plan.trigger]}, and {objection}")
+    if objection is Objection.SPENT and policy.when_spent == "close":
+        return Ending("failed", f"{_SILENCE[plan.trigger]}, and {objection.value}")
     return None
 
 
@@ -63,9 +63,9 @@ def stranded(case: Case, policy: Policy) -> Ending | None:
             continue
         against = egress_objection(case, policy) if cutover.target == "vertex" else None
         if against is None and next_messages(case) is None:
-            against = "its prompt was not kept"
-        if against is not None and against != WAIT:
-            return Ending("failed", f"attempt {attempt} cannot begin: {against}")
+            against = Objection.NOT_KEPT
+        if against is not None and against is not Objection.UNREAD:
+            return Ending("failed", f"attempt {attempt} cannot begin: {against.value}")
     return None
 
 
