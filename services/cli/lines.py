@@ -128,7 +128,8 @@ def _recall(event: Recall) -> str:
 
 
 def _closed(event: Closed) -> str:
-    return f"{event.outcome} {_quoted(event.reason) if event.reason else ''}"
+    cause = f"({event.cause}) " if event.cause else ""
+    return f"{event.outcome} {cause}{_quoted(event.reason) if event.reason else ''}"
 
 
 def _cancel(event: Cancel) -> str:

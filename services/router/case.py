@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from schemas.books import Attached, Detached
 from schemas.requests import Deadlines, Lane, Request
-from schemas.stream import Chunk, Cutover, Failed, Finished, Recall, Started
+from schemas.stream import Chunk, Closed, Cutover, Failed, Finished, Recall, Started
 from services.router.books import Book
 from services.router.clients import Clients
 from services.router.policy import RETRY_US
@@ -141,11 +141,11 @@ class Case:
                     self._know(event.received_at, event.deadlines, now_us)
             case Finished() | Failed():
                 screen.feed(event)
-                book = self._book(event.attempt)
-                if book.started is None or self.runs.is_heard(event.attempt, event.run):
-                    book.end(event)  # a failure before any ``Started`` is the attempt's own
+                self._on_end(event)
             case Cutover():
                 self._on_cutover(event, now_us)
+            case Closed():
+                self._on_closed(event, now_us)
             case Recall():
                 voice = screen.voice
                 if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
@@ -184,6 +184,19 @@ class Case:
         self.cutovers[event.attempt] = event
         self._book(event.attempt).trigger = event.trigger
         self.turn_us = self.spoke_us = now_us
+
+    def _on_end(self, event: Finished | Failed) -> None:
+        book = self._book(event.attempt)
+        if book.started is None or self.runs.is_heard(event.attempt, event.run):
+            book.end(event)  # a failure before any ``Started`` is the attempt's own
+
+    def _on_closed(self, event: Closed, now_us: int) -> None:
+        self.screen.feed(event)
+        if self.screen.closed is not None:
+            return
+        self._asked.pop("closed", None)  # void: decide again at once
+        if event.cause == "unreadable" and not self.known:
+            self._know(event.at, Deadlines(), now_us)  # nobody will read its deadlines
 
     def _know(self, received_us: int, deadlines: Deadlines, now_us: int) -> None:
         """A time of receipt in the future counts as now."""

@@ -66,7 +66,10 @@ def rejection(unread: Unread, now_us: int, source: str) -> Closed | None:
     except msgspec.ValidationError:
         tenant = UNKNOWN_TENANT
     reason = f"the request could not be read: {unread.error}"[:2_000]
-    return Closed(request_id=request_id, tenant=tenant, at=now_us, source=source, outcome="rejected", reason=reason)
+    return Closed(
+        request_id=request_id, tenant=tenant, at=now_us, source=source, outcome="rejected", reason=reason,
+        cause="unreadable",
+    )  # fmt: skip
 
 
 def misplaced(item: Received, belongs: int) -> Unread:

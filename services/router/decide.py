@@ -38,7 +38,8 @@ def decide(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: str)
 
 def turn_away(case: Case, now_us: int, policy: Policy, source: str) -> Write:
     """The closing of a request that comes when the router holds as many as it may."""
-    ending = Ending("failed", f"{policy.max_open} requests are open in its partition already")
+    case.asks("closed", now_us)
+    ending = Ending("too_many_open", "failed", f"{policy.max_open} requests are open in its partition already")
     return _close(case, ending, now_us, source)
 
 
@@ -103,6 +104,9 @@ def _close(case: Case, ending: Ending, now_us: int, source: str) -> Write:
         outcome=ending.outcome,
         reason=ending.reason,
         attempt=None if voice is None else voice.attempt,
+        cause=ending.cause,
+        seen_seq=case.screen.last_seq,
+        seen_attempts=case.screen.attempts,
     )
     return Write(STREAMS, closed, case.traceparent)
 

@@ -56,6 +56,7 @@ class Shard:
                 return NOTHING
             case = self.cases[event.request_id] = Case(event.request_id, event.tenant, now_us)
             if self.deciding and isinstance(event, Request) and len(self.cases) > self._policy.max_open:
+                case.on_request(event, traceparent, now_us)
                 return [turn_away(case, now_us, self._policy, self._source)]
         match event:
             case Chunk():

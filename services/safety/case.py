@@ -1,6 +1,7 @@
 """One request: its runs, what was said about them on the log, and what safety says next. Pure."""
 
 from collections import deque
+from typing import Final
 
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
 from services.policy import Policy
@@ -12,6 +13,14 @@ from services.stream.order import FirstRuns
 OtherEvent = Verdict | Started | Finished | Failed | Cleared | Recall | Closed
 StreamEvent = OtherEvent | Chunk
 
+
+MAY_GO_ON: Final = frozenset(
+    {"no_verdict", "no_first_token", "stalled", "attempts_failed", "cannot_begin", "unreadable"}
+)
+"""Causes of a ``Closed`` that the fold may find void with text still to come: such a one ends neither case nor check.
+
+Each run's own end does, or the case expires. Where another cause is void the answer came to its own end before it.
+"""
 
 Attempted = tuple[int, list[Out]]
 """What follows for an attempt."""
@@ -67,8 +76,7 @@ class Case:
         elif isinstance(event, Verdict):
             self._on_verdict(event)
         elif isinstance(event, Closed):
-            self._closed = True
-            return self._finish(list(self._runs.values()), None)
+            return self._on_closed(event)
         else:
             run = self._runs.get(event.attempt)
             if run is not None and run.key.run == event.run:
@@ -129,6 +137,16 @@ class Case:
         run = RunCheck(key, self.policy, prompt_rules(self.policy, self.tenant), self._stamp)
         run.gated = self._gated or event.delivery.mode == "gated"
         self._runs[event.attempt] = run
+
+    def _on_closed(self, event: Closed) -> list[Attempted]:
+        runs = list(self._runs.values())
+        if event.cause not in MAY_GO_ON:
+            self._closed = True
+        elif event.cause == "stalled":  # nobody may ever end this run, and its last words are on the screen
+            runs = [run for run in runs if run.key.attempt == event.attempt and run.last_seq <= event.seen_seq]
+        else:
+            return []
+        return self._finish(runs, None)
 
     def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[Attempted]:
         outs = [(run.key.attempt, run.finish(last_seq)) for run in runs]

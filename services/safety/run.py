@@ -85,6 +85,11 @@ class RunCheck:
         over = self._stopped or self._ended
         return over and not self._clearing and all(look.oldest() is None for look in self._looks)
 
+    @property
+    def last_seq(self) -> int:
+        """The last chunk without a gap; -1 for none."""
+        return self._text.next_seq - 1
+
     def hear(self, chunk: Chunk) -> _Outs:
         """Take a chunk and read it; where it is very long, ``read`` reads the rest."""
         size, text = len(chunk.text), self._text
@@ -106,7 +111,7 @@ class RunCheck:
     def finish(self, last_seq: int | None) -> _Outs:
         """The text ends with this chunk, which may still be missing; None ends it with what was heard."""
         if self._last_seq is None:
-            self._last_seq = self._text.next_seq - 1 if last_seq is None else last_seq
+            self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()
 
     def read(self) -> _Outs:
@@ -200,7 +205,7 @@ class RunCheck:
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0
         if pending.last:
-            pending.clears = self._text.next_seq - 1
+            pending.clears = self.last_seq
             return
         offset = self._scanner.undecided
         if self.gated:

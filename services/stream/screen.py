@@ -2,17 +2,18 @@
 
 1. Voice: text is heard from one (attempt, run) only.  2. Order: its chunks in ``seq`` order, each once.
 3. Gate: no model text before policy allows.  4. Delivery: how much may be shown beyond what is cleared.
-5. Recall: withdrawn text never comes back.  6. End: finished and finally cleared; then closed.
+5. Recall: withdrawn text never comes back.  6. End: finished and finally cleared; then closed, for a cause that holds.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_args
 
 from schemas.requests import Delivery
 from schemas.stream import (
     Chunk,
     Cleared,
     Closed,
+    Conclusion,
     Cutover,
     Failed,
     Finished,
@@ -29,6 +30,9 @@ from services.stream.voice import Floor
 StreamEvent = Verdict | Started | Chunk | Finished | Failed | Cutover | Cleared | Recall | Closed
 Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
+_CONCLUSIONS: Final = frozenset(get_args(Conclusion))
+_NO_ANSWER_COMES: Final = frozenset({"attempts_failed", "cannot_begin", "no_first_token", "stalled"})
+"""Causes that no longer hold once a later attempt was opened, or the voice finished."""
 
 
 class Screen:
@@ -121,6 +125,16 @@ class Screen:
         """Where an offset of the voice's text stands on the screen; at its end when it is not shown yet."""
         text = self._text
         return text.visible_at(offset) if offset < text.released_chars else text.visible_length
+
+    @property
+    def conclusion(self) -> Conclusion | None:
+        """How the answer came to its own end, before any ``Closed``: nothing else may close the request then."""
+        if self._denied:
+            return "denied"
+        if self.stopped is not None:
+            told = self.withdrawn is not None or self.verdict is not None  # a closed gate hides the replacement as well
+            return "recalled" if told else None
+        return "answered" if self.over and self.closed is None else None
 
     @property
     def gate_open(self) -> bool:
@@ -248,6 +262,8 @@ class Screen:
         return self._progress()
 
     def _on_closed(self, event: Closed) -> Ops:
+        if not self._close_holds(event):
+            return NOTHING
         self.closed = event
         self.over = True
         return (Close(outcome=event.outcome, reason=event.reason),)
@@ -261,6 +277,25 @@ class Screen:
             wanted = self.verdict is not None and self.verdict.decision == "mask" and not self._mask_done
             return wanted and self._floor.effective(event, self._text.last_seq)
         return self.finished is None and self._floor.effective(event, self._text.last_seq)
+
+    def _close_holds(self, event: Closed) -> bool:
+        """Whether what the router had read when it decided to close still holds here."""
+        cause, conclusion = event.cause, self.conclusion
+        if cause is None:
+            return True  # of a writer that knew no causes
+        if conclusion is not None or cause in _CONCLUSIONS:
+            return cause == conclusion
+        floor = self._floor
+        if cause in _NO_ANSWER_COMES and (self.finished is not None or floor.last_attempt > event.seen_attempts):
+            return False
+        holds = {
+            "no_verdict": self.verdict is None and not self.gate_open,
+            "no_first_token": not floor.heard,
+            "stalled": self._text.last_seq <= event.seen_seq,
+            "cannot_begin": floor.voice is None,
+            "unreadable": not floor.runs.by_attempt,
+        }
+        return holds.get(cause, True)  # nothing on the log speaks against the clock, a client that left, a full router
 
     def _is_voice(self, event: Voiced) -> bool:
         voice = self._floor.voice
