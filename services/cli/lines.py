@@ -5,14 +5,14 @@ Prompts are personal: they are shown only on request. Answers are what an operat
 
 import base64
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import orjson
 
 from schemas.base import Event
 from schemas.books import Account, Attached, Cancel, DeadLetter, Detached, Window
 from schemas.requests import Request
-from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
+from schemas.stream import Chunk, Cleared, Closed, Conclusion, Cutover, Failed, Finished, Recall, Started, Verdict
 from schemas.wire import AnyEvent
 from services.bus import Received, Unread
 from services.cli.terminal import printable
@@ -128,7 +128,7 @@ def _recall(event: Recall) -> str:
 
 
 def _closed(event: Closed) -> str:
-    cause = f"({event.cause}) " if event.cause else ""
+    cause = f"({event.cause}) " if event.cause and event.cause not in get_args(Conclusion) else ""
     return f"{event.outcome} {cause}{_quoted(event.reason) if event.reason else ''}"
 
 

@@ -11,7 +11,7 @@ from schemas.topics import STREAMS
 from services.router.budget import Ledger
 from services.router.case import Case, cutover_key
 from services.router.effects import Write, after_close, begin_attempts, settled_us, stop_all, stop_losers
-from services.router.endings import Ending, answered, awaits_verdict, hopeless, is_denied, overdue, stranded, unmaskable
+from services.router.endings import Ending, answered, awaits_verdict, hopeless, overdue, stranded, unmaskable
 from services.router.policy import RETRY_US, Policy
 from services.router.triggers import Objection, Plan, due_plan, objection, price, trigger_us
 
@@ -26,7 +26,7 @@ def decide(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: str)
     if not case.known:
         return []
     writes: list[Write] = []
-    if is_denied(case):
+    if case.screen.conclusion == "denied":
         writes += stop_all(case, "denied", now_us, source)
     elif case.screen.stopped is not None:
         writes += stop_all(case, "recalled", now_us, source)

@@ -89,12 +89,6 @@ def awaits_verdict(case: Case, policy: Policy) -> bool:
     return gate == "hold" and case.screen.verdict is None
 
 
-def is_denied(case: Case) -> bool:
-    """Whether policy refused the prompt."""
-    verdict = case.screen.verdict
-    return verdict is not None and verdict.decision == "deny"
-
-
 _SILENCE: dict[Trigger, tuple[Cause, str]] = {
     "ttft": ("no_first_token", "no first token by its deadline"),
     "stall": ("stalled", "the answer stalled"),
