@@ -221,7 +221,8 @@ def test_the_first_closed_counts_and_nothing_is_said_after_it():
 
 
 ANSWERED = (started(), allow(), chunk(0, 0, "Hi"), finished(0), cleared(0, final=True))
-STOPPED = (*ANSWERED[:3], recall(0, 2, "stop"))
+STOP = recall(0, 2, "stop")
+STOPPED = (*ANSWERED[:3], STOP)
 MASK = Verdict(**COMMON, decision="mask", policy_version="v")
 DENY = Verdict(**COMMON, decision="deny", policy_version="v", refusal="No.")
 OFF = started(gate="off")
@@ -237,9 +238,9 @@ def closed(cause, seen_seq=-1, seen_attempts=1):
     ("cause", "holds", "void"),
     [
         ("answered", [ANSWERED, (*UNGATED, MASK)], [(), ANSWERED[:-1], STOPPED, (*UNGATED, DENY), RERUN]),
-        ("denied", [(DENY,), (started(), recall(0, 2, "stop"), DENY)], [(), (allow(),), ANSWERED]),
-        ("recalled", [STOPPED, (started(), recall(0, 2, "stop"), MASK)], [(started(), recall(0, 2, "stop")), ANSWERED]),
-        ("deadline", [(), ANSWERED[:-1], (started(), recall(0, 2, "stop"))], [ANSWERED, STOPPED, (DENY,)]),
+        ("denied", [(DENY,), (started(), STOP, DENY)], [(), (allow(),), ANSWERED]),
+        ("recalled", [STOPPED, (OFF, STOP), (started(), STOP, MASK)], [(), (started(), STOP), ANSWERED]),
+        ("deadline", [(), ANSWERED[:-1], (started(), STOP)], [ANSWERED, STOPPED, (DENY,)]),
         ("client_gone", [(), ANSWERED[:-1]], [ANSWERED, STOPPED, (DENY,)]),
         ("no_masked_prompt", [(MASK,)], [ANSWERED, STOPPED, (DENY,)]),
         ("too_many_open", [(), ANSWERED[:-1]], [ANSWERED, STOPPED, (DENY,)]),
