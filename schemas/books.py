@@ -166,6 +166,7 @@ class DeadLetter(AnyEvent):
         key_b64: The record's key, base64; None when it had none.
         value_b64: The record's value, base64; None when it had none.
         headers: Header names and base64 values.
+        cut: Whether bytes were left out because the record was too long.
     """
 
     at: AtUs
@@ -177,3 +178,4 @@ class DeadLetter(AnyEvent):
     key_b64: str | None = None
     value_b64: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
+    cut: bool = False

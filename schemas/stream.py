@@ -26,6 +26,20 @@ Trigger = Literal["ttft", "hard_error", "stall", "mask"]
 How = Literal["cancel", "race"]
 Action = Literal["stop", "redact"]
 Outcome = Literal["completed", "recalled", "denied", "failed", "cancelled", "expired", "rejected"]
+Conclusion = Literal["answered", "denied", "recalled"]
+Cause = Literal[
+    Conclusion,
+    "deadline",
+    "client_gone",
+    "no_verdict",
+    "no_first_token",
+    "stalled",
+    "attempts_failed",
+    "cannot_begin",
+    "no_masked_prompt",
+    "too_many_open",
+    "unreadable",
+]
 Gate = Literal["hold", "off"]
 Check = Literal["on", "off"]
 
@@ -287,14 +301,20 @@ class Recall(Voiced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(StreamEvent):
-    """Router: the one terminal event. The first in the log counts.
+    """Router: the one terminal event. The first in the log whose cause holds at its place counts.
 
     Attributes:
         outcome: How the request ended.
         reason: One sentence for people.
         attempt: The attempt that was heard at the end; None when none was.
+        cause: Why, for programs. One that no longer holds at this event's place makes it void; None never does.
+        seen_seq: The last seq the router had read of the voice.
+        seen_attempts: How many attempts were opened in what the router had read.
     """
 
     outcome: Outcome
     reason: ShortText = ""
     attempt: Attempt | None = None
+    cause: Cause | None = None
+    seen_seq: LastSeq = -1
+    seen_attempts: Attempt = 1

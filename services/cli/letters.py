@@ -1,7 +1,6 @@
 """Dead letters for people: which are meant, how they look, what is put back. Pure."""
 
 import base64
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,9 +14,6 @@ from services.cli.terminal import printable
 
 MAX_REASON: Final = 160
 """Characters of a reason that a line shows."""
-
-_CUT: Final = re.compile(r"\(first \d+ of \d+ (?:key bytes|bytes|headers) kept\)$")
-"""As ``services.router.dead`` says at the end of a reason that something was too long."""
 
 HEX_ROW: Final = 16
 """Bytes in a row of a dump."""
@@ -36,8 +32,9 @@ class Grave:
         offset: Where it was found.
         reason: Why it could not be read.
         key: As it was.
-        value: As it was; what was too long is cut, and the reason says so.
+        value: As it was.
         headers: As they were.
+        cut: Whether bytes were left out because the record was too long.
     """
 
     number: int
@@ -50,17 +47,13 @@ class Grave:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...]
+    cut: bool = False
 
     @property
     def request_id(self) -> str | None:
         """The request it is about, if its key says so."""
         text = (self.key or b"").decode("ascii", "replace")
         return text if is_uuid7(text) else None
-
-    @property
-    def whole(self) -> bool:
-        """Whether all its bytes were kept."""
-        return _CUT.search(self.reason) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +96,7 @@ def grave(record: Received | Unread) -> Grave | None:
     return Grave(
         number=record.offset, at_us=letter.at, source=letter.source, topic=letter.topic, partition=letter.partition,
         offset=letter.offset, reason=letter.reason, key=_bytes(letter.key_b64), value=_bytes(letter.value_b64),
-        headers=tuple((name, _bytes(value) or b"") for name, value in letter.headers),
+        headers=tuple((name, _bytes(value) or b"") for name, value in letter.headers), cut=letter.cut,
     )  # fmt: skip
 
 
@@ -129,6 +122,7 @@ def as_json(it: Grave) -> dict[str, Any]:
         "key_b64": _base64(it.key),
         "value_b64": _base64(it.value),
         "headers": [[name, _base64(value)] for name, value in it.headers],
+        "cut": it.cut,
     }
 
 
@@ -156,7 +150,7 @@ def put_back(it: Grave, partitions: int) -> Raw:
     Raises:
         ValueError: Not all of it was kept, or it was found among the dead; the message says so.
     """
-    if not it.whole:
+    if it.cut:
         msg = f"{it.number}: not all its bytes were kept; the original is at {it.topic} {it.partition}:{it.offset}"
         raise ValueError(msg)
     if it.topic == DEAD.name:

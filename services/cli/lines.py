@@ -6,7 +6,7 @@ Prompts are personal: they are shown only on request. Answers are what an operat
 import base64
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import orjson
 
@@ -14,7 +14,7 @@ from schemas.base import AnyEvent, Event
 from schemas.books import Account, Attached, Cancel, DeadLetter, Detached, Window
 from schemas.registry import KINDS
 from schemas.requests import Request
-from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
+from schemas.stream import Chunk, Cleared, Closed, Conclusion, Cutover, Failed, Finished, Recall, Started, Verdict
 from services.bus import Received, Unread
 from services.cli.terminal import printable
 
@@ -141,7 +141,8 @@ def _recall(event: Recall) -> str:
 
 
 def _closed(event: Closed) -> str:
-    return f"{event.outcome} {_quoted(event.reason) if event.reason else ''}"
+    cause = f"({event.cause}) " if event.cause and event.cause not in get_args(Conclusion) else ""
+    return f"{event.outcome} {cause}{_quoted(event.reason) if event.reason else ''}"
 
 
 def _cancel(event: Cancel) -> str:

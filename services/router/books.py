@@ -4,18 +4,19 @@ from dataclasses import dataclass, field
 
 from schemas.books import AttemptAccount
 from schemas.stream import Chunk, Failed, Finished, Speculation, Started, Trigger, Usage
+from services.stream.order import ChunkOrder
 
 
 @dataclass(slots=True)
 class Book:
-    """One attempt. Only its first execution in the log is booked: no other is ever heard."""
+    """One attempt, by its first run in the log."""
 
     attempt: int
     trigger: Trigger | None = None
     started: Started | None = None
     first_chunk_at: int | None = None
     last_chunk_at: int | None = None
-    last_seq: int = -1
+    order: ChunkOrder = field(default_factory=ChunkOrder)
     tokens: int = 0
     error_class: str | None = None
     usage: Usage = field(default_factory=Usage)
@@ -23,23 +24,15 @@ class Book:
     ended: bool = False
     failed: Failed | None = None
 
-    def is_of(self, run: str) -> bool:
-        """Whether this is the booked execution; a failure before any ``Started`` is the attempt's own."""
-        return self.started is None or self.started.run == run
-
-    def start(self, event: Started) -> None:
-        """The first ``Started`` counts."""
-        if self.started is None:
-            self.started = event
-
     def hear(self, event: Chunk) -> None:
-        """A chunk; one that was heard already changes nothing."""
-        if event.seq <= self.last_seq:
+        """Book a chunk, and those that waited for it."""
+        if not self.order.take(event):
+            for chunk in self.order.hear(event):
+                self._count(chunk)
             return
         if self.first_chunk_at is None:
             self.first_chunk_at = event.at
         self.last_chunk_at = event.at
-        self.last_seq = event.seq
         self.tokens += event.tokens
 
     def end(self, event: Finished | Failed) -> None:
@@ -73,8 +66,14 @@ class Book:
             started_at=None if started is None else started.at,
             first_chunk_at=self.first_chunk_at,
             last_chunk_at=self.last_chunk_at,
-            last_seq=self.last_seq,
+            last_seq=self.order.next_seq - 1,
             error_class=self.error_class,
             usage=usage,
             speculation=self.speculation,
         )
+
+    def _count(self, chunk: Chunk) -> None:
+        if self.first_chunk_at is None:
+            self.first_chunk_at = chunk.at
+        self.last_chunk_at = chunk.at
+        self.tokens += chunk.tokens

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from schemas.books import Attached, Detached
 from schemas.requests import Deadlines, Lane, Request
-from schemas.stream import Chunk, Cutover, Failed, Finished, Recall, Started, StreamEvent
+from schemas.stream import Chunk, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent
 from services.router.books import Book
 from services.router.clients import Clients
 from services.router.policy import RETRY_US
 from services.stream import Screen
+from services.stream.order import FirstRuns
 
 
 class Stamp(NamedTuple):
@@ -35,6 +36,7 @@ class Case:
         kept: Whether the prompt is in memory, for another attempt.
         prompt_chars: How long the prompt is.
         traceparent: W3C Trace Context of the request.
+        runs: The booked one of each attempt: no other is ever heard.
         books: By attempt.
         cutovers: The effective ones, by the attempt they opened.
         cut_us: When they were appended.
@@ -72,6 +74,7 @@ class Case:
         "republished",
         "request",
         "request_id",
+        "runs",
         "screen",
         "short",
         "spoke_us",
@@ -96,6 +99,7 @@ class Case:
         self.prompt_chars = 0
         self.traceparent: str | None = None
         self.clients = Clients()
+        self.runs = FirstRuns()
         self.books: dict[int, Book] = {1: Book(1)}
         self.cutovers: dict[int, Cutover] = {}
         self.recalls: set[str] = set()
@@ -141,16 +145,17 @@ class Case:
                 self._on_chunk(event, at_us)
             case Started():
                 screen.feed(event)
-                self._book(event.attempt).start(event)
+                if self.runs.register(event):
+                    self._book(event.attempt).started = event
                 if not self.known and event.received_at + window_us >= at_us:
                     self._know(event.received_at, event.deadlines, at_us)
             case Finished() | Failed():
                 screen.feed(event)
-                book = self._book(event.attempt)
-                if book.is_of(event.run):
-                    book.end(event)
+                self._on_end(event)
             case Cutover():
                 self._on_cutover(event, at_us)
+            case Closed():
+                self._on_closed(event, at_us)
             case Recall():
                 voice = screen.voice
                 if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
@@ -158,8 +163,6 @@ class Case:
                 screen.feed(event)
             case _:
                 screen.feed(event)
-                if screen.closed is event:
-                    self.closed_us = at_us
 
     def asks(self, what: str, known_us: int, stamp: Stamp) -> bool:
         """Whether to write this decision now: not while it is on its way to the log and back."""
@@ -190,9 +193,8 @@ class Case:
             self.spoke_us = at_us
         if screen.heard and not heard:
             self.heard_us = at_us
-        book = self.books.get(event.attempt)
-        if book is not None and book.started is not None and book.is_of(event.run):
-            book.hear(event)
+        if self.runs.is_heard(event.attempt, event.run):
+            self.books[event.attempt].hear(event)
 
     def _on_cutover(self, event: Cutover, at_us: int) -> None:
         before = self.screen.attempts
@@ -204,6 +206,21 @@ class Case:
         self.cut_us[event.attempt] = at_us
         self._book(event.attempt).trigger = event.trigger
         self.turn_us = self.spoke_us = at_us
+
+    def _on_end(self, event: Finished | Failed) -> None:
+        book = self._book(event.attempt)
+        if book.started is None or self.runs.is_heard(event.attempt, event.run):
+            book.end(event)  # a failure before any ``Started`` is the attempt's own
+
+    def _on_closed(self, event: Closed, at_us: int) -> None:
+        self.screen.feed(event)
+        if self.screen.closed is event:
+            self.closed_us = at_us
+        if self.screen.closed is not None:
+            return
+        self._asked.pop("closed", None)  # void: decide again at once
+        if event.cause == "unreadable" and not self.known:
+            self._know(at_us, Deadlines(), at_us)  # nobody will read its deadlines
 
     def _know(self, received_us: int, deadlines: Deadlines, at_us: int) -> None:
         """Nothing was received after it was put on the log."""

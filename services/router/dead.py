@@ -25,7 +25,7 @@ UNKNOWN_TENANT: Final = "unknown"
 
 
 def dead_letter(unread: Unread, now_us: int, source: str) -> DeadLetter:
-    """The record as it was. What is too long is cut, and the reason says so; the original stays where it was."""
+    """The record as it was. What is too long is cut, and the letter says so; the original stays where it was."""
     value, key = unread.value, unread.key
     headers = _headers(unread)
     notes = [str(unread.error)[:1_800]]
@@ -45,6 +45,7 @@ def dead_letter(unread: Unread, now_us: int, source: str) -> DeadLetter:
         key_b64=None if key is None else _base64(key[:MAX_EXTRA]),
         value_b64=None if value is None else _base64(value[:MAX_VALUE]),
         headers=headers,
+        cut=len(notes) > 1,
     )
 
 
@@ -66,7 +67,10 @@ def rejection(unread: Unread, now_us: int, source: str) -> Closed | None:
     except msgspec.ValidationError:
         tenant = UNKNOWN_TENANT
     reason = f"the request could not be read: {unread.error}"[:2_000]
-    return Closed(request_id=request_id, tenant=tenant, at=now_us, source=source, outcome="rejected", reason=reason)
+    return Closed(
+        request_id=request_id, tenant=tenant, at=now_us, source=source, outcome="rejected", reason=reason,
+        cause="unreadable",
+    )  # fmt: skip
 
 
 def misplaced(item: Received, belongs: int) -> Unread:

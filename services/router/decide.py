@@ -12,9 +12,9 @@ from services.processor import Write
 from services.router.budget import Ledger
 from services.router.case import Case, Stamp, cutover_key
 from services.router.effects import after_close, begin_attempts, settled_us, stop_all, stop_losers
-from services.router.endings import Ending, answered, awaits_verdict, hopeless, is_denied, overdue, stranded, unmaskable
+from services.router.endings import Ending, answered, awaits_verdict, hopeless, overdue, stranded, unmaskable
 from services.router.policy import RETRY_US, Policy
-from services.router.triggers import SPENT, Plan, due_plan, objection, price, trigger_us
+from services.router.triggers import Objection, Plan, due_plan, objection, price, trigger_us
 
 RELOOK_US: Final = 1_000_000
 """How soon to look again at a cutover for which the budget was short."""
@@ -27,7 +27,7 @@ def decide(case: Case, now_us: int, policy: Policy, ledger: Ledger, stamp: Stamp
     if not case.known:
         return []
     writes: list[Write] = []
-    if is_denied(case):
+    if case.screen.conclusion == "denied":
         writes += stop_all(case, "denied", stamp)
     elif case.screen.stopped is not None:
         writes += stop_all(case, "recalled", stamp)
@@ -39,7 +39,8 @@ def decide(case: Case, now_us: int, policy: Policy, ledger: Ledger, stamp: Stamp
 
 def turn_away(case: Case, policy: Policy, stamp: Stamp) -> Write:
     """The closing of a request that comes when the router holds as many as it may."""
-    ending = Ending("failed", f"{policy.max_open} requests are open in its partition already")
+    case.asks("closed", stamp.now_us, stamp)
+    ending = Ending("too_many_open", "failed", f"{policy.max_open} requests are open in its partition already")
     return _close(case, ending, stamp)
 
 
@@ -77,7 +78,7 @@ def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, stamp: S
     elif sent_us is not None:
         ledger.release(case.request_id)
     against = None if plan is None else objection(case, plan, stamp.now_us, policy, ledger)
-    case.short = against == SPENT
+    case.short = against is Objection.SPENT
     ending = (
         answered(case)
         or overdue(case, now_us, policy)
@@ -104,6 +105,9 @@ def _close(case: Case, ending: Ending, stamp: Stamp) -> Write:
         outcome=ending.outcome,
         reason=ending.reason,
         attempt=None if voice is None else voice.attempt,
+        cause=ending.cause,
+        seen_seq=case.screen.last_seq,
+        seen_attempts=case.screen.attempts,
     )
     return Write(STREAMS, closed, case.traceparent)
 

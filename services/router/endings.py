@@ -2,70 +2,73 @@
 
 from typing import NamedTuple
 
-from schemas.stream import Outcome
+from schemas.stream import Cause, Outcome, Trigger
 from services.router.case import Case
 from services.router.policy import Policy
-from services.router.triggers import OFF, SPENT, WAIT, Plan, all_failed, egress_objection, next_messages
+from services.router.triggers import Objection, Plan, all_failed, egress_objection, next_messages
 
 
 class Ending(NamedTuple):
-    """How a request should be closed."""
+    """How a request should be closed: why for programs, how it ended, and why for people."""
 
+    cause: Cause
     outcome: Outcome
     reason: str
 
 
 def answered(case: Case) -> Ending | None:
     """The answer came to its end on the log."""
-    screen = case.screen
-    if is_denied(case):
-        return Ending("denied", "policy refused the prompt")
-    if screen.stopped is not None:
-        told = screen.withdrawn is not None or screen.verdict is not None  # a closed gate hides the replacement as well
-        return Ending("recalled", f"rule {screen.stopped.rule} withdrew the answer") if told else None
-    return Ending("completed", "") if screen.over else None
+    conclusion, stopped = case.screen.conclusion, case.screen.stopped
+    if conclusion == "denied":
+        return Ending("denied", "denied", "policy refused the prompt")
+    if conclusion == "recalled" and stopped is not None:
+        return Ending("recalled", "recalled", f"rule {stopped.rule} withdrew the answer")
+    return Ending("answered", "completed", "") if conclusion == "answered" else None
 
 
 def overdue(case: Case, now_us: int, policy: Policy) -> Ending | None:
     """A deadline has passed."""
     gone_us = case.clients.gone_since_us
     if gone_us is not None and now_us >= gone_us + policy.client_grace_ms * 1_000:
-        return Ending("cancelled", f"the client was gone for more than {policy.client_grace_ms} ms")
+        return Ending("client_gone", "cancelled", f"the client was gone for more than {policy.client_grace_ms} ms")
     total_us = policy.total_us(case.deadlines)
     if now_us >= case.received_us + total_us:
-        return Ending("expired", f"not answered within {total_us // 1_000} ms of receipt")
+        return Ending("deadline", "expired", f"not answered within {total_us // 1_000} ms of receipt")
     verdict_ms = case.deadlines.verdict_ms
     if awaits_verdict(case, policy) and now_us >= case.received_us + verdict_ms * 1_000:
-        return Ending("failed", f"the input check gave no verdict within {verdict_ms} ms of receipt")
+        return Ending("no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt")
     return None
 
 
-def hopeless(case: Case, plan: Plan | None, objection: str | None, policy: Policy) -> Ending | None:
+def hopeless(case: Case, plan: Plan | None, objection: Objection | None, policy: Policy) -> Ending | None:
     """Nobody will answer: what could be heard has failed, and there is an objection to another attempt."""
-    if plan is None or objection is None or objection == WAIT:
+    if plan is None or objection is None or objection is Objection.UNREAD:
         return None
     if plan.trigger == "hard_error":
         failure = all_failed(case)
         if failure is None:
             return None
         outcome: Outcome = "cancelled" if failure.error_class == "cancelled" else "failed"
-        because = "" if objection == OFF else f" ({objection})"
-        return Ending(outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
-    if objection == SPENT and policy.when_spent == "close":
-        return Ending("failed", f"{_SILENCE[plan.trigger]}, and {objection}")
+        because = "" if objection is Objection.OFF else f" ({objection.value})"
+        return Ending("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
+    if objection is Objection.SPENT and policy.when_spent == "close":
+        cause, silence = _SILENCE[plan.trigger]
+        return Ending(cause, "failed", f"{silence}, and {objection.value}")
     return None
 
 
 def stranded(case: Case, policy: Policy) -> Ending | None:
     """The attempt that has the floor cannot be given to its worker any more."""
+    if case.screen.voice is not None:
+        return None  # it has begun
     for attempt, cutover in case.cutovers.items():
         if attempt in case.republished or case.screen.candidates != {attempt} or case.request is None:
             continue
         against = egress_objection(case, policy) if cutover.target == "vertex" else None
         if against is None and next_messages(case) is None:
-            against = "its prompt was not kept"
-        if against is not None and against != WAIT:
-            return Ending("failed", f"attempt {attempt} cannot begin: {against}")
+            against = Objection.NOT_KEPT
+        if against is not None and against is not Objection.UNREAD:
+            return Ending("cannot_begin", "failed", f"attempt {attempt} cannot begin: {against.value}")
     return None
 
 
@@ -74,7 +77,9 @@ def unmaskable(case: Case) -> Ending | None:
     verdict = case.screen.verdict
     if verdict is None or verdict.decision != "mask" or verdict.masked:
         return None
-    return Ending("failed", "policy wants the prompt masked, but its verdict holds no masked prompt")
+    return Ending(
+        "no_masked_prompt", "failed", "policy wants the prompt masked, but its verdict holds no masked prompt"
+    )
 
 
 def awaits_verdict(case: Case, policy: Policy) -> bool:
@@ -84,10 +89,7 @@ def awaits_verdict(case: Case, policy: Policy) -> bool:
     return gate == "hold" and case.screen.verdict is None
 
 
-def is_denied(case: Case) -> bool:
-    """Whether policy refused the prompt."""
-    verdict = case.screen.verdict
-    return verdict is not None and verdict.decision == "deny"
-
-
-_SILENCE = {"ttft": "no first token by its deadline", "stall": "the answer stalled"}
+_SILENCE: dict[Trigger, tuple[Cause, str]] = {
+    "ttft": ("no_first_token", "no first token by its deadline"),
+    "stall": ("stalled", "the answer stalled"),
+}

@@ -65,6 +65,7 @@ class Shard:
                 return NOTHING
             case = self.cases[event.request_id] = Case(event.request_id, event.tenant, at_us)
             if self.deciding and isinstance(event, Request) and len(self.cases) > self._policy.max_open:
+                case.on_request(event, traceparent, at_us)
                 return [turn_away(case, self._policy, self._stamp(now_us))]
         match event:
             case Chunk():

@@ -1,5 +1,6 @@
 """When a request should get another attempt, and whether it may. Pure."""
 
+from enum import Enum
 from typing import Final, Literal, NamedTuple
 
 from schemas.requests import Message
@@ -10,12 +11,22 @@ from services.router.policy import Policy
 
 Target = Literal["vertex", "generator"]
 
-WAIT: Final = "wait"
-OFF: Final = "fallback is off"
-SPENT: Final = "the fallback budget is spent"
-
 _SICK: Final = frozenset({"unavailable", "overloaded", "timeout", "engine_dead", "internal"})
 """Failures that speak against the self-hosted path, not against the prompt."""
+
+
+class Objection(Enum):
+    """Why a cutover may not be made; the value says it to people."""
+
+    UNREAD = "its question or its verdict was not read yet"
+    OFF = "fallback is off"
+    HOPELESS = "another attempt would not help"
+    USED = "the fallback was used"
+    DECLINED = "the request asks for no fallback"
+    NOT_KEPT = "its prompt was not kept"
+    CONFINED = "its prompt must not leave the premises"
+    CONFINED_BY_POLICY = "policy keeps its prompt on the premises"
+    SPENT = "the fallback budget is spent"
 
 
 class Plan(NamedTuple):
@@ -79,40 +90,40 @@ def all_failed(case: Case) -> Failed | None:
     return last
 
 
-def objection(case: Case, plan: Plan, now_us: int, policy: Policy, ledger: Ledger) -> str | None:
-    """Why the cutover may not be made; ``WAIT``: not yet, as verdict or question was not read. None: it may be made."""
+def objection(case: Case, plan: Plan, now_us: int, policy: Policy, ledger: Ledger) -> Objection | None:
+    """Return why the cutover may not be made; ``UNREAD`` is no reason to close. None: it may be made."""
     if plan.target == "generator":
-        return WAIT if case.request is None else None
+        return Objection.UNREAD if case.request is None else None
     failure = all_failed(case)
     if policy.fallback == "off":
-        return OFF
+        return Objection.OFF
     if failure is not None and not failure.retryable:
-        return "another attempt would not help"
+        return Objection.HOPELESS
     if _spent_attempts(case, policy):
-        return "the fallback was used"
+        return Objection.USED
     if case.request is not None and case.request.fallback == "off":
-        return "the request asks for no fallback"
+        return Objection.DECLINED
     outward = egress_objection(case, policy)
     if outward is None and next_messages(case) is None:
-        outward = "its prompt was not kept"
+        return Objection.NOT_KEPT
     if outward is None and not ledger.allows(price(case, policy), now_us):
-        outward = SPENT
+        return Objection.SPENT
     return outward
 
 
-def egress_objection(case: Case, policy: Policy) -> str | None:
-    """Why the prompt may not leave the premises; ``WAIT`` while the verdict is outstanding; None: it may."""
+def egress_objection(case: Case, policy: Policy) -> Objection | None:
+    """Return why the prompt may not leave the premises; ``UNREAD`` while the verdict is outstanding. None: it may."""
     request, verdict = case.request, case.screen.verdict
     if request is None:
-        return WAIT
+        return Objection.UNREAD
     if request.egress == "forbidden":
-        return "its prompt must not leave the premises"
+        return Objection.CONFINED
     if verdict is None:
         voice = case.screen.voice
         gated = policy.input_gate == "hold" or (voice is not None and voice.input_gate == "hold")
-        return WAIT if gated else None
+        return Objection.UNREAD if gated else None
     if verdict.egress == "forbidden" or verdict.decision == "deny":
-        return "policy keeps its prompt on the premises"
+        return Objection.CONFINED_BY_POLICY
     return None
 
 

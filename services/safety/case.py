@@ -1,12 +1,22 @@
 """One request: its runs, what was said about them on the log, and what safety says next. Pure."""
 
 from collections import deque
+from typing import Final
 
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, StreamEvent, Verdict
 from services.policy import Policy
 from services.safety.looks import Answer, Look, Out
 from services.safety.run import NOTHING, RunCheck
 from services.safety.verdicts import RunKey, Stamp, prompt_rules
+from services.stream.order import FirstRuns
+
+MAY_GO_ON: Final = frozenset(
+    {"no_verdict", "no_first_token", "stalled", "attempts_failed", "cannot_begin", "unreadable"}
+)
+"""Causes of a ``Closed`` that the fold may find void with text still to come: such a one ends neither case nor check.
+
+Each run's own end does, or the case expires. Where another cause is void the answer came to its own end before it.
+"""
 
 Attempted = tuple[int, list[Out]]
 """What follows for an attempt."""
@@ -23,7 +33,7 @@ class Case:
         unread: Runs with more to read than one slice.
     """
 
-    __slots__ = ("_closed", "_denied", "_gated", "_heard", "_runs", "_said", "_said_seq", "_stamp",
+    __slots__ = ("_closed", "_denied", "_first", "_gated", "_runs", "_said", "_said_seq", "_stamp",
                  "expires_us", "over", "policy", "request_id", "tenant", "traceparent", "unread")  # fmt: skip
 
     def __init__(self, request_id: str, tenant: str, policy: Policy, expires_us: int, stamp: Stamp) -> None:
@@ -34,7 +44,7 @@ class Case:
         self.traceparent: str | None = None
         self.over = False
         self._stamp = stamp
-        self._heard: dict[int, str] = {}  # attempt -> its first run; at most 100 attempts
+        self._first = FirstRuns()
         self._runs: dict[int, RunCheck] = {}  # attempt -> its check, until that is done
         self._said: set[str] = set()  # recall ids on the log or on their way; bounded as in RunCheck
         self._said_seq: dict[int, tuple[int, bool]] = {}  # attempt -> (cleared seq, final), likewise
@@ -62,8 +72,7 @@ class Case:
         elif isinstance(event, Verdict):
             self._on_verdict(event)
         elif isinstance(event, Closed):
-            self._closed = True
-            return self._finish(list(self._runs.values()), None)
+            return self._on_closed(event)
         elif isinstance(event, Finished | Failed):
             run = self._runs.get(event.attempt)
             if run is not None and run.key.run == event.run:
@@ -98,7 +107,7 @@ class Case:
 
     def note(self, event: Cleared | Recall) -> bool:
         """Remember what is said on the log. Returns whether it is about a run that is checked."""
-        if self._heard.get(event.attempt) != event.run:
+        if not self._first.is_heard(event.attempt, event.run):
             return False
         if isinstance(event, Recall):
             self._said.add(event.recall_id)
@@ -118,15 +127,22 @@ class Case:
         self._tidy()
 
     def _begin(self, event: Started) -> None:
-        if event.attempt in self._heard:
-            return  # within an attempt the first run in the log is the one that is heard
-        self._heard[event.attempt] = event.run
-        if event.output_check == "off" or self._denied:
+        if not self._first.register(event) or event.output_check == "off" or self._denied:
             return
         key = RunKey(request_id=self.request_id, tenant=self.tenant, attempt=event.attempt, run=event.run)
         run = RunCheck(key, self.policy, prompt_rules(self.policy, self.tenant), self._stamp)
         run.gated = self._gated or event.delivery.mode == "gated"
         self._runs[event.attempt] = run
+
+    def _on_closed(self, event: Closed) -> list[Attempted]:
+        runs = list(self._runs.values())
+        if event.cause not in MAY_GO_ON:
+            self._closed = True
+        elif event.cause == "stalled":  # nobody may ever end this run, and its last words are on the screen
+            runs = [run for run in runs if run.key.attempt == event.attempt and run.last_seq <= event.seen_seq]
+        else:
+            return []
+        return self._finish(runs, None)
 
     def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[Attempted]:
         outs = [(run.key.attempt, run.finish(last_seq)) for run in runs]

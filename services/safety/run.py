@@ -85,10 +85,16 @@ class RunCheck:
         over = self._stopped or self._ended
         return over and not self._clearing and all(look.oldest() is None for look in self._looks)
 
+    @property
+    def last_seq(self) -> int:
+        """The last chunk without a gap; -1 for none."""
+        return self._text.next_seq - 1
+
     def hear(self, chunk: Chunk) -> _Outs:
         """Take a chunk and read it; where it is very long, ``read`` reads the rest."""
-        size = len(chunk.text)
-        if size < self._plain and self._text.take(chunk, size):  # nearly every chunk
+        size, text = len(chunk.text), self._text
+        if size < self._plain and text.take(chunk):  # nearly every chunk
+            text.fresh.append(chunk)
             self._plain -= size
             matches = self._scanner.feed(chunk.text)
             if self._scanner.work:
@@ -97,13 +103,15 @@ class RunCheck:
         beyond = self._last_seq is not None and chunk.seq > self._last_seq  # the fold shows nobody such a chunk
         if self._stopped or beyond:
             return NOTHING
-        self.unread.extend(self._text.hear(chunk))
+        for heard in text.hear(chunk):
+            text.fresh.append(heard)
+            self.unread.append(heard.text)
         return self.read()
 
     def finish(self, last_seq: int | None) -> _Outs:
         """The text ends with this chunk, which may still be missing; None ends it with what was heard."""
         if self._last_seq is None:
-            self._last_seq = self._text.next_seq - 1 if last_seq is None else last_seq
+            self._last_seq = self.last_seq if last_seq is None else last_seq
         return self.read()
 
     def read(self) -> _Outs:
@@ -140,7 +148,6 @@ class RunCheck:
             due = self._due
             piece = text[at : at + due - self._scanner.position]
             at += len(piece)
-            self._text.remember(piece)
             stops = self._judge(self._scanner.feed(piece), outs)
             if self._scanner.position == due and not stops:
                 self._look(outs, last=False)
@@ -198,7 +205,7 @@ class RunCheck:
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0
         if pending.last:
-            pending.clears = self._text.next_seq - 1
+            pending.clears = self.last_seq
             return
         offset = self._scanner.undecided
         if self.gated:

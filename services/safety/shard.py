@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from schemas.stream import Closed, Started, StreamEvent, Verdict
 from services.policy import Policy
-from services.safety.case import Case
+from services.safety.case import MAY_GO_ON, Case
 from services.safety.looks import Look, Out
 from services.safety.verdicts import Stamp
 
@@ -59,7 +59,7 @@ class Shard:
         case = self.cases.get(request_id)
         if case is not None or request_id in self._closed:
             return case
-        if isinstance(event, Closed):
+        if isinstance(event, Closed) and event.cause not in MAY_GO_ON:
             self._remember_closed(request_id)
         if not isinstance(event, Started | Verdict):
             return None

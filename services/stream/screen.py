@@ -2,17 +2,18 @@
 
 1. Voice: text is heard from one (attempt, run) only.  2. Order: its chunks in ``seq`` order, each once.
 3. Gate: no model text before policy allows.  4. Delivery: how much may be shown beyond what is cleared.
-5. Recall: withdrawn text never comes back.  6. End: finished and finally cleared; then closed.
+5. Recall: withdrawn text never comes back.  6. End: finished and finally cleared; then closed, for a cause that holds.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, get_args
 
 from schemas.requests import Delivery
 from schemas.stream import (
     Chunk,
     Cleared,
     Closed,
+    Conclusion,
     Cutover,
     Failed,
     Finished,
@@ -29,6 +30,9 @@ from services.stream.voice import Floor
 
 Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
+_CONCLUSIONS: Final = frozenset(get_args(Conclusion))
+_NO_ANSWER_COMES: Final = frozenset({"attempts_failed", "cannot_begin", "no_first_token", "stalled"})
+"""Causes that no longer hold once a later attempt was opened, or the voice finished."""
 
 
 class Screen:
@@ -123,6 +127,16 @@ class Screen:
         return text.visible_at(offset) if offset < text.released_chars else text.visible_length
 
     @property
+    def conclusion(self) -> Conclusion | None:
+        """How the answer came to its own end, before any ``Closed``: nothing else may close the request then."""
+        if self._denied:
+            return "denied"
+        if self.stopped is not None:
+            told = self.withdrawn is not None or self.verdict is not None  # a closed gate hides the replacement as well
+            return "recalled" if told else None
+        return "answered" if self.over and self.closed is None else None
+
+    @property
     def gate_open(self) -> bool:
         """Rule 3. A masked prompt's own answer is never shown: only the rerun's is."""
         if self.verdict is not None and self.verdict.decision != "mask":
@@ -164,7 +178,7 @@ class Screen:
         return (Refuse(text=event.refusal, policy_version=event.policy_version),)
 
     def _on_started(self, event: Started) -> Ops:
-        if not self._floor.register(event) or self._floor.voice is not event or self.over:
+        if not self._floor.runs.register(event) or self._floor.voice is not event or self.over:
             return NOTHING
         return (_begin(event), *self._adopt())
 
@@ -178,7 +192,7 @@ class Screen:
             undecided = self._floor.voice is None
             self._floor.settle(event.attempt)
             if undecided:
-                ops = (_begin(self._floor.runs[event.attempt]), *self._adopt())
+                ops = self._begin_voice()
         self._text.hear(event)
         return ops + self._progress()
 
@@ -186,7 +200,7 @@ class Screen:
         if not self._is_voice(event):
             if self._floor.speaks(event.attempt, event.run):
                 self._floor.drop(event.attempt)
-                return self._begin_survivor()
+                return self._begin_voice()
             return NOTHING
         if self.finished is None and not self.over:
             self.finished = event
@@ -195,7 +209,7 @@ class Screen:
     def _on_failed(self, event: Failed) -> Ops:
         if self._floor.speaks(event.attempt, event.run) and self._floor.voice is None:
             self._floor.drop(event.attempt)
-            return self._begin_survivor()
+            return self._begin_voice()
         return NOTHING
 
     def _on_cutover(self, event: Cutover) -> Ops:
@@ -248,6 +262,8 @@ class Screen:
         return self._progress()
 
     def _on_closed(self, event: Closed) -> Ops:
+        if not self._close_holds(event):
+            return NOTHING
         self.closed = event
         self.over = True
         return (Close(outcome=event.outcome, reason=event.reason),)
@@ -262,11 +278,30 @@ class Screen:
             return wanted and self._floor.effective(event, self._text.last_seq)
         return self.finished is None and self._floor.effective(event, self._text.last_seq)
 
+    def _close_holds(self, event: Closed) -> bool:
+        """Whether what the router had read when it decided to close still holds here."""
+        cause, conclusion = event.cause, self.conclusion
+        if cause is None:
+            return True  # of a writer that knew no causes
+        if conclusion is not None or cause in _CONCLUSIONS:
+            return cause == conclusion
+        floor = self._floor
+        if cause in _NO_ANSWER_COMES and (self.finished is not None or floor.last_attempt > event.seen_attempts):
+            return False
+        holds = {
+            "no_verdict": self.verdict is None and not self.gate_open,
+            "no_first_token": not floor.heard,
+            "stalled": self._text.last_seq <= event.seen_seq,
+            "cannot_begin": floor.voice is None,
+            "unreadable": not floor.runs.by_attempt,
+        }
+        return holds.get(cause, True)  # nothing on the log speaks against the clock, a client that left, a full router
+
     def _is_voice(self, event: Voiced) -> bool:
         voice = self._floor.voice
         return voice is not None and voice.attempt == event.attempt and voice.run == event.run
 
-    def _begin_survivor(self) -> Ops:
+    def _begin_voice(self) -> Ops:
         voice = self._floor.voice
         return NOTHING if voice is None else (_begin(voice), *self._adopt())
 

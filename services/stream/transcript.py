@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 from schemas.stream import Chunk, Recall
 from services.stream.ops import Op, Replace, Show
-
-MAX_WAITING = 1_024
-"""Chunks kept while an earlier one is missing. More are dropped: a run that far ahead of itself is stalled."""
+from services.stream.order import ChunkOrder
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,23 +27,21 @@ class Transcript:
 
     __slots__ = (
         "_fragments",
+        "_order",
         "_pieces",
         "_tokens_upto",
         "_visible_length",
-        "_waiting",
         "chunks",
-        "length",
         "released",
         "released_chars",
     )
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
-        self.length = 0
         self.released = 0
         self.released_chars = 0
+        self._order = ChunkOrder()
         self._tokens_upto = [0]
-        self._waiting: dict[int, Chunk] = {}
         self._fragments: list[Fragment] = []
         self._pieces: list[str] = []
         self._visible_length = 0
@@ -72,19 +68,12 @@ class Transcript:
         return self._tokens_upto[end] - self._tokens_upto[first] if first < end else 0
 
     def hear(self, chunk: Chunk) -> None:
-        """Take a chunk: in order, each once; a gap waits; one whose offset contradicts the text is not believed."""
-        if chunk.seq < len(self.chunks) or chunk.seq in self._waiting:
-            return
-        if chunk.seq > len(self.chunks):
-            if len(self._waiting) < MAX_WAITING:
-                self._waiting[chunk.seq] = chunk
-            return
-        following: Chunk | None = chunk
-        while following is not None and following.start == self.length:
-            self.chunks.append(following)
-            self.length += len(following.text)
-            self._tokens_upto.append(self._tokens_upto[-1] + following.tokens)
-            following = self._waiting.pop(len(self.chunks), None)
+        """Take a chunk, and those that waited for it."""
+        if self._order.take(chunk):
+            self._add(chunk)
+        else:
+            for heard in self._order.hear(chunk):
+                self._add(heard)
 
     def release(self, upto: int) -> list[Op]:
         """Show the chunks before index ``upto`` that are not shown yet."""
@@ -135,6 +124,10 @@ class Transcript:
         if position < end:
             ops.append(self._append(chunk.text[position - chunk.start :], tokens))
         self.released_chars = end
+
+    def _add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self._tokens_upto.append(self._tokens_upto[-1] + chunk.tokens)
 
     def _append(self, text: str, tokens: int) -> Show:
         self._pieces.append(text)

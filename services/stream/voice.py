@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from schemas.stream import Cutover, Started
+from services.stream.order import FirstRuns
 
 
 @dataclass(slots=True)
@@ -16,12 +17,12 @@ class Floor:
     candidates: frozenset[int]
     heard: bool
     last_attempt: int
-    runs: dict[int, Started]
+    runs: FirstRuns
 
     @classmethod
     def at_start(cls) -> "Floor":
         """Attempt 1 has the floor."""
-        return cls(candidates=frozenset({1}), heard=False, last_attempt=1, runs={})
+        return cls(candidates=frozenset({1}), heard=False, last_attempt=1, runs=FirstRuns())
 
     @property
     def voice(self) -> Started | None:
@@ -29,19 +30,11 @@ class Floor:
         if len(self.candidates) != 1:
             return None
         (attempt,) = self.candidates
-        return self.runs.get(attempt)
-
-    def register(self, started: Started) -> bool:
-        """Within an attempt the first ``Started`` in the log wins. True when it did."""
-        if started.attempt in self.runs:
-            return False
-        self.runs[started.attempt] = started
-        return True
+        return self.runs.by_attempt.get(attempt)
 
     def speaks(self, attempt: int, run: str) -> bool:
         """Whether this execution may be heard."""
-        started = self.runs.get(attempt)
-        return attempt in self.candidates and started is not None and started.run == run
+        return attempt in self.candidates and self.runs.is_heard(attempt, run)
 
     def settle(self, attempt: int) -> None:
         """The first chunk decides."""

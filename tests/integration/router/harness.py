@@ -12,9 +12,10 @@ from typing import Any
 
 import psutil
 
-from schemas.base import AnyEvent
-from schemas.topics import TOPICS
+from schemas.base import AnyEvent, Event
+from schemas.topics import STREAMS, TOPICS
 from services.bus import BusSettings, Producer, Received, TailReader, Unread, ensure_topics
+from services.stream import Screen
 from tests.support.bus import any_role, topic_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -122,6 +123,15 @@ class Lab:
         """Events of a kind on the log."""
         events = (record.event for record in self.log)
         return [e for e in events if isinstance(e, kind) and (request_id is None or e.request_id == request_id)]
+
+    def endings(self) -> dict[str, str]:
+        """The outcome of each request's effective ``Closed``, by request."""
+        screens: dict[str, Screen] = {}
+        for record in self.log:
+            if record.topic == STREAMS.name and isinstance(record.event, Event):
+                screen = screens.setdefault(record.event.request_id, Screen(record.event.request_id))
+                screen.feed(record.event)  # type: ignore[arg-type]
+        return {request_id: screen.closed.outcome for request_id, screen in screens.items() if screen.closed}
 
     async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         """Waits for what must happen; a condition is looked at after news, at most ten times a second."""

@@ -23,8 +23,7 @@ async def test_answer_is_closed_accounted_for_and_cancelled_as_it_ends(lab: Lab)
         await lab.post(person.request, person.started(), person.chunk(0))
     await lab.post(done.finished(0), gone.attached(), gone.detached())
     await lab.until(lambda: len(lab.written(Account)) == 3)
-    outcomes = {event.request_id: event.outcome for event in lab.written(Closed)}
-    assert outcomes == {done.id: "completed", late.id: "expired", gone.id: "cancelled"}
+    assert lab.endings() == {done.id: "completed", late.id: "expired", gone.id: "cancelled"}
     assert {e.request_id: e.reason for e in lab.written(Cancel)} == {late.id: "expired", gone.id: "client_gone"}
     (closed,) = lab.written(Closed, late.id)
     assert closed.at >= late.request.at + 700_000
@@ -107,9 +106,7 @@ async def test_killed_routers_close_every_request_once(lab: Lab) -> None:
             router.kill()
             router = await lab.router(**instance)
     await lab.until(lambda: len({a.request_id for a in lab.written(Account)}) == len(people))
-    first: dict[str, Closed] = {}
-    for closed in lab.written(Closed):
-        first.setdefault(closed.request_id, closed)
-    assert first.keys() == {person.id for person in people}
+    endings = lab.endings()
+    assert endings.keys() == {person.id for person in people}
     assert {a.outcome for a in lab.written(Account)} == {"failed", "cancelled", "expired"}
-    assert all(a.outcome == first[a.request_id].outcome for a in lab.written(Account))
+    assert all(a.outcome == endings[a.request_id] for a in lab.written(Account))

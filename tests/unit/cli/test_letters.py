@@ -17,10 +17,10 @@ def b64(data):
 KEY = RID.encode()
 
 
-def buried(number=7, *, topic="railbus.requests", key=KEY, value=b"\x00\x01", reason="Request: cut off"):
+def buried(number=7, *, topic="railbus.requests", key=KEY, value=b"\x00\x01", reason="Request: cut off", cut=False):
     letter = DeadLetter(
         at=1_760_000_000_000_000, source="router/1", topic=topic, partition=3, offset=41, reason=reason,
-        key_b64=b64(key), value_b64=b64(value), headers=(("kind", b64(b"Request")), ("v", b64(b"\xff"))),
+        key_b64=b64(key), value_b64=b64(value), headers=(("kind", b64(b"Request")), ("v", b64(b"\xff"))), cut=cut,
     )  # fmt: skip
     return grave(Received("railbus.dead", 0, number, 0, letter, None))
 
@@ -83,11 +83,10 @@ def test_put_back_are_the_original_bytes_where_readers_look_for_them():
     assert put_back(buried(key=None), 4).partition == 3
 
 
-@pytest.mark.parametrize("cut", ["(first 600000 of 700000 bytes kept)", "(first 3 of 4 headers kept)"])
-def test_what_was_not_kept_whole_is_not_put_back(cut):
+def test_what_was_not_kept_whole_is_not_put_back():
     with pytest.raises(ValueError, match=r"7: not all its bytes were kept; the original is at railbus\.requests 3:41"):
-        put_back(buried(reason=f"Request: too long {cut}"), 4)
-    assert put_back(buried(reason=f"it says {cut} somewhere"), 4)
+        put_back(buried(cut=True), 4)
+    assert put_back(buried(reason="Request: too long (first 3 of 4 headers kept)"), 4)
 
 
 def test_nothing_at_all_is_not_put_back():

@@ -38,6 +38,7 @@ def test_dead_letter_says_where_and_why_and_keeps_the_bytes(topic: Topic) -> Non
     assert base64.b64decode(letter.key_b64) == b"\xff"
     assert base64.b64decode(letter.value_b64) == b"\x00\x01"
     assert [name for name, _ in letter.headers] == ["kind", "v"]
+    assert not letter.cut
     assert world.written(Closed) == []
 
 
@@ -115,6 +116,7 @@ def test_record_near_the_size_limit_still_fits_into_a_dead_letter() -> None:
     (letter,) = world.written(DeadLetter)
     value, headers = encode(letter)
     assert decode(value, headers) == letter
+    assert letter.cut
     assert "first 600000 of 1000000 bytes kept" in letter.reason
     assert "first 30000 of 40000 key bytes kept" in letter.reason
 

@@ -3,16 +3,22 @@
 import pytest
 
 from schemas.books import Account
+from schemas.errors import NewerVersion
 from schemas.requests import Deadlines
-from schemas.stream import Closed
-from schemas.topics import REQUESTS
-from services.bus import partition_for
+from schemas.stream import Closed, Verdict
+from schemas.topics import REQUESTS, STREAMS
+from schemas.wire import AnyEvent
+from services.bus import Received, Unread, partition_for
+from services.router.budget import Limits
+from services.router.effects import Write
 from services.router.policy import Policy
 from tests.unit.router.world import (
     MS,
     PARTITIONS,
+    RID,
     T0,
     World,
+    about,
     attached,
     chunk,
     cleared,
@@ -24,8 +30,12 @@ from tests.unit.router.world import (
     request,
     request_id,
     started,
+    tick,
+    topic_of,
     verdict,
 )
+
+HERE = partition_for(RID, PARTITIONS)
 
 
 def test_finished_unchecked_answer_is_completed_and_accounted_for() -> None:
@@ -204,6 +214,14 @@ def test_account_of_a_worker_that_says_nothing_more_counts_what_was_heard() -> N
     assert world.account().attempts[0].usage.completion_tokens == 2
 
 
+def test_account_counts_each_chunk_once_and_none_behind_a_gap() -> None:
+    world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started(), chunk(0), chunk(0), chunk(2, at_ms=60))
+    (book,) = world.put(failed(at_ms=70, retryable=False)).account().attempts
+    assert (book.usage.completion_tokens, book.last_seq, book.last_chunk_at) == (1, 0, T0 + 50 * MS)
+    late = World().put(request(), started(), chunk(0), chunk(2, at_ms=60), chunk(1, at_ms=65), failed(at_ms=70))
+    assert (late.account().attempts[0].usage.completion_tokens, late.account().attempts[0].last_seq) == (3, 2)
+
+
 def test_closed_request_that_nobody_could_read_is_accounted_for_and_cancels_nobody() -> None:
     world = World().put(closed("rejected"))
     assert world.account().outcome == "rejected"
@@ -215,3 +233,107 @@ def test_more_requests_than_may_be_open_are_turned_away() -> None:
     world = World(Policy(max_open=2)).put(*(request(rid) for rid in ids))
     assert [world.endings(rid) for rid in ids] == [[], [], ["failed"], ["failed"]]
     assert world.cancels(ids[3]) == [("expired", None)]
+
+
+HOLD = Policy(input_gate="hold")
+OVERTAKEN = [
+    # what decided, when, what came before it on the log, how the request ends then
+    pytest.param(
+        HOLD, 1_000, [request(), started(input_gate="hold")],
+        [verdict(at_ms=999), chunk(0, at_ms=999), finished(0, at_ms=999)], ["failed", "completed"], id="no_verdict",
+    ),
+    pytest.param(
+        Policy(), 60_000, [request(), started(), chunk(0)], [finished(0, at_ms=59_999)], ["expired", "completed"],
+        id="deadline",
+    ),
+    pytest.param(
+        Policy(client_grace_ms=500), 600, [request(), attached(), started(), chunk(0), detached(at_ms=100)],
+        [recall(at_ms=599)], ["cancelled", "recalled"], id="client_gone",
+    ),
+    pytest.param(
+        Policy(), 90, [request(), started(), chunk(0)], [recall(at_ms=89)], ["completed", "recalled"], id="answered",
+    ),
+    pytest.param(
+        Policy(), 70, [request(), started(), chunk(0), recall()], [verdict("deny", at_ms=69)], ["recalled", "denied"],
+        id="recalled",
+    ),
+    pytest.param(
+        Policy(fallback="vertex", limits=Limits(ratio=0, free=0), when_spent="close"), 200, [request(), started()],
+        [chunk(0, at_ms=199), finished(0, at_ms=199)], ["failed", "completed"], id="no_first_token",
+    ),
+    pytest.param(
+        Policy(fallback="vertex", limits=Limits(ratio=0, free=0), when_spent="close"), 2_050,
+        [request(), started(), chunk(0)], [chunk(1, at_ms=2_049), finished(1, at_ms=2_049)], ["failed", "completed"],
+        id="stalled",
+    ),
+]  # fmt: skip
+_LAST = {"answered": finished(0), "recalled": recall()}
+
+
+@pytest.mark.parametrize(("policy", "at_ms", "before", "meanwhile", "endings"), OVERTAKEN)
+def test_ending_that_was_overtaken_is_void_and_the_router_decides_again_at_once(
+    policy: Policy, at_ms: int, before: list[AnyEvent], meanwhile: list[AnyEvent], endings: list[str],
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    cause = request.node.callspec.id
+    world, late = overtaken(policy, at_ms, before, cause)
+    for event in meanwhile:
+        world.append(topic_of(event), event)
+    assert world.endings() == []
+    world.write(late)
+    assert world.endings() == endings
+    assert world.written(Closed)[0].cause == cause
+    assert world.until(at_ms + 1_500).account().outcome == endings[-1]
+    assert world.routers[0].open == 0
+
+
+def overtaken(policy: Policy, at_ms: int, before: list[AnyEvent], cause: str) -> tuple[World, list[Write]]:
+    """A world in which a router has decided to close, and what it decided is on its way to the log."""
+    world = World(policy).put(*before[:-1] if cause == "recalled" else before).until(at_ms - 1)
+    world.now_us = T0 + at_ms * MS
+    (router,) = world.routers
+    if cause in _LAST:
+        item = Received(STREAMS.name, partition_for(RID, PARTITIONS), 99, 0, _LAST[cause], None)
+        world.log.append((STREAMS, _LAST[cause]))
+        late = router.read(item, world.now_us, world.now_us)
+    else:
+        late = tick(router, world.now_us)
+    return world, [write for write in late if write.topic is STREAMS]
+
+
+@pytest.mark.parametrize("word", [started(), verdict("deny")])
+def test_rejection_that_was_overtaken_is_void_only_where_another_end_can_come(word: AnyEvent) -> None:
+    """Nobody here can read the question, but a newer worker or newer rails could."""
+    world = World()
+    unread = Unread(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))
+    (late, letter) = world.routers[0].read(unread, world.now_us, world.now_us)
+    world.append(STREAMS, word)
+    world.write([late, letter])
+    expected = "denied" if isinstance(word, Verdict) else "expired"
+    assert world.until(120_000).endings() == ["rejected", expected]
+    assert world.account().outcome == expected
+
+
+def test_turned_away_request_that_was_denied_meanwhile_is_denied() -> None:
+    ids = [rid for n in range(40) if partition_for(rid := request_id(n), PARTITIONS) == 0][:2]
+    world = World(Policy(max_open=1)).put(request(ids[0]))
+    record = Received(REQUESTS.name, 0, 9, 0, request(ids[1]), None)
+    late = world.routers[0].read(record, world.now_us, world.now_us)
+    world.append(STREAMS, verdict("deny", ids[1]))
+    world.write(late)
+    assert world.endings(ids[1]) == ["failed", "denied"]
+
+
+def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
+    """Two routers during a rebalance: one had not read the cutover when it gave up."""
+    policy = Policy(fallback="vertex")
+    world = World(policy).put(request(), started(), failed())
+    stale = Closed(
+        **about(RID, 95), outcome="failed", cause="attempts_failed", seen_attempts=1, reason="unavailable: refused"
+    )
+    world.put(stale)
+    assert world.endings() == ["failed"]
+    world.put(started(at_ms=100, attempt=2, run="r2"), chunk(0, at_ms=110, attempt=2, run="r2"))
+    world.put(finished(0, at_ms=120, attempt=2, run="r2"))
+    assert world.endings() == ["failed", "completed"]
+    assert world.until(2_000).account().outcome == "completed"

@@ -14,13 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from schemas.base import AnyEvent, Event
 from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Message, Request
-from schemas.stream import Cutover, Verdict
+from schemas.stream import Chunk, Closed, Cutover, Finished, Recall, Started, Verdict
 from schemas.topics import ACCOUNTS, CONTROL, RECEIPTS, REQUESTS, REQUESTS_VERTEX, STREAMS, Topic
 from services.bus import Received
+from services.router.budget import Limits
 from services.router.core import READ, Router
 from services.router.policy import Policy
 from services.router.shard import Writes
-from services.stream import Screen
+from services.stream import Close, Screen
 from tests.unit.router.world import (
     MAY_WRITE,
     MS,
@@ -46,6 +47,7 @@ DEADLINES = Deadlines(verdict_ms=1_500, ttft_ms=100, stall_ms=150, total_ms=2_00
 GATE = "hold"
 MOST_REQUESTS = 2
 
+WORDS = ("allow", "deny", "mask", "chunk", "answer", "start", "stop")
 RUNS = ("r1", "r1", "r1", "zombie")
 
 numbers = st.integers(0, MOST_REQUESTS - 1)
@@ -204,6 +206,27 @@ class Routers(RuleBasedStateMachine):
     def router_writes(self, index: int, topic: Topic) -> None:
         self.flush(self.members[index % len(self.members)], topic)
 
+    @precondition(lambda self: self.members)
+    @rule(number=numbers, wait_ms=st.sampled_from([100, 200, 400, 1_500, 2_000]), word=st.sampled_from(WORDS))
+    def decision_is_overtaken(self, number: int, wait_ms: int, word: str) -> None:
+        """All is read, the clock decides; what was decided stands on the log behind one word more."""
+        while self.settle():
+            pass
+        self.time_passes(wait_ms, (True, True), list(SHARED))
+        match word:
+            case "chunk":
+                self.worker_speaks(number, 1, "r1", 0)
+            case "answer":
+                self.worker_answers(number, 1, "r1")
+            case "start":
+                self.worker_starts(number, 1, "r1", hold=False)
+            case "stop":
+                self.safety_speaks(number, 1, "r1", "stop")
+            case _:
+                self.rails_judge(number, word, "allowed", empty=False)
+        for member in self.members:
+            self.flush(member, STREAMS)
+
     # The end.
 
     def teardown(self) -> None:
@@ -232,10 +255,24 @@ class Routers(RuleBasedStateMachine):
             screen, effective, spoken = self.fold(rid)
             assert screen.closed is not None, "every request closes"
             assert accounts[rid] == {screen.closed.outcome}, "the account tells the effective ending"
+            self.check_ending(rid)
             self.check_cloud(first, effective, spoken)
         for member in self.members:
             known = {request_id(number) for number in self.asked}
             assert not known & member.router._shards[0].cases.keys(), "nothing is owed any more"
+
+    def check_ending(self, rid: str) -> None:
+        """One effective ending, and the log before it does not contradict it."""
+        screen, before = Screen(rid), []
+        for event in self.logs[STREAMS.name]:
+            if not isinstance(event, Event) or event.request_id != rid:
+                continue
+            concluded = screen.conclusion
+            ops = screen.feed(event)  # type: ignore[arg-type]
+            if isinstance(event, Closed) and any(isinstance(op, Close) for op in ops):
+                check_closed(event, before, concluded)
+                break
+            before.append(event)
 
     def check_cloud(self, first: Request, effective: dict[int, Cutover], spoken: Verdict | None) -> None:
         """I7, and void cutovers bring nothing about."""
@@ -302,7 +339,48 @@ class Routers(RuleBasedStateMachine):
         return bool(events)
 
 
-Routers.TestCase.settings = settings(
+def check_closed(closed: Closed, before: list[AnyEvent], concluded: str | None) -> None:
+    """Said naively, without the fold where it can be."""
+    verdict = next((event for event in before if isinstance(event, Verdict)), None)
+    denied = verdict is not None and verdict.decision == "deny"
+    assert (closed.outcome == "denied") == denied
+    match closed.cause:
+        case "answered" | "denied" | "recalled":
+            assert concluded == closed.cause
+            assert closed.outcome == {"answered": "completed"}.get(closed.cause, closed.cause)
+            if closed.cause == "answered":
+                assert any(isinstance(event, Finished) for event in before)
+            if closed.cause == "recalled":
+                assert any(isinstance(event, Recall) and event.action == "stop" for event in before)
+        case _:
+            assert closed.cause is not None
+            assert concluded is None, "the answer had come to its own end"
+    if closed.cause == "no_verdict":
+        assert verdict is None
+    if closed.cause == "cannot_begin":
+        assert closed.seen_attempts > 1
+    if closed.cause == "no_first_token" and closed.seen_attempts == 1:
+        runs = [event.run for event in before if isinstance(event, Started) and event.attempt == 1][:1]
+        starts = next((n for n, event in enumerate(before) if isinstance(event, Started) and event.attempt == 1), 0)
+        assert not any(isinstance(e, Chunk) and e.attempt == 1 and e.run in runs for e in before[starts:])
+
+
+class PoorRouters(Routers):
+    """No budget for a fallback, and nobody waits in silence."""
+
+    policy = Policy(
+        fallback="vertex",
+        input_gate=GATE,
+        max_fallbacks=2,
+        client_grace_ms=200,
+        total_max_ms=4_000,
+        limits=Limits(ratio=0, free=1),
+        when_spent="close",
+    )
+
+
+Routers.TestCase.settings = PoorRouters.TestCase.settings = settings(
     max_examples=250, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestRouters = Routers.TestCase
+TestPoorRouters = PoorRouters.TestCase

@@ -2,13 +2,15 @@
 
 import random
 import re
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.requests import Delivery
-from schemas.stream import Chunk, Cleared, Recall
+from schemas.stream import Cause, Chunk, Cleared, Recall
+from services.safety.case import MAY_GO_ON
 from services.safety.looks import Seen, Spot
 from services.stream import Screen
 from tests.unit.safety.test_determinism import CLASSIFIED, TEXTS
@@ -123,6 +125,44 @@ def test_a_closed_request_is_checked_to_its_end_and_then_forgotten():
     world = World(policy(), random.Random(0))
     said = world.run([*events, *answer.chunks(["late", "later", "AKIAIOSFODNN7EXAMPLE "])])
     assert recalls(said) == {(4, 24, "redact", "pii/email", "email")}
+
+
+EMAIL = {(4, 24, "redact", "pii/email", "email")}
+
+
+@pytest.mark.parametrize("cause", sorted(MAY_GO_ON))
+def test_a_closed_that_may_be_void_ends_no_check(cause):
+    """The fold may find it void and show what follows: that is checked as well, and nothing is cleared too early."""
+    answer = Answer()
+    chunks = answer.chunks(["Ask bob", "@corp.example.com", " now."])
+    for void in (answer.closed("failed", cause), answer.closed("failed", cause, seen_seq=-1, attempt=1)):
+        events = [answer.verdict(), answer.started(), chunks[0], void]
+        world = World(policy(), random.Random(0))
+        assert not any(final for _, final in clearances(world.run(events)))
+        world.run([*chunks[1:], answer.finished(2)])
+        assert recalls(world.said) == EMAIL
+        assert clearances(world.said)[-1] == (2, True)
+    early = World(policy(), random.Random(0))
+    early.run([answer.closed("failed", cause), answer.started(), *chunks, answer.finished(2)])
+    assert recalls(early.said) == EMAIL
+
+
+def test_a_closed_for_a_stall_that_lasts_ends_the_check_of_its_voice_alone():
+    answer, rival = Answer(), Answer(attempt=2, run="r2")
+    events = [answer.started(), rival.started(), *answer.chunks(["Ask bob", "@corp.example.com"])]
+    world = World(policy(), random.Random(0))
+    world.run([*events, answer.closed("failed", "stalled", seen_seq=1, seen_attempts=1, attempt=1)])
+    assert recalls(world.said) == EMAIL
+    assert [(event.attempt, event.final) for event in world.said if isinstance(event, Cleared)][-1] == (1, True)
+    world.run([*rival.chunks(["Ask bob@corp.example.com"]), rival.finished(0)])
+    assert {event.attempt for event in world.said if isinstance(event, Recall)} == {1, 2}
+
+
+@pytest.mark.parametrize("cause", sorted(set(get_args(Cause)) - MAY_GO_ON))
+def test_any_other_closed_ends_the_checks(cause):
+    answer = Answer()
+    events = [answer.started(), *answer.chunks(["Ask bob", "@corp.example.com"]), answer.closed("expired", cause)]
+    assert recalls(World(policy(), random.Random(0)).run(events)) == EMAIL
 
 
 def test_the_end_waits_for_a_missing_chunk():

@@ -77,8 +77,8 @@ class Answer:
     def verdict(self, decision="allow", delivery=None):
         return Verdict(**self.head, decision=decision, policy_version="v", delivery=delivery)
 
-    def closed(self, outcome="completed"):
-        return Closed(**self.head, outcome=outcome)
+    def closed(self, outcome="completed", cause=None, **seen):
+        return Closed(**self.head, outcome=outcome, cause=cause, **seen)
 
     def whole(self, pieces):
         return [self.started(), *self.chunks(pieces), self.finished(len(pieces) - 1)]

@@ -5,10 +5,12 @@ Text is made so that it tells where it came from: the character at offset ``j`` 
 """
 
 from dataclasses import dataclass, field
+from typing import get_args
 
 from schemas.ids import uuid7
 from schemas.requests import Deadlines, Delivery
 from schemas.stream import (
+    Cause,
     Chunk,
     Cleared,
     Closed,
@@ -23,6 +25,7 @@ from schemas.stream import (
 
 REQUEST_ID = uuid7(1_763_700_000_000, 12345)
 MAX_RUNS = 8
+CAUSES = get_args(Cause)
 
 
 class Choices:
@@ -197,8 +200,18 @@ class World:
             )
         )
 
-    def close(self) -> None:
-        self.log.append(Closed(**self.common(), outcome=self.choices.pick(("completed", "failed", "expired"))))
+    def close(self, cause: str | None = None) -> None:
+        """What the router had read is recent, or not."""
+        last = max((run.seq for run in self.runs), default=0) - 1
+        self.log.append(
+            Closed(
+                **self.common(),
+                outcome=self.choices.pick(("completed", "failed", "expired")),
+                cause=cause,
+                seen_seq=max(-1, last - self.choices.below(3)),
+                seen_attempts=1 + self.choices.below(4),
+            )
+        )
 
     def again(self) -> None:
         """A producer's retry, or a second owner's echo, of something said before."""
@@ -234,10 +247,12 @@ def grow(data: bytes) -> list[StreamEvent]:
     )
     while choices.left > 8:
         getattr(world, choices.pick(_ACTS))()
-        if choices.chance(1):
-            world.close()
+        if choices.chance(3):
+            world.close(choices.pick((None, *CAUSES)))
     if choices.chance(80):
         finish_up(world)
+    world.close(choices.pick(CAUSES))
+    world.close(choices.pick(CAUSES))
     return world.log
 
 

@@ -1,13 +1,14 @@
 """The rules of the fold said a second time, as naively as possible: over a whole prefix at once, keeping nothing.
 
 Slow and plain where ``Screen`` is incremental. The two must agree on whose voice it is, which spans are withdrawn, and
-whether the text is stopped, refused or behind the gate.
+whether the text is stopped, refused or behind the gate, and on which ``Closed`` is the end.
 """
 
 from dataclasses import dataclass
 
 from schemas.stream import (
     Chunk,
+    Cleared,
     Closed,
     Cutover,
     Failed,
@@ -26,17 +27,19 @@ class Truth:
     denied: bool
     stopped: bool
     finished: bool
+    closed: Closed | None  # the effective one
+    sure: bool  # False: whether the answer is over depends on what the delivery mode has released
 
 
 def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no structure with the fold
     """What holds after this prefix of the log."""
-    end = next((index for index, event in enumerate(log) if isinstance(event, Closed)), len(log))
-    log = log[:end]
-    verdict = next((event for event in log if isinstance(event, Verdict)), None)
     candidates, heard, attempt, masked, since = {1}, None, 1, False, 0
-    finished = stopped = refused = False
+    last_word: Finished | None = None
+    stopped = told = answered = final = gate_open = False
+    sure, voice = True, None
+    closed: Closed | None = None
     chunks_of_voice: set[int] = set()
-    seen_verdict = None
+    verdict: Verdict | None = None
     runs: dict[int, Started] = {}
     withdrawn: set[tuple[int, str]] = set()
     for index, event in enumerate(log):
@@ -44,38 +47,60 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
             runs.setdefault(event.attempt, event)
         if isinstance(event, Recall) and event.action == "stop":
             withdrawn.add((event.attempt, event.run))
-        if isinstance(event, Verdict) and seen_verdict is None:
-            seen_verdict = event
-            refused = event.decision == "deny"
-        if refused:
-            break
+        if isinstance(event, Verdict) and verdict is None:
+            verdict = event
+        refused = verdict is not None and verdict.decision == "deny"
         sole = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
         mine = getattr(event, "run", None) is not None and any(
             runs.get(candidate) is not None
             and (runs[candidate].attempt, runs[candidate].run) == (event.attempt, event.run)
             for candidate in candidates
         )
+        contiguous = next(seq for seq in range(len(log) + 1) if seq not in chunks_of_voice) - 1
         match event:
-            case Chunk() if mine and not stopped:
+            case Closed():
+                own_end = "denied" if refused else "recalled" if stopped else "answered" if answered else None
+                if own_end == "recalled" and not told:
+                    own_end = None
+                going = own_end is None and last_word is None and event.seen_attempts >= attempt
+                holds = {
+                    None: True,
+                    "answered": own_end == "answered",
+                    "denied": own_end == "denied",
+                    "recalled": own_end == "recalled",
+                    "deadline": own_end is None,
+                    "client_gone": own_end is None,
+                    "no_masked_prompt": own_end is None,
+                    "too_many_open": own_end is None,
+                    "unreadable": own_end is None and not runs,
+                    "no_verdict": own_end is None and verdict is None and (sole is None or sole.input_gate == "hold"),
+                    "attempts_failed": going,
+                    "cannot_begin": going and sole is None,
+                    "no_first_token": going and heard is None,
+                    "stalled": going and contiguous <= event.seen_seq,
+                }[event.cause]
+                if holds:
+                    closed = event
+                    break
+            case Chunk() if mine and not stopped and not refused:
                 if heard is None:
                     heard, candidates = event.attempt, {event.attempt}
                 chunks_of_voice.add(event.seq)
-            case Finished() if mine:
+            case Finished() if mine and not refused:
                 if sole is not None and not stopped:
-                    finished = True
+                    last_word = last_word or event
                 elif len(candidates) > 1:
                     candidates = candidates - {event.attempt}
-            case Failed() if mine and len(candidates) > 1:
+            case Failed() if mine and len(candidates) > 1 and not refused:
                 candidates = candidates - {event.attempt}
-            case Cutover() if not stopped and event.attempt == attempt + 1:
-                contiguous = 0
-                while contiguous in chunks_of_voice:
-                    contiguous += 1
+            case Cleared() if sole is not None and (event.attempt, event.run) == (sole.attempt, sole.run):
+                final = final or event.final
+            case Cutover() if not stopped and not refused and event.attempt == attempt + 1:
                 counts = {
-                    "ttft": heard is None and not finished,
-                    "stall": contiguous - 1 <= event.seen_seq and not finished,
-                    "hard_error": not finished,
-                    "mask": seen_verdict is not None and seen_verdict.decision == "mask" and not masked,
+                    "ttft": heard is None and last_word is None,
+                    "stall": contiguous <= event.seen_seq and last_word is None,
+                    "hard_error": last_word is None,
+                    "mask": verdict is not None and verdict.decision == "mask" and not masked,
                 }[event.trigger]
                 if counts:
                     attempt = event.attempt
@@ -83,17 +108,21 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
                     candidates = candidates | {attempt} if race else {attempt}
                     masked = masked or event.trigger == "mask"
                     heard, chunks_of_voice = None, set()
-                    since, finished = index + 1, False
-        heard_now = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
-        if heard_now is not None and (heard_now.attempt, heard_now.run) in withdrawn:
+                    since, last_word, answered, final = index + 1, None, False, False
+        voice = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
+        if voice is not None and (voice.attempt, voice.run) in withdrawn and not refused:
             stopped = True  # also by a recall from before it had the floor
-    for event in log:  # a denial ends the loop above early
-        if isinstance(event, Started):
-            runs.setdefault(event.attempt, event)
-    voice = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
-    if verdict is not None and verdict.decision != "mask":
-        gate_open = verdict.decision == "allow"
-    else:
-        gate_open = masked or (voice is not None and voice.input_gate == "off")
+        if verdict is not None and verdict.decision != "mask":
+            gate_open = verdict.decision == "allow"
+        else:
+            gate_open = masked or (voice is not None and voice.input_gate == "off")
+        told = told or (stopped and (verdict is not None or gate_open))
+        if last_word is not None and gate_open and not stopped and voice is not None:
+            complete = set(range(last_word.last_seq + 1)) <= chunks_of_voice
+            delivery = voice.delivery if verdict is None or verdict.delivery is None else verdict.delivery
+            if complete and voice.output_check == "off" and delivery.mode != "optimistic" and not final:
+                sure = sure and answered
+            elif complete and (final or voice.output_check == "off"):
+                answered = True
     denied = verdict is not None and verdict.decision == "deny"
-    return Truth(voice, since, gate_open, denied, stopped, finished)
+    return Truth(voice, since, gate_open, denied, stopped, last_word is not None, closed, sure)

@@ -220,6 +220,57 @@ def test_the_first_closed_counts_and_nothing_is_said_after_it():
     assert screen.visible == "Hel"
 
 
+ANSWERED = (started(), allow(), chunk(0, 0, "Hi"), finished(0), cleared(0, final=True))
+STOP = recall(0, 2, "stop")
+STOPPED = (*ANSWERED[:3], STOP)
+MASK = Verdict(**COMMON, decision="mask", policy_version="v")
+DENY = Verdict(**COMMON, decision="deny", policy_version="v", refusal="No.")
+OFF = started(gate="off")
+UNGATED = (OFF, *ANSWERED[2:])
+RERUN = (*UNGATED, MASK, cutover(2, "mask"))
+
+
+def closed(cause, seen_seq=-1, seen_attempts=1):
+    return Closed(**COMMON, outcome="failed", cause=cause, seen_seq=seen_seq, seen_attempts=seen_attempts)
+
+
+@pytest.mark.parametrize(
+    ("cause", "holds", "void"),
+    [
+        ("answered", [ANSWERED, (*UNGATED, MASK)], [(), ANSWERED[:-1], STOPPED, (*UNGATED, DENY), RERUN]),
+        ("denied", [(DENY,), (started(), STOP, DENY)], [(), (allow(),), ANSWERED]),
+        ("recalled", [STOPPED, (OFF, STOP), (started(), STOP, MASK)], [(), (started(), STOP), ANSWERED]),
+        ("deadline", [(), ANSWERED[:-1], (started(), STOP)], [ANSWERED, STOPPED, (DENY,)]),
+        ("client_gone", [(), ANSWERED[:-1]], [ANSWERED, STOPPED, (DENY,)]),
+        ("no_masked_prompt", [(MASK,)], [ANSWERED, STOPPED, (DENY,)]),
+        ("too_many_open", [(), ANSWERED[:-1]], [ANSWERED, STOPPED, (DENY,)]),
+        ("unreadable", [(), (allow(),)], [(started(),), (DENY,), (cutover(2, "ttft"), started(2, "b"))]),
+        ("no_verdict", [(), (started(), chunk(0, 0, "x"))], [(allow(),), (MASK,), (DENY,), (OFF,)]),
+        ("attempts_failed", [(started(),)], [(started(), cutover(2, "hard_error")), ANSWERED[:-1], ANSWERED]),
+        ("cannot_begin", [()], [(started(),), (cutover(2, "ttft"),), ANSWERED]),
+        ("no_first_token", [(started(),)], [(started(), chunk(1, 1, "x")), (cutover(2, "ttft"),), (OFF, finished(-1))]),
+        ("stalled", [(started(), chunk(1, 1, "x"))], [(started(), chunk(0, 0, "x")), (cutover(2, "stall"),), ANSWERED]),
+    ],
+)  # fmt: skip
+def test_a_closed_whose_cause_no_longer_holds_is_void(cause, holds, void):
+    for before in holds:
+        screen, ops = after(*before, closed(cause))
+        assert isinstance(ops[-1], Close), before
+        assert screen.closed is not None
+    for before in void:
+        screen, _ = after(*before)
+        assert (screen.feed(closed(cause)), screen.closed) == ((), None), before
+        assert [type(op) for op in screen.feed(Closed(**COMMON, outcome="failed"))] == [Close]  # an older writer's
+
+
+def test_what_the_router_had_read_does_not_make_its_closed_void():
+    screen, _ = after(allow(), started(), chunk(0, 0, "x"), cutover(2, "stall", seen_seq=0), started(2, "b"))
+    screen.feed(chunk(0, 0, "y", 2, "b"))
+    assert screen.feed(closed("stalled", seen_attempts=2)) == ()
+    assert screen.feed(closed("stalled", seen_seq=0)) == ()
+    assert isinstance(screen.feed(closed("stalled", seen_seq=0, seen_attempts=2))[-1], Close)
+
+
 def test_a_recall_after_the_end_still_counts():
     closed = Closed(**COMMON, outcome="expired")
     screen, _ = after(allow(), started(), chunk(0, 0, "bad"), closed, recall(0, 3, "stop", "Sorry."))
