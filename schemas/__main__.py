@@ -1,4 +1,7 @@
-"""``python -m schemas`` writes the JSON Schemas and the AsyncAPI document; ``--check`` only says what has drifted."""
+"""``python -m schemas`` writes the JSON Schemas, the AsyncAPI document and the README's tables from the registry.
+
+With ``--check`` it only says what has drifted.
+"""
 
 import argparse
 import json
@@ -8,9 +11,11 @@ from typing import Any, Final
 
 from schemas.asyncapi import document
 from schemas.json_schemas import event_schema, file_name
-from schemas.wire import KINDS
+from schemas.registry import KINDS
+from schemas.tables import with_tables
 
 GENERATED: Final = Path(__file__).parent / "generated"
+README: Final = Path(__file__).parent / "README.md"
 
 
 def documents() -> dict[str, str]:
@@ -19,15 +24,17 @@ def documents() -> dict[str, str]:
     return {name: _text(value) for name, value in (files | {"asyncapi.json": document()}).items()}
 
 
-def drift(folder: Path) -> list[str]:
+def drift(folder: Path, readme: Path = README) -> list[str]:
     """Names of the files that are missing, superfluous or not as they would be written now."""
     wanted = documents()
     found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.json")}
-    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    told = readme.read_text(encoding="utf-8")
+    tables = [] if with_tables(told) == told else [readme.name]
+    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)) + tables
 
 
-def write(folder: Path) -> None:
-    """Makes the folder hold what is generated and no other JSON file."""
+def write(folder: Path, readme: Path = README) -> None:
+    """Makes the folder hold what is generated and no other JSON file, and the README its tables."""
     folder.mkdir(exist_ok=True)
     wanted = documents()
     for path in folder.glob("*.json"):
@@ -35,6 +42,7 @@ def write(folder: Path) -> None:
             path.unlink()
     for name, text in wanted.items():
         (folder / name).write_text(text, encoding="utf-8")
+    readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main() -> int:
@@ -42,11 +50,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m schemas", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is not as generated")
     parser.add_argument("--folder", type=Path, default=GENERATED, help="where the documents are (default: %(default)s)")
+    parser.add_argument("--readme", type=Path, default=README, help="where the tables are (default: %(default)s)")
     args = parser.parse_args()
     if not args.check:
-        write(args.folder)
+        write(args.folder, args.readme)
         return 0
-    drifted = drift(args.folder)
+    drifted = drift(args.folder, args.readme)
     if drifted:
         sys.stderr.write(f"not as generated: {', '.join(drifted)}; run `make schemas` and commit the result\n")
     return 1 if drifted else 0

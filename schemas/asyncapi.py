@@ -1,12 +1,13 @@
 """The AsyncAPI 3 document: what another program needs to know to read and write the topics."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from schemas.json_schemas import attribute_descriptions, file_name, summary
-from schemas.roles import ROLES, Role
-from schemas.topics import DEFAULT_PARTITIONS, TOPICS, Topic
+from schemas.registry import KINDS, ROLES, Kind, RoleName, kinds_on, reads, writes
+from schemas.topics import DEFAULT_PARTITIONS, TIMESTAMP_TYPE, TOPICS, Topic
 from schemas.trace import TRACEPARENT_PATTERN
-from schemas.wire import KIND_HEADER, KINDS, MAX_EVENT_BYTES, TRACE_HEADER, VERSION_HEADER, Kind
+from schemas.wire import KIND_HEADER, MAX_EVENT_BYTES, TRACE_HEADER, VERSION_HEADER
 
 JsonObject = dict[str, Any]
 
@@ -41,7 +42,7 @@ def document() -> JsonObject:
             }
         },
         "channels": {topic.name: _channel(topic) for topic in TOPICS},
-        "operations": {_operation_id(role): _operation(role) for role in ROLES},
+        "operations": dict(_operations()),
         "components": {"messages": {name: _message(kind) for name, kind in KINDS.items()}},
     }
 
@@ -50,31 +51,41 @@ def _channel(topic: Topic) -> JsonObject:
     return {
         "address": topic.name,
         "description": topic.about,
-        "messages": {kind: {"$ref": f"#/components/messages/{kind}"} for kind in topic.kinds},
+        "messages": {kind.name: {"$ref": f"#/components/messages/{kind.name}"} for kind in kinds_on(topic)},
         "bindings": {
             "kafka": {
                 "topic": topic.name,
                 "partitions": topic.partitions(DEFAULT_PARTITIONS),
-                "topicConfiguration": {"cleanup.policy": ["delete"], "retention.ms": topic.retention_ms},
+                "topicConfiguration": {
+                    "cleanup.policy": ["delete"],
+                    "retention.ms": topic.retention_ms,
+                    "message.timestamp.type": TIMESTAMP_TYPE,
+                },
                 "bindingVersion": BINDING_VERSION,
             }
         },
     }
 
 
-def _operation_id(role: Role) -> str:
-    return f"{role.who}.{role.does}.{role.topic.name}"
+def _operations() -> Iterator[tuple[str, JsonObject]]:
+    """One for each role, topic and direction."""
+    for role in ROLES:
+        for does, by_topic in (("send", writes(role)), ("receive", reads(role))):
+            for topic in TOPICS:
+                kinds = [kind.name for kind in kinds_on(topic) if kind.cls in by_topic.get(topic.name, ())]
+                if kinds:
+                    yield f"{role}.{does}.{topic.name}", _operation(role, does, topic, kinds)
 
 
-def _operation(role: Role) -> JsonObject:
-    channel = f"#/channels/{role.topic.name}"
+def _operation(role: RoleName, does: str, topic: Topic, kinds: list[str]) -> JsonObject:
+    channel = f"#/channels/{topic.name}"
     operation: JsonObject = {
-        "action": role.does,
+        "action": does,
         "channel": {"$ref": channel},
-        "summary": f"{role.who} {'writes' if role.does == 'send' else 'reads'} {', '.join(role.kinds)}.",
-        "messages": [{"$ref": f"{channel}/messages/{kind}"} for kind in role.kinds],
+        "summary": f"{role} {'writes' if does == 'send' else 'reads'} {', '.join(kinds)}.",
+        "messages": [{"$ref": f"{channel}/messages/{kind}"} for kind in kinds],
     }
-    if role.who == "app" and role.does == "send":
+    if role == "app" and does == "send":
         operation["reply"] = {"channel": {"$ref": "#/channels/railbus.streams"}}
     return operation
 
@@ -112,7 +123,5 @@ def _headers(kind: Kind) -> JsonObject:
 
 
 def _key(kind: Kind) -> JsonObject | None:
-    keys = {topic.key for topic in TOPICS if kind.name in topic.kinds}
     descriptions = {"request_id": "The request id, as in the value.", "tenant": "The tenant, as in the value."}
-    (key,) = keys
-    return {"type": "string", "description": descriptions[key]} if key in descriptions else None
+    return {"type": "string", "description": descriptions[kind.key]} if kind.key in descriptions else None

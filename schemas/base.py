@@ -1,7 +1,7 @@
-"""What every event has in common, and the bounds that make a field's type."""
+"""What events have in common, who and when, and the bounds that make a field's type."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol, TypedDict
 
 from msgspec import Meta
 
@@ -21,7 +21,12 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class AnyEvent:
+    """Root of every class with a row in ``schemas.registry``; only those rows' classes are written and read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event(AnyEvent):
     """Something that happened to one request.
 
     Attributes:
@@ -35,3 +40,57 @@ class Event:
     tenant: Tenant
     at: AtUs
     source: Source
+
+
+class Envelope(TypedDict):
+    """The fields of ``Event``, as keyword arguments."""
+
+    request_id: RequestId
+    tenant: Tenant
+    at: AtUs
+    source: Source
+
+
+class RunEnvelope(Envelope):
+    """Those of ``schemas.stream.Voiced``."""
+
+    attempt: Attempt
+    run: Run
+
+
+class AboutRequest(Protocol):
+    """Whatever says which request it is about: an event, a service's own state."""
+
+    @property
+    def request_id(self) -> str:
+        """Which."""
+        ...
+
+    @property
+    def tenant(self) -> str:
+        """Whose."""
+        ...
+
+
+class AboutRun(AboutRequest, Protocol):
+    """Whatever says which execution it is about."""
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt."""
+        ...
+
+    @property
+    def run(self) -> str:
+        """Which execution of it."""
+        ...
+
+
+def envelope(about: AboutRequest, *, at: int, source: str) -> Envelope:
+    """Fill the fields that every event about one request has: ``Closed(**envelope(case, at=..., source=...), ...)``."""
+    return {"request_id": about.request_id, "tenant": about.tenant, "at": at, "source": source}
+
+
+def run_envelope(about: AboutRun, *, at: int, source: str) -> RunEnvelope:
+    """Likewise for an event about one execution."""
+    return {**envelope(about, at=at, source=source), "attempt": about.attempt, "run": about.run}

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from schemas.base import Attempt, AtUs, Count, Event, Ms, Name, Run, ShortText, Source, Tenant
+from schemas.base import AnyEvent, Attempt, AtUs, Count, Event, Ms, Name, Run, ShortText, Source, Tenant
 from schemas.requests import Lane
 from schemas.stream import LastSeq, Outcome, Speculation, Trigger, Usage
 
@@ -132,7 +132,7 @@ class Account(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(AnyEvent):
     """Ledger: sums over the accounts of one tenant in one window of time.
 
     Attributes:
@@ -153,7 +153,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
+class DeadLetter(AnyEvent):
     """Router: a record that could not be read, kept as it was.
 
     Attributes:

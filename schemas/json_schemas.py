@@ -2,13 +2,13 @@
 
 import inspect
 import re
+import sys
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 import msgspec
 
-from schemas import base, books, requests, stream
-from schemas.wire import Kind
+from schemas.registry import KINDS, Kind
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -80,7 +80,8 @@ def _described(name: str, schema: JsonObject) -> JsonObject:
 
 _CLASSES: Final[dict[str, type]] = {
     name: cls
-    for module in (base, requests, stream, books)
-    for name, cls in vars(module).items()
+    for kind in KINDS.values()
+    for name, cls in vars(sys.modules[kind.cls.__module__]).items()
     if inspect.isclass(cls) and is_dataclass(cls)
 }
+"""Every dataclass that the modules of the kinds define or import: the kinds, and what they are made of."""

@@ -48,6 +48,11 @@ LastSeq = Annotated[int, Meta(ge=-1, le=2**31, description="-1: no chunk at all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamEvent(Event):
+    """Base of everything on the stream log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RailOutcome:
     """What one input rail found.
 
@@ -65,7 +70,7 @@ class RailOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(Event):
+class Verdict(StreamEvent):
     """Rails: what policy says of the prompt. The first one in the log counts.
 
     Attributes:
@@ -90,7 +95,7 @@ class Verdict(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voiced(Event):
+class Voiced(StreamEvent):
     """Base of what is said of one execution of one attempt.
 
     Attributes:
@@ -224,6 +229,7 @@ class Failed(Voiced):
         retryable: Whether another attempt could help.
         last_seq: The last chunk published; -1 when there was none.
         usage: Tokens spent all the same.
+        param: Which field of the request is at fault; None when none.
     """
 
     error_class: ErrorClass
@@ -231,10 +237,11 @@ class Failed(Voiced):
     retryable: bool
     last_seq: LastSeq = -1
     usage: Usage = field(default_factory=Usage)
+    param: Name | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cutover(Event):
+class Cutover(StreamEvent):
     """Router: the voice moves on to the next attempt, if the fold finds this effective.
 
     Attributes:
@@ -293,7 +300,7 @@ class Recall(Voiced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed(Event):
+class Closed(StreamEvent):
     """Router: the one terminal event. The first in the log whose cause holds at its place counts.
 
     Attributes:

@@ -4,36 +4,14 @@ A reader can skip a record by its headers alone. JSON is written by orjson and v
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import orjson
 
-from schemas.base import Event
-from schemas.books import Account, Attached, Cancel, DeadLetter, Detached, Window
+from schemas.base import AnyEvent, Event
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
-from schemas.requests import Request
-from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
-
-AnyEvent = (
-    Request
-    | Verdict
-    | Started
-    | Chunk
-    | Finished
-    | Failed
-    | Cutover
-    | Cleared
-    | Recall
-    | Closed
-    | Cancel
-    | Attached
-    | Detached
-    | Account
-    | Window
-    | DeadLetter
-)
+from schemas.registry import KINDS, Kind
 
 MAX_EVENT_BYTES: Final = 1_000_000
 """Largest value written or read: below the brokers' default record limit of 1,048,588 bytes, headers included."""
@@ -44,41 +22,6 @@ TRACE_HEADER: Final = "traceparent"
 
 Headers = Sequence[tuple[str, bytes]]
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """An event class and the version of its wire format that this code writes and reads."""
-
-    cls: type[AnyEvent]
-    version: int = 1
-
-    @property
-    def name(self) -> str:
-        """What the kind header says."""
-        return self.cls.__name__
-
-
-KINDS: Final[dict[str, Kind]] = {
-    cls.__name__: Kind(cls)
-    for cls in (
-        Request,
-        Verdict,
-        Started,
-        Chunk,
-        Finished,
-        Failed,
-        Cutover,
-        Cleared,
-        Recall,
-        Closed,
-        Cancel,
-        Attached,
-        Detached,
-        Account,
-        Window,
-        DeadLetter,
-    )
-}
 
 _DECODERS: Final[dict[str, msgspec.json.Decoder[AnyEvent]]] = {
     name: msgspec.json.Decoder(kind.cls) for name, kind in KINDS.items()
@@ -111,10 +54,11 @@ def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list
 
 
 def key_of(event: AnyEvent) -> bytes | None:
-    """The record's key: the request id, or the tenant for ledger windows, or none for dead letters."""
+    """The record's key, from the field that the registry names; None for a kind without."""
     if isinstance(event, Event):
         return event.request_id.encode()
-    return event.tenant.encode() if isinstance(event, Window) else None
+    field = KINDS[type(event).__name__].key
+    return None if field == "none" else str(getattr(event, field)).encode()
 
 
 def header(headers: Headers, name: str) -> str | None:

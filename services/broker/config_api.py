@@ -1,17 +1,22 @@
-"""DescribeConfigs and AlterConfigs, for topics; a broker's own configuration is shown empty."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, for topics; a broker's own configuration is shown empty."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from services.broker.codes import Code
 from services.broker.core import Broker
 from services.broker.request import Answered, Request
 from services.broker.topics import Topic, TopicError, check_name
-from services.broker.wire import Reader, Writer
+from services.broker.wire import Writer
 
 _TOPIC = 2
 _BROKER = 4
 _SET_ON_TOPIC = 1
 _DEFAULT_SOURCE = 5
+_SET = 0
+_DELETE = 1
+
+Settings = dict[str, str | None]
 
 
 class Resource(NamedTuple):
@@ -65,27 +70,61 @@ def _resolve(broker: Broker, kind: int, name: str) -> tuple[Code, str | None, To
 
 def alter_configs(request: Request) -> Answered:
     """Replace each topic's configuration."""
+    reader = request.body
+
+    def change() -> Callable[[Settings], Settings]:
+        settings = dict(reader.array(lambda: (reader.string(), reader.nullable_string())))
+        return lambda _: settings
+
+    return _alter_all(request, change)
+
+
+def incremental_alter_configs(request: Request) -> Answered:
+    """Change the named entries of each topic's configuration; the others stay."""
+    reader = request.body
+
+    def change() -> Callable[[Settings], Settings]:
+        entries = reader.array(lambda: (reader.string(), reader.i8(), reader.nullable_string()))
+        return lambda given: _changed(given, entries)
+
+    return _alter_all(request, change)
+
+
+def _changed(given: Settings, entries: list[tuple[str, int, str | None]]) -> Settings:
+    changed = dict(given)
+    for name, operation, value in entries:
+        if operation == _SET:
+            changed[name] = value
+        elif operation == _DELETE:
+            changed.pop(name, None)
+        else:
+            raise TopicError(Code.INVALID_CONFIG, f"{name}: the embedded broker appends to and subtracts from no list.")
+    return changed
+
+
+def _alter_all(request: Request, read_change: Callable[[], Callable[[Settings], Settings]]) -> bytes:
+    """Answer for each resource; `read_change` reads what turns the entries that a topic was given into its new ones."""
     reader, broker = request.body, request.broker
-    asked = reader.array(lambda: _alteration(reader))
+    asked = reader.array(lambda: (reader.i8(), reader.string(), read_change()))
     validate_only = reader.boolean()
     out = Writer().i32(0)
 
-    def resource(item: tuple[int, str, dict[str, str | None]]) -> None:
-        kind, name, settings = item
-        code, message = _alter(broker, kind, name, settings, validate_only=validate_only)
+    def resource(item: tuple[int, str, Callable[[Settings], Settings]]) -> None:
+        kind, name, change = item
+        code, message = _alter(broker, kind, name, change, validate_only=validate_only)
         out.i16(code).string(message).i8(kind).string(name)
 
     return out.array(asked, resource).done()
 
 
-def _alteration(reader: Reader) -> tuple[int, str, dict[str, str | None]]:
-    kind, name = reader.i8(), reader.string()
-    return kind, name, dict(reader.array(lambda: (reader.string(), reader.nullable_string())))
-
-
 def _alter(
-    broker: Broker, kind: int, name: str, settings: dict[str, str | None], *, validate_only: bool
+    broker: Broker, kind: int, name: str, change: Callable[[Settings], Settings], *, validate_only: bool
 ) -> tuple[Code, str | None]:
+    topic = broker.topics.get(name) if kind == _TOPIC else None
+    try:
+        settings = change(dict(topic.config.given) if topic is not None else {})
+    except TopicError as error:
+        return error.code, str(error)
     if None in settings.values():
         return Code.INVALID_REQUEST, "A configuration may not be null; leave it out for its default."
     if kind != _TOPIC:

@@ -37,7 +37,7 @@ class Broker:
         self.storage: Storage | NoStorage = Storage(settings.data_dir) if settings.data_dir else NoStorage()
         self.topics = Topics(TopicConfig(retention_bytes=settings.retention_bytes), self.storage)
         self.offsets = Offsets(self.storage)
-        self.groups = Groups(settings)
+        self.groups = Groups(settings, self.storage)
         self._waiters: dict[PartitionLog, dict[Waiter, None]] = {}
         self._woken: dict[Waiter, None] = {}
         self._memory_warned = False
@@ -47,6 +47,7 @@ class Broker:
     def start(self) -> None:
         """Load what was kept and begin the chores."""
         self.storage.load(self.topics, self.offsets, now_ms())
+        self.groups.restore(self.storage.load_groups())
         self._do_chores()
 
     def stop(self) -> None:

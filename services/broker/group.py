@@ -1,15 +1,16 @@
 """One consumer group: Kafka's rebalance protocol as a state machine. Pure: `now_ms` and new ids are arguments.
 
 Every request that may wait carries a ticket; each call returns the answers that are due, for any ticket.
-Static members (KIP-345) keep their assignment when they come back under a new member id.
+Static members (KIP-345) keep their assignment when they come back under a new member id. As in Kafka, a group that
+was stable is so after a restart of the broker: its members go on without a rebalance.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from services.broker.codes import Code
-from services.broker.members import Answer, Join, Joined, Member, State, Sync, Synced, Ticket
-from services.broker.roster import Roster, successor
+from services.broker.members import Answer, Join, Joined, Member, StableGroup, State, Sync, Synced, Ticket
+from services.broker.roster import Roster, alike, successor
 
 
 class Group:
@@ -27,6 +28,20 @@ class Group:
         self._join_by_ms = 0  # while PREPARING: who has not rejoined by then is out
         self._sync_by_ms: int | None = None  # who has not fetched its assignment by then is out
         self._due: list[Answer] = []
+        self.kept: StableGroup | None = None  # what a restart finds; another object whenever it has changed
+
+    @classmethod
+    def restored(cls, group_id: str, kept: StableGroup, now_ms: int, *, initial_delay_ms: int = 0) -> "Group":
+        """The group after a restart; each member has a whole session's time to be heard from."""
+        group = cls(group_id, initial_delay_ms=initial_delay_ms)
+        group.state, group.kept = State.STABLE, kept
+        group.generation, group.protocol, group.leader = kept.generation, kept.protocol, kept.leader
+        for join, assignment in kept.members:
+            deadline_ms = now_ms + join.session_ms
+            group.members.add(
+                Member(id=join.member_id, join=join, deadline_ms=deadline_ms, assignment=assignment, synced=True)
+            )
+        return group
 
     # What members ask
 
@@ -167,9 +182,11 @@ class Group:
         self.members.replace(old, new)
         if self.leader == old.id:
             self.leader = new.id
-        if self.state is State.STABLE and self.members.choose_protocol() == self.protocol:
+        unchanged = self.members.choose_protocol() == self.protocol and alike(old.join, new.join)
+        if self.state is State.STABLE and unchanged:
             # Told the old leader's id, nobody takes itself for the leader: a stable group needs no new assignment.
             self._due.append(replace(self._joined(new, ticket), leader=leader, peers=()))
+            self._remember()
             return
         new.joining = ticket
         self._prepare(now_ms)
@@ -206,7 +223,7 @@ class Group:
             return
         self.generation += 1
         if not joined:
-            self.state, self.protocol, self.leader = State.EMPTY, None, None
+            self.state, self.protocol, self.leader, self.kept = State.EMPTY, None, None, None
             return
         self.state, self.protocol = State.COMPLETING, self.members.choose_protocol()
         self._sync_by_ms = now_ms + self.members.longest_rebalance_ms()
@@ -225,6 +242,15 @@ class Group:
                 self._due.append(Synced(ticket=member.syncing, assignment=member.assignment))
                 member.syncing = None
                 member.heard(now_ms)
+        self._remember()
+
+    def _remember(self) -> None:
+        self.kept = StableGroup(
+            generation=self.generation,
+            protocol=self.protocol or "",
+            leader=self.leader or "",
+            members=tuple((member.join, member.assignment) for member in self.members),
+        )
 
     def _remove(self, members: list[Member], now_ms: int) -> None:
         for member in members:

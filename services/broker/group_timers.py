@@ -1,24 +1,46 @@
-"""The shell of the consumer groups: gives answers to who waits, and one timer per group for what time brings."""
+"""The shell of the consumer groups: gives answers to who waits, keeps what must be kept, and one timer per group."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from services.broker.group import Group
 from services.broker.later import Later
-from services.broker.members import Answer
+from services.broker.members import Answer, StableGroup
 from services.broker.settings import BrokerSettings
 
+logger = logging.getLogger("railbus.broker")
+
 MAX_GROUPS = 10_000
+
+
+class Keeper(Protocol):
+    """What keeps groups besides memory."""
+
+    def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
+        """A group has become stable, or is empty. May raise `OSError`."""
 
 
 class Groups:
     """All groups that have, or had, members."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, keeper: Keeper | None = None) -> None:
         self._settings = settings
+        self._keeper = keeper
         self._groups: dict[str, Group] = {}
+        self._kept: dict[str, StableGroup] = {}
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+
+    def restore(self, kept: Mapping[str, StableGroup]) -> None:
+        """Take back the groups that were stable before a restart."""
+        self._kept = dict(kept)
+        for group_id, stable in kept.items():
+            group = self._groups[group_id] = Group.restored(
+                group_id, stable, clock_ms(), initial_delay_ms=self._settings.initial_join_delay_ms
+            )
+            self._arm(group)
 
     def get(self, group_id: str) -> Group | None:
         """The group, if anybody ever joined it."""
@@ -36,7 +58,9 @@ class Groups:
         return group
 
     def settle(self, group: Group, answers: list[Answer]) -> None:
-        """Give the answers to who waits for them, and look at the clock."""
+        """Keep what has changed, give the answers to who waits for them, and look at the clock."""
+        if group.kept is not self._kept.get(group.id):
+            self._keep(group)
         for answer in answers:
             ticket = answer.ticket
             assert isinstance(ticket, GroupTicket)  # noqa: S101 - holds by construction
@@ -48,6 +72,18 @@ class Groups:
         for _due, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+    def _keep(self, group: Group) -> None:
+        if group.kept is not None:
+            self._kept[group.id] = group.kept
+        else:
+            self._kept.pop(group.id, None)
+        if self._keeper is None:
+            return
+        try:
+            self._keeper.save_groups(self._kept)
+        except OSError as error:
+            logger.error("group %s could not be kept in the data directory: %s", group.id, error.strerror)  # noqa: TRY400
 
     def _arm(self, group: Group) -> None:
         due_ms = group.next_deadline_ms()

@@ -10,6 +10,8 @@ from services.broker.producers import Kept, Producers, Sequenced
 from services.broker.segment import Segment
 from services.broker.topic_config import TopicConfig
 
+NO_TIME = -1
+
 
 class Sink(Protocol):
     """Where a partition's batches are kept besides memory. Each call may raise `OSError`; then nothing was kept."""
@@ -17,7 +19,7 @@ class Sink(Protocol):
     def begin(self, base: int) -> None:
         """Later batches belong to a new segment that starts at this offset."""
 
-    def write(self, batch: bytes) -> None:
+    def write(self, batch: bytes | bytearray) -> None:
         """Keep a batch before it is acknowledged."""
 
     def forget(self, base: int) -> None:
@@ -25,10 +27,14 @@ class Sink(Protocol):
 
 
 class Appended(NamedTuple):
-    """Where a batch is: at this offset, newly appended or (`again`) a retry that was here already."""
+    """Where a batch is: at this offset, newly appended or (`again`) a retry that was here already.
+
+    `time_ms` is what the broker says of its time: when it was appended, -1 where its records keep the client's times.
+    """
 
     offset: int
     again: bool
+    time_ms: int = NO_TIME
 
 
 class Found(NamedTuple):
@@ -48,6 +54,7 @@ class PartitionLog:
         self._producers = Producers()
         self.size = 0  # bytes of records
         self.memory_bytes = 0
+        self._appended_ms = NO_TIME  # the latest time that the broker gave a batch
         self.gone = False  # its topic was deleted; a fetch that waits must not wait on
 
     @property
@@ -68,15 +75,29 @@ class PartitionLog:
                 Code.MESSAGE_TOO_LARGE, f"the batch is over max.message.bytes={self.config.max_message_bytes}"
             )
         batches.check_produced(batch, header, version)
-        if header.max_timestamp_ms > now_ms + self.config.timestamp_after_max_ms:
-            raise Refused(Code.INVALID_TIMESTAMP, "a record is dated later than message.timestamp.after.max.ms allows")
+        self._check_time(header, now_ms)
         verdict = self._producers.judge(_sequence(header))
         if isinstance(verdict, Kept):
-            return Appended(verdict.offset, again=True)
+            return Appended(verdict.offset, again=True, time_ms=verdict.time_ms)
         if verdict is not Code.NONE:
             raise Refused(verdict, "the producer's sequence does not continue")
-        placed = batches.PLACE.pack(self.end, header.length, batches.LEADER_EPOCH) + batch[batches.MAGIC_AT :]
-        return Appended(self._append(placed, header, now_ms), again=False)
+        placed = bytearray(batch)
+        batches.PLACE.pack_into(placed, 0, self.end, header.length, batches.LEADER_EPOCH)
+        time_ms = NO_TIME
+        if self.config.append_time:
+            # A clock that is set back must not take the partition back in time.
+            time_ms = max(now_ms, self._appended_ms)
+            header = batches.stamp(placed, header, time_ms)
+        elif header.has_append_time:
+            header = batches.stamp(placed, header, None)
+        return Appended(self._append(placed, header, now_ms), again=False, time_ms=time_ms)
+
+    def _check_time(self, header: Header, now_ms: int) -> None:
+        if self.config.append_time:
+            if header.has_append_time:
+                raise Refused(Code.INVALID_TIMESTAMP, "a producer may not say when its batch was appended")
+        elif header.max_timestamp_ms > now_ms + self.config.timestamp_after_max_ms:
+            raise Refused(Code.INVALID_TIMESTAMP, "a record is dated later than message.timestamp.after.max.ms allows")
 
     @property
     def newest_segment(self) -> int:
@@ -98,14 +119,14 @@ class PartitionLog:
                 self._sink.begin(self.end)
             self._segments.append(Segment(self.end, now_ms))
 
-    def _append(self, batch: bytes, header: Header, now_ms: int) -> int:
+    def _append(self, batch: bytes | bytearray, header: Header, now_ms: int) -> int:
         if len(self._segments[-1]) + len(batch) > self.config.roll_bytes:
             self.begin_segment(now_ms)
         if self._sink is not None:
             self._sink.write(batch)
         return self._keep(batch, header, now_ms)
 
-    def _keep(self, batch: bytes, header: Header, now_ms: int) -> int:
+    def _keep(self, batch: bytes | bytearray, header: Header, now_ms: int) -> int:
         segment = self._segments[-1]
         if segment.end == segment.base:
             segment.born_ms = now_ms
@@ -113,7 +134,9 @@ class PartitionLog:
         segment.append(batch, offset, header.record_count, header.max_timestamp_ms)
         self.memory_bytes += segment.memory_bytes - before
         self.size += len(batch)
-        self._producers.remember(_sequence(header), offset)
+        if header.has_append_time:
+            self._appended_ms = max(self._appended_ms, header.max_timestamp_ms)
+        self._producers.remember(_sequence(header), offset, header.max_timestamp_ms)
         return offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
@@ -187,8 +210,8 @@ class PartitionLog:
 
 
 def _first_from(batch: bytes, header: Header, timestamp_ms: int) -> Found | None:
-    stamps = batches.timestamps(batch)
-    if stamps is None:  # it cannot be opened: its beginning, which is early enough
+    stamps = None if header.has_append_time else batches.timestamps(batch)
+    if stamps is None:  # all of one time, or it cannot be opened: then its beginning is early enough
         stamps = [(header.base_offset, header.max_timestamp_ms)]
     return next((Found(offset, stamp) for offset, stamp in stamps if stamp >= timestamp_ms), None)
 

@@ -84,6 +84,16 @@ class Synced:
 Answer = Joined | Synced
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StableGroup:
+    """A group whose members all have their assignment: what must survive a restart of the broker."""
+
+    generation: int
+    protocol: str
+    leader: str
+    members: tuple[tuple[Join, bytes], ...]  # how each one joined, with the id it has now, and its assignment
+
+
 @dataclass(slots=True)
 class Member:
     """One member of a group."""

@@ -2,10 +2,12 @@
 
 import logging
 import struct
+from typing import NamedTuple
 
 from services.broker.batch import Refused
 from services.broker.codes import Code
 from services.broker.core import Broker, now_ms
+from services.broker.log import NO_TIME
 from services.broker.request import Answered, CloseConnection, Request
 from services.broker.wire import Malformed, Reader
 
@@ -16,7 +18,6 @@ _COUNT = struct.Struct(">i")
 _PARTITION_SIZE = struct.Struct(">ii")
 _RESULT = struct.Struct(">ihqq")  # partition, error, base offset, append time
 _RESULT_5 = struct.Struct(">ihqqq")  # and log start offset
-_NO_TIME = -1
 _NO_OFFSET = -1
 _THROTTLE = b"\0\0\0\0"
 
@@ -37,16 +38,13 @@ def produce(request: Request) -> Answered:
             partition, size = _unpack(_PARTITION_SIZE, reader)
             records = _records(reader, size)
             if transactional_id is not None:
-                code, offset, start = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_OFFSET, _NO_OFFSET
+                result = _Result(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             elif acks not in {-1, 0, 1}:
-                code, offset, start = Code.INVALID_REQUIRED_ACKS, _NO_OFFSET, _NO_OFFSET
+                result = _Result(Code.INVALID_REQUIRED_ACKS)
             else:
-                code, offset, start = _append(request.broker, name, partition, records, version)
-            failed = failed or code
-            if version >= 5:
-                out += _RESULT_5.pack(partition, code, offset, _NO_TIME, start)
-            else:
-                out += _RESULT.pack(partition, code, offset, _NO_TIME)
+                result = _append(request.broker, name, partition, records, version)
+            failed = failed or result.code
+            out += _RESULT_5.pack(partition, *result) if version >= 5 else _RESULT.pack(partition, *result[:3])
     if acks == 0:
         if failed:  # the only way, Kafka's too, to tell a client that wants no answer
             raise CloseConnection(f"a produce request without acknowledgement failed: {failed.name}")
@@ -54,22 +52,30 @@ def produce(request: Request) -> Answered:
     return bytes(out + _THROTTLE)
 
 
-def _append(broker: Broker, topic: str, partition: int, records: memoryview, version: int) -> tuple[Code, int, int]:
-    """(error, base offset, log start offset)."""
+class _Result(NamedTuple):
+    """What is answered of one partition, in the wire's order."""
+
+    code: Code
+    offset: int = _NO_OFFSET
+    time_ms: int = NO_TIME
+    start: int = _NO_OFFSET
+
+
+def _append(broker: Broker, topic: str, partition: int, records: memoryview, version: int) -> _Result:
     log = broker.log(topic, partition)
     if log is None:
-        return Code.UNKNOWN_TOPIC_OR_PARTITION, _NO_OFFSET, _NO_OFFSET
+        return _Result(Code.UNKNOWN_TOPIC_OR_PARTITION)
     try:
         appended = log.produce(records, version, now_ms())
     except Refused as refused:
         logger.debug("%s-%d: %s", topic, partition, refused)
-        return refused.code, _NO_OFFSET, _NO_OFFSET
+        return _Result(refused.code)
     except OSError as error:
         logger.error("%s-%d: a batch could not be kept in the data directory: %s", topic, partition, error.strerror)  # noqa: TRY400
-        return Code.KAFKA_STORAGE_ERROR, _NO_OFFSET, _NO_OFFSET
+        return _Result(Code.KAFKA_STORAGE_ERROR)
     if not appended.again:
         broker.appended(log, len(records))
-    return Code.NONE, appended.offset, log.start
+    return _Result(Code.NONE, appended.offset, appended.time_ms, log.start)
 
 
 def _records(reader: Reader, size: int) -> memoryview:

@@ -37,6 +37,7 @@ class Kept(NamedTuple):
     first: int
     last: int
     offset: int
+    time_ms: int  # the largest of the batch: as in Kafka, a retry is told it
 
 
 @dataclass(slots=True)
@@ -73,14 +74,14 @@ class Producers:
         expected = (known.batches[-1].last + 1) % _SEQUENCES
         return Code.NONE if batch.first == expected else Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-    def remember(self, batch: Sequenced, offset: int) -> None:
-        """A batch was appended at `offset`."""
+    def remember(self, batch: Sequenced, offset: int, time_ms: int) -> None:
+        """A batch was appended at `offset`; `time_ms` is its largest timestamp."""
         if batch.producer_id == NO_PRODUCER:
             return
         known = self._known.get(batch.producer_id)
         if known is None or known.epoch != batch.epoch:
             known = self._known[batch.producer_id] = _Producer(batch.epoch)
-        known.batches.append(Kept(batch.first, batch.last, offset))
+        known.batches.append(Kept(batch.first, batch.last, offset, time_ms))
         self._known.move_to_end(batch.producer_id)
         if len(self._known) > REMEMBERED_PRODUCERS:
             self._known.popitem(last=False)

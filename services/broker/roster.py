@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from services.broker.codes import Code
 from services.broker.members import Join, Member, Peer
+from services.broker.wire import Malformed, Reader
 
 MAX_MEMBERS = 1000  # of one group, ids that were promised but not used included
 
@@ -130,6 +131,27 @@ def successor(old: Member, asked: Join, new_id: str, now_ms: int) -> Member:
     return Member(
         id=new_id, join=asked, deadline_ms=now_ms + asked.session_ms, assignment=old.assignment, synced=old.synced
     )
+
+
+def alike(old: Join, new: Join) -> bool:
+    """Whether a static member that is back wants what it wanted before.
+
+    Kafka does not ask: there a member that begins to read another topic gets its old assignment until somebody else
+    makes the group rebalance. What an assignor says of the member beside its topics may differ.
+    """
+    return [(each.name, _wish(each.metadata)) for each in old.protocols] == [
+        (each.name, _wish(each.metadata)) for each in new.protocols
+    ]
+
+
+def _wish(metadata: bytes) -> list[str] | bytes:
+    """The topics in a consumer's subscription (version, topics, user data), sorted; what is none as it is."""
+    reader = Reader(metadata)
+    try:
+        reader.i16()
+        return sorted(reader.string() for _ in range(reader.i32()))
+    except Malformed:
+        return metadata
 
 
 def _is_same(member: Member, asked: Join) -> bool:

@@ -33,7 +33,7 @@ class Segment:
         """The largest timestamp in it; -1 while it is empty."""
         return self._newest_ms[-1] if self._newest_ms else -1
 
-    def append(self, batch: bytes, base: int, records: int, max_timestamp_ms: int) -> None:
+    def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
         """Add a batch whose offset is already its own."""
         assert base == self.end  # noqa: S101 - batches of a segment are contiguous
         self._newest_ms.append(max(self.newest_ms, max_timestamp_ms))

@@ -39,7 +39,7 @@ class SegmentFiles:
             os.close(left)
             self._unsynced.append(self._path(before))
 
-    def write(self, batch: bytes) -> None:
+    def write(self, batch: bytes | bytearray) -> None:
         """Append; after a failure the file is as before."""
         file = self._file if self._file is not None else self._open()
         written = 0

@@ -1,9 +1,9 @@
 """What can be set, with the bounds."""
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
 
 NODE_ID = 1
@@ -50,13 +50,3 @@ class BrokerSettings:
                 raise BadSetting(f"{name} {value}: must be at least {least}")
         if self.port > 65535:
             raise BadSetting(f"--port {self.port}: must be at most 65535")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the name or address reaches this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,5 +1,6 @@
-"""The data directory: topics and their configuration in `topics.json`, records in `topics/NAME/PARTITION/`, offsets.
+"""The data directory: topics and their settings, records, and of groups what they committed and who is in them.
 
+`topics.json`, `topics/NAME/PARTITION/`, `offsets.jsonl`, `groups.json`.
 A killed process loses nothing that it acknowledged: every write is with the operating system before the answer goes
 out. A machine that loses power may lose what was not synced; files are synced when they are closed, not before.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from services.broker.log import PartitionLog, Sink
+from services.broker.members import StableGroup
 from services.broker.offset_journal import OffsetJournal
 from services.broker.offsets import Committed, Offsets, Place
 from services.broker.segment_files import SegmentFiles, kept_segments, recover
@@ -34,6 +36,11 @@ class _KeptTopic(msgspec.Struct):
 class _TopicsFile(msgspec.Struct):
     format: int
     topics: dict[str, _KeptTopic]
+
+
+class _GroupsFile(msgspec.Struct):
+    format: int
+    groups: dict[str, StableGroup]
 
 
 class NoStorage:
@@ -57,6 +64,13 @@ class NoStorage:
 
     def forgotten(self, group: str, place: Place) -> None:
         """Offsets live in memory only."""
+
+    def load_groups(self) -> dict[str, StableGroup]:
+        """There is nothing to load."""
+        return {}
+
+    def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
+        """Groups live in memory only."""
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -95,9 +109,7 @@ class Storage:
     def save_topics(self, topics: Mapping[str, Topic]) -> None:
         """Write the list of topics anew, all of it or nothing."""
         listed = {each.name: _KeptTopic(len(each.partitions), dict(each.config.given)) for each in topics.values()}
-        fresh = self._folder / "topics.json.new"
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(_TopicsFile(_FORMAT, listed))))
-        fresh.replace(self._folder / "topics.json")
+        self._write("topics.json", _TopicsFile(_FORMAT, listed))
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic's records."""
@@ -113,12 +125,33 @@ class Storage:
         """A commit is void."""
         self._journal.forgotten(group, place)
 
+    def load_groups(self) -> dict[str, StableGroup]:
+        """The groups that were stable. What cannot be read is left out: its members join anew."""
+        path = self._folder / "groups.json"
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=_GroupsFile)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("%s: cannot be read, groups begin anew: %s", path, error)
+            return {}
+        return kept.groups if kept.format == _FORMAT else {}
+
+    def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
+        """Write the stable groups anew, all of them or nothing."""
+        self._write("groups.json", _GroupsFile(_FORMAT, dict(groups)))
+
     def close(self) -> None:
         """Sync and close every file, and let another broker have the directory."""
         for sink in self._sinks.values():
             sink.close()
         self._journal.close()
         os.close(self._lock)
+
+    def _write(self, name: str, content: _TopicsFile | _GroupsFile) -> None:
+        fresh = self._folder / f"{name}.new"
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
+        fresh.replace(self._folder / name)
 
     def _read_topics(self) -> dict[str, _KeptTopic]:
         path = self._folder / "topics.json"

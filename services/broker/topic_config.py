@@ -21,8 +21,12 @@ _WITHOUT_EFFECT = frozenset(
     }
 )  # fmt: skip
 # Names whose only value served is this one.
-_ONLY = {"compression.type": "producer", "message.timestamp.type": "CreateTime"}
+_ONLY = {"compression.type": "producer"}
 _POLICIES = frozenset({"delete", "compact", "compact,delete", "delete,compact"})
+
+
+# Whose time a record has: False the client's, True the broker's.
+_TIMESTAMP_TYPES = {"CreateTime": False, "LogAppendTime": True}
 
 
 class InvalidConfig(Exception):
@@ -38,6 +42,7 @@ class TopicConfig:
     segment_bytes: int = KAFKA_SEGMENT_BYTES
     max_message_bytes: int = MAX_MESSAGE_BYTES
     timestamp_after_max_ms: int = 3600 * 1000
+    append_time: bool = False  # records have the broker's time, not the client's
     cleanup_policy: str = "delete"
     given: Mapping[str, str] = field(default_factory=dict)  # what the client set, word for word
 
@@ -60,6 +65,7 @@ class TopicConfig:
             "cleanup.policy": self.cleanup_policy,
             "max.message.bytes": str(self.max_message_bytes),
             "message.timestamp.after.max.ms": str(self.timestamp_after_max_ms),
+            "message.timestamp.type": next(n for n, value in _TIMESTAMP_TYPES.items() if value is self.append_time),
             "retention.bytes": str(self.retention_bytes),
             "retention.ms": str(self.retention_ms),
             "segment.bytes": str(self.segment_bytes),
@@ -87,6 +93,10 @@ def _set(config: TopicConfig, name: str, value: str | None) -> TopicConfig:
         if value.replace(" ", "") not in _POLICIES:
             raise InvalidConfig(f"Invalid value {value} for configuration {name}: must be delete, compact or both")
         return replace(config, cleanup_policy=value)
+    if name == "message.timestamp.type":
+        if value not in _TIMESTAMP_TYPES:
+            raise InvalidConfig(f"Invalid value {value} for configuration {name}: must be CreateTime or LogAppendTime")
+        return replace(config, append_time=_TIMESTAMP_TYPES[value])
     if name in _ONLY and value != _ONLY[name]:
         raise InvalidConfig(f"Invalid value {value} for {name}: the embedded broker only serves {_ONLY[name]}")
     if name not in _ONLY and name not in _WITHOUT_EFFECT:

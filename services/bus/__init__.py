@@ -1,7 +1,7 @@
 """The bus: the only code that speaks to Kafka.
 
-``Producer`` writes events, ``GroupReader`` shares partitions among workers, ``TailReader`` follows chosen partitions,
-``ensure_topics`` creates what is missing. Handlers are synchronous: the loop never awaits the work.
+``Producer`` writes the events of its role, ``GroupReader`` shares partitions among workers, ``TailReader`` follows
+chosen partitions, ``ensure_topics`` creates what is missing. Handlers are synchronous: the loop never awaits the work.
 
 What a caller may rely on, and what it must know:
 
@@ -19,16 +19,18 @@ What a caller may rely on, and what it must know:
 
 from services.bus.errors import BusError, Closed, NotSent, Refused
 from services.bus.group import GroupReader
+from services.bus.holding import Assignment
 from services.bus.partition import partition_for
 from services.bus.producer import Producer
 from services.bus.raw import Raw, put_raw
-from services.bus.records import AtTime, Handler, Position, Received, TopicPartitions, Unread, Wants
+from services.bus.records import AtTime, Handler, Position, Received, TopicPartitions, Unread, Wants, wants_of
 from services.bus.room import Room
 from services.bus.settings import BusSettings
 from services.bus.tail import TailReader
 from services.bus.topics import ensure_topics, partition_counts
 
 __all__ = [
+    "Assignment",
     "AtTime",
     "BusError",
     "BusSettings",
@@ -50,4 +52,5 @@ __all__ = [
     "partition_counts",
     "partition_for",
     "put_raw",
+    "wants_of",
 ]

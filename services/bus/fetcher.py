@@ -27,7 +27,7 @@ from services.bus.line import Line
 from services.bus.records import Received, Unread
 from services.bus.room import Room
 from services.bus.unpack import Item, unpack
-from services.runtime.errors import UserError
+from services.runtime.errors import UserError, first_of
 from services.runtime.logging import logger
 
 _log = logger("bus")
@@ -38,6 +38,12 @@ MAX_RECORDS: Final = 500
 Events = Sequence[Received | Unread]
 HandOver = Callable[[Events, Mapping[Partition, int]], None]
 """Gets events, in order within a partition, and of each partition the next offset. What it raises ends the reader."""
+
+OnMoved = Callable[[Partition, int, int], None]
+"""Gets a partition, the offset that was wanted there and is not, and the one that is read instead."""
+
+OVERLAP_MS: Final = 10_000
+"""How far a broker's clock may have been set back by the crash that cost it the end of a log."""
 
 
 class _Spot:
@@ -57,13 +63,33 @@ class Fetcher:
         intake: Filters and decodes.
         hand_over: See ``HandOver``.
         room: Backpressure; see ``Room``.
+        on_moved: See ``OnMoved``; called before anything is handed over from the new offset. A reader that keeps state
+            of the partition must start anew then: what it knows of the log is not all on the log, or has a gap.
+
+    Where an offset is gone, nothing that the broker still has is skipped:
+
+    - Before the log's beginning (retention came first), reading goes on at the oldest record.
+    - Beyond the log's end (the broker lost its tail, as after a power failure), offsets are given a second time, and
+      the log's end may be past some already. Reading goes on at the first record appended after the last one that was
+      read here, or ``OVERLAP_MS`` before that, which may be read again; where none was read here, at the oldest record.
+      When the log has grown past the wanted offset before it is asked for, the broker tells nobody, nor can we.
     """
 
-    def __init__(self, cluster: Cluster, *, intake: Intake, hand_over: HandOver, room: Room | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        intake: Intake,
+        hand_over: HandOver,
+        room: Room | None = None,
+        on_moved: OnMoved | None = None,
+    ) -> None:
         self._cluster = cluster
         self._intake = intake
         self._hand_over = hand_over
         self._room = room
+        self._on_moved = on_moved
+        self._read_ms: dict[Partition, int] = {}  # time of the last record read, also where it is read no longer
         self._spots: dict[Partition, _Spot] = {}
         self._lines: dict[int, Line] = {}
         self._changed = asyncio.Event()
@@ -109,7 +135,7 @@ class Fetcher:
                     else:
                         await self._changed.wait()
         except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
+            raise first_of(group) from None
 
     async def _read(self, node: int, line: Line) -> None:
         """One broker's partitions, until it leads none of ours."""
@@ -172,6 +198,8 @@ class Fetcher:
             if self._spots.get(partition) is not spot:
                 continue
             spot.offset = progress[partition] = item.next_offset
+            if item.record is not None:
+                self._read_ms[partition] = item.record.timestamp
             looked_at += 1
             event = self._intake.take(partition, item)
             if event is not None:
@@ -184,19 +212,31 @@ class Fetcher:
         return looked_at >= MAX_RECORDS or len(events) >= most
 
     async def _mend(self, troubles: Mapping[Partition, int], spots: Mapping[Partition, _Spot]) -> None:
-        """Moves positions that are gone to the oldest record there is, and looks for leaders that have moved."""
-        gone = [p for p, code in troubles.items() if for_code(code) is OffsetOutOfRangeError]
-        begins = await self._cluster.begins(gone) if gone else {}
-        for partition, begin in begins.items():
+        """Moves positions that are gone to where the log goes on, and looks for leaders that have moved."""
+        gone = {p: spots[p].offset for p, code in troubles.items() if for_code(code) is OffsetOutOfRangeError}
+        for partition, begin in (await self._resume(gone)).items():
             if self._spots.get(partition) is spots[partition]:
-                _log.warning("%s[%d]: offset %d is gone; reading on at %d", *partition, spots[partition].offset, begin)
+                _log.warning("%s[%d]: offset %d is gone; reading on at %d", *partition, gone[partition], begin)
                 self._spots[partition] = _Spot(begin)
-        others = {for_code(code) for partition, code in troubles.items() if partition not in begins}
+                if self._on_moved is not None:  # it may have the partition placed elsewhere
+                    self._on_moved(partition, gone[partition], begin)
+        others = {for_code(code) for partition, code in troubles.items() if partition not in gone}
         if TopicAuthorizationFailedError in others:
             raise UserError(f"the broker does not let this user read all of {sorted({t for t, _ in troubles})}")
         if others:
             await asyncio.sleep(backoff_s(0))
             await self._refresh()
+
+    async def _resume(self, gone: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Where to read on; see the class."""
+        if not gone:
+            return {}
+        starts = await self._cluster.begins(gone)
+        for partition, begin in tuple(starts.items()):
+            read_ms = self._read_ms.get(partition)
+            if gone[partition] > begin and read_ms is not None:
+                starts |= await self._cluster.at_time([partition], read_ms - OVERLAP_MS)
+        return starts
 
     async def _refresh(self) -> None:
         await self._cluster.refresh()

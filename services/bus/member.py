@@ -11,10 +11,10 @@ from typing import Any, Final
 from aiokafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import CommitFailedError, NotCoordinatorForGroupError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
 
+from services.bus.assignor import Claim, StickyByNumber
 from services.bus.cluster import Cluster
 from services.bus.fetch_wire import Partition
 from services.bus.kafka import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, bounded
@@ -25,6 +25,11 @@ NEVER_MS: Final = 86_400_000
 """Liveness is the heartbeat's business alone: the loop may rest while its handler has no room."""
 
 
+HEARTBEATS: Final = 10
+"""In a session timeout. The answer to one tells that the group is joined again, so a member that is gone is replaced
+after the timeout and a tenth of it at most."""
+
+
 def request_timeout_ms(settings: BusSettings) -> int:
     """A join is answered when all members have rejoined or timed out, so requests may take that much longer."""
     return settings.session_timeout_ms + REQUEST_TIMEOUT_MS
@@ -33,8 +38,8 @@ def request_timeout_ms(settings: BusSettings) -> int:
 class Member:
     """One member of a group.
 
-    Range assignment gives a member the same partitions of all topics of one partition count, so that what is said about
-    one request is read by one process.
+    A member gets the same partition numbers of all topics, so that what is said about one request is read by one
+    process.
 
     Args:
         cluster: Open, and with a request timeout of ``request_timeout_ms``.
@@ -42,7 +47,8 @@ class Member:
         group: The group.
         topics: Of which it wants partitions.
         instance_id: Static membership; None for none.
-        revoked: Awaited before partitions are given away; heartbeats go on meanwhile.
+        held: What is held now, which a rebalance should leave here.
+        revoked: Awaited before the group is joined again; heartbeats go on meanwhile.
         assigned: Called when partitions were given; must return at once, because heartbeats begin only then.
     """
 
@@ -54,29 +60,34 @@ class Member:
         group: str,
         topics: Iterable[str],
         instance_id: str | None,
-        revoked: Callable[[TopicPartitions], Awaitable[None]],
+        held: Callable[[], TopicPartitions],
+        revoked: Callable[[], Awaitable[None]],
         assigned: Callable[[TopicPartitions], None],
     ) -> None:
+        self.was_out = True
+        """Whether the group had gone on without us when it was joined last: others may have had our partitions."""
+        self._revoked = revoked
+        self._held = held
         self._alarms: set[asyncio.Future[None]] = set()
         self._subscription: Any = SubscriptionState()
         self._subscription.register_fetch_waiters(self._alarms)  # the coordinator fails these when it cannot go on
-        self._subscription.subscribe(topics=set(topics), listener=_Listener(revoked, assigned))
+        self._subscription.subscribe(topics=set(topics), listener=_Listener(self._on_revoked, assigned))
         self._coordinator: Any = _Coordinator(
             cluster.client,
             self._subscription,
             group_id=group,
             group_instance_id=instance_id,
             session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=max(settings.session_timeout_ms // 3, 300),
+            heartbeat_interval_ms=max(settings.session_timeout_ms // HEARTBEATS, 300),
             rebalance_timeout_ms=settings.session_timeout_ms,
             retry_backoff_ms=RETRY_BACKOFF_MS,
             max_poll_interval_ms=NEVER_MS,
             enable_auto_commit=False,
-            assignors=(RangePartitionAssignor,),
+            assignors=(StickyByNumber(self._claim),),
         )
 
     async def watch(self) -> None:
-        """Returns never.
+        """Run until the membership cannot go on.
 
         Raises:
             KafkaError: The membership cannot go on.
@@ -128,6 +139,13 @@ class Member:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    def _claim(self) -> Claim:
+        return Claim(self._coordinator.generation, frozenset(number for _, number in self._held()))
+
+    async def _on_revoked(self) -> None:
+        self.was_out = self._coordinator.generation <= 0  # aiokafka sets it back when the group does not know us
+        await self._revoked()
+
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
     """Aiokafka 0.14's, which takes an error for the whole group for the answer that nothing was committed.
@@ -151,14 +169,14 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def __init__(
         self,
-        revoked: Callable[[TopicPartitions], Awaitable[None]],
+        revoked: Callable[[], Awaitable[None]],
         assigned: Callable[[TopicPartitions], None],
     ) -> None:
         self._revoked = revoked
         self._assigned = assigned
 
-    async def on_partitions_revoked(self, revoked: Any) -> None:
-        await self._revoked(frozenset((tp.topic, tp.partition) for tp in revoked))
+    async def on_partitions_revoked(self, _: Any) -> None:
+        await self._revoked()
 
     def on_partitions_assigned(self, assigned: Any) -> None:
         self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned))

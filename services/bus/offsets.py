@@ -77,7 +77,8 @@ class OffsetBook:
         """The broker has taken these."""
         self._committed.update({p: at for p, at in positions.items() if p in self._tracks})
 
-    def forget(self) -> None:
-        """All partitions were taken away."""
-        self._tracks.clear()
-        self._committed.clear()
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """These were taken away."""
+        for partition in partitions:
+            self._tracks.pop(partition, None)
+            self._committed.pop(partition, None)

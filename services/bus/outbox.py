@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from schemas.base import AnyEvent
 from schemas.stream import Chunk
-from schemas.wire import AnyEvent
 
 Lane = tuple[str, int]
 

@@ -20,8 +20,10 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
+from schemas.base import AnyEvent
+from schemas.registry import ByTopic, RoleName, writes
 from schemas.topics import Topic
-from schemas.wire import AnyEvent, encode, key_of
+from schemas.wire import encode, key_of
 from services.bus.budget import Budget
 from services.bus.contact import backoff_s
 from services.bus.errors import BusError, Closed, NotSent, Refused
@@ -42,6 +44,8 @@ BUFFER_BYTES: Final = 33_554_432
 FLUSH_S: Final = 10.0
 """Longest time ``stop`` waits for acknowledgements."""
 
+_NOTHING: Final[frozenset[type[AnyEvent]]] = frozenset()
+
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 _FOR_GOOD: Final = (
     *_TOO_LARGE,
@@ -53,16 +57,19 @@ _FOR_GOOD: Final = (
 
 
 class Producer:
-    """Writes events to topics.
+    """Writes the events of one role.
 
     Args:
         settings: Where and how.
-        name: Client id, shown in the broker's logs.
+        role: As whom; or what several roles together may write (``schemas.registry.writes``), for one who plays them.
+        name: Client id, shown in the broker's logs; the role's name if none is given.
     """
 
-    def __init__(self, settings: BusSettings, *, name: str) -> None:
+    def __init__(self, settings: BusSettings, *, role: RoleName | ByTopic, name: str | None = None) -> None:
         self._settings = settings
-        self._name = name
+        self._role = role if isinstance(role, str) else "this producer"
+        self._writes = writes(role) if isinstance(role, str) else role
+        self._name = name or self._role
         self._outbox = Outbox()
         self._budget = Budget(BUFFER_BYTES)
         self._wake = asyncio.Event()
@@ -119,10 +126,10 @@ class Producer:
         Raises:
             Closed: The producer is not running.
             MalformedEvent: The event is larger than any reader takes.
-            TypeError: The event has no place on this topic.
+            TypeError: The registry does not let the role write such an event on this topic.
         """
-        if type(event).__name__ not in topic.kinds:
-            msg = f"{type(event).__name__} has no place on {topic.name}"
+        if type(event) not in self._writes.get(topic.name, _NOTHING):
+            msg = f"{self._role} may not write {type(event).__name__} on {topic.name}: see schemas.registry"
             raise TypeError(msg)
         value, headers = encode(event, traceparent)
         ack: asyncio.Future[Position] = asyncio.get_running_loop().create_future()

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from schemas.base import AnyEvent
 from schemas.errors import UnreadableEvent
-from schemas.wire import AnyEvent
+from schemas.registry import RoleName, read_kinds
+from schemas.topics import Topic
 
 UNKNOWN_OFFSET = -1
 """Offset of an event that a retry found to be on the log already, when the broker no longer says where."""
@@ -19,7 +21,7 @@ class Position(NamedTuple):
 
 
 class AtTime(NamedTuple):
-    """The first record whose timestamp is at or after this moment, in milliseconds since the epoch."""
+    """The first record appended at or after this moment: milliseconds since the epoch, by the broker's clock."""
 
     time_ms: int
 
@@ -31,7 +33,8 @@ class Received(NamedTuple):
         topic: Where it was read.
         partition: Where it was read.
         offset: Where it was read.
-        timestamp_ms: The record's time, milliseconds since the epoch, by the writer's clock.
+        timestamp_ms: When the broker appended the record, milliseconds since the epoch by the broker's clock. Within a
+            partition it does not go back. Only a record from before its topic was altered has its writer's time.
         event: What it says.
         traceparent: W3C Trace Context of the record; None when it has none or an invalid one.
     """
@@ -52,7 +55,7 @@ class Unread:
         topic: Where it was read.
         partition: Where it was read.
         offset: Where it was read.
-        timestamp_ms: The record's time, milliseconds since the epoch.
+        timestamp_ms: As in ``Received``; 0 where a whole batch cannot be unpacked.
         key: As it was.
         value: As it was.
         headers: As they were; a value may be None.
@@ -76,3 +79,9 @@ Wants = Callable[[str, bytes | None], bool]
 """Whether a record of this kind and key is to be decoded at all. Asked for known and unknown kinds alike."""
 
 TopicPartitions = frozenset[tuple[str, int]]
+
+
+def wants_of(role: RoleName, *topics: Topic) -> Wants:
+    """Let through the kinds that a role reads on these topics, by the registry."""
+    kinds = read_kinds(role, *topics)
+    return lambda kind, _key: kind in kinds

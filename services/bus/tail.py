@@ -28,6 +28,9 @@ class TailReader:
 
     Every method but ``run`` waits until ``run`` has connected. While the broker is away they wait too: put them under a
     timeout where that matters.
+
+    A partition whose next offset is gone from the broker is read on as ``Fetcher`` says: nothing that is there is
+    skipped, and where the broker has lost the end of the log some of what was read before may come again.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class TailReader:
         return await self._resolve(await self._key(topic, partition), "end")
 
     async def offset_at(self, topic: Topic, partition: int, time_ms: int) -> int:
-        """The first record whose time is not before ``time_ms`` (milliseconds since the epoch); the end if none is."""
+        """The first record not appended before ``time_ms``, by the broker's clock (see ``AtTime``); the end if none."""
         return await self._resolve(await self._key(topic, partition), AtTime(time_ms))
 
     async def _key(self, topic: Topic, partition: int) -> Partition:

@@ -1,4 +1,4 @@
-"""Creating the topics that are missing."""
+"""Creating the topics that are missing, and seeing to it that records have the broker's time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,10 +7,11 @@ from typing import Any, Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from schemas.topics import TOPICS, Topic
+from schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 from services.bus.contact import backoff_s, wait_for_broker
 from services.bus.kafka import common_options
 from services.bus.settings import BusSettings
+from services.bus.topic_time import SETTING, take_brokers_time
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 
@@ -23,6 +24,7 @@ READY_TRIES: Final = 40
 async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:
     """Returns when every topic is there with the right number of partitions, each with a leader.
 
+    The records of a topic have the time at which the broker appends them; one that was made otherwise is altered.
     Waits for the broker as long as it is away and says so once. Several processes may do this at the same time.
 
     Raises:
@@ -71,6 +73,7 @@ async def _ensure(settings: BusSettings, topics: Sequence[Topic]) -> None:
                 break
             await asyncio.sleep(backoff_s(attempt))
         _check(settings, topics, there)
+        await take_brokers_time(admin, settings.bootstrap, [topic.name for topic in topics])
     finally:
         await admin.close()
 
@@ -105,7 +108,11 @@ async def _create(admin: Any, settings: BusSettings, topics: Sequence[Topic]) ->
                 topic.name,
                 topic.partitions(settings.partitions),
                 settings.replication,
-                topic_configs={"retention.ms": str(topic.retention_ms), "cleanup.policy": "delete"},
+                topic_configs={
+                    "retention.ms": str(topic.retention_ms),
+                    "cleanup.policy": "delete",
+                    SETTING: TIMESTAMP_TYPE,
+                },
             )
             for topic in topics
         ]

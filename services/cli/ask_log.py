@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas.ids import uuid7
+from schemas.stream import StreamEvent
 from schemas.topics import REQUESTS, STREAMS
 from schemas.trace import traceparent_for
 from services.bus import BusSettings, Producer, Received, Room, TailReader, Unread, partition_for
@@ -14,7 +15,6 @@ from services.cli.answers import Answered, AnswerFailed, Take
 from services.cli.question import Question
 from services.runtime.clock import now_ms, now_us
 from services.stream import Screen
-from services.stream.screen import StreamEvent
 
 MAX_WAITING: Final = 1_000
 """Events read from the log and not folded yet; reading pauses beyond."""
@@ -43,11 +43,11 @@ async def ask_log(question: Question, settings: BusSettings, take: Take) -> None
 
 
 async def _put(question: Question, request_id: str, settings: BusSettings) -> None:
-    producer = Producer(settings, name="railbus-ask")
+    producer = Producer(settings, role="operator", name="railbus-ask")
     await producer.start()
     try:
         # Deadlines count from ``at``: it is taken when the connection stands.
-        request = question.request(request_id=request_id, at_us=now_us(), source=f"railbus-ask/{os.getpid()}")
+        request = question.request(request_id=request_id, at_us=now_us(), source=f"operator/{os.getpid()}")
         trace = traceparent_for(request_id, secrets.randbits(64))
         await producer.send(REQUESTS, request, traceparent=trace)
     finally:

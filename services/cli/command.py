@@ -10,7 +10,7 @@ import uvloop
 
 from services.bus import BusSettings
 from services.cli.instance import find, state_dir
-from services.runtime.errors import UserError
+from services.runtime.errors import first_of
 from services.runtime.settings import load
 
 INTERRUPTED: Final = 130
@@ -29,8 +29,7 @@ def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except ExceptionGroup as group:
-        mistakes, others = group.split(UserError)
-        raise _first(mistakes or others or group) from None
+        raise first_of(group) from None
 
 
 def add_kafka(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +62,3 @@ def edge_url(url: str | None) -> str:
         return url.rstrip("/")
     found = find(state_dir())
     return found.url if found is not None else "http://127.0.0.1:8080"
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

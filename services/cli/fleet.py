@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-Engine = Literal["llama", "openai", "simulated", "vllm"]
+from services.worker.engine import EngineName
+
 Cloud = Literal["off", "vertex", "emulator"]
 
 LOOPBACK: Final = "127.0.0.1"
@@ -39,7 +40,7 @@ class Plan:
         generator_python: The interpreter that runs the generator: engines may need an environment of their own.
     """
 
-    engine: Engine
+    engine: EngineName
     edge_port: int
     kafka: str
     broker_port: int | None

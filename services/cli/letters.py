@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from schemas.books import DeadLetter
 from schemas.ids import is_uuid7
-from schemas.topics import DEAD
+from schemas.topics import DEAD, TOPIC_NAMED
 from services.bus import Raw, Received, Unread, partition_for
 from services.cli.terminal import printable
 
@@ -159,7 +159,7 @@ def put_back(it: Grave, partitions: int) -> Raw:
     if it.key is None and it.value is None:
         msg = f"{it.number}: it has neither key nor value"
         raise ValueError(msg)
-    shared = it.topic != "railbus.ledger"
+    shared = it.topic in TOPIC_NAMED and TOPIC_NAMED[it.topic].spread == "requests"
     partition = partition_for(it.request_id, partitions) if it.request_id and shared else it.partition
     return Raw(it.topic, partition, it.key, it.value, it.headers)
 

@@ -5,29 +5,30 @@ Prompts are personal: they are shown only on request. Answers are what an operat
 
 import base64
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Final, get_args
 
 import orjson
 
-from schemas.base import Event
+from schemas.base import AnyEvent, Event
 from schemas.books import Account, Attached, Cancel, DeadLetter, Detached, Window
+from schemas.registry import KINDS
 from schemas.requests import Request
 from schemas.stream import Chunk, Cleared, Closed, Conclusion, Cutover, Failed, Finished, Recall, Started, Verdict
-from schemas.wire import AnyEvent
 from services.bus import Received, Unread
 from services.cli.terminal import printable
 
 MAX_SHOWN: Final = 200
 """Characters of a text that a line shows."""
 
-_PROMPTS: Final = {"Request": "messages", "Verdict": "masked"}
+_BESIDE: Final = frozenset({"request_id", "at"})
+"""Fields that a line shows beside what the event says."""
 
 
 def at_us(record: Received | Unread) -> int:
-    """When it was written, in microseconds since the epoch: the event's own time, else the record's."""
-    if isinstance(record, Received) and isinstance(record.event, Event | DeadLetter):
-        return record.event.at
-    return record.timestamp_ms * 1_000
+    """When it was written, in microseconds since the epoch: the event's own time, else when the broker appended it."""
+    told: int | None = getattr(record.event, "at", None) if isinstance(record, Received) else None
+    return record.timestamp_ms * 1_000 if told is None else told
 
 
 def line(record: Received | Unread, zero_us: int, *, prompts: bool) -> str:
@@ -40,14 +41,14 @@ def line(record: Received | Unread, zero_us: int, *, prompts: bool) -> str:
     kind = type(event).__name__
     about = event.request_id[-8:] if isinstance(event, Event) else "-"
     said = says(event)
-    if prompts and kind in _PROMPTS:
-        said += f" {orjson.dumps(getattr(event, _PROMPTS[kind])).decode()}"
+    if prompts:
+        said += "".join(f" {orjson.dumps(getattr(event, name)).decode()}" for name in KINDS[kind].prompts)
     return _one_line(f"{when}  {place:<24} {about:<8} {kind:<10} {said}")
 
 
 def says(event: AnyEvent) -> str:
     """What an event says, in a few words; prompts are not in it."""
-    return _SAYS[type(event)](event)
+    return _SAYS.get(type(event), _fields)(event)
 
 
 def json_line(record: Received | Unread, *, prompts: bool) -> str:
@@ -63,8 +64,8 @@ def json_line(record: Received | Unread, *, prompts: bool) -> str:
         return orjson.dumps(place | {"unreadable": str(record.error), "value_b64": value}).decode()
     kind = type(record.event).__name__
     said = orjson.loads(orjson.dumps(record.event))
-    if not prompts and kind in _PROMPTS:
-        said[_PROMPTS[kind]] = None
+    if not prompts:
+        said |= dict.fromkeys(KINDS[kind].prompts)
     return orjson.dumps(place | {"kind": kind, "traceparent": record.traceparent, "event": said}).decode()
 
 
@@ -75,6 +76,18 @@ def _one_line(text: str) -> str:
 def _quoted(text: str) -> str:
     shown = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
     return orjson.dumps(shown).decode()
+
+
+def _fields(event: AnyEvent) -> str:
+    """For a kind that has no sentence of its own below: its fields."""
+    hidden = _BESIDE.union(KINDS[type(event).__name__].prompts)
+    said = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name not in hidden)
+    return ", ".join(f"{name} {_quoted_json(value)}" for name, value in said)
+
+
+def _quoted_json(value: object) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 
 def _request(event: Request) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 from services.cli.child import Child, Say
 from services.cli.fleet import Launch
 from services.cli.restarts import Again, RestartPolicy, describe_end
-from services.runtime.errors import UserError
+from services.runtime.errors import UserError, first_of
 from services.runtime.process import EXIT_USER
 
 STOP_S: Final = 5.0
@@ -65,8 +65,7 @@ class Supervisor:
                 for keeper in keepers:
                     keeper.cancel()
         except ExceptionGroup as group:
-            mistakes, _ = group.split(UserError)
-            raise (mistakes or group).exceptions[0] from None
+            raise first_of(group) from None
         finally:
             await self._stop()
 

@@ -4,19 +4,14 @@ from typing import Final
 
 from aiohttp import web
 
-from schemas.requests import Request
-from services.edge.ask import Ask, parse_ask, parse_json
+from services.edge.ask import parse_ask, parse_json
 from services.edge.body import OnRestart
-from services.edge.chat import ChatStream
-from services.edge.completion import Completion
 from services.edge.deliver import deliver
+from services.edge.encodings import Client, Encoding
 from services.edge.errors import ApiError
 from services.edge.keys import Keys, bearer
-from services.edge.opstream import OpEvents
 from services.edge.positions import parse_request_id
 from services.edge.reception import Reception
-from services.edge.session import Session, Writer
-from services.edge.visits import Format, Visitor
 from services.runtime.clock import now_us
 
 ONCE_HEADER: Final = "Idempotency-Key"
@@ -46,55 +41,46 @@ class ChatApi:
         if request.content_type != "application/json":
             raise ApiError(415, "The body must be JSON: send Content-Type: application/json.", code="not_json")
         ask = parse_ask(parse_json(await request.read()))
-        visitor = Visitor(tenant=tenant, transport="sse" if ask.stream else "http", format=_chat_format(ask))
-        arrival = await self._reception.ask(
-            ask, visitor, received_us=received_us, once=_once(request), traceparent=request.headers.get("traceparent")
+        encoding = _chat(stream=ask.stream, include_usage=ask.include_usage, on_restart=ask.on_restart)
+        opened = await self._reception.ask(
+            ask,
+            Client(tenant=tenant, encoding=encoding),
+            received_us=received_us,
+            once=_once(request),
+            traceparent=request.headers.get("traceparent"),
         )
         headers = {"X-Railbus-Ignored": _header_text(ask.ignored)} if ask.ignored else {}
-        return await deliver(request, arrival, buffer_bytes=self._buffer_bytes, headers=headers)
+        return await deliver(request, opened, buffer_bytes=self._buffer_bytes, headers=headers)
 
     async def read(self, request: web.Request) -> web.StreamResponse:
         """Deliver the answer of a request made earlier, as chat chunks from a position on, or whole."""
-        stream = _flag(request, "stream", default=True)
-        include_usage = _flag(request, "include_usage", default=False)
-        on_restart: OnRestart = "marker" if request.query.get("restart") == "marker" else "error"
-
-        def written(session: Session, asked: Request) -> Writer:
-            if not stream:
-                return Completion(session, asked.model)
-            return ChatStream(session, asked.model, include_usage=include_usage, on_restart=on_restart)
-
-        return await self._resume(
-            request, Visitor(tenant=self._tenant(request), transport="sse" if stream else "http", format=written)
+        encoding = _chat(
+            stream=_flag(request, "stream", default=True),
+            include_usage=_flag(request, "include_usage", default=False),
+            on_restart="marker" if request.query.get("restart") == "marker" else "error",
         )
+        return await self._resume(request, encoding)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Deliver the ops of a request made earlier, from a position on, to its close."""
-        return await self._resume(
-            request,
-            Visitor(
-                tenant=self._tenant(request), transport="sse", format=lambda _session, _asked: OpEvents(),
-                until_closed=True,
-            ),
-        )  # fmt: skip
+        return await self._resume(request, Encoding(kind="op_events"))
 
-    async def _resume(self, request: web.Request, visitor: Visitor) -> web.StreamResponse:
+    async def _resume(self, request: web.Request, encoding: Encoding) -> web.StreamResponse:
+        client = Client(tenant=self._tenant(request), encoding=encoding)
         request_id = parse_request_id(request.match_info["id"])
         after = request.headers.get("Last-Event-ID") or request.query.get("after") or None
-        arrival = await self._reception.resume(request_id, after, visitor)
-        return await deliver(request, arrival, buffer_bytes=self._buffer_bytes, headers={})
+        opened = await self._reception.resume(request_id, after, client)
+        return await deliver(request, opened, buffer_bytes=self._buffer_bytes, headers={})
 
     def _tenant(self, request: web.Request) -> str:
         return self._keys.tenant(bearer(request.headers.get("Authorization")))
 
 
-def _chat_format(ask: Ask) -> Format:
-    def written(session: Session, asked: Request) -> Writer:
-        if not ask.stream:
-            return Completion(session, asked.model)
-        return ChatStream(session, asked.model, include_usage=ask.include_usage, on_restart=ask.on_restart)
-
-    return written
+def _chat(*, stream: bool, include_usage: bool, on_restart: OnRestart) -> Encoding:
+    """OpenAI's format, in pieces or in one."""
+    if not stream:
+        return Encoding(kind="completion")
+    return Encoding(kind="chunks", include_usage=include_usage, on_restart=on_restart)
 
 
 def _once(request: web.Request) -> str | None:

@@ -81,8 +81,10 @@ def for_closed(close: Close, failure: Failed | None) -> ApiError | None:
 
 def for_failure(failure: Failed) -> ApiError:
     """The error that says what the engine said."""
-    if failure.error_class == "bad_request" and "not served" in failure.message:
-        return ApiError(404, failure.message, code="model_not_found", param="model")
     status, code = CODES_OF_FAILURES[failure.error_class]
+    param = failure.param if failure.error_class == "bad_request" else None
+    if param == "model":
+        status, code = 404, "model_not_found"
     retry = 1 if failure.retryable and status >= 500 else None
-    return ApiError(status, failure.message or f"The engine failed: {code}.", code=code, retry_after_s=retry)
+    message = failure.message or f"The engine failed: {code}."
+    return ApiError(status, message, code=code, param=param, retry_after_s=retry)

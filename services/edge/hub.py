@@ -1,12 +1,12 @@
 """All open streams of this process: what the log says of their requests goes to them, and to nobody else."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from schemas.base import Event
-from schemas.stream import Started
-from schemas.topics import STREAM_KINDS
+from schemas.registry import read_kinds
+from schemas.stream import Started, StreamEvent
+from schemas.topics import STREAMS
 from services.bus import Received, Unread
 from services.edge.errors import ApiError
 from services.edge.session import Logged
@@ -23,7 +23,7 @@ TICK_S: Final = 0.5
 MAX_MODELS: Final = 100
 """Names of models kept for ``/v1/models``."""
 
-_KINDS: Final = frozenset(STREAM_KINDS)
+_KINDS: Final = read_kinds("edge", STREAMS)
 
 
 class Hub:
@@ -37,7 +37,6 @@ class Hub:
         self.models: dict[str, None] = {}
         self._listeners: dict[bytes, list[Subscription]] = {}
         self._count = 0
-        self._ticks: list[Callable[[int], None]] = []
 
     def __len__(self) -> int:
         return self._count
@@ -71,11 +70,11 @@ class Hub:
         at_us = now_us()
         touched: dict[Subscription, None] = {}
         for record in records:
-            if isinstance(record, Unread) or not isinstance(record.event, Event):
+            if isinstance(record, Unread) or not isinstance(record.event, StreamEvent):
                 continue
             if type(record.event) is Started:
                 self._remember(record.event.model)
-            logged = Logged(record.offset, record.event)  # type: ignore[arg-type] # wants() lets only its kinds pass
+            logged = Logged(record.offset, record.event)
             for one in self._listeners.get(record.event.request_id.encode(), ()):
                 self._push(one, logged, at_us)
                 touched[one] = None

@@ -1,20 +1,10 @@
 """Which web pages may talk to this edge. A random page in the owner's browser must not be able to use a local one."""
 
-import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from services.edge.errors import ApiError
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the name or address (no port) means this machine."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+from services.runtime.addresses import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

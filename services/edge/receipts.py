@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from schemas.base import envelope
 from schemas.books import Attached, Detached
 from schemas.topics import RECEIPTS
 from services.bus import BusError, Producer
@@ -43,10 +44,7 @@ class Receipts:
         self._attached.add(one.connection.name)
         self._put(
             Attached(
-                request_id=one.request.request_id,
-                tenant=one.request.tenant,
-                at=now_us(),
-                source=self._source,
+                **envelope(one.request, at=now_us(), source=self._source),
                 connection=one.connection.name,
                 transport=one.connection.transport,
                 partition=one.session.partition,
@@ -61,9 +59,11 @@ class Receipts:
         self._attached.discard(one.connection.name)
         reason = one.reason or "error"
         receipt = one.session.tally.receipt(
-            request_id=one.request.request_id, tenant=one.request.tenant, connection=one.connection.name,
-            source=self._source, reason=reason, now_us=now_us(), received_us=one.request.at,
-        )  # fmt: skip
+            envelope(one.request, at=now_us(), source=self._source),
+            connection=one.connection.name,
+            reason=reason,
+            received_us=one.request.at,
+        )
         DETACHED.labels(reason).inc()
         if reason == "slow":
             SENDS_DROPPED.inc()

@@ -1,28 +1,30 @@
 """Where requests are taken and answers taken up again: from a client's wish to an open stream."""
 
 import asyncio
+import hashlib
 import itertools
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from schemas.errors import MalformedEvent
 from schemas.requests import Request
 from schemas.topics import REQUESTS, REQUESTS_BATCH
 from schemas.trace import is_traceparent, traceparent_for
-from services.bus import BusError, Producer, partition_for
+from services.bus import BusError, Position, Producer, partition_for
 from services.edge.ask import Ask
+from services.edge.encodings import Client
 from services.edge.errors import ApiError
-from services.edge.homes import id_at_home
 from services.edge.hub import Hub
 from services.edge.memory import Claim, Memory
-from services.edge.partitions import Partitions
+from services.edge.partitions import Hold, Partitions
 from services.edge.positions import OpId, parse_op_id
 from services.edge.receipts import Receipts
 from services.edge.scans import Scans
 from services.edge.session import Session
 from services.edge.settings import Settings
-from services.edge.subscription import Connection, Subscription
-from services.edge.visits import Arrival, Visitor, hash_of_request, on_accepted, refusal_of
+from services.edge.subscription import Connection, History, Subscription
 from services.runtime.clock import now_ms
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
 
@@ -51,13 +53,13 @@ class Reception:
         self._numbers = itertools.count(1)
 
     async def ask(
-        self, ask: Ask, visitor: Visitor, *, received_us: int, once: str | None = None, traceparent: str | None = None
-    ) -> Arrival:
+        self, ask: Ask, client: Client, *, received_us: int, once: str | None = None, traceparent: str | None = None
+    ) -> Subscription:
         """Put a new request on the log and open its stream.
 
         Args:
             ask: What is asked.
-            visitor: Who asks.
+            client: Who asks.
             received_us: When it was received, in microseconds since the epoch: zero of its deadlines.
             once: An idempotency key; the second request with it gets the first one's answer.
             traceparent: The client's W3C trace, if any.
@@ -66,40 +68,34 @@ class Reception:
             ApiError: It is not taken.
         """
         self._check_capacity()
-        wait_us = await self._memory.wait_us(visitor.tenant, received_us)
+        wait_us = await self._memory.wait_us(client.tenant, received_us)
         if wait_us:
             seconds = -(-wait_us // 1_000_000)
             raise ApiError(
                 429, f"Too many requests: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
             )
-        request_id = id_at_home(
-            self._partitions.homes,
-            partition_of=self._partition,
-            now_ms=received_us // 1_000,
-            random_bits=lambda: secrets.randbits(74),
-        )
-        if request_id is None:
-            raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
-        request = ask.request(request_id=request_id, tenant=visitor.tenant, at_us=received_us, source=self._source)
-        if once is None:
-            return await self._open(request, visitor, traceparent)
-        claim = Claim(request_id, hash_of_request(request))
-        known = await self._memory.claim(visitor.tenant, once, claim, received_us)
-        if known is not None:
-            return await self._again(known, claim, visitor)
-        try:
-            return await self._open(request, visitor, traceparent)
-        except BaseException:
-            await self._memory.forget(visitor.tenant, once, received_us)
-            raise
+        stream = self._new_stream(ask, client, received_us)
+        with _ending(stream):
+            if once is None:
+                return await self._post(stream, traceparent)
+            claim = Claim(stream.request.request_id, _hash_of(stream.request))
+            known = await self._memory.claim(client.tenant, once, claim, received_us)
+            if known is None:
+                try:
+                    return await self._post(stream, traceparent)
+                except BaseException:
+                    await self._memory.forget(client.tenant, once, received_us)
+                    raise
+        stream.end("gone")
+        return await self._again(known, claim, client)
 
-    async def resume(self, request_id: str, after: str | None, visitor: Visitor) -> Arrival:
+    async def resume(self, request_id: str, after: str | None, client: Client) -> Subscription:
         """Open the stream of a request that is on the log already.
 
         Args:
             request_id: Which.
             after: ``partition:offset:index`` of the last op that the client has; None for none.
-            visitor: Who asks.
+            client: Who asks.
 
         Raises:
             ApiError: It is not known, not this tenant's, too old, or has no such position.
@@ -113,22 +109,23 @@ class Reception:
             )  # fmt: skip
         self._check_capacity()
         request = await self._scans.request(request_id, partition)
-        if request is None or request.tenant != visitor.tenant or self._too_old(request):
+        if request is None or request.tenant != client.tenant or self._too_old(request):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
-        await self._partitions.hold(partition)
-        stream = self._stream(request, partition, visitor, position, release=True)
-        try:
+        stream = self._stream(request, await self._partitions.hold(partition), client, position, behind=True)
+        with _ending(stream):
             return await self._caught_up(stream, position)
-        except ApiError as error:
-            stream.end("error", error)
-            raise
-        except BaseException:
-            stream.end("gone")
-            raise
 
-    async def _open(self, request: Request, visitor: Visitor, traceparent: str | None) -> Arrival:
+    def _new_stream(self, ask: Ask, client: Client, received_us: int) -> Subscription:
+        placed = self._partitions.place(received_us // 1_000)
+        if placed is None:
+            raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
+        request_id, hold = placed
+        request = ask.request(request_id=request_id, tenant=client.tenant, at_us=received_us, source=self._source)
+        return self._stream(request, hold, client, None, behind=False)
+
+    async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:
+        request = stream.request
         trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
-        stream = self._stream(request, self._partition(request.request_id), visitor, None, release=False)
         try:
             async with asyncio.timeout(POST_S):
                 accepted = await self._producer.post(
@@ -137,18 +134,14 @@ class Reception:
                     traceparent=trace or traceparent_for(request.request_id, secrets.randbits(64)),
                 )
         except (MalformedEvent, BusError, TimeoutError) as error:
-            refusal = refusal_of(error)
-            stream.end("error", refusal)
-            raise refusal from None
-        except BaseException:
-            stream.end("gone")
-            raise
+            raise _refusal_of(error) from None
         EDGE_REQUESTS.inc()
-        accepted.add_done_callback(lambda done: on_accepted(stream, done))
-        self._receipts.attached(stream)
-        return Arrival(stream=stream)
+        accepted.add_done_callback(lambda done: _on_accepted(stream, done))
+        if stream.reason is None:
+            self._receipts.attached(stream)
+        return stream
 
-    async def _again(self, known: Claim, claim: Claim, visitor: Visitor) -> Arrival:
+    async def _again(self, known: Claim, claim: Claim, client: Client) -> Subscription:
         """The same request once more: its first answer, from the beginning."""
         if known.body_hash != claim.body_hash:
             raise ApiError(
@@ -157,7 +150,7 @@ class Reception:
             )  # fmt: skip
         for wait_s in (0.05, 0.2, 0.5, 1.0):  # the first may be on its way to the log
             try:
-                return await self.resume(known.request_id, None, visitor)
+                return await self.resume(known.request_id, None, client)
             except ApiError as error:
                 if error.status != 404:
                     raise
@@ -167,7 +160,7 @@ class Reception:
             code="idempotency_key_in_use", retry_after_s=1,
         )  # fmt: skip
 
-    async def _caught_up(self, stream: Subscription, position: OpId | None) -> Arrival:
+    async def _caught_up(self, stream: Subscription, position: OpId | None) -> Subscription:
         self._receipts.attached(stream)
         partition = stream.session.partition
         end = await self._scans.end_offset(partition)
@@ -177,31 +170,30 @@ class Reception:
                 param="after",
             )  # fmt: skip
         history = await self._scans.history(stream.session.request_id, partition, end)
-        caught_up = stream.session.resume(history, position)
+        stream.history = History(stream.session.resume(history, position), end)
         RESUMES.inc()
-        return Arrival(stream=stream, history=caught_up, history_end=end)
+        return stream
 
     def _stream(
-        self, request: Request, partition: int, visitor: Visitor, position: OpId | None, *, release: bool
+        self, request: Request, hold: Hold, client: Client, position: OpId | None, *, behind: bool
     ) -> Subscription:
-        session = Session(request.request_id, partition)
+        session = Session(request.request_id, hold.partition)
         connection = Connection(
             name=f"{self._instance}-{next(self._numbers)}",
-            transport=visitor.transport,
-            until_closed=visitor.until_closed,
+            transport=client.encoding.transport,
+            until_closed=client.encoding.until_closed,
             resumed_from=position,
         )
 
         def on_end(stream: Subscription) -> None:
             self._hub.drop(stream)
-            if release:
-                self._partitions.release(partition)
+            hold.release()
             OPS_SENT.inc(stream.session.tally.ops)
             self._receipts.detached(stream)
 
         stream = Subscription(
-            request=request, session=session, writer=visitor.format(session, request), connection=connection,
-            hold=release, on_end=on_end,
+            request=request, session=session, encoder=client.encoding.encoder(session, request.model),
+            connection=connection, behind=behind, on_end=on_end,
         )  # fmt: skip
         self._hub.add(stream)
         return stream
@@ -215,3 +207,35 @@ class Reception:
 
     def _too_old(self, request: Request) -> bool:
         return now_ms() > request.at // 1_000 + request.deadlines.total_ms + self._settings.resume_ms
+
+
+@contextmanager
+def _ending(stream: Subscription) -> Iterator[None]:
+    """End a stream that cannot be opened."""
+    try:
+        yield
+    except ApiError as error:
+        stream.end("error", error)
+        raise
+    except BaseException:
+        stream.end("gone")
+        raise
+
+
+def _hash_of(request: Request) -> str:
+    """What makes two bodies the same; the id and the time do not."""
+    asked = (request.model, request.messages, request.sampling, request.lane, request.delivery, request.deadlines)
+    return hashlib.sha256(repr((asked, request.fallback, request.egress)).encode()).hexdigest()
+
+
+def _refusal_of(error: Exception) -> ApiError:
+    """Why the log does not take a request."""
+    if isinstance(error, MalformedEvent):
+        return ApiError(413, "The request is larger than the log takes: 1,000,000 bytes.", code="request_too_large")
+    return ApiError(503, "The log takes no requests now.", code="log_unavailable", retry_after_s=2)
+
+
+def _on_accepted(stream: Subscription, accepted: asyncio.Future[Position]) -> None:
+    """The log took the request, or never will."""
+    if not accepted.cancelled() and accepted.exception() is not None:
+        stream.end("error", ApiError(503, "The log did not take the request.", code="log_unavailable", retry_after_s=2))

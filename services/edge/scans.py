@@ -6,14 +6,16 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from schemas.ids import time_ms
+from schemas.registry import read_kinds, reads
 from schemas.requests import Request
-from schemas.topics import REQUESTS, REQUESTS_BATCH, STREAM_KINDS, STREAMS, Topic
+from schemas.stream import StreamEvent
+from schemas.topics import STREAMS, TOPICS, Topic
 from services.bus import AtTime, BusSettings, Received, TailReader, Unread
 from services.edge.errors import ApiError
 from services.edge.session import Logged
 
 SKEW_MS: Final = 10_000
-"""How far the clocks of two machines may differ: reading begins this long before the request id's time."""
+"""How far the clock of whoever made a request id may be ahead of the broker's: reading begins so long before."""
 
 LATE_MS: Final = 120_000
 """A request is on the log at most this long after its id was made."""
@@ -28,7 +30,8 @@ MAX_WAITING: Final = 256
 """Most stretches that wait; further ones are refused."""
 
 _POLL_S: Final = 0.005
-_KINDS: Final = frozenset(STREAM_KINDS)
+_ASKED: Final = tuple(topic for topic in TOPICS if Request in reads("edge").get(topic.name, ()))
+"""Where a request can stand that this edge or another took."""
 
 
 class _Scanner:
@@ -73,9 +76,9 @@ class Scans:
         """The request of that id; None when there is none on the log."""
         made_ms = time_ms(request_id)
         async with self._lent() as scanner:
-            for topic in (REQUESTS, REQUESTS_BATCH):
+            for topic in _ASKED:
                 end = await scanner.reader.offset_at(topic, partition, made_ms + LATE_MS)
-                scanner.look_for(request_id, frozenset({"Request"}))
+                scanner.look_for(request_id, read_kinds("edge", topic))
                 await _read(scanner, topic, partition, end, lambda: bool(scanner.found), made_ms)
                 for record in scanner.found:
                     if isinstance(record.event, Request):
@@ -85,12 +88,12 @@ class Scans:
     async def history(self, request_id: str, partition: int, end: int) -> list[Logged]:
         """What the stream log says of a request before the offset ``end``."""
         async with self._lent() as scanner:
-            scanner.look_for(request_id, _KINDS)
+            scanner.look_for(request_id, read_kinds("edge", STREAMS))
             await _read(scanner, STREAMS, partition, end, lambda: False, time_ms(request_id))
             return [
-                Logged(record.offset, record.event)  # type: ignore[arg-type] # only the stream log's kinds are kept
+                Logged(record.offset, record.event)
                 for record in scanner.found
-                if record.offset < end
+                if record.offset < end and isinstance(record.event, StreamEvent)
             ]
 
     async def end_offset(self, partition: int) -> int:

@@ -40,7 +40,7 @@ class Edge:
         self._hub = Hub()
         self._partitions = Partitions(settings.bus, self._hub, instance=instance, static_id=settings.edge_instance)
         self._scans = Scans(settings.bus)
-        self._producer = Producer(settings.bus, name="railbus-edge")
+        self._producer = Producer(settings.bus, role="edge")
         self._receipts = Receipts(self._producer, f"edge/{instance}")
         self._memory = Memory(settings.redis_url, rate)
         reception = Reception(

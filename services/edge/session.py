@@ -6,12 +6,11 @@ from typing import Final, NamedTuple, Protocol
 
 import orjson
 
-from schemas.stream import Failed, Recall
+from schemas.stream import Failed, Recall, StreamEvent
 from services.edge.errors import ApiError
 from services.edge.positions import OpId
 from services.edge.tally import Sent, Tally
 from services.stream import Close, Finish, Op, Refuse, Screen, Withdraw, catch_up
-from services.stream.screen import StreamEvent
 
 ANSWERED: Final = (Finish, Withdraw, Refuse, Close)
 """After one of these nothing is added to the answer: a stream that carries only the answer ends."""
@@ -44,7 +43,7 @@ Piece = tuple[tuple[Sent, ...], bytes]
 """Ops and the bytes that carry them, to be sent together."""
 
 
-class Writer(Protocol):
+class Encoder(Protocol):
     """Turns ops into what one kind of client reads."""
 
     @property

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.bus import BusSettings
-from services.edge.origins import is_loopback
+from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
 
 

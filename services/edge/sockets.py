@@ -9,20 +9,21 @@ from aiohttp import WSMsgType, web
 from schemas.books import DetachReason
 from services.edge.ask import parse_ask, parse_json
 from services.edge.deliver import LINGER_S
+from services.edge.encodings import Client, Encoding
 from services.edge.errors import ApiError
 from services.edge.framing import text_frame
 from services.edge.keys import Keys, bearer
-from services.edge.opstream import OpFrames
 from services.edge.outlet import Outlet
 from services.edge.positions import parse_request_id
 from services.edge.reception import Reception
 from services.edge.settings import Settings
 from services.edge.subscription import Subscription
-from services.edge.visits import Arrival, Visitor
 from services.runtime.clock import now_us
 
 HEARTBEAT_S: Final = 20.0
 """A ping this often; a client that does not answer within half of it is gone."""
+
+OP_FRAMES: Final = Encoding(kind="op_frames")
 
 MAX_MESSAGE: Final = 1_048_576
 """Bytes of a client's message."""
@@ -140,11 +141,10 @@ class Socket:
     async def _stream(self, body: dict[str, Any], received_us: int) -> None:
         """One request's life on this connection."""
         try:
-            arrival = await self._arrive(body, received_us)
+            stream = await self._open(body, received_us)
         except ApiError as error:
             self._refuse(error, body)
             return
-        stream = arrival.stream
         task = asyncio.current_task()
         if task is not None:
             self._tasks[task] = stream
@@ -156,29 +156,22 @@ class Socket:
                 },
                 body,
             )  # fmt: skip
-            stream.attach(self._outlet)
-            if arrival.history is not None:
-                await stream.catch_up(arrival.history, arrival.history_end)
-            await stream.ended.wait()
-        except asyncio.CancelledError:
-            stream.end("gone")
-            raise
+            await stream.serve(self._outlet)
+        finally:
+            stream.end("gone")  # unless it has ended: the connection is closed
         if stream.reason in CLOSE_CODES:
             await self.close(stream.reason)
 
-    async def _arrive(self, body: dict[str, Any], received_us: int) -> Arrival:
-        visitor = Visitor(
-            tenant=self._tenant or "", transport="websocket", format=lambda session, _asked: OpFrames(session),
-            until_closed=True,
-        )  # fmt: skip
+    async def _open(self, body: dict[str, Any], received_us: int) -> Subscription:
+        client = Client(tenant=self._tenant or "", encoding=OP_FRAMES)
         if body["type"] == "resume":
             request_id = parse_request_id(_text(body, "request_id") or "")
-            return await self._reception.resume(request_id, _text(body, "after"), visitor)
+            return await self._reception.resume(request_id, _text(body, "after"), client)
         wanted = {name: value for name, value in body.items() if name not in {"type", "ref", "prompt"}}
         prompt = _text(body, "prompt")
         if prompt is not None:
             wanted.setdefault("messages", [{"role": "user", "content": prompt}])
-        return await self._reception.ask(parse_ask(wanted), visitor, received_us=received_us)
+        return await self._reception.ask(parse_ask(wanted), client, received_us=received_us)
 
     def _cancel(self, request_id: str) -> None:
         """The client wants no more of it; the router ends the request when nobody comes back for it."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.books import DetachReason, Transport
 from schemas.requests import Request
@@ -11,7 +11,7 @@ from schemas.stream import Recall
 from services.edge.errors import ApiError
 from services.edge.outlet import SLICE, Outlet, Trouble
 from services.edge.positions import OpId
-from services.edge.session import CaughtUp, Logged, Session, Writer
+from services.edge.session import CaughtUp, Encoder, Logged, Session
 from services.edge.tally import Sent
 from services.runtime.clock import now_us
 
@@ -20,6 +20,9 @@ MAX_HELD: Final = 20_000
 
 EXPIRY_MARGIN_US: Final = 2_000_000
 """The router closes a request by its total deadline; a stream still open this much later ends here."""
+
+KEEPALIVE_S: Final = 15.0
+"""A stream that is silent for so long gets a keep-alive, so that nothing in between takes it for dead."""
 
 SLOW: Final = ApiError(503, "The client read too slowly and was dropped: resume at the last id.", code="slow_client")
 
@@ -41,37 +44,51 @@ class Connection:
     resumed_from: OpId | None = None
 
 
+class History(NamedTuple):
+    """What a client lacks of an answer that is on the log already.
+
+    Attributes:
+        ops: What to send.
+        end_offset: They come of all events before it.
+    """
+
+    ops: CaughtUp
+    end_offset: int
+
+
 class Subscription:
     """Hands a request's events on to a client.
 
     Attributes:
         request: What was asked.
         session: The fold.
-        writer: Turns ops into bytes.
+        encoder: Turns ops into bytes.
         connection: Who is served.
+        history: What to send first; None for a new request, which has none.
         started: Set when there is something to send, or the end has come.
         ended: Set at the end.
         reason: Why it ended; None before.
         quiet_since_us: When it last sent something.
     """
 
-    __slots__ = ("_held", "_on_end", "_out", "_outlet", "_overtaken", "_staged", "_whole", "connection", "ended",
-                 "quiet_since_us", "reason", "request", "session", "started", "writer")  # fmt: skip
+    __slots__ = ("_held", "_on_end", "_out", "_outlet", "_overtaken", "_staged", "_whole", "connection", "encoder",
+                 "ended", "history", "quiet_since_us", "reason", "request", "session", "started")  # fmt: skip
 
     def __init__(
-        self, *, request: Request, session: Session, writer: Writer, connection: Connection, hold: bool,
+        self, *, request: Request, session: Session, encoder: Encoder, connection: Connection, behind: bool,
         on_end: Callable[["Subscription"], None],
     ) -> None:  # fmt: skip
         self.request = request
         self.session = session
-        self.writer = writer
+        self.encoder = encoder
         self.connection = connection
+        self.history: History | None = None
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
         self.reason: DetachReason | None = None
         self.quiet_since_us = now_us()
         self._on_end = on_end
-        self._held: list[Logged] | None = [] if hold else None
+        self._held: list[Logged] | None = [] if behind else None  # until the history was sent
         self._overtaken = False  # what is held takes text back, perhaps such as is not sent yet
         self._out: list[bytes] = []
         self._staged = 0
@@ -81,7 +98,7 @@ class Subscription:
     @property
     def refused(self) -> ApiError | None:
         """The error of a stream that ended before anything was sent."""
-        return self.writer.error if self.reason is not None and self._outlet is None else None
+        return self.encoder.error if self.reason is not None and self._outlet is None else None
 
     def expired(self, at_us: int) -> bool:
         """Whether the stream has to end although nobody closed the request; never before its history was sent."""
@@ -109,6 +126,21 @@ class Subscription:
             return
         if self._out and self._held is None:
             self._write()
+
+    async def serve(self, outlet: Outlet | None, keepalive: bytes = b"") -> None:
+        """Send the history, then events as they come; return at the stream's end.
+
+        Args:
+            outlet: Where to; None for an answer in one piece, which the caller sends after the end.
+            keepalive: What to send while the stream is silent; nothing where the connection sees to that itself.
+        """
+        if outlet is not None:
+            self.attach(outlet)
+        history, self.history = self.history, None  # it may be large
+        if history is not None:
+            await self.catch_up(history.ops, history.end_offset)
+        while not await is_set_within(self.ended, KEEPALIVE_S):
+            self._keep_alive(keepalive)
 
     def attach(self, outlet: Outlet) -> None:
         """The client can be written to from now on."""
@@ -141,43 +173,43 @@ class Subscription:
 
     async def _send(self, caught_up: CaughtUp) -> tuple[Sent, ...]:
         """Send it until a recall overtakes it; returns what was not sent."""
-        pieces, done = iter(self.writer.catch_up(caught_up)), 0
+        pieces, done = iter(self.encoder.catch_up(caught_up)), 0
         while not self._overtaken and self.reason is None and (piece := next(pieces, None)) is not None:
             sents, data = piece
             self._stage(sents, data, now_us())
             done += len(sents)
             await self._settle()
-        return () if self.writer.error is not None else caught_up.ops[done:]
-
-    def remark(self, comment: bytes, quiet_s: float) -> None:
-        """Send a comment on a stream that said nothing for so long."""
-        if self._outlet is not None and not self._out and now_us() - self.quiet_since_us >= quiet_s * 1_000_000:
-            self._trouble(self._outlet.write(comment))
+        return () if self.encoder.error is not None else caught_up.ops[done:]
 
     def end(self, reason: DetachReason, error: ApiError | None = None) -> None:
         """End the stream, once; what was not sent is, as far as the reason lets it."""
         if self.reason is not None:
             return
         self.reason = reason
-        self.writer.error = self.writer.error or error
-        if self.writer.whole and reason == "complete":
+        self.encoder.error = self.encoder.error or error
+        if self.encoder.whole and reason == "complete":
             for sent in self._whole:
                 self.session.tally.sent(sent, now_us())
         if reason != "gone":
-            self._out.append(self.writer.tail())
+            self._out.append(self.encoder.tail())
         self._on_end(self)
         self._write()
         self.started.set()
         self.ended.set()
 
+    def _keep_alive(self, data: bytes) -> None:
+        quiet = now_us() - self.quiet_since_us >= KEEPALIVE_S * 1_000_000
+        if data and quiet and self._outlet is not None and not self._out:
+            self._trouble(self._outlet.write(data))
+
     def _take(self, logged: Logged, at_us: int) -> None:
         for sent in self.session.live(logged):
-            self._stage((sent,), self.writer.encode(sent), at_us)
-            if self.writer.error is not None:
+            self._stage((sent,), self.encoder.encode(sent), at_us)
+            if self.encoder.error is not None:
                 return
 
     def _stage(self, sents: Sequence[Sent], data: bytes, at_us: int) -> None:
-        if self.writer.whole:
+        if self.encoder.whole:
             self._whole.extend(sents)
             return
         for sent in sents:
@@ -187,7 +219,7 @@ class Subscription:
             self._staged += len(data)
 
     def _end_if_over(self) -> None:
-        if self.writer.error is not None:
+        if self.encoder.error is not None:
             self.end("error")
         elif self.session.closed or (self.session.answered and not self.connection.until_closed):
             self.end("complete")
@@ -213,3 +245,13 @@ class Subscription:
     def _trouble(self, trouble: Trouble | None) -> None:
         if trouble is not None:
             self.end(trouble, SLOW if trouble == "slow" else None)
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event; return False when it was not set in that time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -4,6 +4,7 @@ import hashlib
 import math
 from typing import Final, NamedTuple
 
+from schemas.base import Envelope
 from schemas.books import Detached, DetachReason
 from services.edge.positions import OpId
 from services.stream import Op, Refuse, Replace, Restart, Show, Withdraw
@@ -84,17 +85,11 @@ class Tally:
         elif isinstance(op, Restart):
             self._splice(0, self.visible, 0, at_us)
 
-    def receipt(
-        self, *, request_id: str, tenant: str, connection: str, source: str, reason: DetachReason, now_us: int,
-        received_us: int,
-    ) -> Detached:  # fmt: skip
+    def receipt(self, about: Envelope, *, connection: str, reason: DetachReason, received_us: int) -> Detached:
         """The event that ends the connection."""
         first = self._first_text_us
         return Detached(
-            request_id=request_id,
-            tenant=tenant,
-            at=now_us,
-            source=source,
+            **about,
             connection=connection,
             reason=reason,
             ops=self.ops,

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas.topics import REQUESTS, REQUESTS_BATCH
+from services.worker.engine import EngineName
 from services.worker.role import Role
-
-EngineName = Literal["llama", "openai", "simulated", "vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

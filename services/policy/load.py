@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from services.policy.document import PatternFile, PatternSpec, PolicyDocument
 from services.policy.errors import BrokenPolicy, Fault
 from services.policy.files import Files, read_files, version_of
 from services.policy.folding import MIN_FOLDED, FoldedWords, fold
 from services.policy.matching import Machine, Rule
 from services.policy.matching.regex import BadPattern, Node, longest, parse, words
+from services.policy.nemo_config import yaml_faults
 from services.policy.policy import ENTRY_POINTS, Policy
 from services.policy.rego import Rego
 from services.policy.toml import line_of, read_toml
@@ -35,7 +34,7 @@ def build(files: Files) -> Policy:
     faults: list[Fault] = []
     document = _document(files, faults)
     rules, folded = _rules(files, faults)
-    _check_yaml(files, faults)
+    faults += yaml_faults(files)
     rego = _rego(files, faults)
     if faults or document is None or rego is None:
         raise BrokenPolicy(sorted(faults))
@@ -162,18 +161,6 @@ def _data(files: Files, faults: list[Fault]) -> Any:
         faults.append(Fault(name, 1, "must be an object without a 'railbus' of its own: that is where the modules are"))
         return {}
     return data
-
-
-def _check_yaml(files: Files, faults: list[Fault]) -> None:
-    """NeMo's own files must at least be YAML; whether NeMo takes them, the service that runs it finds out."""
-    for name in (*_named(files, "nemo/", ".yml"), *_named(files, "nemo/", ".yaml")):
-        try:
-            yaml.safe_load(files[name])
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 0
-            faults.append(Fault(name, line, error.problem or "is not YAML"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            faults.append(Fault(name, 0, f"is not YAML: {error}"))
 
 
 def _named(files: Files, prefix: str, suffix: str) -> list[str]:

@@ -6,11 +6,10 @@ catalog has no public way to take a rail from outside, so the version of nemogua
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 os.environ.setdefault("NEMO_GUARDRAILS_NO_USAGE_STATS", "1")  # it would post telemetry otherwise
 
-import yaml
 from nemoguardrails import RailsConfig
 from nemoguardrails.guardrails.iorails import IORails
 from nemoguardrails.manifests import (
@@ -28,14 +27,14 @@ from nemoguardrails.manifests import registry as nemo_registry
 from nemoguardrails.manifests.catalog import RailCatalog, RailManifestRecord
 
 from services.policy.errors import BrokenPolicy, Fault
+from services.policy.nemo_config import CONFIG, one_side
 from services.policy.policy import Policy
-
-CONFIG = "nemo/config.yml"
+from services.policy.rulings import Side
 
 _MESSAGE = {"input": "user_message", "output": "bot_message"}
 
 
-def add_rail(flow: str, side: Literal["input", "output"], target: str) -> None:
+def add_rail(flow: str, side: Side, target: str) -> None:
     """Make a rail known to NeMo under the name by which ``config.yml`` asks for it; adding it again does nothing.
 
     Args:
@@ -62,7 +61,7 @@ def add_rail(flow: str, side: Literal["input", "output"], target: str) -> None:
     nemo_registry._catalog = RailCatalog([*catalog.records.values(), record])  # noqa: SLF001 - no public way
 
 
-async def build_engine(policy: Policy, side: Literal["input", "output"], custom: Mapping[str, Any]) -> IORails:
+async def build_engine(policy: Policy, side: Side, custom: Mapping[str, Any]) -> IORails:
     """A started engine with the rails of one side; the caller stops it.
 
     Args:
@@ -73,7 +72,7 @@ async def build_engine(policy: Policy, side: Literal["input", "output"], custom:
     Raises:
         BrokenPolicy: NeMo does not take the configuration.
     """
-    body = _one_side(policy, side)
+    body = one_side(policy.files, side)
     try:
         config = RailsConfig.from_content(config=body)
         config.custom_data.update(custom)
@@ -83,13 +82,3 @@ async def build_engine(policy: Policy, side: Literal["input", "output"], custom:
         reason = str(error).splitlines() or [type(error).__name__]
         raise BrokenPolicy([Fault(CONFIG, 0, f"NeMo refuses it: {reason[0]}")]) from None
     return engine
-
-
-def _one_side(policy: Policy, side: Literal["input", "output"]) -> dict[str, Any]:
-    body = yaml.safe_load(policy.files.get(CONFIG, b"{}")) or {}
-    if not isinstance(body, dict) or not isinstance(body.get("rails", {}), dict):
-        raise BrokenPolicy([Fault(CONFIG, 1, "must be a mapping with 'rails'")])
-    body.setdefault("models", [])
-    rails = body["rails"] = {**body.get("rails", {})}
-    rails.pop("output" if side == "input" else "input", None)
-    return body

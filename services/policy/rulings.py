@@ -12,8 +12,6 @@ from services.policy.errors import RulingError
 T = TypeVar("T")
 
 Side = Literal["input", "output"]
-InputAction = Literal["deny", "mask", "flag"]
-OutputAction = Literal["stop", "redact", "flag"]
 RulingAction = Literal["stop", "redact", "deny", "mask", "flag"]
 
 ADMISSION = "data.railbus.admission.decision"

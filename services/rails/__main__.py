@@ -1,6 +1,5 @@
 """``python -m services.rails``."""
 
-import asyncio
 import sys
 
 from services.bus import BusSettings, ensure_topics
@@ -12,23 +11,21 @@ from services.runtime.settings import load
 
 
 async def main() -> None:
-    """Loads the policy, joins the group, judges until it is told to stop."""
+    """Load the policy, join the groups, judge until told to stop."""
     from services.rails.service import RailsService  # here, as the classifier's processes begin in this file as well
 
     settings, bus, health = load(RailsSettings), load(BusSettings), load(HealthSettings)
-    is_ready = asyncio.Event()
 
-    def ready() -> None:
-        is_ready.set()
+    def on_ready() -> None:
         policy = service.policy
         sys.stdout.write(f"ready rails policy={policy.document.name} version={policy.version}\n")
         sys.stdout.flush()
 
     try:
-        service = RailsService(settings, bus)
-        async with serving(health, is_ready.is_set):
+        service = RailsService(settings, bus, on_ready)
+        async with serving(health, lambda: service.ready):
             await ensure_topics(bus)
-            await service.run(ready)
+            await service.run()
     except BrokenPolicy as broken:
         raise UserError(f"RAILBUS_POLICY={settings.policy}: {broken}") from None
 

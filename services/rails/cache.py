@@ -1,4 +1,4 @@
-"""What rails said of the same words before: near, in this process, and in Redis. Holds spans and reasons, no prompt.
+"""What rails said of the same words before: in this process, and in Redis. Holds spans and reasons, no prompt.
 
 Admission is not kept: it depends on more than the prompt, and costs less than asking Redis.
 """
@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from schemas.requests import Request
 from services.policy import Policy
-from services.rails.answers import Answer
+from services.rails.rail import Answer
 from services.runtime import metrics
 from services.runtime.logging import logger
 
@@ -34,7 +34,7 @@ PAUSE_S: Final = 1.0
 
 TTL_S: Final = 3_600
 
-MAX_NEAR: Final = 4_096
+MAX_LOCAL: Final = 4_096
 """Prompts whose answers are also kept in this process; an answer takes about a kilobyte."""
 
 _log = logger("rails")
@@ -48,10 +48,10 @@ def key_of(policy: Policy, request: Request) -> str:
     return f"railbus:rails:{policy.version}:{request.tenant}:{hashlib.sha256(words).hexdigest()}"
 
 
-class Near:
+class LocalCache:
     """The answers this process saw last, each for as long as Redis would keep it. The clock is an argument."""
 
-    def __init__(self, size: int = MAX_NEAR, ttl_s: float = TTL_S) -> None:
+    def __init__(self, size: int = MAX_LOCAL, ttl_s: float = TTL_S) -> None:
         self._size = size
         self._ttl_s = ttl_s
         self._kept: OrderedDict[str, tuple[float, Answers]] = OrderedDict()
@@ -89,7 +89,7 @@ class Cache:
             retry=Retry(NoBackoff(), 0),
         )  # fmt: skip
         self._redis: Redis = Redis.from_pool(pool)
-        self._near = Near()
+        self._local = LocalCache()
         self._is_there = False
         self._said_away = False
         self._reaching: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ class Cache:
 
     async def find(self, key: str, rails: tuple[str, ...]) -> Answers | None:
         """The answers of exactly these rails, if they are kept."""
-        answers = self._near.find(key, time.monotonic())
+        answers = self._local.find(key, time.monotonic())
         if answers is None:
             answers = await self._find_far(key)
         found = answers is not None and tuple(sorted(answers)) == tuple(sorted(rails))
@@ -111,7 +111,7 @@ class Cache:
 
     async def keep(self, key: str, answers: Mapping[str, Answer]) -> None:
         """Remember for an hour."""
-        self._near.keep(key, dict(answers), time.monotonic())
+        self._local.keep(key, dict(answers), time.monotonic())
         body = msgspec.json.encode(dict(answers))
         await self._ask(lambda: self._redis.set(key, body, ex=TTL_S))
 
@@ -134,7 +134,7 @@ class Cache:
         except (TimeoutError, msgspec.DecodeError):
             return None
         if answers is not None:
-            self._near.keep(key, answers, time.monotonic())
+            self._local.keep(key, answers, time.monotonic())
         return answers
 
     def _want(self, key: str) -> asyncio.Future[bytes | None]:

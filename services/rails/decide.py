@@ -1,4 +1,4 @@
-"""From how the rails ended to the verdict. Pure."""
+"""The verdict, from how the rails ended. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from schemas.requests import MAX_PROMPT_CHARS, Delivery, Egress, Message, Reques
 from schemas.stream import Decision, RailOutcome
 from services.policy import Admission, Policy
 from services.policy.rulings import DeliveryFloor
-from services.rails.answers import Report, mask
+from services.rails.rail import Edit, Report
 
 BROKEN: Final = "broken"
 """Refusal text of a request whose rails did not all come to an answer."""
@@ -20,8 +20,8 @@ MAX_DETAIL: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """A verdict's content.
+class VerdictContent:
+    """What a verdict says.
 
     Attributes:
         decision: What policy says.
@@ -40,7 +40,7 @@ class Decided:
     egress: Egress
 
 
-def decide(policy: Policy, request: Request, reports: Sequence[Report], admission: Admission | None) -> Decided:
+def decide(policy: Policy, request: Request, reports: Sequence[Report], admission: Admission | None) -> VerdictContent:
     """The verdict.
 
     A rail that did not answer did not pass: the request is denied unless policy says otherwise of that rail. One that
@@ -59,7 +59,7 @@ def decide(policy: Policy, request: Request, reports: Sequence[Report], admissio
     if masked is not None and any(len(message.content) > MAX_PROMPT_CHARS for message in masked):
         reason, masked = "prompt", None
     decision: Decision = "deny" if reason is not None else "mask" if masked is not None else "allow"
-    return Decided(
+    return VerdictContent(
         decision=decision,
         rails=tuple(
             RailOutcome(rail=one.rail, result=one.result, ms=round(one.ms, 3), detail=one.detail[:MAX_DETAIL])
@@ -89,3 +89,26 @@ def _egress(request: Request, reports: Sequence[Report], admission: Admission) -
     said = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
     said += [request.egress, admission.egress]
     return "forbidden" if "forbidden" in said else "allowed"
+
+
+def mask(messages: tuple[Message, ...], edits: tuple[Edit, ...]) -> tuple[Message, ...]:
+    """The messages with every edited span replaced; spans that overlap become one, with the first one's text."""
+    by_message: dict[int, list[Edit]] = {}
+    for edit in sorted(edits):
+        merged = by_message.setdefault(edit.message, [])
+        if merged and edit.start < merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, edit.end))
+        else:
+            merged.append(edit)
+    return tuple(
+        Message(role=message.role, content=_edited(message.content, by_message.get(index, [])))
+        for index, message in enumerate(messages)
+    )
+
+
+def _edited(text: str, edits: list[Edit]) -> str:
+    pieces, end = [], 0
+    for edit in edits:
+        pieces += [text[end : edit.start], edit.text]
+        end = edit.end
+    return "".join((*pieces, text[end:]))

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from schemas.requests import Message
 from services.policy import Policy, RailSpec
-from services.rails import scorer
-from services.rails.answers import PASSED, Answer, RailBroke
+from services.rails import model
 from services.rails.patterns import CLASSIFIER_TIER, Spot, weigh
+from services.rails.rail import PASSED, Answer, RailBroke
 from services.runtime.logging import logger
 
 CATEGORY: Final = "jailbreak"
@@ -93,7 +93,7 @@ def is_attack(scored: Sequence[tuple[Piece, float]], windows: int, threshold: fl
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingScore:
     """A score that is on its way, and how many wait for it."""
 
     future: Future[float]
@@ -112,14 +112,14 @@ class Classifier:
         self._pool = self._new_pool()
         self._missing: str | None = "the classifier is not loaded"
         self._kept: OrderedDict[bytes, float] = OrderedDict()
-        self._asked: dict[bytes, Asked] = {}  # bounded by the requests that are judged at once
+        self._pending: dict[bytes, PendingScore] = {}  # bounded by the requests that are judged at once
         self._mending: asyncio.Task[str | None] | None = None
 
     async def prepare(self) -> str | None:
         """Load it. Returns why it cannot be, if so: the rail then breaks for every request."""
         if self._missing is not None:
             loop = asyncio.get_running_loop()
-            loads = (loop.run_in_executor(self._pool, scorer.prepare) for _ in range(self._processes))
+            loads = (loop.run_in_executor(self._pool, model.prepare) for _ in range(self._processes))
             try:
                 self._missing = next((reason for reason in await asyncio.gather(*loads) if reason is not None), None)
             except BrokenProcessPool:
@@ -151,7 +151,7 @@ class Classifier:
         return PASSED if unread <= 0 else Answer(detail=f"read {spec.max_windows} of {len(spans)} windows")
 
     async def _spans(self, text: str) -> list[tuple[int, int]]:
-        return await self._result(asyncio.wrap_future(self._submit(scorer.spans, text)))
+        return await self._result(asyncio.wrap_future(self._submit(model.spans, text)))
 
     def close(self) -> None:
         """End its processes."""
@@ -166,17 +166,17 @@ class Classifier:
         if kept is not None:
             self._kept.move_to_end(key)
             return kept
-        asked = self._asked.get(key)
-        if asked is None:
-            asked = self._asked[key] = Asked(self._submit(scorer.score, window))
-            asked.future.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
-        asked.waiting += 1
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._pending[key] = PendingScore(self._submit(model.score, window))
+            pending.future.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
+        pending.waiting += 1
         try:
-            return await self._result(asyncio.shield(asyncio.wrap_future(asked.future)))
+            return await self._result(asyncio.shield(asyncio.wrap_future(pending.future)))
         finally:
-            asked.waiting -= 1
-            if not asked.waiting and asked.future.cancel():  # nobody wants it any more, and it has not begun
-                self._asked.pop(key, None)
+            pending.waiting -= 1
+            if not pending.waiting and pending.future.cancel():  # nobody wants it any more, and it has not begun
+                self._pending.pop(key, None)
 
     def _submit(self, function: Callable[[str], T], text: str) -> Future[T]:
         if self._missing is not None:
@@ -200,7 +200,7 @@ class Classifier:
             loop.call_soon_threadsafe(self._keep, key, score)
 
     def _keep(self, key: bytes, score: Future[float]) -> None:
-        self._asked.pop(key, None)
+        self._pending.pop(key, None)
         if score.exception() is None:
             self._kept[key] = score.result()
             if len(self._kept) > KEPT_SCORES:
@@ -217,4 +217,4 @@ class Classifier:
 
     def _new_pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=scorer.begin)
+        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=model.init_worker)

@@ -7,7 +7,7 @@ import aiohttp
 import orjson
 
 from services.policy import ADMISSION, Admission, Admittance, RulingError, read_admission
-from services.rails.answers import RailBroke
+from services.rails.rail import RailBroke
 from services.runtime import UserError
 
 MAX_ANSWER_BYTES: Final = 65_536

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from schemas.requests import Message
 from services.policy import Finding, Machine, Policy, Scanner
 from services.policy.folding import FoldedWords
-from services.rails.answers import Answer, Edit, RailBroke
+from services.rails.rail import Answer, Edit, RailBroke
 
 if TYPE_CHECKING:
     from services.policy.presidio import Presidio

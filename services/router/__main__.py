@@ -5,18 +5,18 @@ import secrets
 import sys
 
 from services.bus import ensure_topics
+from services.router.service import RouterService
 from services.router.settings import Settings
-from services.router.shell import Shell
 from services.runtime import health, process, settings
 
 
 async def main() -> None:
-    """Routes until the process is told to stop."""
+    """Route until the process is told to stop."""
     own = settings.load(Settings, os.environ)
     await ensure_topics(own.bus)
-    shell = Shell(own, f"router/{secrets.token_hex(3)}", _say_ready)
-    async with health.serving(own.health, shell.ready):
-        await shell.run()
+    service = RouterService(own, f"router/{secrets.token_hex(3)}", _say_ready)
+    async with health.serving(own.health, lambda: service.ready):
+        await service.run()
 
 
 def _say_ready() -> None:

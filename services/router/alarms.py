@@ -11,17 +11,21 @@ class Alarms:
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
 
+    @property
+    def first(self) -> tuple[int, str] | None:
+        """The one that rings first, and for which request."""
+        return self._heap[0] if self._heap else None
+
     def set(self, at_us: int, request_id: str) -> None:
         """One more alarm; earlier ones of the request stay."""
         heapq.heappush(self._heap, (at_us, request_id))
 
-    @property
-    def next_us(self) -> int | None:
-        """When the first one rings."""
-        return self._heap[0][0] if self._heap else None
+    def drop_first(self) -> None:
+        """Discard the one that would ring first."""
+        heapq.heappop(self._heap)
 
     def ring(self, now_us: int) -> list[str]:
-        """Takes out what is due, each request once."""
+        """Take out what is due, each request once."""
         due: dict[str, None] = {}
         while self._heap and self._heap[0][0] <= now_us:
             due[heapq.heappop(self._heap)[1]] = None

@@ -2,16 +2,23 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from schemas.books import Attached, Detached
 from schemas.requests import Deadlines, Lane, Request
-from schemas.stream import Chunk, Closed, Cutover, Failed, Finished, Recall, Started
+from schemas.stream import Chunk, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent
 from services.router.books import Book
 from services.router.clients import Clients
 from services.router.policy import RETRY_US
 from services.stream import Screen
 from services.stream.order import FirstRuns
-from services.stream.screen import StreamEvent
+
+
+class Stamp(NamedTuple):
+    """What everything carries that is written: the time by our clock, and who writes."""
+
+    now_us: int
+    source: str
 
 
 class Case:
@@ -22,7 +29,7 @@ class Case:
 
     Attributes:
         received_us: Zero of its deadlines, microseconds since the epoch.
-        opened_us: When the router first read of it.
+        opened_us: When the first record of it that was read was appended.
         known: Whether its deadlines are known.
         lane: As it was asked; None before the ``Request`` was read.
         request: As it was asked, once it was read; without its messages when the prompt was not ``kept``.
@@ -32,7 +39,10 @@ class Case:
         runs: The booked one of each attempt: no other is ever heard.
         books: By attempt.
         cutovers: The effective ones, by the attempt they opened.
+        cut_us: When they were appended.
+        closed_us: When the effective ``Closed`` was appended.
         turn_us: When the current attempt was opened.
+        heard_us: When the current attempt was first heard.
         spoke_us: When the voice last said something new.
         republished: The attempts whose ``Request`` is on a worker's topic.
         stopping: The attempts whose workers were told to stop.
@@ -47,8 +57,11 @@ class Case:
         "_asked",
         "books",
         "clients",
+        "closed_us",
+        "cut_us",
         "cutovers",
         "deadlines",
+        "heard_us",
         "judged",
         "kept",
         "known",
@@ -73,11 +86,11 @@ class Case:
         "wake_us",
     )
 
-    def __init__(self, request_id: str, tenant: str, now_us: int) -> None:
+    def __init__(self, request_id: str, tenant: str, at_us: int) -> None:
         self.request_id = request_id
         self.tenant = tenant
         self.screen = Screen(request_id)
-        self.received_us = self.opened_us = self.turn_us = self.spoke_us = now_us
+        self.received_us = self.opened_us = self.turn_us = self.spoke_us = at_us
         self.deadlines = Deadlines()
         self.known = False
         self.lane: Lane | None = None
@@ -92,17 +105,19 @@ class Case:
         self.recalls: set[str] = set()
         self.republished: set[int] = set()
         self.stopping: set[int] = set()
+        self.cut_us: dict[int, int] = {}
+        self.closed_us = self.heard_us = 0
         self.short = self.straight = self.probe = self.judged = False
         self.wake_us = 0
         self._asked: dict[str, int] = {}
 
-    def on_request(self, request: Request, traceparent: str | None, now_us: int) -> bool:
+    def on_request(self, request: Request, traceparent: str | None, at_us: int) -> bool:
         """The question, or the router's own republishing of it. True for the first question: ``keep`` it then."""
         if request.attempt > 1:
             self.republished.add(request.attempt)
             self._asked.pop(request_key(request.attempt), None)
         if not self.known:
-            self._know(request.at, request.deadlines, now_us)
+            self._know(request.at, request.deadlines, at_us)
         if request.attempt > 1 or self.lane is not None:
             return False
         self.lane = request.lane
@@ -115,37 +130,32 @@ class Case:
         self.kept = prompt
         self.request = request if prompt else replace(request, messages=())
 
-    def on_receipt(self, event: Attached | Detached, now_us: int) -> None:
+    def on_receipt(self, event: Attached | Detached, at_us: int) -> None:
         """A client came or went."""
         if isinstance(event, Attached):
             self.clients.attach(event)
         else:
-            self.clients.detach(event, now_us)
+            self.clients.detach(event, at_us)
 
-    def on_stream(self, event: StreamEvent, now_us: int, window_us: int) -> None:
+    def on_stream(self, event: StreamEvent, at_us: int, window_us: int) -> None:
         """The next event of its stream log. A ``Started`` older than the window makes no case known."""
         screen = self.screen
         match event:
             case Chunk():
-                said = screen.last_seq
-                screen.feed(event)
-                if screen.last_seq != said:
-                    self.spoke_us = now_us
-                if self.runs.is_heard(event.attempt, event.run):
-                    self.books[event.attempt].hear(event)
+                self._on_chunk(event, at_us)
             case Started():
                 screen.feed(event)
                 if self.runs.register(event):
                     self._book(event.attempt).started = event
-                if not self.known and event.received_at + window_us >= now_us:
-                    self._know(event.received_at, event.deadlines, now_us)
+                if not self.known and event.received_at + window_us >= at_us:
+                    self._know(event.received_at, event.deadlines, at_us)
             case Finished() | Failed():
                 screen.feed(event)
                 self._on_end(event)
             case Cutover():
-                self._on_cutover(event, now_us)
+                self._on_cutover(event, at_us)
             case Closed():
-                self._on_closed(event, now_us)
+                self._on_closed(event, at_us)
             case Recall():
                 voice = screen.voice
                 if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
@@ -154,12 +164,12 @@ class Case:
             case _:
                 screen.feed(event)
 
-    def asks(self, what: str, now_us: int) -> bool:
+    def asks(self, what: str, known_us: int, stamp: Stamp) -> bool:
         """Whether to write this decision now: not while it is on its way to the log and back."""
         asked_us = self._asked.get(what)
-        if asked_us is not None and now_us - asked_us < RETRY_US:
+        if asked_us is not None and known_us - asked_us < RETRY_US:
             return False
-        self._asked[what] = now_us
+        self._asked[what] = stamp.now_us
         return True
 
     def asked_us(self, what: str) -> int | None:
@@ -175,33 +185,46 @@ class Case:
         opened = range(1, self.screen.attempts + 1)
         return [n for n in opened if n not in self.stopping and not (n in self.books and self.books[n].ended)]
 
-    def _on_cutover(self, event: Cutover, now_us: int) -> None:
+    def _on_chunk(self, event: Chunk, at_us: int) -> None:
+        screen = self.screen
+        said, heard = screen.last_seq, screen.heard
+        screen.feed(event)
+        if screen.last_seq != said:
+            self.spoke_us = at_us
+        if screen.heard and not heard:
+            self.heard_us = at_us
+        if self.runs.is_heard(event.attempt, event.run):
+            self.books[event.attempt].hear(event)
+
+    def _on_cutover(self, event: Cutover, at_us: int) -> None:
         before = self.screen.attempts
         self.screen.feed(event)
         self._asked.pop(cutover_key(event.attempt), None)
         if self.screen.attempts == before:
             return
         self.cutovers[event.attempt] = event
+        self.cut_us[event.attempt] = at_us
         self._book(event.attempt).trigger = event.trigger
-        self.turn_us = self.spoke_us = now_us
+        self.turn_us = self.spoke_us = at_us
 
     def _on_end(self, event: Finished | Failed) -> None:
         book = self._book(event.attempt)
         if book.started is None or self.runs.is_heard(event.attempt, event.run):
             book.end(event)  # a failure before any ``Started`` is the attempt's own
 
-    def _on_closed(self, event: Closed, now_us: int) -> None:
+    def _on_closed(self, event: Closed, at_us: int) -> None:
         self.screen.feed(event)
-        if self.screen.closed is not None:
-            return
-        self._asked.pop("closed", None)  # void: decide again at once
-        if event.cause == "unreadable" and not self.known:
-            self._know(event.at, Deadlines(), now_us)  # nobody will read its deadlines
+        if self.screen.closed is event:
+            self.closed_us = at_us
+        elif self.screen.closed is None:  # void: decide again at once
+            self._asked.pop("closed", None)
+            if event.cause == "unreadable" and not self.known:
+                self._know(at_us, Deadlines(), at_us)  # nobody will read its deadlines
 
-    def _know(self, received_us: int, deadlines: Deadlines, now_us: int) -> None:
-        """A time of receipt in the future counts as now."""
+    def _know(self, received_us: int, deadlines: Deadlines, at_us: int) -> None:
+        """Nothing was received after it was put on the log."""
         self.known = True
-        self.received_us = min(received_us, now_us)
+        self.received_us = min(received_us, at_us)
         self.deadlines = deadlines
         self.turn_us = self.received_us
 

@@ -21,8 +21,8 @@ class Clients:
         self._here.add(event.connection)
         self.gone_since_us = None
 
-    def detach(self, event: Detached, now_us: int) -> None:
-        """A connection less; the last one starts the clock, at the time it is read."""
+    def detach(self, event: Detached, at_us: int) -> None:
+        """A connection less; the last one starts the clock."""
         self._here.discard(event.connection)
         if not self._here and event.reason != "complete":
-            self.gone_since_us = now_us
+            self.gone_since_us = at_us

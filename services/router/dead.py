@@ -10,8 +10,9 @@ from schemas.base import Tenant
 from schemas.books import DeadLetter
 from schemas.errors import MalformedEvent, UnknownKind
 from schemas.ids import is_uuid7
+from schemas.registry import KINDS
 from schemas.stream import Closed
-from schemas.wire import KIND_HEADER, KINDS, TRACE_HEADER, VERSION_HEADER, key_of
+from schemas.wire import KIND_HEADER, TRACE_HEADER, VERSION_HEADER, key_of
 from services.bus import Received, Unread
 
 MAX_VALUE: Final = 600_000

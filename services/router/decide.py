@@ -8,9 +8,10 @@ from typing import Final
 
 from schemas.stream import Closed, Cutover
 from schemas.topics import STREAMS
+from services.processor import Write
 from services.router.budget import Ledger
-from services.router.case import Case, cutover_key
-from services.router.effects import Write, after_close, begin_attempts, settled_us, stop_all, stop_losers
+from services.router.case import Case, Stamp, cutover_key
+from services.router.effects import after_close, begin_attempts, settled_us, stop_all, stop_losers
 from services.router.endings import Ending, answered, awaits_verdict, hopeless, overdue, stranded, unmaskable
 from services.router.policy import RETRY_US, Policy
 from services.router.triggers import Objection, Plan, due_plan, objection, price, trigger_us
@@ -19,35 +20,35 @@ RELOOK_US: Final = 1_000_000
 """How soon to look again at a cutover for which the budget was short."""
 
 
-def decide(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: str) -> list[Write]:
-    """What to write now. ``source`` is the router's own name."""
+def decide(case: Case, now_us: int, policy: Policy, ledger: Ledger, stamp: Stamp) -> list[Write]:
+    """What to write. Everything was read up to ``now_us``, and deadlines count so far; ``stamp`` is what is written."""
     if case.screen.closed is not None:
-        return after_close(case, case.screen.closed, now_us, policy, source)
+        return after_close(case, case.screen.closed, now_us, policy, stamp)
     if not case.known:
         return []
     writes: list[Write] = []
     if case.screen.conclusion == "denied":
-        writes += stop_all(case, "denied", now_us, source)
+        writes += stop_all(case, "denied", stamp)
     elif case.screen.stopped is not None:
-        writes += stop_all(case, "recalled", now_us, source)
+        writes += stop_all(case, "recalled", stamp)
     elif case.cutovers:
-        writes += begin_attempts(case, now_us, policy, source)
-        writes += stop_losers(case, now_us, source)
-    return writes + _next_word(case, now_us, policy, ledger, source)
+        writes += begin_attempts(case, now_us, policy, stamp)
+        writes += stop_losers(case, stamp)
+    return writes + _next_word(case, now_us, policy, ledger, stamp)
 
 
-def turn_away(case: Case, now_us: int, policy: Policy, source: str) -> Write:
+def turn_away(case: Case, policy: Policy, stamp: Stamp) -> Write:
     """The closing of a request that comes when the router holds as many as it may."""
-    case.asks("closed", now_us)
+    case.asks("closed", stamp.now_us, stamp)
     ending = Ending("too_many_open", "failed", f"{policy.max_open} requests are open in its partition already")
-    return _close(case, ending, now_us, source)
+    return _close(case, ending, stamp)
 
 
 def next_alarm_us(case: Case, now_us: int, policy: Policy) -> int:
     """When the clock alone could change the decision, microseconds since the epoch; it may be in the past."""
     if case.screen.closed is not None:
         asked_us = case.asked_us("account")
-        return settled_us(case, case.screen.closed) if asked_us is None else asked_us + RETRY_US
+        return settled_us(case) if asked_us is None else asked_us + RETRY_US
     if not case.known:
         return case.opened_us + policy.window_us
     sent_us = case.asked_us("closed")
@@ -67,7 +68,7 @@ def next_alarm_us(case: Case, now_us: int, policy: Policy) -> int:
     return min(alarms)
 
 
-def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: str) -> list[Write]:
+def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, stamp: Stamp) -> list[Write]:
     """The next thing to say of the request on its log: a closing, a cutover, or nothing."""
     plan = due_plan(case, now_us, policy)
     attempt = case.screen.attempts + 1
@@ -76,7 +77,7 @@ def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: 
         plan = None  # it is on its way
     elif sent_us is not None:
         ledger.release(case.request_id)
-    against = None if plan is None else objection(case, plan, now_us, policy, ledger)
+    against = None if plan is None else objection(case, plan, stamp.now_us, policy, ledger)
     case.short = against is Objection.SPENT
     ending = (
         answered(case)
@@ -86,21 +87,21 @@ def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, source: 
         or hopeless(case, plan, against, policy)
     )
     if ending is not None:
-        return [_close(case, ending, now_us, source)] if case.asks("closed", now_us) else []
-    if plan is None or against is not None or not case.asks(cutover_key(attempt), now_us):
+        return [_close(case, ending, stamp)] if case.asks("closed", now_us, stamp) else []
+    if plan is None or against is not None or not case.asks(cutover_key(attempt), now_us, stamp):
         return []
     if plan.target == "vertex":
         ledger.reserve(case.request_id, price(case, policy))
-    return [_cut(case, plan, attempt, now_us, source)]
+    return [_cut(case, plan, attempt, stamp)]
 
 
-def _close(case: Case, ending: Ending, now_us: int, source: str) -> Write:
+def _close(case: Case, ending: Ending, stamp: Stamp) -> Write:
     voice = case.screen.voice
     closed = Closed(
         request_id=case.request_id,
         tenant=case.tenant,
-        at=now_us,
-        source=source,
+        at=stamp.now_us,
+        source=stamp.source,
         outcome=ending.outcome,
         reason=ending.reason,
         attempt=None if voice is None else voice.attempt,
@@ -111,12 +112,12 @@ def _close(case: Case, ending: Ending, now_us: int, source: str) -> Write:
     return Write(STREAMS, closed, case.traceparent)
 
 
-def _cut(case: Case, plan: Plan, attempt: int, now_us: int, source: str) -> Write:
+def _cut(case: Case, plan: Plan, attempt: int, stamp: Stamp) -> Write:
     cutover = Cutover(
         request_id=case.request_id,
         tenant=case.tenant,
-        at=now_us,
-        source=source,
+        at=stamp.now_us,
+        source=stamp.source,
         attempt=attempt,
         trigger=plan.trigger,
         how=plan.how,

@@ -1,25 +1,15 @@
 """What follows from what was decided *on the log*: workers stopped, attempts begun, books written. Pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from schemas.books import Account, Cancel, CancelReason
 from schemas.requests import Request
 from schemas.stream import Closed, Outcome
-from schemas.topics import ACCOUNTS, CONTROL, REQUESTS, REQUESTS_VERTEX, Topic
-from schemas.wire import AnyEvent
-from services.router.case import Case, request_key
+from schemas.topics import ACCOUNTS, CONTROL, REQUESTS, REQUESTS_VERTEX
+from services.processor import Write
+from services.router.case import Case, Stamp, request_key
 from services.router.policy import SETTLE_US, Policy
 from services.router.triggers import cloud_attempts, egress_objection, next_messages
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """An event the router wants on a topic."""
-
-    topic: Topic
-    event: AnyEvent
-    traceparent: str | None = None
-
 
 _WHY_STOP: dict[Outcome, CancelReason] = {
     "denied": "denied",
@@ -31,7 +21,7 @@ _WHY_STOP: dict[Outcome, CancelReason] = {
 }
 
 
-def begin_attempts(case: Case, now_us: int, policy: Policy, source: str) -> list[Write]:
+def begin_attempts(case: Case, now_us: int, policy: Policy, stamp: Stamp) -> list[Write]:
     """Gives the attempts that effective cutovers opened to their workers, once each.
 
     Twice only when the partition changes hands, or the router dies, between the writing and the reading back: a few
@@ -45,63 +35,64 @@ def begin_attempts(case: Case, now_us: int, policy: Policy, source: str) -> list
         if cutover.target == "vertex" and egress_objection(case, policy) is not None:
             continue
         messages = next_messages(case)
-        if case.request is None or messages is None or not case.asks(request_key(attempt), now_us):
+        if case.request is None or messages is None or not case.asks(request_key(attempt), now_us, stamp):
             continue
-        request: Request = replace(case.request, attempt=attempt, messages=messages, source=source)
+        request: Request = replace(case.request, attempt=attempt, messages=messages, source=stamp.source)
         topic = REQUESTS_VERTEX if cutover.target == "vertex" else REQUESTS
         writes.append(Write(topic, request, case.traceparent))
     return writes
 
 
-def stop_losers(case: Case, now_us: int, source: str) -> list[Write]:
+def stop_losers(case: Case, stamp: Stamp) -> list[Write]:
     """One ``Cancel`` for each attempt that can no longer be heard and may still be at work."""
     lost = [attempt for attempt in case.running() if attempt not in case.screen.candidates]
     raced = case.screen.heard and any(cutover.how == "race" for cutover in case.cutovers.values())
-    return [_cancel(case, attempt, "lost_race" if raced else "cutover", now_us, source) for attempt in lost]
+    return [_cancel(case, attempt, "lost_race" if raced else "cutover", stamp) for attempt in lost]
 
 
-def stop_all(case: Case, reason: CancelReason, now_us: int, source: str) -> list[Write]:
+def stop_all(case: Case, reason: CancelReason, stamp: Stamp) -> list[Write]:
     """One ``Cancel`` for all workers, if any may still be at work."""
     running = case.running()
     if not running:
         return []
     case.stopping.update(running)
-    return [_cancel(case, None, reason, now_us, source)]
+    return [_cancel(case, None, reason, stamp)]
 
 
-def after_close(case: Case, closed: Closed, now_us: int, policy: Policy, source: str) -> list[Write]:
+def after_close(case: Case, closed: Closed, now_us: int, policy: Policy, stamp: Stamp) -> list[Write]:
     """The effective ``Closed`` was read: no worker goes on, and the books are written."""
     writes: list[Write] = []
     if closed.outcome != "rejected":  # a request that nobody could read runs nowhere
-        writes += stop_all(case, _WHY_STOP[closed.outcome], now_us, source)
-    if now_us >= settled_us(case, closed) and case.asks("account", now_us):
-        writes.append(Write(ACCOUNTS, _account(case, closed, now_us, policy, source), case.traceparent))
+        writes += stop_all(case, _WHY_STOP[closed.outcome], stamp)
+    if now_us >= settled_us(case) and case.asks("account", now_us, stamp):
+        writes.append(Write(ACCOUNTS, _account(case, closed, policy, stamp), case.traceparent))
     return writes
 
 
-def settled_us(case: Case, closed: Closed) -> int:
+def settled_us(case: Case) -> int:
     """When the account may be written: at once, or a moment later while a cancelled worker still owes its usage."""
     owed = any(book.started is not None and not book.ended for book in case.books.values())
-    return closed.at + SETTLE_US if owed else 0
+    return case.closed_us + SETTLE_US if owed else 0
 
 
-def _cancel(case: Case, attempt: int | None, reason: CancelReason, now_us: int, source: str) -> Write:
+def _cancel(case: Case, attempt: int | None, reason: CancelReason, stamp: Stamp) -> Write:
     if attempt is not None:
         case.stopping.add(attempt)
     cancel = Cancel(
-        request_id=case.request_id, tenant=case.tenant, at=now_us, source=source, attempt=attempt, reason=reason
-    )
+        request_id=case.request_id, tenant=case.tenant, at=stamp.now_us, source=stamp.source, attempt=attempt,
+        reason=reason,
+    )  # fmt: skip
     return Write(CONTROL, cancel, case.traceparent)
 
 
-def _account(case: Case, closed: Closed, now_us: int, policy: Policy, source: str) -> Account:
+def _account(case: Case, closed: Closed, policy: Policy, stamp: Stamp) -> Account:
     verdict = case.screen.verdict
     books = {attempt: case.books[attempt].account() for attempt in sorted(case.books)}
     return Account(
         request_id=case.request_id,
         tenant=case.tenant,
-        at=now_us,
-        source=source,
+        at=stamp.now_us,
+        source=stamp.source,
         outcome=closed.outcome,
         lane=case.lane or "interactive",
         received_at=min(case.received_us, closed.at),

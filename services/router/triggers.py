@@ -150,7 +150,7 @@ def judgement(case: Case, now_us: int, policy: Policy) -> bool | None:
     if case.straight or not has_clock(case, policy) or cloud_attempts(case):
         return None
     if case.screen.heard:
-        return now_us <= ttft_due_us(case, policy)
+        return case.heard_us <= ttft_due_us(case, policy)
     failure = all_failed(case)
     if failure is not None:
         return False if failure.error_class in _SICK else None

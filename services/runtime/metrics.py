@@ -27,6 +27,15 @@ SKIPPED: Final = Counter("railbus_bus_skipped", "Records written for a newer rea
 MALFORMED: Final = Counter("railbus_bus_malformed", "Records that claim to be events and are not", ["topic"])
 # Offsets committed, by group.
 COMMITS: Final = Counter("railbus_bus_commits", "Offset commits", ["group"])
+# Assignments taken over, by group: one at the start, one more whenever members come or go.
+REBALANCES: Final = Counter("railbus_bus_rebalances", "Assignments of partitions taken over", ["group"])
+# Processors, by group: records between the position and the end of the log, and how long ago the end was last reached.
+LAG_RECORDS: Final = Gauge("railbus_processor_lag_records", "Records not read yet", ["group"])
+LAG_SECONDS: Final = Gauge("railbus_processor_lag_seconds", "Since everything on the log had been read", ["group"])
+# Records read again because their partition was gained.
+REPLAYED: Final = Counter("railbus_processor_replayed", "Records read before a partition was decided about", ["group"])
+# From a record's append to its reading; the newest record of each batch.
+EVENT_AGE: Final = Histogram("railbus_processor_event_age_ms", "Append to read, ms", ["group"], buckets=_MS_BUCKETS)
 # Times a reader had to wait because its handler had no room.
 FULL: Final = Counter("railbus_bus_room_full", "Times reading stopped because the handler had no room")
 # Brokers that cannot be reached now.

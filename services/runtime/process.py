@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import uvloop
 
-from services.runtime.errors import UserError
+from services.runtime.errors import UserError, leaves
 from services.runtime.logging import logger, set_up
 
 EXIT_CLEAN: Final = 0
@@ -70,16 +70,9 @@ def _give_up(name: str) -> None:
 
 
 def _report(error: Exception, name: str) -> int:
-    mistakes = _leaves(error)
+    mistakes = leaves(error)
     if all(isinstance(leaf, UserError) for leaf in mistakes):
         sys.stderr.write(f"railbus {name}: {mistakes[0]}\n")
         return EXIT_USER
     logger(name).critical("crashed: %s", mistakes[0], exc_info=error)
     return EXIT_CRASH
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors inside nested exception groups; a task group wraps even a single one."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]

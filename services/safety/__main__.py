@@ -1,6 +1,5 @@
 """``python -m services.safety``."""
 
-import asyncio
 import sys
 
 from services.bus import BusSettings, ensure_topics
@@ -15,26 +14,21 @@ from services.safety.settings import SafetySettings
 
 
 async def main() -> None:
-    """Loads the policy, joins the group, checks until it is told to stop."""
+    """Load the policy, join the group, check until told to stop."""
     settings, bus, health = load(SafetySettings), load(BusSettings), load(HealthSettings)
-    is_ready = asyncio.Event()
-    try:
-        service = SafetyService(settings, bus, {1: nemo_check, 2: classifiers_check})
-    except BrokenPolicy as broken:
-        raise UserError(f"RAILBUS_POLICY={settings.policy}: {broken}") from None
 
-    def ready() -> None:
-        is_ready.set()
+    def on_ready() -> None:
         policy = service.policy
         sys.stdout.write(f"ready safety policy={policy.document.name} version={policy.version}\n")
         sys.stdout.flush()
 
-    async with serving(health, is_ready.is_set):
-        await ensure_topics(bus)
-        try:
-            await service.run(ready)
-        except BrokenPolicy as broken:
-            raise UserError(f"RAILBUS_POLICY={settings.policy}: {broken}") from None
+    try:
+        service = SafetyService(settings, bus, {1: nemo_check, 2: classifiers_check}, on_ready)
+        async with serving(health, lambda: service.ready):
+            await ensure_topics(bus)
+            await service.run()
+    except BrokenPolicy as broken:
+        raise UserError(f"RAILBUS_POLICY={settings.policy}: {broken}") from None
 
 
 if __name__ == "__main__":

@@ -3,16 +3,12 @@
 from collections import deque
 from typing import Final
 
-from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
+from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, StreamEvent, Verdict
 from services.policy import Policy
 from services.safety.looks import Answer, Look, Out
 from services.safety.run import NOTHING, RunCheck
 from services.safety.verdicts import RunKey, Stamp, prompt_rules
 from services.stream.order import FirstRuns
-
-OtherEvent = Verdict | Started | Finished | Failed | Cleared | Recall | Closed
-StreamEvent = OtherEvent | Chunk
-
 
 MAY_GO_ON: Final = frozenset(
     {"no_verdict", "no_first_token", "stalled", "attempts_failed", "cannot_begin", "unreadable"}
@@ -67,7 +63,7 @@ class Case:
             self._after(run)
         return outs
 
-    def take(self, event: OtherEvent) -> list[Attempted]:
+    def take(self, event: StreamEvent) -> list[Attempted]:
         """Take any event but a chunk."""
         if isinstance(event, Cleared | Recall):
             self.note(event)
@@ -77,7 +73,7 @@ class Case:
             self._on_verdict(event)
         elif isinstance(event, Closed):
             return self._on_closed(event)
-        else:
+        elif isinstance(event, Finished | Failed):
             run = self._runs.get(event.attempt)
             if run is not None and run.key.run == event.run:
                 return self._finish([run], event.last_seq)

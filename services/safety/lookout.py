@@ -1,6 +1,6 @@
 """One tier's looks at one run's text: asked at absolute offsets, counted in that order whenever they are answered.
 
-Pure.
+Neither chunks nor load move the windows. Pure.
 """
 
 from collections import deque
@@ -9,7 +9,16 @@ from dataclasses import dataclass
 
 from services.policy.document import Windows
 from services.safety.looks import Answer, Tier
-from services.safety.schedule import next_offset
+
+
+def next_offset(position: int, windows: Windows) -> int:
+    """The first offset after ``position``: first, 2 x first, 4 x first ... up to the stride, then its multiples."""
+    if position >= windows.stride_chars:
+        return (position // windows.stride_chars + 1) * windows.stride_chars
+    offset = windows.first_chars
+    while offset <= position:
+        offset *= 2
+    return min(offset, windows.stride_chars)
 
 
 @dataclass(slots=True)

@@ -2,28 +2,45 @@
 
 The rails are compiled by NeMo and run one by one here. Its own runner stops at the first that blocks and says no more:
 then one finding would hide the others for as long as it is in the window, and none would have a span.
+
+Our own among them looks for words in disguise. What it finds has spans, which NeMo's verdict has no place for, so they
+are handed over as the outcome's evidence, and the outcome is never a block: what a finding means is Rego's to say.
 """
 
 import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
+from nemoguardrails.actions.rail_outcome import RailOutcome
 from nemoguardrails.guardrails.compiled_rail import CompiledRail, RailDependencies, compile_rail
 from nemoguardrails.http.runtime import create_http_client
 from nemoguardrails.manifests import RailDirection
 
 from services.policy import Policy
+from services.policy.folding import FoldedWords
 from services.policy.nemo import add_rail, build_engine
 from services.safety.checks import CheckFailed
 from services.safety.looks import Spot
-from services.safety.rail import CUSTOM_KEY, FLOW, SPOTS
 
 logging.getLogger("nemoguardrails").setLevel(logging.WARNING)  # below that it may log texts
 
 CATEGORY: Final = "rail"
 """Of a finding by a rail that gives no category of its own."""
 
+FLOW: Final = "railbus output"
+CUSTOM_KEY: Final = "railbus_folded"
+SPOTS: Final = "railbus_spots"
+"""Where in an outcome's metadata the spots of our rail are."""
+
 _REGEX_RAIL: Final = "regex check output"
+_NOTHING: Final = RailOutcome.allow()
+
+
+async def railbus_output(text: str, config: Any) -> RailOutcome:
+    """Look for the policy's folded words."""
+    words: FoldedWords = config.custom_data[CUSTOM_KEY]
+    found = words.find(text)
+    return RailOutcome.allow(metadata={SPOTS: [Spot(*match) for match in found]}) if found else _NOTHING
 
 
 class NemoCheck:
@@ -86,5 +103,5 @@ async def nemo_check(policy: Policy) -> NemoCheck:
     Raises:
         BrokenPolicy: NeMo does not take its configuration.
     """
-    add_rail(FLOW, "output", "services.safety.rail:railbus_output")
+    add_rail(FLOW, "output", "services.safety.nemo:railbus_output")
     return NemoCheck(await build_engine(policy, "output", {CUSTOM_KEY: policy.folded}))

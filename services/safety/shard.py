@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from schemas.stream import Closed, Started, Verdict
+from schemas.stream import Closed, Started, StreamEvent, Verdict
 from services.policy import Policy
-from services.safety.case import MAY_GO_ON, Case, StreamEvent
+from services.safety.case import MAY_GO_ON, Case
 from services.safety.looks import Look, Out
 from services.safety.verdicts import Stamp
 
@@ -38,14 +38,18 @@ class Shard:
         cases: Open requests by id, oldest first.
         queued: Events that were taken in and not read yet.
         listening: Whether the log has not been caught up with.
+        lost: Whether the partition is another member's now.
+        read_us: When the newest event that was read had been appended, microseconds since the epoch.
     """
 
-    __slots__ = ("_closed", "_held", "cases", "listening", "queued")
+    __slots__ = ("_closed", "_held", "cases", "listening", "lost", "queued", "read_us")
 
     def __init__(self, *, listening: bool) -> None:
         self.cases: OrderedDict[str, Case] = OrderedDict()
         self.queued = 0
         self.listening = listening
+        self.lost = False
+        self.read_us = 0
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._held: list[Said] = []
 
@@ -60,7 +64,7 @@ class Shard:
         if not isinstance(event, Started | Verdict):
             return None
         longest_us = policy.document.deadlines.total_ms[1] * 1_000
-        expires_us = event.at + longest_us + GRACE_US
+        expires_us = self.read_us + longest_us + GRACE_US
         case = self.cases[request_id] = Case(request_id, event.tenant, policy, expires_us, stamp)
         if len(self.cases) > MAX_OPEN:
             self.cases.popitem(last=False)
@@ -84,9 +88,14 @@ class Shard:
         if case.over and self.cases.pop(case.request_id, None) is not None:
             self._remember_closed(case.request_id)
 
-    def expire(self, now_us: int) -> int:
+    @property
+    def expires_us(self) -> int | None:
+        """When the oldest request must have ended long ago; None without any."""
+        return next(iter(self.cases.values())).expires_us if self.cases else None
+
+    def expire(self, known_us: int) -> int:
         """Forget requests that must have ended long ago; returns how many."""
-        late = [request_id for request_id, case in self.cases.items() if case.expires_us < now_us]
+        late = [request_id for request_id, case in self.cases.items() if case.expires_us <= known_us]
         for request_id in late:
             del self.cases[request_id]
         return len(late)

@@ -19,6 +19,7 @@ from schemas.stream import (
     Finished,
     Recall,
     Started,
+    StreamEvent,
     Verdict,
     Voiced,
 )
@@ -27,7 +28,6 @@ from services.stream.ops import Begin, Close, Finish, Op, Refuse, Restart, Withd
 from services.stream.transcript import Transcript
 from services.stream.voice import Floor
 
-StreamEvent = Verdict | Started | Chunk | Finished | Failed | Cutover | Cleared | Recall | Closed
 Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
 _CONCLUSIONS: Final = frozenset(get_args(Conclusion))

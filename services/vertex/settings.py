@@ -1,10 +1,10 @@
 """Which Vertex AI, and how it is used."""
 
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
 
 
@@ -59,8 +59,4 @@ class VertexSettings:
         """Whether the server is on this machine, so that no credentials may be sent, and none are needed."""
         if self.vertex_url is None:
             return False
-        host = urlsplit(self.vertex_url).hostname or ""
-        try:
-            return host == "localhost" or ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(urlsplit(self.vertex_url).hostname or "")

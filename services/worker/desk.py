@@ -26,11 +26,12 @@ class Refusal:
     error_class: ErrorClass
     message: str
     retryable: bool
+    param: str | None = None
 
     @classmethod
     def of(cls, error: EngineError) -> "Refusal":
         """As the engine says."""
-        return cls(error.error_class, str(error), error.retryable)
+        return cls(error.error_class, str(error), error.retryable, error.param)
 
 
 STOPPING: Final = Refusal("unavailable", "the worker is stopping", retryable=True)
@@ -60,6 +61,21 @@ class Ticket:
     begun: bool = False
     stopped: Refusal | None = None
     over: bool = False
+
+    @property
+    def request_id(self) -> str:
+        """The request's."""
+        return self.request.request_id
+
+    @property
+    def tenant(self) -> str:
+        """The request's."""
+        return self.request.tenant
+
+    @property
+    def attempt(self) -> int:
+        """The request's."""
+        return self.request.attempt
 
     @property
     def stoppable(self) -> bool:

@@ -2,10 +2,13 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from schemas.requests import Lane, Message, Sampling
 from schemas.stream import ErrorClass, FinishReason, Speculation, Timings, Usage
+
+EngineName = Literal["llama", "openai", "simulated", "vllm"]
+"""The generator's engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +73,18 @@ class EngineError(Exception):
 
     ``engine_dead`` means that no execution of this process can succeed any more: the worker fails what is open and
     ends the process, so that its supervisor starts a new one.
+
+    Attributes:
+        error_class: What kind of failure.
+        retryable: Whether another attempt could help.
+        param: Which field of the request is at fault; None when none.
     """
 
-    def __init__(self, error_class: ErrorClass, message: str, *, retryable: bool) -> None:
+    def __init__(self, error_class: ErrorClass, message: str, *, retryable: bool, param: str | None = None) -> None:
         super().__init__(message)
         self.error_class: ErrorClass = error_class
         self.retryable = retryable
+        self.param = param
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +124,7 @@ class Engine(Protocol):
         """The name of the model that will answer a request for ``model``.
 
         Raises:
-            EngineError: ``bad_request``: it is not served here.
+            EngineError: ``bad_request`` with the param ``model``: it is not served here.
         """
 
     def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:

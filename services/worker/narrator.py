@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from schemas.base import RunEnvelope, run_envelope
 from schemas.stream import Check, Chunk, Failed, Finished, Gate, Started, Usage
 from services.worker.desk import Refusal, Ticket
 from services.worker.engine import Done, Step
@@ -21,25 +22,11 @@ class Narrator:
         source: Service and instance.
     """
 
-    __slots__ = (
-        "_attempt",
-        "_pending",
-        "_request_id",
-        "_run",
-        "_source",
-        "_tenant",
-        "_ticket",
-        "length",
-        "seq",
-        "tokens",
-    )
+    __slots__ = ("_envelope", "_pending", "_ticket", "length", "seq", "tokens")
 
     def __init__(self, ticket: Ticket, source: str) -> None:
-        request = ticket.request
         self._ticket = ticket
-        self._source = source
-        self._request_id, self._tenant = request.request_id, request.tenant
-        self._attempt, self._run = request.attempt, ticket.run
+        self._envelope = run_envelope(ticket, at=0, source=source)
         self._pending: Step | None = None
         self.seq = 0
         """The next chunk's."""
@@ -52,12 +39,7 @@ class Narrator:
         """The execution begins."""
         request = self._ticket.request
         return Started(
-            request_id=self._request_id,
-            tenant=self._tenant,
-            at=now_us,
-            source=self._source,
-            attempt=self._attempt,
-            run=self._run,
+            **self._about(now_us),
             model=model,
             engine=engine,
             queue_ms=max(0, now_us - request.at) / 1_000,
@@ -81,12 +63,7 @@ class Narrator:
         for begin in range(0, len(text), MAX_CHUNK_CHARS):
             part = text[begin : begin + MAX_CHUNK_CHARS]
             yield Chunk(
-                request_id=self._request_id,
-                tenant=self._tenant,
-                at=now_us,
-                source=self._source,
-                attempt=self._attempt,
-                run=self._run,
+                **self._about(now_us),
                 seq=self.seq,
                 start=self.length,
                 text=part,
@@ -101,12 +78,7 @@ class Narrator:
     def finished(self, done: Done, now_us: int) -> Finished:
         """The execution came to its own end."""
         return Finished(
-            request_id=self._request_id,
-            tenant=self._tenant,
-            at=now_us,
-            source=self._source,
-            attempt=self._attempt,
-            run=self._run,
+            **self._about(now_us),
             last_seq=self.seq - 1,
             finish_reason=done.finish_reason,
             usage=done.usage,
@@ -117,18 +89,17 @@ class Narrator:
     def failed(self, refusal: Refusal, now_us: int) -> Failed:
         """The execution ended without an answer, or never began."""
         return Failed(
-            request_id=self._request_id,
-            tenant=self._tenant,
-            at=now_us,
-            source=self._source,
-            attempt=self._attempt,
-            run=self._run,
+            **self._about(now_us),
             error_class=refusal.error_class,
             message=refusal.message[:MAX_MESSAGE_CHARS],
             retryable=refusal.retryable,
             last_seq=self.seq - 1,
             usage=Usage(completion_tokens=self.tokens),
+            param=refusal.param,
         )
+
+    def _about(self, now_us: int) -> RunEnvelope:
+        return {**self._envelope, "at": now_us}
 
 
 def _merged(first: Step, second: Step) -> Step:

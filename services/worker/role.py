@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from schemas.registry import RoleName
 from schemas.stream import Check, Gate
 from schemas.topics import Topic
 
@@ -11,7 +12,7 @@ class Role:
     """What a service is as a worker.
 
     Attributes:
-        name: Of the service; also its consumer group.
+        name: Of the service, as the registry has it; also its consumer group.
         topic: Where its requests come from.
         batch: Where requests come from that wait while the engine is busy; None when there are none.
         slots: Most executions at once; 0 takes what the engine can.
@@ -21,7 +22,7 @@ class Role:
         instance: Static membership: a name no other process of the role has; None for none.
     """
 
-    name: str
+    name: RoleName
     topic: Topic
     batch: Topic | None = None
     slots: int = 0

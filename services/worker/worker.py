@@ -9,7 +9,18 @@ from schemas.books import Cancel
 from schemas.requests import Request
 from schemas.stream import Failed
 from schemas.topics import CONTROL, Topic
-from services.bus import AtTime, BusSettings, GroupReader, Producer, Received, Room, TailReader, Unread
+from services.bus import (
+    Assignment,
+    AtTime,
+    BusSettings,
+    GroupReader,
+    Producer,
+    Received,
+    Room,
+    TailReader,
+    Unread,
+    wants_of,
+)
 from services.runtime import metrics
 from services.runtime.clock import now_ms, now_us
 from services.runtime.logging import logger
@@ -40,7 +51,7 @@ class Worker:
     def __init__(self, role: Role, bus: BusSettings, engine: Engine) -> None:
         self._bus = bus
         self._role = role
-        self._producer = Producer(bus, name=role.name)
+        self._producer = Producer(bus, role=role.name)
         self._executions = Executions(engine, self._producer, role, f"{role.name}/{secrets.token_hex(3)}")
         slots = min(role.slots or engine.capacity, engine.capacity)
         self._desk = Desk(slots=slots, output_check=role.output_check, resolve=engine.resolve)
@@ -61,7 +72,7 @@ class Worker:
             EngineDied: The engine cannot go on (inside an exception group).
         """
         await self._producer.start()
-        control = TailReader(self._bus, handler=self._on_control, wants=_is_cancel)
+        control = TailReader(self._bus, handler=self._on_control, wants=wants_of(self._role.name, CONTROL))
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(control.run())
@@ -85,13 +96,13 @@ class Worker:
         def handle(records: Sequence[Received | Unread]) -> None:
             self._on_requests(records, batch=False)
 
-        def joined(_: frozenset[tuple[str, int]]) -> None:
+        def joined(_: Assignment) -> None:
             self._joined.set()
 
         return GroupReader(
             self._bus, topics=[self._role.topic], group=self._role.name, handler=handle,
-            wants=_is_request, room=self._room,
-            on_assigned=joined, instance_id=self._role.instance,
+            wants=wants_of(self._role.name, self._role.topic), room=self._room, on_assigned=joined,
+            instance_id=self._role.instance,
         )  # fmt: skip
 
     def _batch_reader(self, topic: Topic) -> GroupReader:
@@ -99,8 +110,8 @@ class Worker:
             self._on_requests(records, batch=True)
 
         return GroupReader(
-            self._bus, topics=[topic], group=f"{self._role.name}-batch", handler=handle, wants=_is_request,
-            room=self._batch_room, instance_id=self._role.instance,
+            self._bus, topics=[topic], group=f"{self._role.name}-batch", handler=handle,
+            wants=wants_of(self._role.name, topic), room=self._batch_room, instance_id=self._role.instance,
         )  # fmt: skip
 
     def _on_requests(self, records: Sequence[Received | Unread], *, batch: bool) -> None:
@@ -185,11 +196,3 @@ class Worker:
         if still_open:
             await asyncio.wait(still_open, timeout=END_S)
         await self._producer.stop()
-
-
-def _is_request(kind: str, _key: bytes | None) -> bool:
-    return kind == Request.__name__
-
-
-def _is_cancel(kind: str, _key: bytes | None) -> bool:
-    return kind == Cancel.__name__

@@ -58,7 +58,7 @@ LOADS = {
 
 async def produce(settings: BusSettings, load: Load, seconds: float, *, dry: bool) -> dict[str, Any]:
     """Sends the load and says what that cost."""
-    producer = Producer(settings, name="bench")
+    producer = Producer(settings, role="generator", name="bench")
     await producer.start()
     sent = 0
     from_us: int | None = None

@@ -27,8 +27,8 @@ from schemas.requests import Delivery, Message, Request, Sampling
 from schemas.stream import Chunk, Started, Verdict
 from services.physics.governance import governed_start
 from services.policy import DEFAULT_POLICY, load
+from services.rails.evaluator import build_evaluator
 from services.rails.jailbreak import Classifier
-from services.rails.judge import judge_of
 from services.runtime.clock import now_ms
 from tests.bench.added_ttft import KIT
 from tests.bench.kit import stream_log, upstream
@@ -64,7 +64,7 @@ async def judged_first_ms(session, judge, url, model, prompt, number):
         messages=(Message(role="user", content=prompt),), sampling=Sampling(max_tokens=64), delivery=Delivery(),
     )  # fmt: skip
     began = time.perf_counter()
-    verdict = (await judge.judge(request)).decided
+    verdict = (await judge.evaluate(request)).content
     rails_ms = (time.perf_counter() - began) * 1_000
     if verdict.decision != "allow":
         return None
@@ -95,7 +95,7 @@ async def measure(plain, governed, model, count):
     policy = load(DEFAULT_POLICY)
     classifier = Classifier(1)
     await classifier.prepare()
-    judge = await judge_of(policy, classifier, None, None)
+    judge = await build_evaluator(policy, classifier, None, None)
     arms = {"ungoverned": [], "governed": [], "serial": []}
     refused = dict.fromkeys(arms, 0)
     async with aiohttp.ClientSession() as session:

@@ -13,14 +13,17 @@ import gc
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from services.bus import Received
 from services.policy import Policy, Scanner, load
+from services.processor import Effect
 from services.safety.checker import Checker
-from services.safety.core import Effect, Safety
+from services.safety.core import Safety
 from services.safety.looks import Look, Seen
 from services.safety.nemo import nemo_check
 from tests.unit.safety.world import Answer
@@ -51,11 +54,11 @@ async def both_tiers(policy: Policy, log: list[Any]) -> tuple[float, Counter[str
     """CPU seconds for the whole log, with every look answered by NeMo, and what was done."""
     check = await nemo_check(policy)
     core = Safety(policy, "safety/bench")
-    core.assign([0])
-    core.caught_up(0, 1)
+    core.gained(0)
+    core.caught_up(0, 1, 1)
     counts: Counter[str] = Counter()
 
-    def do(effects: list[Effect]) -> None:
+    def do(effects: Sequence[Effect]) -> None:
         for effect in effects:
             counts[type(effect).__name__] += 1
             if isinstance(effect, Look):
@@ -65,9 +68,9 @@ async def both_tiers(policy: Policy, log: list[Any]) -> tuple[float, Counter[str
     begun = time.process_time()
     for index in range(0, len(log), BATCH):
         for event in log[index : index + BATCH]:
-            core.take(0, event, None)
+            core.read(Received("", 0, 0, 0, event, None), 1, 1)
         while core.busy:
-            do(core.step(1)[0])
+            do(core.step(1))
             await asyncio.sleep(0)
     while core.looking:  # noqa: ASYNC110 - answers come by tasks of this loop; it only lets them run
         await asyncio.sleep(0)
@@ -92,14 +95,14 @@ def tier_0(policy: Policy, log: list[Any]) -> float:
 def without_rails(policy: Policy, log: list[Any]) -> float:
     """CPU seconds of the core with tier 1 answered by nothing at all."""
     core = Safety(policy, "safety/bench")
-    core.assign([0])
-    core.caught_up(0, 1)
+    core.gained(0)
+    core.caught_up(0, 1, 1)
     begun = time.process_time()
     for index in range(0, len(log), BATCH):
         for event in log[index : index + BATCH]:
-            core.take(0, event, None)
+            core.read(Received("", 0, 0, 0, event, None), 1, 1)
         while core.busy:
-            for effect in core.step(1)[0]:
+            for effect in core.step(1):
                 if isinstance(effect, Look):
                     core.answer(effect, Seen(()), 1)
     return time.process_time() - begun
@@ -136,7 +139,7 @@ def main() -> None:
         "core_without_rails_chunks_per_s": round(count / without_rails(policy, log)),
         "matcher_alone_chunks_per_s": round(count / tier_0(policy, log)),
         "looks": counts["Look"],
-        "events_written": counts["Letter"],
+        "events_written": counts["Write"],
         "million_additions_per_s": [round(before, 1), round(additions(), 1)],
     }
     print(json.dumps(result, indent=2))

@@ -8,6 +8,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import InvalidPartitionsError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
+from services.bus.topic_time import IncrementalAlterConfigs
 from tests.contract import wire
 from tests.contract.lab import Lab, take, unique, until
 
@@ -164,6 +165,24 @@ async def test_settings_can_be_changed_and_those_not_named_return_to_their_defau
     assert await lab.topic_config(topic, "max.message.bytes") == default
 
 
+async def test_one_setting_can_be_changed_and_the_others_stay(lab: Lab) -> None:
+    topic = await lab.topic(configs={"retention.ms": "1000000", "max.message.bytes": "5000"})
+
+    assert await _set(lab, topic, {"retention.ms": "2000000", "message.timestamp.type": "LogAppendTime"}) == NONE
+
+    wanted = {"retention.ms": "2000000", "max.message.bytes": "5000", "message.timestamp.type": "LogAppendTime"}
+    assert {name: await lab.topic_config(topic, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("configs", [{"message.timestamp.type": "Mine"}, {"retention.ms": "soon"}, {"no.such": "1"}])
+async def test_one_setting_that_cannot_be_is_refused_and_nothing_changes(lab: Lab, configs: dict[str, str]) -> None:
+    topic = await lab.topic(configs={"retention.ms": "1000000"})
+
+    assert await _set(lab, topic, configs) == INVALID_CONFIG
+    assert await _set(lab, unique("topic"), {"retention.ms": "1"}) == UNKNOWN_TOPIC
+    assert await lab.topic_config(topic, "retention.ms") == "1000000"
+
+
 async def test_a_changed_setting_has_effect(lab: Lab) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
@@ -199,6 +218,13 @@ async def test_asking_for_an_unknown_topic_says_so_and_makes_nothing(lab: Lab) -
 
     assert [(topic[0], topic[1]) for topic in response.topics] == [(UNKNOWN_TOPIC, name)]
     assert name not in await (await lab.admin()).list_topics()
+
+
+async def _set(lab: Lab, topic: str, configs: dict[str, str]) -> int:
+    """Changes these settings only; returns the error code."""
+    connection = await lab.connection()
+    answer = await connection.send(IncrementalAlterConfigs({topic: configs}))
+    return answer.responses[0][0]
 
 
 async def _alter(lab: Lab, topic: str, configs: dict[str, str]) -> int:

@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import signal
 import sys
+import time
 
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -155,6 +157,37 @@ async def test_what_a_killed_member_had_goes_to_the_others(lab: Lab) -> None:
     await _until_shared(2, survivor)
     # It was read but not committed, so it is read again.
     assert [record.value for record in await take(survivor, 1)] == [b"unfinished"]
+
+
+@pytest.mark.slow
+async def test_what_a_paused_member_had_goes_to_the_others_until_it_wakes(lab: Lab) -> None:
+    topic, group = await lab.topic(partitions=2), unique("group")
+    journal = Journal()
+    awake = await _member(lab, topic, group, journal)
+    await _until_shared(2, awake)
+    paused = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "tests.contract.group_member", lab.address, group, topic, str(SESSION_MS)],
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        await until(lambda: len(_partitions(awake)) == 1, "both members have a partition")
+        await asyncio.sleep(0.5)
+        began, told = time.monotonic(), len(journal.assigned)
+        paused.send_signal(signal.SIGSTOP)
+        await _until_shared(2, awake)
+        took_s = time.monotonic() - began
+        # Its session began with its last heartbeat, and the other hears of it in its own next one: each is 0.2 s.
+        assert SESSION_MS / 1000 - 0.5 < took_s < 2 * SESSION_MS / 1000
+        await asyncio.sleep(3 * SESSION_MS / 1000 - took_s)
+        assert journal.assigned[told:] == [[0, 1]]
+        paused.send_signal(signal.SIGCONT)
+        began = time.monotonic()
+        await until(lambda: len(_partitions(awake)) == 1, "the woken member has a partition again")
+        assert time.monotonic() - began < SESSION_MS / 1000
+    finally:
+        paused.kill()
+        await paused.wait()
 
 
 async def test_a_static_member_restarts_without_a_rebalance(lab: Lab) -> None:

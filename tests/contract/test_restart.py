@@ -6,12 +6,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
 from aiokafka.structs import RecordMetadata
 
 from tests.contract import wire
 from tests.contract.brokers import Broker
 from tests.contract.lab import Lab, open_lab, take, unique, until
+from tests.contract.test_groups import Journal
 
 ENDINGS: list[Callable[[Broker], object]] = [Broker.stop, Broker.kill]
 both_endings = pytest.mark.parametrize("end", ENDINGS, ids=["stopped", "killed"])
@@ -98,6 +100,37 @@ async def test_everything_acknowledged_is_kept(own_broker: Broker, lab: Lab, end
         assert await wire.list_offset(again, topic, wire.LATEST) == (wire.NONE, 1)
         new_id, _ = await wire.producer_id(again)
         assert new_id != producer_id
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
+async def test_a_stable_group_goes_on_without_a_rebalance(own_broker: Broker, lab: Lab, static: bool) -> None:
+    topic, group = await lab.topic(partitions=2), unique("group")
+    members, journals = [], [Journal(), Journal()]
+    for name, journal in zip(("one", "two"), journals, strict=True):
+        member = await lab.consumer(
+            group_id=group, group_instance_id=name if static else None, session_timeout_ms=10_000
+        )
+        member.subscribe([topic], listener=journal)
+        members.append(member)
+    await until(lambda: all(len(m.assignment()) == 1 for m in members), "each member has a partition")
+    held, told = [m.assignment() for m in members], [len(j.assigned) for j in journals]
+
+    await _restart(own_broker, Broker.kill)
+
+    async def may_commit(member: AIOKafkaConsumer) -> bool:
+        try:
+            await member.commit(dict.fromkeys(member.assignment(), 7))
+        except KafkaError:
+            return False
+        return True
+
+    for member in members:
+        await until(lambda: may_commit(member), "a member commits")  # noqa: B023
+    await asyncio.sleep(1.0)  # five heartbeats
+    assert [m.assignment() for m in members] == held
+    assert [len(j.assigned) for j in journals] == told
+    committed = await (await lab.admin()).list_consumer_group_offsets(group)
+    assert {p.partition: o.offset for p, o in committed.items()} == {0: 7, 1: 7}
 
 
 async def test_a_group_finds_together_again(own_broker: Broker, lab: Lab) -> None:

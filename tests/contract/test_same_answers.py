@@ -91,10 +91,11 @@ def _produce(chance: random.Random, history: History) -> Choice:
         builder = DefaultRecordBatchBuilder(2, codec, 0, own[producer], used_epoch, used, 1 << 20)
         for index, at in enumerate(times):
             builder.append(index, timestamp=at, key=None, value=f"{producer}:{used + index}".encode(), headers=[])
-        return await wire.produce(connection, history.topic, bytes(builder.build()), partition=partition, acks=acks)
+        records = bytes(builder.build())
+        return await wire.produce_timed(connection, history.topic, records, partition=partition, acks=acks)
 
-    def learn(answer: tuple[int, int]) -> None:
-        error, offset = answer
+    def learn(answer: tuple[int, int, int]) -> None:
+        error, offset, _ = answer
         if error == wire.NONE and offset >= history.ends[partition]:
             history.ends[partition] = offset + len(times)
             history.sequences[producer, partition] = (used_epoch, used + len(times))

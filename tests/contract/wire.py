@@ -15,6 +15,7 @@ OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
 COORDINATOR_LOAD_IN_PROGRESS = 14
+INVALID_TIMESTAMP = 32
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 INVALID_PRODUCER_EPOCH = 47
 
@@ -29,11 +30,12 @@ def batch(
     epoch: int = -1,
     sequence: int = -1,
     timestamp: int = 1_700_000_000_000,
+    compression: int = 0,
 ) -> bytes:
-    """An uncompressed record batch."""
+    """A record batch, uncompressed unless told otherwise."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
-        compression_type=0,
+        compression_type=compression,
         is_transactional=0,
         producer_id=producer_id,
         producer_epoch=epoch,
@@ -49,10 +51,18 @@ async def produce(
     connection: AIOKafkaConnection, topic: str, records: bytes, *, partition: int = 0, acks: int = -1
 ) -> tuple[int, int]:
     """Produces these bytes; returns the error code and the offset that was acknowledged."""
+    error, offset, _ = await produce_timed(connection, topic, records, partition=partition, acks=acks)
+    return error, offset
+
+
+async def produce_timed(
+    connection: AIOKafkaConnection, topic: str, records: bytes, *, partition: int = 0, acks: int = -1
+) -> tuple[int, int, int]:
+    """As `produce`, and the time that the broker says it appended the batch at."""
     request = ProduceRequest(None, acks, 5000, [(topic, [(partition, records)])])
     response = await connection.send(request)
-    ((_, ((_, error, offset, *_),)),) = response.topics
-    return error, offset
+    ((_, ((_, error, offset, time_ms, *_),)),) = response.topics
+    return error, offset, time_ms
 
 
 async def producer_id(connection: AIOKafkaConnection) -> tuple[int, int]:

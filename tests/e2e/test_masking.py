@@ -52,7 +52,7 @@ def test_a_masked_prompt_is_asked_again_and_only_that_answer_is_shown(governed):
 async def test_the_batch_is_judged_and_masked_as_well(governed):
     tree, speaker = governed
     speaker.sayings["default"] = Saying("Done and dusted.")
-    producer = Producer(BusSettings(bootstrap=tree.kafka), name="test")
+    producer = Producer(BusSettings(bootstrap=tree.kafka), role="app", name="test")
     await producer.start()
     request = asked(77, PROMPT, lane="batch", tenant="local")
     await producer.send(REQUESTS_BATCH, request)

@@ -2,9 +2,8 @@
 
     python -m tests.eval FOLDER [--policy policies/default] [--most N]
 
-FOLDER is where requirements/eval-nodeps.txt was installed. Every text goes through the whole input side, NeMo's engine
-and the real classifier included, one after another, with deadlines raised. Prints Markdown tables with the packages'
-versions.
+FOLDER is where requirements/eval-nodeps.txt was installed. Every text goes through the whole input side, the real
+classifier included, one after another, with deadlines raised. Prints Markdown tables with the packages' versions.
 """
 
 import argparse
@@ -42,7 +41,7 @@ async def judged(judge, samples):
             request_id=uuid7(1, number + 1), tenant="local", at=1, source="eval",
             messages=(Message(role="user", content=sample.text),),
         )  # fmt: skip
-        verdicts.append((await judge.judge(request)).decided)
+        verdicts.append((await judge.evaluate(request)).content)
     return verdicts
 
 
@@ -134,8 +133,8 @@ async def main():
     parser.add_argument("--most", type=int, default=1_000, help="at most so many texts of a corpus")
     chosen = parser.parse_args()
 
+    from services.rails.evaluator import build_evaluator
     from services.rails.jailbreak import Classifier
-    from services.rails.judge import judge_of
 
     policy = unhurried(chosen.policy)
     everything = [*corpora.attacks_and_questions(chosen.folder), corpora.personal(chosen.folder)]
@@ -145,7 +144,7 @@ async def main():
         missing = await classifier.prepare()
         if missing is not None:
             raise SystemExit(missing)
-        judge = await judge_of(policy, classifier, None, None)
+        judge = await build_evaluator(policy, classifier, None, None)
         results = [(corpus, await judged(judge, corpus.samples)) for corpus in everything]
         await judge.close()
     finally:

@@ -15,6 +15,7 @@ LIBRARIES = {
     "services.policy": {"schemas", "services.runtime"},
     "services.bus": {"schemas", "services.runtime"},
     "services.worker": {"schemas", "services.runtime", "services.bus"},
+    "services.processor": {"schemas", "services.runtime", "services.bus"},
 }
 """What each library may import of this product. Services may import schemas and every library, and never each other."""
 

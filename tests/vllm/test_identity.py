@@ -128,7 +128,7 @@ async def unknown_models_are_refused(engine):
     assert engine.resolve("default") == engine.resolve("target") == "target"
     with pytest.raises(EngineError, match="not served here; served is 'target'") as caught:
         engine.resolve("gpt-9")
-    assert caught.value.error_class == "bad_request"
+    assert (caught.value.error_class, caught.value.param) == ("bad_request", "model")
 
 
 async def an_abort_frees_its_place(engine):

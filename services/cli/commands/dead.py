@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from schemas.ids import is_uuid7
-from schemas.topics import DEAD, TOPICS
+from schemas.topics import DEAD, TOPIC_NAMED
 from services.bus import BusError, BusSettings, Received, TailReader, Unread, partition_counts, put_raw
 from services.cli.command import add_kafka, bus_settings, run_coroutine
 from services.cli.letters import Grave, Wanted, as_json, grave, line, page, put_back
@@ -34,8 +34,6 @@ MOST_AT_ONCE: Final = 1_000
 
 SHOWN_BYTES: Final = 4_096
 """Bytes of a value that ``show`` prints."""
-
-_NAMES: Final = tuple(topic.name for topic in TOPICS)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -184,10 +182,10 @@ async def _graves(settings: BusSettings, wanted: Wanted, start: Where | int, lim
 
 def _wanted(args: argparse.Namespace) -> Wanted:
     topic, request_id = args.topic, args.request
-    if topic is not None and topic not in _NAMES:
+    if topic is not None and topic not in TOPIC_NAMED:
         topic = f"railbus.{topic}"
-        if topic not in _NAMES:
-            raise UserError(f"--topic {args.topic[:64]!r}: must be one of {', '.join(_NAMES)}")
+        if topic not in TOPIC_NAMED:
+            raise UserError(f"--topic {args.topic[:64]!r}: must be one of {', '.join(TOPIC_NAMED)}")
     if request_id is not None and not is_uuid7(request_id):
         raise UserError(f"--request {request_id[:64]!r}: must be a UUIDv7 in lower case")
     numbers = frozenset(getattr(args, "numbers", ())) or None

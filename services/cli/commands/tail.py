@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas.ids import is_uuid7, time_ms
-from schemas.topics import TOPICS, Topic
+from schemas.topics import TOPIC_NAMED, TOPICS, Topic
 from services.bus import AtTime, BusSettings, Received, TailReader, Unread, partition_counts, partition_for
 from services.cli.command import add_kafka, bus_settings, run_coroutine
 from services.cli.lines import at_us, json_line, line
@@ -19,15 +19,13 @@ MAX_SORTED: Final = 100_000
 """With ``--no-follow`` so many events are put in the order of time before they are shown; the rest as they come."""
 
 SKEW_MS: Final = 60_000
-"""How far a writer's clock may be from that of whoever made the request id."""
+"""How far the clock of whoever made the request id may be ahead of the broker's."""
 
 REACH_S: Final = 15.0
 """Longest time to wait for the broker."""
 
 POLL_S: Final = 0.02
 """How often it looks whether everything that was there has been read."""
-
-_BY_NAME: Final = {topic.name: topic for topic in TOPICS}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -143,9 +141,9 @@ def _chosen(names: list[str] | None) -> list[Topic]:
         return list(TOPICS)
     chosen = []
     for name in names:
-        topic = _BY_NAME.get(name) or _BY_NAME.get(f"railbus.{name}")
+        topic = TOPIC_NAMED.get(name) or TOPIC_NAMED.get(f"railbus.{name}")
         if topic is None:
-            raise UserError(f"--topic {name[:64]!r}: must be one of {', '.join(_BY_NAME)}")
+            raise UserError(f"--topic {name[:64]!r}: must be one of {', '.join(TOPIC_NAMED)}")
         chosen.append(topic)
     return chosen
 

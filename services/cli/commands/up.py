@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from services.cli.answers import AnswerFailed
-from services.cli.fleet import CLOUD_NAMES, LOOPBACK, Cloud, Engine, Plan, launches, workers
+from services.cli.fleet import CLOUD_NAMES, LOOPBACK, Cloud, Plan, launches, workers
 from services.cli.instance import Instance, record, sole, state_dir
 from services.cli.packages import need_governance, need_vertex
 from services.cli.ports import chosen_port, free_port, kafka_port
@@ -22,6 +22,7 @@ from services.cli.supervisor import Supervisor
 from services.runtime.errors import UserError
 from services.runtime.process import run as run_process
 from services.runtime.settings import load
+from services.worker.engine import EngineName
 
 SAMPLE: Final = "In two sentences: what is an append-only log good for?"
 
@@ -37,7 +38,7 @@ _OPTIONS: Final = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Its flags."""
-    parser.add_argument("--engine", choices=get_args(Engine), default="llama", help="what generates (%(default)s)")
+    parser.add_argument("--engine", choices=get_args(EngineName), default="llama", help="what generates (%(default)s)")
     parser.add_argument("--port", type=int, default=8080, help="port of the edge, 0 = any free one (%(default)s)")
     parser.add_argument("--upstream-url", metavar="URL", help="engine openai: an OpenAI-compatible server")
     parser.add_argument("--model", help="name of the model; engine openai: which of the server's")
@@ -163,7 +164,7 @@ def _plan(args: argparse.Namespace, folder: Path) -> Plan:
     )
 
 
-def _generator_python(engine: Engine) -> str:
+def _generator_python(engine: EngineName) -> str:
     """The interpreter the operator named, or for vLLM the one in the environment that ``make test-vllm`` makes."""
     named = os.environ.get("RAILBUS_GENERATOR_PYTHON")
     beside = Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"

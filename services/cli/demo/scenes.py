@@ -3,13 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from schemas.base import AnyEvent
 from schemas.books import Cancel, CancelReason
 from schemas.requests import Fallback
-from schemas.stream import Action, Chunk, Cutover, How, Outcome, Recall, Trigger
-from schemas.wire import AnyEvent
+from schemas.stream import Action, Chunk, Cutover, How, Outcome, Recall, StreamEvent, Trigger
 from services.cli.question import Question
 from services.stream import Op, Screen, Show, apply
-from services.stream.screen import StreamEvent
 
 EASY_MS: Final = 2_000
 """First-token deadline of the scenes that are not about it."""

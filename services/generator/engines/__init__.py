@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from services.generator.settings import EngineName
 from services.runtime.settings import load
-from services.worker.engine import Engine
+from services.worker.engine import Engine, EngineName
 
 
 def make(name: EngineName, env: Mapping[str, str]) -> Engine:

@@ -117,7 +117,9 @@ class LlamaEngine:
         """
         if model in {"default", self.model}:
             return self.model
-        raise EngineError("bad_request", f"this model is not served here; served is {self.model!r}", retryable=False)
+        raise EngineError(
+            "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False, param="model"
+        )
 
     def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
         """One streamed completion, with the chat template of the GGUF file."""

@@ -74,13 +74,16 @@ class SimulatedEngine:
         prefix = f"{self.model}-"
         if not model.startswith(prefix):
             raise EngineError(
-                "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False
+                "bad_request",
+                f"this model is not served here; served is {self.model!r}",
+                retryable=False,
+                param="model",
             )
         try:
             parse(model.removeprefix(prefix))
         except ValueError as error:
             raise EngineError(
-                "bad_request", f"served is {self.model!r}, with a script: {error}", retryable=False
+                "bad_request", f"served is {self.model!r}, with a script: {error}", retryable=False, param="model"
             ) from None
         return model
 

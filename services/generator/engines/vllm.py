@@ -81,7 +81,9 @@ class VllmEngine:
         """
         if model in {"default", self.model}:
             return self.model
-        raise EngineError("bad_request", f"this model is not served here; served is {self.model!r}", retryable=False)
+        raise EngineError(
+            "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False, param="model"
+        )
 
     async def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
         """One answer; ``aclose()`` or cancellation aborts it in the engine before its next step."""

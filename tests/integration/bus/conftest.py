@@ -1,6 +1,4 @@
 import asyncio
-import dataclasses
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -9,6 +7,7 @@ import uvloop
 from schemas.topics import STREAMS, Topic
 from services.bus import BusSettings, Producer, ensure_topics
 from tests.contract.brokers import Broker
+from tests.support.bus import any_role, copy_of
 
 NewTopic = Callable[[], Awaitable[Topic]]
 
@@ -28,7 +27,7 @@ def new_topic(settings: BusSettings) -> NewTopic:
     """Makes a stream log of this test's own."""
 
     async def make() -> Topic:
-        topic = dataclasses.replace(STREAMS, name=f"{STREAMS.name}.{random.getrandbits(64):x}")
+        topic = copy_of(STREAMS)
         await ensure_topics(settings, [topic])
         return topic
 
@@ -42,7 +41,7 @@ async def topic(new_topic: NewTopic) -> Topic:
 
 @pytest.fixture
 async def producer(settings: BusSettings) -> AsyncIterator[Producer]:
-    producer = Producer(settings, name="test")
+    producer = Producer(settings, role=any_role(), name="test")
     await producer.start()
     yield producer
     await producer.stop()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from schemas.topics import Topic
-from services.bus import BusSettings, GroupReader, Producer, Received, Room, TopicPartitions, Unread
+from services.bus import Assignment, BusSettings, GroupReader, Producer, Received, Room, TopicPartitions, Unread
 from tests.integration.bus.conftest import NewTopic
 from tests.integration.bus.lab import LIMIT_S, Got, chunk, closed, eventually, request_in, running
 
@@ -13,6 +13,10 @@ from tests.integration.bus.lab import LIMIT_S, Got, chunk, closed, eventually, r
 @pytest.fixture
 def group() -> str:
     return f"group-{random.getrandbits(64):x}"
+
+
+def everything(topic: Topic) -> TopicPartitions:
+    return frozenset((topic.name, partition) for partition in range(4))
 
 
 async def fill(producer: Producer, topic: Topic, each: int) -> list[tuple[int, int]]:
@@ -39,19 +43,18 @@ async def test_two_members_share_and_the_one_that_stays_takes_over(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
     held: dict[str, TopicPartitions] = {"a": frozenset(), "b": frozenset()}
-    taken: list[TopicPartitions] = []
+    lost: list[TopicPartitions] = []
+    gained: list[TopicPartitions] = []
     got = {"a": Got(), "b": Got()}
 
     def member(name: str) -> GroupReader:
-        def assigned(partitions: TopicPartitions) -> None:
-            held[name] = partitions
+        def assigned(assignment: Assignment) -> None:
+            held[name] = assignment.held
+            if name == "a":
+                lost.append(assignment.lost)
+                gained.append(assignment.gained)
 
-        def revoked(partitions: TopicPartitions) -> None:
-            taken.append(partitions)
-
-        return GroupReader(
-            settings, topics=[topic], group=group, handler=got[name], on_assigned=assigned, on_revoked=revoked
-        )
+        return GroupReader(settings, topics=[topic], group=group, handler=got[name], on_assigned=assigned)
 
     async with running(member("a")):
         await eventually(lambda: len(held["a"]) == 4)
@@ -60,7 +63,6 @@ async def test_two_members_share_and_the_one_that_stays_takes_over(
         async with running(member("b")):
             await eventually(lambda: len(held["a"]) == len(held["b"]) == 2)
             assert held["a"] | held["b"] == {(topic.name, partition) for partition in range(4)}
-            assert taken[0] == {(topic.name, partition) for partition in range(4)}
             await fill(producer, topic, 2)
             await got["b"].until_count(4)
             await got["a"].until_count(12)
@@ -68,8 +70,10 @@ async def test_two_members_share_and_the_one_that_stays_takes_over(
         await fill(producer, topic, 1)
         await got["a"].until_count(16)
     assert {(topic.name, partition) for partition, _ in got["b"].offsets} == held["b"]
-    everything = got["a"].offsets + got["b"].offsets
-    assert sorted(everything) == [(partition, offset) for partition in range(4) for offset in range(5)]
+    assert lost == [frozenset(), held["b"], frozenset()]
+    assert gained == [held["a"], frozenset(), held["b"]]
+    both = got["a"].offsets + got["b"].offsets
+    assert sorted(both) == [(partition, offset) for partition in range(4) for offset in range(5)]
 
 
 async def test_members_get_the_same_partitions_of_all_topics(
@@ -79,8 +83,8 @@ async def test_members_get_the_same_partitions_of_all_topics(
     held: list[TopicPartitions] = [frozenset()] * 3
 
     def member(number: int) -> GroupReader:
-        def assigned(partitions: TopicPartitions) -> None:
-            held[number] = partitions
+        def assigned(assignment: Assignment) -> None:
+            held[number] = assignment.held
 
         return GroupReader(settings, topics=topics, group=group, handler=Got(), on_assigned=assigned)
 
@@ -154,7 +158,7 @@ async def test_a_new_group_may_begin_at_the_end(
 ) -> None:
     await fill(producer, topic, 2)
     got = Got()
-    held: list[TopicPartitions] = []
+    held: list[Assignment] = []
     reader = GroupReader(settings, topics=[topic], group=group, handler=got, start="latest", on_assigned=held.append)
     async with running(reader):
         await eventually(lambda: bool(held))
@@ -174,16 +178,11 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
     async with running(GroupReader(settings, topics=[topic], group=group, handler=got)):
         await got.until_count(8)
     told: list[str] = []
-    caught_up: set[tuple[str, int]] = set()
     again = Got()
 
     def handler(records: Sequence[Received | Unread]) -> None:
         told.append("records")
         again(records)
-
-    def on_caught_up(partitions: TopicPartitions) -> None:
-        told.append("caught up")
-        caught_up.update(partitions)
 
     reader = GroupReader(
         settings,
@@ -193,34 +192,91 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
         commit="never",
         rewind_ms=3_600_000,
         on_assigned=lambda _: told.append("assigned"),
-        on_caught_up=on_caught_up,
     )
     async with running(reader):
-        await again.until_count(8)
-        await eventually(lambda: len(caught_up) == 4)
+        await eventually(lambda: reader.joined)
+        assert await reader.read_to_end(everything(topic))
+        assert len(again.records) == 8
     assert sorted(again.offsets) == [(partition, offset) for partition in range(4) for offset in range(2)]
     assert told[:2] == ["assigned", "records"]
 
 
-async def test_rewinding_by_nothing_has_caught_up_at_once(settings: BusSettings, topic: Topic, group: str) -> None:
-    caught_up: set[tuple[str, int]] = set()
-    reader = GroupReader(
-        settings, topics=[topic], group=group, handler=Got(), rewind_ms=0, on_caught_up=caught_up.update
-    )
+async def test_reading_to_the_end_waits_for_what_stands_there_at_the_call_and_for_nothing_else(
+    settings: BusSettings, producer: Producer, topic: Topic, group: str
+) -> None:
+    room, got = Room(1), Got()
+
+    def keep(records: Sequence[Received | Unread]) -> None:
+        room.take(len(records))
+        got(records)
+
+    reader = GroupReader(settings, topics=[topic], group=group, handler=keep, room=room, commit="never", rewind_ms=0)
     async with running(reader):
-        await eventually(lambda: len(caught_up) == 4)
+        await eventually(lambda: reader.joined)
+        assert await reader.read_to_end(everything(topic)), "an empty log is read to its end"
+        await fill(producer, topic, 2)
+        to_end = asyncio.create_task(reader.read_to_end(everything(topic)))
+        await asyncio.sleep(0.3)
+        assert not to_end.done()
+        assert await reader.lag() == 8 - len(got.records)
+        while len(got.records) < 8:
+            assert not to_end.done()
+            held = len(got.records)
+            room.give()
+            await got.until_count(held + 1)
+        assert await to_end
+        assert not await reader.read_to_end(frozenset({("railbus.nowhere", 0)}) | everything(topic))
+
+
+async def test_a_kept_partition_is_read_on_while_the_group_is_joined_again(
+    settings: BusSettings, producer: Producer, topic: Topic, group: str
+) -> None:
+    """Members come and go while records flow: what the first keeps all the time comes once, in order, without a gap."""
+    held: list[TopicPartitions] = []
+    got = Got()
+    reader = GroupReader(
+        settings, topics=[topic], group=group, handler=got, commit="never", rewind_ms=60_000,
+        on_assigned=lambda assignment: held.append(assignment.held),
+    )  # fmt: skip
+    ids = [request_in(partition) for partition in range(4)]
+    stop = asyncio.Event()
+
+    async def write() -> int:
+        seq = 0
+        while not stop.is_set():
+            for request_id in ids:
+                await producer.post(topic, chunk(request_id, seq))
+            seq += 1
+            await asyncio.sleep(0.01)
+        return seq
+
+    async with running(reader):
+        await eventually(lambda: bool(held))
+        writing = asyncio.create_task(write())
+        for _ in range(2):
+            async with running(GroupReader(settings, topics=[topic], group=group, handler=Got(), rewind_ms=60_000)):
+                count = len(held)
+                await eventually(lambda count=count: len(held[-1]) == 2 or len(held) > count + 3)
+            await eventually(lambda: len(held[-1]) == 4)
+        stop.set()
+        last = await writing
+        kept = frozenset.intersection(*held)
+        for _, partition in kept:
+            await got.until(lambda partition=partition: sum(p == partition for p, _ in got.offsets) >= last)
+            assert [offset for p, offset in got.offsets if p == partition] == list(range(last))
+    assert kept
 
 
 async def test_without_a_handler_the_group_only_deals_partitions(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
     await fill(producer, topic, 1)
-    held: list[TopicPartitions] = []
+    held: list[Assignment] = []
     reader = GroupReader(settings, topics=[topic], group=group, handler=None, on_assigned=held.append)
     async with running(reader):
         await eventually(lambda: bool(held))
         await asyncio.sleep(0.2)
-    assert held == [frozenset((topic.name, partition) for partition in range(4))]
+    assert held == [Assignment(everything(topic), gained=everything(topic), lost=frozenset())]
     got = Got()
     async with running(GroupReader(settings, topics=[topic], group=group, handler=got)):
         await got.until_count(4)
@@ -245,28 +301,22 @@ async def test_a_room_holds_a_worker_back(settings: BusSettings, producer: Produ
     assert max(got.calls) <= 3
 
 
-@pytest.mark.parametrize("where", ["handler", "on_assigned", "on_revoked"])
+@pytest.mark.parametrize("where", ["handler", "on_assigned"])
 async def test_an_error_in_a_callback_ends_the_reader(
     settings: BusSettings, producer: Producer, topic: Topic, group: str, where: str
 ) -> None:
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    held: list[TopicPartitions] = []
     reader = GroupReader(
         settings,
         topics=[topic],
         group=group,
         handler=fail if where == "handler" else Got(),
-        on_assigned=fail if where == "on_assigned" else held.append,
-        on_revoked=fail if where == "on_revoked" else None,
+        on_assigned=fail if where == "on_assigned" else None,
     )
     run = asyncio.create_task(reader.run())
     await producer.send(topic, closed(request_in(0)))
-    if where == "on_revoked":
-        await eventually(lambda: bool(held))
-        async with running(GroupReader(settings, topics=[topic], group=group, handler=Got())):
-            await eventually(run.done)
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(run, LIMIT_S)
 
@@ -274,8 +324,8 @@ async def test_an_error_in_a_callback_ends_the_reader(
 async def test_a_static_member_keeps_its_partitions_over_a_restart(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
-    other_held: list[TopicPartitions] = []
-    held: list[TopicPartitions] = []
+    other_held: list[Assignment] = []
+    held: list[Assignment] = []
 
     def static(got: Got) -> GroupReader:
         return GroupReader(
@@ -288,10 +338,10 @@ async def test_a_static_member_keeps_its_partitions_over_a_restart(
         )
     ):
         async with running(static(Got())):
-            await eventually(lambda: bool(held and other_held) and len(held[-1]) == len(other_held[-1]) == 2)
-        before, mine = len(other_held), held[-1]
+            await eventually(lambda: bool(held and other_held) and len(held[-1].held) == len(other_held[-1].held) == 2)
+        before, mine = len(other_held), held[-1].held
         held.clear()
         async with running(static(Got())):
             await eventually(lambda: bool(held))
-            assert held[-1] == mine
+            assert held[-1].held == mine
         assert len(other_held) == before, "the other member was not disturbed"

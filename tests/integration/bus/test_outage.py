@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import logging
-import random
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -14,6 +13,7 @@ from services.bus import producer as producer_module
 from services.runtime.metrics import BROKER_AWAY
 from tests.contract.brokers import Broker
 from tests.integration.bus.lab import LIMIT_S, Got, chunk, closed, eventually, request_in, running
+from tests.support.bus import any_role, copy_of
 
 LONG_S = 90.0
 
@@ -25,7 +25,7 @@ def own(own_embedded_broker: Broker) -> BusSettings:
 
 @pytest.fixture
 async def log(own: BusSettings) -> Topic:
-    topic = dataclasses.replace(STREAMS, name=f"{STREAMS.name}.{random.getrandbits(64):x}")
+    topic = copy_of(STREAMS)
     await ensure_topics(own, [topic])
     return topic
 
@@ -50,7 +50,7 @@ async def test_the_broker_is_away_for_a_while(
     tailed, grouped = Got(), Got()
     tail = TailReader(own, handler=tailed)
     group = GroupReader(own, topics=[log], group="workers", handler=grouped)
-    producer = Producer(own, name="test")
+    producer = Producer(own, role=any_role(), name="test")
     await producer.start()
     requests = [request_in(partition) for partition in range(4)]
     posted: list[asyncio.Future[object]] = []
@@ -88,7 +88,7 @@ async def test_the_broker_is_not_there_yet(
     await asyncio.to_thread(own_embedded_broker.stop)
     caplog.set_level(logging.WARNING, "railbus.bus")
     got = Got()
-    tail, producer = TailReader(own, handler=got), Producer(own, name="test")
+    tail, producer = TailReader(own, handler=got), Producer(own, role=any_role(), name="test")
     async with running(tail):
         starts: list[Callable[[], Awaitable[object]]] = [
             producer.start,
@@ -116,7 +116,7 @@ async def test_stopping_while_the_broker_is_away_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producer_module, "FLUSH_S", 0.5)
-    producer = Producer(own, name="test")
+    producer = Producer(own, role=any_role(), name="test")
     await producer.start()
     await producer.send(log, closed(request_in(0)))
     await asyncio.to_thread(own_embedded_broker.stop)
@@ -133,7 +133,7 @@ async def test_a_full_buffer_makes_callers_wait_and_loses_nothing(
     own_embedded_broker: Broker, own: BusSettings, log: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_module, "BUFFER_BYTES", 20_000)
-    producer = Producer(own, name="test")
+    producer = Producer(own, role=any_role(), name="test")
     await producer.start()
     await asyncio.to_thread(own_embedded_broker.stop)
     request_id = request_in(0)
@@ -161,10 +161,10 @@ async def test_a_broker_that_lost_its_log(
     first = Broker("embedded", tmp_path_factory.mktemp("first") / "data")
     first.start()
     settings = BusSettings(bootstrap=first.address)
-    topic = dataclasses.replace(STREAMS, name="lost")
+    topic = copy_of(STREAMS, "lost")
     await ensure_topics(settings, [topic])
     got = Got()
-    tail, producer = TailReader(settings, handler=got), Producer(settings, name="test")
+    tail, producer = TailReader(settings, handler=got), Producer(settings, role=any_role(), name="test")
     second = Broker("embedded", tmp_path_factory.mktemp("second") / "data", first.port)
     request_id = request_in(0)
     try:
@@ -187,7 +187,7 @@ async def test_a_broker_that_lost_its_log(
                 broker.kill()
     assert [position.offset for position in positions] == [0, 1, 2]
     assert got.seqs == list(range(8))
-    assert said(caplog, "lost[0]: offset 5 is gone; reading on at 0")
+    assert said(caplog, f"{topic.name}[0]: offset 5 is gone; reading on at 0")
 
 
 async def test_a_worker_outlives_a_broker_that_is_killed(
@@ -201,7 +201,7 @@ async def test_a_worker_outlives_a_broker_that_is_killed(
         await asyncio.sleep(0.5)
         await asyncio.to_thread(own_embedded_broker.start)
         await ensure_topics(own, [log])
-        producer = Producer(own, name="test")
+        producer = Producer(own, role=any_role(), name="test")
         await producer.start()
         await producer.send(log, closed(request_in(0)))
         await producer.stop()

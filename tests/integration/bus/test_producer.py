@@ -1,7 +1,5 @@
 import asyncio
-import dataclasses
 import itertools
-import random
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -9,9 +7,11 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from schemas.errors import MalformedEvent
 from schemas.ids import uuid7
 from schemas.requests import Message, Request
+from schemas.stream import Chunk, Verdict
 from schemas.topics import DEAD, REQUESTS, STREAMS, Topic
 from services.bus import BusSettings, Closed, Producer, Received, Refused, TailReader, partition_for
 from tests.integration.bus.lab import Got, chunk, closed, request_in, running
+from tests.support.bus import any_role, copy_of
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -55,7 +55,7 @@ async def test_posts_keep_their_order_whatever_lingers(settings: BusSettings, pr
 
 
 async def test_only_later_chunks_linger_and_anything_else_takes_them_along(settings: BusSettings, topic: Topic) -> None:
-    producer = Producer(BusSettings(bootstrap=settings.bootstrap, linger_ms=600_000), name="slow")
+    producer = Producer(BusSettings(bootstrap=settings.bootstrap, linger_ms=600_000), role=any_role(), name="slow")
     await producer.start()
     try:
         first, second = request_in(0), request_in(0)
@@ -72,14 +72,16 @@ async def test_only_later_chunks_linger_and_anything_else_takes_them_along(setti
 
 
 async def test_stopping_sends_what_lingers(settings: BusSettings, topic: Topic) -> None:
-    producer = Producer(BusSettings(bootstrap=settings.bootstrap, linger_ms=600_000), name="slow")
+    producer = Producer(BusSettings(bootstrap=settings.bootstrap, linger_ms=600_000), role=any_role(), name="slow")
     await producer.start()
     futures = [await producer.post(topic, chunk(request_in(2), 5)) for _ in range(10)]
     await producer.stop()
     assert sorted(future.result().offset for future in futures) == list(range(10))
 
 
-async def test_an_event_of_nearly_a_million_bytes(settings: BusSettings, producer: Producer, topic: Topic) -> None:
+async def test_an_event_of_nearly_a_million_bytes(settings: BusSettings, topic: Topic) -> None:
+    producer = Producer(settings, role={topic.name: frozenset({Chunk, Request})}, name="test")
+    await producer.start()
     got = Got()
     reader = TailReader(settings, handler=got)
     request_id = request_in(0)
@@ -87,13 +89,13 @@ async def test_an_event_of_nearly_a_million_bytes(settings: BusSettings, produce
         request_id=request_id, tenant="t", at=1, source="test", model="m",
         messages=(Message(role="user", content="x" * 249_500),) * 4,
     )  # fmt: skip
-    holds_requests = Topic(name=topic.name, kinds=(*topic.kinds, "Request"), about="")
     async with running(reader):
         await reader.follow(topic, 0, "end")
         await producer.post(topic, chunk(request_id, 0))
         for _ in range(3):
-            await producer.send(holds_requests, big)
+            await producer.send(topic, big)
         await got.until_count(4)
+    await producer.stop()
     assert [r.event for r in got.records if isinstance(r, Received)][1:] == [big] * 3
 
 
@@ -103,15 +105,30 @@ async def test_an_event_that_is_too_large_is_refused_at_once(producer: Producer,
     await producer.send(topic, closed(request_in(0)))
 
 
-async def test_an_event_on_the_wrong_topic_is_refused(producer: Producer) -> None:
-    with pytest.raises(TypeError, match=r"Closed has no place on railbus\.requests"):
+async def test_what_nobody_may_write_on_a_topic_is_refused(producer: Producer) -> None:
+    with pytest.raises(TypeError, match=r"may not write Closed on railbus\.requests"):
         await producer.post(REQUESTS, closed(uuid7(1, 1)))
-    with pytest.raises(TypeError, match=r"Closed has no place on railbus\.dead"):
+    with pytest.raises(TypeError, match=r"may not write Closed on railbus\.dead"):
         await producer.post(DEAD, closed(uuid7(1, 1)))
 
 
+async def test_what_another_role_writes_is_refused(settings: BusSettings) -> None:
+    request_id = request_in(0)
+    producer = Producer(settings, role="rails")
+    await producer.start()
+    try:
+        with pytest.raises(TypeError, match=r"rails may not write Closed on railbus\.streams: see schemas\.registry"):
+            await producer.post(STREAMS, closed(request_id))
+        with pytest.raises(TypeError, match=r"rails may not write Chunk on railbus\.streams"):
+            await producer.post(STREAMS, chunk(request_id, 0))
+        about = {"request_id": request_id, "tenant": "t", "at": 1, "source": "rails/1"}
+        await producer.send(STREAMS, Verdict(**about, decision="allow", policy_version="p"))
+    finally:
+        await producer.stop()
+
+
 async def test_a_producer_that_does_not_run_says_so(settings: BusSettings, topic: Topic) -> None:
-    producer = Producer(settings, name="test")
+    producer = Producer(settings, role=any_role(), name="test")
     with pytest.raises(Closed, match="not started"):
         await producer.post(topic, closed(request_in(0)))
     await producer.start()
@@ -124,7 +141,7 @@ async def test_a_producer_that_does_not_run_says_so(settings: BusSettings, topic
 async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
     settings: BusSettings, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    small = dataclasses.replace(STREAMS, name=f"small.{random.getrandbits(64):x}")
+    small = copy_of(STREAMS, "small")
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
     try:

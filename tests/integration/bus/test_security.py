@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from services.runtime import UserError
 from tests.contract.brokers import Broker, free_port
 from tests.contract.conftest import running
 from tests.integration.bus.lab import LIMIT_S, Got, chunk, request_in
+from tests.support.bus import any_role, copy_of
 
 pytestmark = [
     pytest.mark.kafka,
@@ -63,11 +63,11 @@ def secure(tmp_path_factory):
 
 
 async def test_what_is_sent_over_tls_with_a_password_is_read(secure):
-    topic = dataclasses.replace(STREAMS, name=f"{STREAMS.name}.{random.getrandbits(64):x}")
+    topic = copy_of(STREAMS)
     await ensure_topics(secure, [topic])
     got, request_id = Got(), request_in(2)
     reader = TailReader(secure, handler=got)
-    producer = Producer(secure, name="test")
+    producer = Producer(secure, role=any_role(), name="test")
     await producer.start()
     reading = asyncio.create_task(reader.run())
     await reader.follow(topic, 2, "beginning")

@@ -21,6 +21,7 @@ from tests.integration.bus.lab import (
     request_in,
     running,
 )
+from tests.support.bus import any_role
 
 
 async def fill(producer: Producer, topic: Topic, partition: int, count: int) -> None:
@@ -252,7 +253,7 @@ async def test_no_log_level_shows_what_is_said(
     caplog.set_level(level)
     got = Got()
     readers = TailReader(settings, handler=got), GroupReader(settings, topics=[topic], group=topic.name, handler=got)
-    writer = Producer(settings, name="logged")
+    writer = Producer(settings, role=any_role(), name="logged")
     async with running(*readers):
         await writer.start()
         await readers[0].follow(topic, 0, "beginning")

@@ -15,6 +15,7 @@ from schemas.topics import RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
 from services.bus import BusSettings, Producer, Received, TailReader, ensure_topics
 from services.edge.service import Edge
 from services.edge.settings import Settings
+from tests.support.bus import any_role
 from tests.unit.edge.answers import Writer, plain_answer, sse_events
 
 PATIENCE_S = 20.0
@@ -28,12 +29,13 @@ class Stage:
     def __init__(self, bus: BusSettings) -> None:
         self.bus = bus
         self.http: Any = None
-        self._producer = Producer(bus, name="test")
+        self._producer = Producer(bus, role=any_role(), name="test")
         self._tail = TailReader(bus, handler=self._take)
         self._read: list[Received] = []
         self._answered: set[str] = set()
         self._news = asyncio.Event()
         self._edges: list[asyncio.Task[None]] = []
+        self.edges: dict[str, Edge] = {}
 
     async def open(self) -> None:
         self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
@@ -60,6 +62,7 @@ class Stage:
         await asyncio.wait({task, url}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
         if not url.done():
             await task
+        self.edges[url.result()] = edge
         return url.result()
 
     async def stop_edges(self) -> None:

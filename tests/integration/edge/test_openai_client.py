@@ -82,7 +82,7 @@ async def test_an_unknown_model_is_404(stage, stream):
         asking = asyncio.create_task(ai.chat.completions.create(model="gpt-9", messages=MESSAGES, stream=stream))
         writer = await stage.taken()
         message = "this model is not served here; served is 'tiny'"
-        failed = Failed(**writer.voiced(), error_class="bad_request", message=message, retryable=False)
+        failed = Failed(**writer.voiced(), error_class="bad_request", message=message, retryable=False, param="model")
         await stage.say(failed, writer.closed("failed", message))
         with pytest.raises(openai.NotFoundError) as error:
             await asking

@@ -16,6 +16,7 @@ from schemas.requests import Deadlines, Delivery, Message, Request, Sampling
 from schemas.stream import Chunk, Failed, Finished, Started
 from schemas.topics import CONTROL, REQUESTS, REQUESTS_BATCH, STREAMS
 from services.bus import BusSettings, Producer, Received, TailReader, ensure_topics
+from tests.support.bus import any_role
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 30
@@ -56,7 +57,7 @@ class Process:
 class Lab:
     def __init__(self, bus):
         self.bus = bus
-        self.producer = Producer(bus, name="test")
+        self.producer = Producer(bus, role=any_role(), name="test")
         self.records = []
         self._processes = []
         self._news = asyncio.Event()

@@ -127,8 +127,9 @@ async def test_a_prompt_too_long_is_told_with_its_numbers(engine):
 
 async def test_other_models_are_not_served(engine):
     assert engine.resolve("default") == engine.resolve(engine.model) == engine.model
-    with pytest.raises(EngineError, match=f"served is '{engine.model}'"):
+    with pytest.raises(EngineError, match=f"served is '{engine.model}'") as caught:
         engine.resolve("gpt-9")
+    assert caught.value.param == "model"
 
 
 async def test_there_is_no_port_and_the_socket_is_private(ports_before, engine):

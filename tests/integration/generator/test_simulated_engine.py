@@ -95,6 +95,7 @@ async def test_models(engine):
         with pytest.raises(EngineError, match="served is 'simulated'") as caught:
             engine.resolve(unknown)
         assert (caught.value.error_class, caught.value.retryable) == ("bad_request", False)
+        assert caught.value.param == "model"
 
 
 async def test_a_share_of_the_requests_is_scripted():

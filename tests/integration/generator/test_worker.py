@@ -61,6 +61,7 @@ async def test_what_cannot_be_answered_is_refused_with_a_reason(lab):
     gated = await lab.ask(mode="gated")
     late = await lab.ask(age_ms=5_000, total_ms=4_000)
     assert (await lab.end(unknown)).message == "this model is not served here; served is 'simulated'"
+    assert (await lab.end(unknown)).param == "model"
     assert "RAILBUS_OUTPUT_CHECK=off" in (await lab.end(gated)).message
     assert (await lab.end(late)).error_class == "timeout"
     for asked in (unknown, gated, late):

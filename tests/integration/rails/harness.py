@@ -45,7 +45,6 @@ def unhurried(tmp_path: Path, *, jailbreak=False) -> Path:
         spoil(folder, "policy.toml", "deadline_ms = 800", "deadline_ms = 10_000")
     if not jailbreak:
         spoil(folder, "policy.toml", JAILBREAK_RAIL, "")
-        spoil(folder, "nemo/config.yml", "      - railbus jailbreak\n", "")
     return folder
 
 

@@ -8,8 +8,8 @@ import pytest
 import redis.asyncio
 
 from services.rails import cache as module
-from services.rails.answers import PASSED, Answer, Edit
-from services.rails.cache import Cache, Near, key_of
+from services.rails.cache import Cache, LocalCache, key_of
+from services.rails.rail import PASSED, Answer, Edit
 from tests.unit.rails.world import policy, request
 
 ANSWERS = {"pii": Answer(edits=(Edit(0, 3, 9, "[email address]"),), detail="mask pii/email"), "secrets": PASSED}
@@ -55,7 +55,7 @@ def test_the_key_tells_apart_what_rails_may_tell_apart_and_holds_no_text():
 async def test_what_was_kept_is_found_by_the_same_rails_only(cache, elsewhere):
     assert await cache.find("k", RAILS) is None
     await elsewhere.keep("k", ANSWERS)
-    for held in (cache, cache, elsewhere):  # from Redis, then from near
+    for held in (cache, cache, elsewhere):  # from Redis, then from this process
         assert await held.find("k", RAILS) == ANSWERS
         assert await held.find("k", (*RAILS, "jailbreak")) is None
         assert await held.find("k", ("pii",)) is None
@@ -79,15 +79,15 @@ async def test_nobody_waits_for_an_answer_that_never_comes(cache, monkeypatch):
         assert await cache.find("k", RAILS) is None
 
 
-def test_near_forgets_what_is_old_and_what_nobody_asked_for_longest():
-    near = Near(size=2, ttl_s=10.0)
-    near.keep("a", ANSWERS, 0.0)
-    near.keep("b", ANSWERS, 1.0)
-    assert near.find("a", 9.9) == ANSWERS
-    near.keep("c", ANSWERS, 9.9)
-    assert [near.find(key, 9.9) is not None for key in "abc"] == [True, False, True]
-    assert near.find("a", 10.0) is None
-    assert near.find("c", 10.0) == ANSWERS
+def test_the_local_cache_forgets_what_is_old_and_what_nobody_asked_for_longest():
+    local = LocalCache(size=2, ttl_s=10.0)
+    local.keep("a", ANSWERS, 0.0)
+    local.keep("b", ANSWERS, 1.0)
+    assert local.find("a", 9.9) == ANSWERS
+    local.keep("c", ANSWERS, 9.9)
+    assert [local.find(key, 9.9) is not None for key in "abc"] == [True, False, True]
+    assert local.find("a", 10.0) is None
+    assert local.find("c", 10.0) == ANSWERS
 
 
 async def test_nonsense_is_no_answer(cache, redis_server):
@@ -117,7 +117,7 @@ async def test_away_or_hung_it_costs_one_short_wait_and_is_said_once(
         assert found == ANSWERS
     redis_server.kill()
     assert await cache.find("another", RAILS) is None
-    assert await cache.find("k", RAILS) == ANSWERS  # near
+    assert await cache.find("k", RAILS) == ANSWERS  # from this process
     await cache.keep("k", ANSWERS)
     assert [record.message[:13] for record in caplog.records if "Redis" in record.message] == [
         "Redis is away", "Redis is away",

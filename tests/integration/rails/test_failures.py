@@ -104,11 +104,11 @@ async def test_a_policy_that_is_spoilt_while_it_runs_is_refused_and_a_repaired_o
         assert (await lab.verdict(asked(2, "What is a log?"))).policy_version == old
 
         spoil(folder, "rego/admission.rego", "decision := }{", "decision := {")
-        spoil(folder, "nemo/config.yml", "railbus pii", "railbus horoscope")
+        spoil(folder, "nemo/config.yml", "  output:", "  input: {flows: [horoscope]}\n  output:")
         await eventually(lambda: "NeMo refuses it" in log.read_text())
         assert (await lab.verdict(asked(3, "What is a log?"))).policy_version == old
 
-        spoil(folder, "nemo/config.yml", "railbus horoscope", "railbus pii")
+        spoil(folder, "nemo/config.yml", "[horoscope]", "[context bloat detection on input]")
         spoil(folder, "policy.toml", 'default = "This request', 'default = "Sorry: this request')
         new = load(folder).version
         await eventually(lambda: f"policy default is now {new}" in log.read_text())

@@ -4,7 +4,7 @@ import pytest
 
 from services.policy import Admittance, load
 from services.rails import opa
-from services.rails.answers import RailBroke
+from services.rails.rail import RailBroke
 from tests.integration.policy.opa_server import OpaServer
 from tests.unit.policy.folders import ROOT
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import psutil
 
-from schemas.base import Event
+from schemas.base import AnyEvent, Event
 from schemas.topics import STREAMS, TOPICS
-from schemas.wire import AnyEvent
 from services.bus import BusSettings, Producer, Received, TailReader, Unread, ensure_topics
 from services.stream import Screen
+from tests.support.bus import any_role, topic_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 20.0
@@ -75,7 +75,7 @@ class Lab:
     def __init__(self, bus: BusSettings, broker: "Broker") -> None:
         self.bus = bus
         self._broker = broker
-        self.producer = Producer(bus, name="test")
+        self.producer = Producer(bus, role=any_role(), name="test")
         self.log: list[Received] = []
         self._tail = TailReader(bus, handler=self._on_records)
         self._processes: list[Process] = []
@@ -117,8 +117,7 @@ class Lab:
     async def post(self, *events: AnyEvent) -> None:
         """Puts events where they belong, in order."""
         for event in events:
-            topic = next(topic for topic in TOPICS if type(event).__name__ in topic.kinds)
-            await self.producer.post(topic, event)
+            await self.producer.post(topic_of(event), event)
 
     def written(self, kind: type[Any], request_id: str | None = None) -> list[Any]:
         """Events of a kind on the log."""

@@ -7,6 +7,7 @@ import random
 from aiokafka import AIOKafkaProducer
 
 from schemas.books import Account, Cancel, DeadLetter
+from schemas.registry import kinds_on
 from schemas.requests import Deadlines
 from schemas.stream import Closed
 from schemas.topics import REQUESTS, TOPICS
@@ -36,7 +37,9 @@ async def test_every_malformed_record_becomes_a_dead_letter_even_across_restarts
     await client.start()
     topics = [topic for topic in TOPICS if topic.name != "railbus.dead"]
     for topic in topics:
-        await client.send_and_wait(topic.name, b"\x00garbage", b"\xffkey", headers=[("kind", topic.kinds[0].encode())])
+        await client.send_and_wait(
+            topic.name, b"\x00garbage", b"\xffkey", headers=[("kind", kinds_on(topic)[0].name.encode())]
+        )
     partition = partition_for(person.id, PARTITIONS)
     await client.send_and_wait(
         REQUESTS.name, b"{}", person.id.encode(), partition, headers=[("kind", b"Request"), ("v", b"1")]

@@ -14,6 +14,7 @@ from schemas.topics import STREAMS
 from services.bus import BusSettings, Producer, Received, TailReader, ensure_topics
 from services.runtime.clock import now_ms
 from services.stream import Screen
+from tests.support.bus import any_role
 from tests.unit.safety.world import Answer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,7 +66,7 @@ class Lab:
 
     def __init__(self, bus):
         self.bus = bus
-        self.producer = Producer(bus, name="test")
+        self.producer = Producer(bus, role=any_role(), name="test")
         self.log = []
         self._tail = TailReader(bus, handler=self._on_records)
         self._services = []

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
 from services.broker.codes import Code
 from services.broker.group import Group
@@ -63,6 +64,9 @@ class Lab:
     def beat(self, joined: Joined, instance=None):
         return self.group.heartbeat(joined.member_id, instance, joined.generation, self.now)
 
+    def commits(self, joined: Joined, instance=None):
+        return self.group.may_commit(joined.member_id, instance, joined.generation, self.now)
+
     def wait(self, ms):
         self.now += ms
         self._take(self.group.tick(self.now))
@@ -91,6 +95,74 @@ class Lab:
         self.sync(leader, plan, instance=instances[members.index(leader)])
         assert self.group.state is State.STABLE
         return members
+
+
+def restarted(lab: Lab) -> Lab:
+    """The lab with the group as a broker finds it that was killed and started again."""
+    after = Lab()
+    after.now = 5
+    after.group = Group.restored("g", lab.group.kept, after.now)
+    after._ids = itertools.count(100)
+    return after
+
+
+def test_after_a_restart_the_members_of_a_stable_group_go_on_without_a_rebalance():
+    lab = Lab()
+    members = lab.stable(None, "static")
+    after = restarted(lab)
+    assert after.group.kept == lab.group.kept
+    assert [after.beat(*each) for each in zip(members, (None, "static"), strict=True)] == [Code.NONE, Code.NONE]
+    assert after.commits(members[0]) is Code.NONE
+    assert after.group.leader == lab.group.leader
+
+
+def test_after_a_restart_a_member_that_is_gone_is_out_when_its_session_ends():
+    lab = Lab()
+    stays, _ = lab.stable(None, None)
+    after = restarted(lab)
+    after.wait(SESSION_MS - 1)
+    assert after.beat(stays) is Code.NONE
+    after.wait(1)
+    assert after.beat(stays) is Code.REBALANCE_IN_PROGRESS
+    alone = after.joined(after.join(stays.member_id))
+    assert [peer.member_id for peer in alone.peers] == [stays.member_id]
+
+
+def test_after_a_restart_of_everything_static_members_have_their_assignment_at_once():
+    lab = Lab()
+    lab.stable("one", "two")
+    after = restarted(lab)
+    for name in ("one", "two"):
+        joined = after.joined(after.join(instance=name))
+        old = next(join.member_id for join, _ in lab.group.kept.members if join.instance_id == name)
+        assert after.answers[after.sync(joined, instance=name)].assignment == old.encode()
+    assert after.group.kept != lab.group.kept, "their new ids are kept"
+
+
+def test_what_is_kept_of_a_group_is_its_last_stable_generation_until_it_is_empty():
+    lab = Lab()
+    assert lab.group.kept is None
+    (member,) = lab.stable(None)
+    kept = lab.group.kept
+    lab.join()
+    assert lab.group.kept is kept, "it rebalances"
+    lab.wait(REBALANCE_MS + SESSION_MS)
+    lab.wait(REBALANCE_MS + SESSION_MS)
+    assert lab.group.state is State.EMPTY
+    assert lab.group.kept is None
+    assert lab.beat(member) is Code.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    ("topics", "data", "state"),
+    [("ab", b"", State.STABLE), ("ba", b"more", State.STABLE), ("abc", b"", State.COMPLETING)],
+)
+def test_a_static_member_that_is_back_and_wants_something_else_gets_a_new_assignment(topics, data, state):
+    lab = Lab()
+    joined = lab.joined(lab.join(instance="one", metadata=ConsumerProtocolMemberMetadata(0, ["a", "b"], b"").encode()))
+    lab.sync(joined, {joined.member_id: b"all"}, instance="one")
+    lab.join(instance="one", metadata=ConsumerProtocolMemberMetadata(0, [*topics], data).encode())
+    assert lab.group.state is state
 
 
 def test_a_single_member_leads_itself():

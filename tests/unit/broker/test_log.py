@@ -1,8 +1,10 @@
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.broker import batch as batches
 from services.broker.batch import Refused
 from services.broker.codes import Code
 from services.broker.log import Appended, Found, PartitionLog
@@ -73,7 +75,7 @@ def test_a_retry_is_acknowledged_again_and_not_appended():
     first, second = build([b"a", b"b"], producer=(9, 0, 0)), build([b"c"], producer=(9, 0, 2))
     put(kept, first)
     put(kept, second)
-    assert put(kept, first) == Appended(0, again=True)
+    assert put(kept, first) == Appended(0, again=True, time_ms=NOW_MS)
     assert kept.end == 3
     with pytest.raises(Refused) as refused:
         put(kept, build([b"d"], producer=(9, 0, 4)))
@@ -101,6 +103,72 @@ def test_a_batch_that_cannot_be_opened_is_found_as_a_whole():
     sealed[17:21] = calc_crc32c(sealed[21:]).to_bytes(4, "big")
     put(kept, bytes(sealed))
     assert kept.find_time(NOW_MS + 6) == Found(1, NOW_MS + 9)
+
+
+def test_where_the_time_is_that_of_the_append_the_batch_says_so_and_is_whole():
+    kept = log(append_time=True)
+    assert put(kept, build([b"a", b"b"], times_ms=[0, NOW_MS * 2]), NOW_MS) == Appended(0, again=False, time_ms=NOW_MS)
+    put(kept, build([b"c" * 500] * 3, compression=1), NOW_MS + 5)
+    assert [(offset, value[:1]) for offset, value in read(kept, 0)] == [
+        (0, b"a"), (1, b"b"), (2, b"c"), (3, b"c"), (4, b"c"),
+    ]  # fmt: skip
+    assert stamps(kept) == [(0, NOW_MS, 1), (1, NOW_MS, 1), *((offset, NOW_MS + 5, 1) for offset in (2, 3, 4))]
+
+
+def test_the_time_of_the_append_never_goes_back_even_where_the_clock_does():
+    kept = log(append_time=True)
+    times = [put(kept, build(), NOW_MS + late).time_ms for late in (0, 7, -1000, 6, 8)]
+    assert times == [NOW_MS, NOW_MS + 7, NOW_MS + 7, NOW_MS + 7, NOW_MS + 8]
+
+
+def test_what_clients_said_of_the_time_does_not_push_the_partitions_own():
+    kept = log(timestamp_after_max_ms=10 * MINUTE_MS)
+    assert put(kept, build(times_ms=[NOW_MS + MINUTE_MS])).time_ms == -1
+    kept.config = TopicConfig(append_time=True)
+    assert put(kept, build()).time_ms == NOW_MS
+
+
+def test_a_record_is_found_by_the_time_of_its_append():
+    kept = log(append_time=True)
+    for late in (0, 10, 20):
+        put(kept, build([b"a", b"b"], times_ms=[1, 2]), NOW_MS + late)
+    assert kept.find_time(0) == Found(0, NOW_MS)
+    assert kept.find_time(NOW_MS + 1) == Found(2, NOW_MS + 10)
+    assert kept.find_time(NOW_MS + 20) == Found(4, NOW_MS + 20)
+    assert kept.find_time(NOW_MS + 21) is None
+
+
+def test_records_go_by_the_time_of_their_append_whatever_clients_say():
+    kept = log(append_time=True, retention_ms=10 * MINUTE_MS)
+    put(kept, build(times_ms=[1]))
+    kept.expire(NOW_MS + 10 * MINUTE_MS)
+    assert kept.start == 0
+    kept.expire(NOW_MS + 10 * MINUTE_MS + 1)
+    assert kept.start == 1
+
+
+def test_a_retry_is_told_the_time_of_the_first_append():
+    kept = log(append_time=True)
+    batch = build([b"a"], producer=(9, 0, 0))
+    put(kept, batch)
+    assert put(kept, batch, NOW_MS + 50) == Appended(0, again=True, time_ms=NOW_MS)
+
+
+def test_a_client_may_not_say_when_its_batch_was_appended():
+    said = bytearray(build())
+    batches.stamp(said, batches.parse(said), NOW_MS)
+    with pytest.raises(Refused) as refused:
+        put(log(append_time=True), bytes(said))
+    assert refused.value.code is Code.INVALID_TIMESTAMP
+    kept = log()
+    assert put(kept, bytes(said)).time_ms == -1
+    assert stamps(kept) == [(0, NOW_MS, 0)]
+
+
+def stamps(of: PartitionLog) -> list[tuple[int, int, int]]:
+    """(offset, time, whose time) of each record, as a client reads it."""
+    found = (DefaultRecordBatch(bytearray(batch)) for batch in split(of.read(0, 1 << 30, at_least_one=True)))
+    return [(record.offset, record.timestamp, record.timestamp_type) for batch in found for record in batch]
 
 
 def test_retention_by_bytes_drops_the_oldest_segments_and_moves_the_start():

@@ -11,7 +11,7 @@ def test_a_producer_without_an_id_is_never_judged():
     producers = Producers()
     for _ in range(3):
         assert producers.judge(Sequenced(-1, -1, -1, 5)) is Code.NONE
-        producers.remember(Sequenced(-1, -1, -1, 5), 0)
+        producers.remember(Sequenced(-1, -1, -1, 5), 0, -1)
     assert len(producers) == 0
 
 
@@ -19,8 +19,8 @@ def test_a_retry_is_found_with_its_first_offset_and_a_gap_is_refused():
     producers = Producers()
     first = Sequenced(7, 0, 0, 3)
     assert producers.judge(first) is Code.NONE
-    producers.remember(first, 100)
-    assert producers.judge(first) == Kept(0, 2, 100)
+    producers.remember(first, 100, 7)
+    assert producers.judge(first) == Kept(0, 2, 100, 7)
     assert producers.judge(Sequenced(7, 0, 4, 1)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producers.judge(Sequenced(7, 0, 0, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER, "part of a batch is no retry"
     assert producers.judge(Sequenced(7, 0, 3, 1)) is Code.NONE
@@ -32,29 +32,29 @@ def test_an_unknown_producer_may_begin_anywhere():
 
 def test_a_new_epoch_begins_at_zero_and_the_old_one_is_fenced():
     producers = Producers()
-    producers.remember(Sequenced(7, 0, 5, 1), 0)
+    producers.remember(Sequenced(7, 0, 5, 1), 0, -1)
     assert producers.judge(Sequenced(7, 1, 6, 1)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producers.judge(Sequenced(7, 1, 0, 1)) is Code.NONE
-    producers.remember(Sequenced(7, 1, 0, 1), 1)
+    producers.remember(Sequenced(7, 1, 0, 1), 1, -1)
     assert producers.judge(Sequenced(7, 0, 6, 1)) is Code.INVALID_PRODUCER_EPOCH
 
 
 def test_sequence_numbers_wrap():
     producers = Producers()
-    producers.remember(Sequenced(7, 0, LAST - 1, 2), 0)
+    producers.remember(Sequenced(7, 0, LAST - 1, 2), 0, -1)
     assert producers.judge(Sequenced(7, 0, 0, 1)) is Code.NONE
-    producers.remember(Sequenced(7, 0, LAST, 3), 0)
+    producers.remember(Sequenced(7, 0, LAST, 3), 0, -1)
     assert producers.judge(Sequenced(7, 0, 2, 1)) is Code.NONE
 
 
 def test_the_producer_idle_for_longest_is_forgotten_first():
     producers = Producers()
     for pid in range(REMEMBERED_PRODUCERS):
-        producers.remember(Sequenced(pid, 0, 0, 1), pid)
-    producers.remember(Sequenced(0, 0, 1, 1), 5000)
-    producers.remember(Sequenced(REMEMBERED_PRODUCERS, 0, 0, 1), 6000)
+        producers.remember(Sequenced(pid, 0, 0, 1), pid, -1)
+    producers.remember(Sequenced(0, 0, 1, 1), 5000, -1)
+    producers.remember(Sequenced(REMEMBERED_PRODUCERS, 0, 0, 1), 6000, -1)
     assert len(producers) == REMEMBERED_PRODUCERS
-    assert producers.judge(Sequenced(0, 0, 1, 1)) == Kept(1, 1, 5000)
+    assert producers.judge(Sequenced(0, 0, 1, 1)) == Kept(1, 1, 5000, -1)
     assert producers.judge(Sequenced(1, 0, 0, 1)) is Code.NONE, "forgotten, so a retry would be taken as new"
 
 
@@ -69,7 +69,7 @@ def test_whatever_is_retried_nothing_is_appended_twice_or_out_of_order(sends):
             verdict = producers.judge(batch)
             age = len(sent) - 1 - sent.index(batch)
             if verdict is Code.NONE:
-                producers.remember(batch, len(log))
+                producers.remember(batch, len(log), -1)
                 log += range(batch.first, batch.first + batch.records)
             elif age < REMEMBERED_BATCHES:
                 assert isinstance(verdict, Kept)

@@ -1,7 +1,8 @@
 import orjson
 import pytest
 
-from services.broker.log import Appended, PartitionLog
+from services.broker.log import Appended, Found, PartitionLog
+from services.broker.members import Join, Protocol, StableGroup
 from services.broker.offset_journal import STALE_LINES, OffsetJournal
 from services.broker.offsets import Committed, Offsets, Place
 from services.broker.settings import BadSetting
@@ -79,7 +80,16 @@ def test_a_producers_retry_is_known_after_a_restart(disk):
     batch = build([b"a", b"b"], producer=(9, 0, 0))
     put(disk.log(), batch)
     disk.restart()
-    assert put(disk.log(), batch) == Appended(0, again=True)
+    assert put(disk.log(), batch) == Appended(0, again=True, time_ms=NOW_MS)
+
+
+def test_a_partitions_time_goes_on_after_a_restart_with_a_clock_that_was_set_back(disk):
+    disk.topics.create("t", 1, {"message.timestamp.type": "LogAppendTime"}, now_ms=NOW_MS)
+    disk.log().produce(memoryview(build(times_ms=[1])), 7, NOW_MS + 500)
+    disk.restart()
+    assert disk.topics.existing("t").config.append_time
+    assert disk.log().find_time(0) == Found(0, NOW_MS + 500)
+    assert put(disk.log(), build()).time_ms == NOW_MS + 500
 
 
 def test_segments_and_what_retention_dropped_survive_a_restart(disk):
@@ -222,6 +232,22 @@ def test_the_offsets_file_is_written_anew_before_it_grows_without_bound(tmp_path
     lines = (tmp_path / "offsets.jsonl").read_bytes().splitlines()
     assert len(lines) < 30
     assert orjson.loads(lines[-1]) == ["g", "t", (STALE_LINES + 19) % 3, STALE_LINES + 19, -1, ""]
+
+
+def test_stable_groups_survive_and_what_cannot_be_read_of_them_is_left_out(disk, caplog):
+    join = Join(
+        member_id="c-1", instance_id="one", client_id="c", client_host="h", session_ms=10_000, rebalance_ms=10_000,
+        protocol_type="consumer", protocols=(Protocol("range", b"\x00\xff"),), id_required=True,
+    )  # fmt: skip
+    kept = {"g ü": StableGroup(generation=3, protocol="range", leader="c-1", members=((join, b"\x80"),))}
+    assert disk.storage.load_groups() == {}
+    disk.storage.save_groups(kept)
+    disk.restart()
+    assert disk.storage.load_groups() == kept
+    for broken in (b"{", b'{"format": 1, "groups": {"g": {}}}'):
+        (disk.folder / "groups.json").write_bytes(broken)
+        assert disk.storage.load_groups() == {}
+    assert len(caplog.messages) == 2
 
 
 def test_two_brokers_do_not_share_a_directory(disk):

@@ -22,13 +22,21 @@ def test_settings_are_taken_and_shown():
         ("segment.bytes", "1000"),
         ("cleanup.policy", "never"),
         ("compression.type", "gzip"),
-        ("message.timestamp.type", "LogAppendTime"),
+        ("message.timestamp.type", "logappendtime"),
         ("no.such.name", "1"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(name, value):
     with pytest.raises(InvalidConfig, match=name):
         TopicConfig().with_settings({name: value})
+
+
+@pytest.mark.parametrize(("value", "append_time"), [("CreateTime", False), ("LogAppendTime", True)])
+def test_whose_time_a_record_has_is_taken_and_shown(value, append_time):
+    config = TopicConfig().with_settings({"message.timestamp.type": value})
+    assert config.append_time is append_time
+    assert config.entries()["message.timestamp.type"] == value
+    assert TopicConfig().entries()["message.timestamp.type"] == "CreateTime"
 
 
 @pytest.mark.parametrize("name", ["segment.ms", "min.insync.replicas", "delete.retention.ms"])

@@ -3,9 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from schemas.base import AnyEvent
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
 from schemas.stream import Chunk, Closed
-from schemas.wire import AnyEvent, encode, key_of
+from schemas.wire import encode, key_of
 from services.bus import Received, Unread
 from services.bus.intake import REPEAT_S, Complaints, Intake
 from services.bus.unpack import Item

@@ -80,7 +80,7 @@ def test_book_commits_only_what_changed() -> None:
 def test_book_forgets_partitions_that_were_taken_away() -> None:
     book = OffsetBook()
     book.read(("t", 0), 5, [4])
-    book.forget()
+    book.forget([("t", 0)])
     book.done(("t", 0), 4)
     book.committed({("t", 0): 5})
     assert book.due() == {}

@@ -7,13 +7,13 @@ import pytest
 from schemas.books import Cancel
 from schemas.requests import Delivery, Message, Request
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Finished, Recall, Started, Verdict
-from schemas.topics import TOPICS
 from services.bus import Received
 from services.cli.demo.paper import Paper
 from services.cli.demo.scenes import SCENES, Told, complaints
 from services.cli.demo.spans import Span, picture, width, with_colours, without_colours, wrapped
 from services.cli.demo.story import heading, rows_of, story
 from services.stream import Refuse, Replace, Restart, Screen, Show, Withdraw, apply
+from tests.support.bus import topic_of
 
 RID = "0199a2b4-1c00-7abc-8def-0123456789ab"
 BY_NAME = {scene.name: scene for scene in SCENES}
@@ -173,8 +173,7 @@ def test_a_second_replacement_counts_what_is_visible_then():
 
 
 def record(event, offset=0, timestamp_ms=0):
-    topic = next(topic for topic in TOPICS if type(event).__name__ in topic.kinds)
-    return Received(topic.name, 0, offset, timestamp_ms, event, None)
+    return Received(topic_of(event).name, 0, offset, timestamp_ms, event, None)
 
 
 def test_runs_of_chunks_are_told_together_the_first_one_alone():

@@ -98,3 +98,10 @@ def test_json_has_everything():
     said = as_json(buried())
     assert said["value_b64"] == b64(b"\x00\x01")
     assert said["headers"] == [["kind", b64(b"Request")], ["v", b64(b"\xff")]]
+
+
+@pytest.mark.parametrize(("topic", "moved"), [("railbus.control", True), ("railbus.ledger", False), ("nowhere", False)])
+def test_only_what_is_spread_by_request_goes_where_its_request_lives(topic, moved):
+    other = next(count for count in range(4, 100) if partition_for(RID, count) != 3)
+    raw = put_back(buried(topic=topic), other)
+    assert (raw.partition != 3) == moved

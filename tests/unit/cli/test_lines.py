@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from schemas.errors import MalformedEvent
 from schemas.wire import decode
 from services.bus import Received, Unread
+from services.cli import lines
 from services.cli.lines import at_us, json_line, line
 
 DATA = Path(__file__).parents[2] / "data" / "events-v1.jsonl"
@@ -38,6 +40,25 @@ def test_every_event_is_one_printable_line_without_its_prompt(record):
 def test_prompts_are_shown_on_request():
     shown = [line(record, 0, prompts=True) for record in RECORDS if "What is Kafka?" in line(record, 0, prompts=True)]
     assert len(shown) == 3  # two requests, one masked prompt
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record.event).__name__)
+def test_a_kind_without_a_sentence_is_told_by_its_fields_less_its_prompt(record, monkeypatch):
+    monkeypatch.setattr(lines, "_SAYS", {})
+    text = line(record, at_us(record), prompts=False)
+    assert text.isprintable()
+    assert "What is Kafka?" not in text
+    source = getattr(record.event, "source", None)
+    assert source is None or f'source "{source}"' in text
+    assert f"at {at_us(record)}" not in text
+
+
+def test_long_fields_are_cut(monkeypatch):
+    monkeypatch.setattr(lines, "_SAYS", {})
+    chunk = next(record for record in RECORDS if type(record.event).__name__ == "Chunk")
+    text = line(chunk._replace(event=replace(chunk.event, text="x" * 5_000)), 0, prompts=False)
+    assert "x" * 150 in text
+    assert len(text) < 600
 
 
 def test_times_are_relative():

@@ -149,3 +149,20 @@ def test_every_failure_has_its_status(error_class):
     assert 400 <= error.status < 600
     assert for_closed(Close(outcome="failed", reason="r"), failed).code == error.code
     assert for_closed(Close(outcome="expired", reason="r"), failed).code == "expired"
+
+
+@pytest.mark.parametrize(
+    ("error_class", "param", "told"),
+    [
+        ("bad_request", "model", (404, "model_not_found", "model")),
+        ("bad_request", "messages", (400, "bad_request", "messages")),
+        ("bad_request", None, (400, "bad_request", None)),
+        ("internal", "model", (500, "internal", None)),
+    ],
+)
+def test_a_bad_request_names_the_field_at_fault(error_class, param, told):
+    failed = Failed(
+        **Writer(ID).voiced(), error_class=error_class, message="it is not served", retryable=False, param=param
+    )
+    error = for_failure(failed)
+    assert (error.status, error.code, error.param) == told

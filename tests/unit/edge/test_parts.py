@@ -12,13 +12,18 @@ from websockets.protocol import CLIENT, Protocol
 
 from schemas.ids import is_uuid7, time_ms, uuid7
 from services.bus import partition_for
+from services.edge.chat import ChatStream
+from services.edge.completion import Completion
+from services.edge.encodings import Encoding
 from services.edge.errors import ApiError
 from services.edge.framing import http_chunk, sse, text_frame
 from services.edge.homes import homes_of, id_at_home
 from services.edge.keys import Keys, bearer, load_keys
 from services.edge.limits import LocalLimiter, Rate, decide
-from services.edge.origins import Origins, is_loopback
+from services.edge.opstream import OpEvents, OpFrames
+from services.edge.origins import Origins
 from services.edge.positions import OpId, parse_op_id, parse_request_id
+from services.edge.session import Session
 from services.runtime.errors import UserError
 
 DIGEST = hashlib.sha256(b"key").hexdigest()
@@ -106,9 +111,19 @@ def test_tenants_do_not_share_a_rate_and_the_oldest_is_forgotten():
     ]
 
 
-def test_loopback():
-    assert all(map(is_loopback, ("localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "[::1]")))
-    assert not any(map(is_loopback, ("0.0.0.0", "example.org", "10.0.0.1", "", "localhost.evil.example", "::")))
+@pytest.mark.parametrize(
+    ("kind", "encoder", "transport", "until_closed"),
+    [
+        ("chunks", ChatStream, "sse", False),
+        ("completion", Completion, "http", False),
+        ("op_events", OpEvents, "sse", True),
+        ("op_frames", OpFrames, "websocket", True),
+    ],
+)
+def test_an_encoding_says_how_its_stream_is_served(kind, encoder, transport, until_closed):
+    encoding = Encoding(kind=kind)
+    assert type(encoding.encoder(Session(uuid7(1, 1), 0), "model")) is encoder
+    assert (encoding.transport, encoding.until_closed) == (transport, until_closed)
 
 
 @pytest.mark.parametrize(

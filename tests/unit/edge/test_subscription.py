@@ -55,7 +55,7 @@ def visible(wire):
     return screen.visible
 
 
-def stream_of(hub, *, request_id=ID, hold=False, total_ms=60_000, until_closed=True, ended=None):
+def stream_of(hub, *, request_id=ID, behind=False, total_ms=60_000, until_closed=True, ended=None):
     request = Request(
         request_id=request_id, tenant="t", at=now_us(), source="edge/1",
         messages=(Message(role="user", content="hi"),), deadlines=Deadlines(total_ms=total_ms),
@@ -67,8 +67,8 @@ def stream_of(hub, *, request_id=ID, hold=False, total_ms=60_000, until_closed=T
             ended.append(stream.reason)
 
     stream = Subscription(
-        request=request, session=Session(request_id, 1), writer=OpEvents(),
-        connection=Connection(name="c", transport="sse", until_closed=until_closed), hold=hold, on_end=on_end,
+        request=request, session=Session(request_id, 1), encoder=OpEvents(),
+        connection=Connection(name="c", transport="sse", until_closed=until_closed), behind=behind, on_end=on_end,
     )  # fmt: skip
     hub.add(stream)
     return stream
@@ -163,7 +163,7 @@ class Recorder(Session):
 
 async def test_history_first_then_what_came_meanwhile_once():
     hub, wire = Hub(), Wire()
-    stream = stream_of(hub, hold=True)
+    stream = stream_of(hub, behind=True)
     stream.session = Recorder(ID, 1)
     events = plain_answer(ID, ["a", "b", "c", "d"])
     history = [Logged(nth, event) for nth, event in enumerate(events[:3])]  # begin, a, b
@@ -179,7 +179,7 @@ async def test_history_first_then_what_came_meanwhile_once():
 
 async def test_a_long_history_waits_for_its_reader():
     hub, wire = Hub(), Wire()
-    stream = stream_of(hub, hold=True)
+    stream = stream_of(hub, behind=True)
     stream.attach(Outlet(wire, 1_000))
     events = plain_answer(ID, ["x" * 60_000] * 8)
     history = [Logged(nth, event) for nth, event in enumerate(events)]
@@ -197,7 +197,7 @@ async def test_a_recall_overtakes_a_history_that_is_not_sent_yet():
     """From the moment the edge knows, not one more byte of what is taken back goes out to who joins late."""
     for sent_already in (False, True):
         hub, wire, writer = Hub(), Wire(), Writer(ID, checked=True)
-        stream = stream_of(hub, hold=True)
+        stream = stream_of(hub, behind=True)
         stream.attach(Outlet(wire, 1_000))
         head = [writer.started(), writer.allowed()]
         events = [*head, *(writer.chunk(f"SECRET{number} " + "x" * 60_000) for number in range(6))]
@@ -222,7 +222,7 @@ async def test_a_recall_overtakes_a_history_that_is_not_sent_yet():
 
 async def test_a_redaction_overtakes_only_its_span():
     hub, wire, writer = Hub(), Wire(), Writer(ID, checked=True)
-    stream = stream_of(hub, hold=True)
+    stream = stream_of(hub, behind=True)
     stream.attach(Outlet(wire, 10_000))
     events = [writer.started(), writer.allowed(), writer.chunk("my SECRET is"), writer.chunk(" told")]
     caught_up = stream.session.resume([Logged(nth, event) for nth, event in enumerate(events)], None)
@@ -234,7 +234,7 @@ async def test_a_redaction_overtakes_only_its_span():
 
 async def test_too_much_that_comes_meanwhile_is_too_slow():
     hub, ended = Hub(), []
-    stream = stream_of(hub, hold=True, ended=ended)
+    stream = stream_of(hub, behind=True, ended=ended)
     event = Logged(1, Writer(ID).started())
     for _ in range(MAX_HELD + 1):
         stream.push(event, 0)
@@ -254,7 +254,7 @@ async def test_nobody_closes_it():
 
 async def test_a_history_is_sent_before_anything_expires():
     hub = Hub()
-    stream = stream_of(hub, hold=True, total_ms=1)
+    stream = stream_of(hub, behind=True, total_ms=1)
     hub.tick(stream.request.at + 10**9)
     assert stream.reason is None
     stream.attach(Outlet(Wire(), 10_000))
@@ -277,7 +277,7 @@ async def test_it_ends_once():
 async def test_one_broken_stream_leaves_the_others(caplog):
     hub, wires, ended = Hub(), [Wire(), Wire()], []
     broken = stream_of(hub, ended=ended)
-    broken.writer = Broken()
+    broken.encoder = Broken()
     for stream, wire in zip((broken, stream_of(hub)), wires, strict=True):
         stream.attach(Outlet(wire, 10_000))
     hub.handle(records(plain_answer(ID, ["a"])))

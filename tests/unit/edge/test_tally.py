@@ -20,10 +20,8 @@ def sent(op, nth=0, recalled_at=0):
 
 
 def receipt(tally):
-    return tally.receipt(
-        request_id=ID, tenant="t", connection="c", source="edge/1", reason="complete", now_us=9_000_000,
-        received_us=1_000_000,
-    )  # fmt: skip
+    about = {"request_id": ID, "tenant": "t", "at": 9_000_000, "source": "edge/1"}
+    return tally.receipt(about, connection="c", reason="complete", received_us=1_000_000)
 
 
 def test_nothing_sent():

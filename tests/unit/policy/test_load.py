@@ -8,6 +8,7 @@ import pytest
 from services.policy import BrokenPolicy, Fault, load
 from services.policy.files import MAX_FILES, read_files, version_of
 from services.policy.lint import lint
+from services.policy.nemo_config import has_rails
 from tests.unit.policy.folders import ROOT, copied, spoil
 
 
@@ -42,7 +43,7 @@ def test_the_shipped_policies_are_without_fault(name):
         ("rego/findings.rego", "if input.category in", "if category in", "unsafe"),
         ("rego/findings.rego", "object.get(tenant,", "object.gett(tenant,", "nknown function"),
         ("rego/data.json", '"enabled": true,', '"enabled": true', "delimiter"),
-        ("nemo/config.yml", "    parallel: true", "   parallel: [", "expected"),
+        ("nemo/config.yml", "  output:", "  output: [", "expected"),
     ],
 )
 def test_a_fault_has_its_file_and_line(tmp_path, path, old, new, says):
@@ -53,6 +54,32 @@ def test_a_fault_has_its_file_and_line(tmp_path, path, old, new, says):
     # A list is named by its first line, and a parser tells what it missed when it comes to the next thing.
     assert line - 3 <= fault.line <= line + 2, f"{fault} should be about line {line}"
     assert says in fault.message
+
+
+def test_an_own_rail_among_nemos_input_flows_is_refused_with_the_remedy(tmp_path):
+    folder = copied(tmp_path)
+    older = "  input:\n    parallel: true\n    flows:\n      - railbus pii\n      - 'railbus secrets'\n      - my own\n"
+    line = spoil(folder, "nemo/config.yml", "  output:\n", older + "  output:\n")
+    remedy = "policy.toml names Railbus's own input rails"
+    assert faults(folder) == (
+        Fault("nemo/config.yml", line + 3, f"remove 'railbus pii': {remedy}"),
+        Fault("nemo/config.yml", line + 4, f"remove 'railbus secrets': {remedy}"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("", False),
+        ("rails: {}", False),
+        ("rails: {input: {flows: []}}", False),
+        ("rails: {output: {flows: [a]}}", False),
+        ("rails: {input: {flows: [a]}}", True),
+        ("rails: {input: [a]}", True),  # not of NeMo's form: for NeMo to refuse
+    ],
+)
+def test_nemo_is_wanted_only_where_it_has_rails_to_run(body, expected):
+    assert has_rails({"nemo/config.yml": body.encode()}, "input") is expected
 
 
 def test_all_faults_are_told_at_once(tmp_path):

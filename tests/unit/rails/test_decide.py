@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from schemas.requests import MAX_PROMPT_CHARS
 from services.policy import Admission
 from services.policy.rulings import DeliveryFloor
-from services.rails.answers import Answer, Edit, mask, report, silent
-from services.rails.decide import decide
+from services.rails.decide import decide, mask
+from services.rails.rail import Answer, Edit, no_answer, report
 from tests.unit.rails.world import PII_RAIL, policy, request
 
 LENIENT = ("policy.toml", PII_RAIL, PII_RAIL.replace('"deny"', '"allow"'))
@@ -28,7 +28,7 @@ answers = st.one_of(
 )
 endings = st.one_of(
     answers.map(lambda answer: lambda rail: report(rail, answer, 1.0)),
-    st.sampled_from(["broke", "timeout", "cancelled"]).map(lambda result: lambda rail: silent(rail, result, 1.0)),
+    st.sampled_from(["broke", "timeout", "cancelled"]).map(lambda result: lambda rail: no_answer(rail, result, 1.0)),
 )
 mixtures = st.tuples(endings, endings, endings).map(
     lambda three: [ending(rail) for ending, rail in zip(three, ("secrets", "pii", "nemo/other"), strict=True)]
@@ -88,4 +88,4 @@ def test_delivery_and_egress_are_as_policy_and_request_want_them():
 
 def test_silence_is_no_answer():
     with pytest.raises(ValueError, match="passed wants an answer"):
-        silent("pii", "passed", 1.0)
+        no_answer("pii", "passed", 1.0)

@@ -7,9 +7,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from services.policy import Admittance
-from services.rails.answers import RailBroke
 from services.rails.opa import MAX_ANSWER_BYTES, PATH, OpaServer
-from services.rails.together import run_together
+from services.rails.rail import RailBroke, run_rails
 from services.runtime import UserError
 
 ASKED = Admittance(
@@ -81,7 +80,7 @@ async def test_a_slow_server_times_out_and_a_dead_one_breaks(script):
         await script.opa.admit(ASKED)
         raise AssertionError("it never answers")
 
-    (slow,) = await run_together({"admission": rail}, {"admission": 0.2})
+    (slow,) = await run_rails({"admission": rail}, {"admission": 0.2})
     assert slow.result == "timeout"
     dead = OpaServer("http://127.0.0.1:1")
     with pytest.raises(RailBroke, match="OPA cannot be asked: ClientConnectorError"):

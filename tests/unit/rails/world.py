@@ -20,9 +20,9 @@ def policy(*changes, name="default"):
     return build(files)
 
 
-def rail_text(name):
-    """A rail as it stands in the default policy."""
-    blocks = (ROOT / "policies/default/policy.toml").read_text().split("\n\n")
+def rail_text(name, policy="default"):
+    """A rail as it stands in a shipped policy."""
+    blocks = (ROOT / "policies" / policy / "policy.toml").read_text().split("\n\n")
     return next(block + "\n" for block in blocks if block.startswith(f'[[rails.rail]]\nname = "{name}"'))
 
 
@@ -36,10 +36,7 @@ UNHURRIED = (
 )
 """All but the classifier have ten seconds."""
 
-NO_JAILBREAK = (
-    ("policy.toml", JAILBREAK_RAIL, ""),
-    ("nemo/config.yml", "      - railbus jailbreak\n", ""),
-)
+NO_JAILBREAK = (("policy.toml", JAILBREAK_RAIL, ""),)
 
 
 def request(*contents, tenant="acme", role="user", **how):

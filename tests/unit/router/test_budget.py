@@ -77,13 +77,15 @@ def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
     assert made == 20
     for order in (READ, READ[::-1]):
         router = Router(policy, "router/late", PARTITIONS)
-        held = frozenset((topic.name, number) for topic in READ for number in range(topic.partitions(PARTITIONS)))
-        router.assign(held)
+        for number in range(PARTITIONS):
+            router.gained(number)
         for topic in order:
             for offset, (where, event) in enumerate(world.log):
                 if where is topic:
                     partition = partition_for(event.request_id, PARTITIONS)  # type: ignore[union-attr]
-                    router.read(Received(topic.name, partition, offset, 0, event, None), world.now_us)
-        router.caught_up(held, world.now_us)
+                    record = Received(topic.name, partition, offset, 0, event, None)
+                    router.read(record, event.at, world.now_us)  # type: ignore[union-attr]
+        for number in range(PARTITIONS):
+            router.caught_up(number, world.now_us, world.now_us)
         totals = [shard._ledger.totals(T0) for shard in router._shards.values()]
         assert (sum(t[0] for t in totals), sum(t[1] for t in totals)) == (40, made)

@@ -6,13 +6,14 @@ import dataclasses
 import orjson
 import pytest
 
+from schemas.base import AnyEvent
 from schemas.books import DeadLetter
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind, UnreadableEvent
 from schemas.stream import Closed
 from schemas.topics import CONTROL, LEDGER, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS, Topic
-from schemas.wire import AnyEvent, decode, encode
+from schemas.wire import decode, encode
 from services.bus import Received, Unread, partition_for
-from services.router.core import READ, Router
+from services.router.core import Router
 from services.router.policy import Policy
 from tests.unit.router.world import PARTITIONS, RID, T0, World, chunk, request, started
 
@@ -93,19 +94,19 @@ def test_folding_again_writes_nothing_twice() -> None:
     world.unread(garbage())
     before = len(world.log)
     fresh = world.join()
-    world.write(fresh.read(garbage(), world.now_us))
+    world.write(fresh.read(garbage(), world.now_us, world.now_us))
     assert len(world.log) == before
 
 
 @pytest.mark.parametrize("meanwhile", [[], [started()]])
 def test_rejection_waits_until_the_shard_has_caught_up(meanwhile: list[AnyEvent]) -> None:
     router = Router(Policy(), "router/late", PARTITIONS)
-    held = frozenset((topic.name, number) for topic in READ for number in range(PARTITIONS))
-    router.assign(held)
-    assert [type(write.event) for write in router.read(garbage(), T0)] == [DeadLetter]
+    for number in range(PARTITIONS):
+        router.gained(number)
+    assert [type(write.event) for write in router.read(garbage(), T0, T0)] == [DeadLetter]
     for event in meanwhile:
-        router.read(Received(STREAMS.name, HERE, 0, 0, event, None), T0)
-    writes = router.caught_up(held, T0)
+        router.read(Received(STREAMS.name, HERE, 0, 0, event, None), T0, T0)
+    writes = [write for number in range(PARTITIONS) for write in router.caught_up(number, T0, T0)]
     assert [type(write.event) for write in writes] == ([] if meanwhile else [Closed])
 
 
@@ -131,15 +132,9 @@ def test_event_on_a_topic_that_is_not_its_own_is_not_folded() -> None:
 def test_request_in_a_foreign_partition_is_kept_and_rejected() -> None:
     world = World()
     item = Received(REQUESTS.name, 1 - HERE, 3, 0, request(), None)
-    world.write(world.routers[0].read(item, world.now_us))
+    world.write(world.routers[0].read(item, world.now_us, world.now_us))
     (letter,) = world.written(DeadLetter)
     assert "murmur2" in letter.reason
     headers = [(name, base64.b64decode(value)) for name, value in letter.headers]
     assert decode(base64.b64decode(letter.value_b64), headers, base64.b64decode(letter.key_b64)) == item.event
     assert world.endings() == ["rejected"]
-
-
-def test_assignment_that_splits_a_request_among_routers_is_refused() -> None:
-    world = World()
-    with pytest.raises(RuntimeError, match=r"railbus\.receipts"):
-        world.routers[0].assign(frozenset((t.name, 0) for t in READ if t is not RECEIPTS))

@@ -30,6 +30,7 @@ from tests.unit.router.world import (
     request,
     request_id,
     started,
+    tick,
     topic_of,
     verdict,
 )
@@ -294,9 +295,9 @@ def overtaken(policy: Policy, at_ms: int, before: list[AnyEvent], cause: str) ->
     if cause in _LAST:
         item = Received(STREAMS.name, partition_for(RID, PARTITIONS), 99, 0, _LAST[cause], None)
         world.log.append((STREAMS, _LAST[cause]))
-        late = router.read(item, world.now_us)
+        late = router.read(item, world.now_us, world.now_us)
     else:
-        late = router.tick(world.now_us)
+        late = tick(router, world.now_us)
     return world, [write for write in late if write.topic is STREAMS]
 
 
@@ -305,7 +306,7 @@ def test_rejection_that_was_overtaken_is_void_only_where_another_end_can_come(wo
     """Nobody here can read the question, but a newer worker or newer rails could."""
     world = World()
     unread = Unread(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))
-    (late, letter) = world.routers[0].read(unread, world.now_us)
+    (late, letter) = world.routers[0].read(unread, world.now_us, world.now_us)
     world.append(STREAMS, word)
     world.write([late, letter])
     expected = "denied" if isinstance(word, Verdict) else "expired"
@@ -316,7 +317,7 @@ def test_rejection_that_was_overtaken_is_void_only_where_another_end_can_come(wo
 def test_turned_away_request_that_was_denied_meanwhile_is_denied() -> None:
     ids = [rid for n in range(40) if partition_for(rid := request_id(n), PARTITIONS) == 0][:2]
     world = World(Policy(max_open=1)).put(request(ids[0]))
-    late = world.routers[0].read(Received(REQUESTS.name, 0, 9, 0, request(ids[1]), None), world.now_us)
+    late = world.routers[0].read(Received(REQUESTS.name, 0, 9, 0, request(ids[1]), None), world.now_us, world.now_us)
     world.append(STREAMS, verdict("deny", ids[1]))
     world.write(late)
     assert world.endings(ids[1]) == ["failed", "denied"]

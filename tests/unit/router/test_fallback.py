@@ -22,6 +22,7 @@ from tests.unit.router.world import (
     request,
     request_id,
     started,
+    tick,
     verdict,
 )
 
@@ -88,7 +89,7 @@ def test_void_cutover_brings_about_nothing() -> None:
     """A chunk stands before the cutover on the log, though the router had not read it when it decided."""
     world = World(CLOUD).put(request(), started())
     world.now_us = T0 + 200 * MS
-    late = [write for router in world.routers for write in router.tick(world.now_us)]
+    late = [write for router in world.routers for write in tick(router, world.now_us)]
     world.append(STREAMS, chunk(0, at_ms=199))
     world.write(late)
     assert len(world.written(Cutover)) == 1
@@ -100,7 +101,7 @@ def test_void_cutover_brings_about_nothing() -> None:
 def test_stall_after_a_void_cutover_can_still_cut_over() -> None:
     world = World(CLOUD).put(request(), started())
     world.now_us = T0 + 200 * MS
-    late = [write for router in world.routers for write in router.tick(world.now_us)]
+    late = [write for router in world.routers for write in tick(router, world.now_us)]
     world.append(STREAMS, chunk(0, at_ms=199))
     world.write(late)
     assert world.until(2_200).cutovers() == [(2, "ttft", "cancel", "vertex"), (2, "stall", "cancel", "vertex")]
@@ -305,7 +306,7 @@ def test_waiting_request_goes_when_the_budget_has_room_again() -> None:
 def test_void_cutover_gives_its_place_in_the_budget_back() -> None:
     world = World(replace(CLOUD, limits=Limits(ratio=0.0, free=1))).put(request(), started())
     world.now_us = T0 + 200 * MS
-    late = [write for router in world.routers for write in router.tick(world.now_us)]
+    late = [write for router in world.routers for write in tick(router, world.now_us)]
     world.append(STREAMS, chunk(0, at_ms=199))
     world.write(late)
     other = request_id(1)

@@ -12,17 +12,29 @@ from typing import Any
 
 import pytest
 
+from schemas.base import AnyEvent
 from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Request
-from schemas.stream import Closed, Cutover
-from schemas.topics import REQUESTS_VERTEX, STREAMS, Topic
-from schemas.wire import AnyEvent
+from schemas.stream import Closed, Cutover, StreamEvent
+from schemas.topics import REQUESTS_VERTEX, Topic
 from services.bus import Received
 from services.router.budget import Limits
-from services.router.core import READ, Router
+from services.router.core import Router
 from services.router.policy import Policy
 from services.stream import Restart, Screen, Show, apply
-from tests.unit.router.world import MS, T0, chunk, failed, finished, request, request_id, started, topic_of
+from tests.unit.router.world import (
+    MS,
+    T0,
+    chunk,
+    failed,
+    finished,
+    next_alarm_us,
+    request,
+    request_id,
+    started,
+    tick,
+    topic_of,
+)
 
 TTFT_MS, LOSER_MS, TIMES = 200, 50, 50
 OFFSETS = range(-20, 21)
@@ -36,9 +48,8 @@ class Sim:
     def __init__(self, seed: int) -> None:
         policy = Policy(fallback="vertex", breaker_trip=0, limits=Limits(ratio=1, free=1_000_000))
         self.router = Router(policy, "router/0", 1)
-        held = frozenset((topic.name, 0) for topic in READ)
-        self.router.assign(held)
-        self.router.caught_up(held, T0)
+        self.router.gained(0)
+        self.router.caught_up(0, T0, T0)
         self.dice = random.Random(seed)
         self.logs: dict[str, list[tuple[float, AnyEvent]]] = {}
         self.stopped: set[tuple[str, int]] = set()
@@ -53,9 +64,9 @@ class Sim:
     def run(self) -> None:
         while self._heap:
             ms, _, act = heapq.heappop(self._heap)
-            while (alarm_us := self.router.next_alarm_us) is not None and alarm_us <= T0 + ms * MS:
+            while (alarm_us := next_alarm_us(self.router, 1)) is not None and alarm_us <= T0 + ms * MS:
                 alarm_ms = max((alarm_us - T0) / MS, 0)
-                self.write(self.router.tick(alarm_us), alarm_ms)
+                self.write(tick(self.router, alarm_us, 1), alarm_ms)
             act(ms)
 
     def say(self, ms: float, event: AnyEvent, topic: Topic | None = None) -> None:
@@ -98,7 +109,8 @@ class Sim:
 
     def _reads(self, ms: float, name: str, event: AnyEvent) -> None:
         now_us = T0 + int(ms * MS)
-        self.write(self.router.read(Received(name, 0, 0, now_us // 1_000, event, None), now_us), ms)
+        record = Received(name, 0, 0, now_us // 1_000, event, None)
+        self.write(self.router.read(record, now_us, now_us), ms)
 
 
 def _words(rid: str, attempt: int, start_ms: float, first_ms: float) -> list[tuple[float, AnyEvent]]:
@@ -138,7 +150,7 @@ def _check(log: list[tuple[float, Any]], rid: str) -> int:
     screen, shown, heard, retracted = Screen(rid), "", "", 0
     lost: dict[int, float] = {}
     for ms, event in log:
-        if type(event).__name__ not in STREAMS.kinds:
+        if not isinstance(event, StreamEvent):
             continue
         before = screen.candidates
         for op in screen.feed(event):

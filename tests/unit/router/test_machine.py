@@ -11,19 +11,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from schemas.base import Event
+from schemas.base import AnyEvent, Event
 from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Message, Request
 from schemas.stream import Chunk, Closed, Cutover, Finished, Recall, Started, Verdict
 from schemas.topics import ACCOUNTS, CONTROL, RECEIPTS, REQUESTS, REQUESTS_VERTEX, STREAMS, Topic
-from schemas.wire import AnyEvent
 from services.bus import Received
 from services.router.budget import Limits
-from services.router.core import READ, SHARED, Router
+from services.router.core import READ, Router
 from services.router.policy import Policy
 from services.router.shard import Writes
 from services.stream import Close, Screen
 from tests.unit.router.world import (
+    MAY_WRITE,
     MS,
     T0,
     attached,
@@ -32,14 +32,16 @@ from tests.unit.router.world import (
     detached,
     failed,
     finished,
+    next_alarm_us,
     recall,
     request,
     request_id,
     started,
+    tick,
     verdict,
 )
 
-HELD = frozenset((topic.name, 0) for topic in READ)
+SHARED = [topic for topic in READ if topic.key == "request_id"]
 MASKED = (Message(role="user", content="hello [NAME]"),)
 DEADLINES = Deadlines(verdict_ms=1_500, ttft_ms=100, stall_ms=150, total_ms=2_000)
 GATE = "hold"
@@ -70,6 +72,7 @@ class Routers(RuleBasedStateMachine):
         super().__init__()
         self.now_us = T0
         self.logs: dict[str, list[AnyEvent]] = {topic.name: [] for topic in SHARED}
+        self.appended_us: dict[str, list[int]] = {topic.name: [] for topic in SHARED}
         self.members: list[Member] = []
         self.joined = 0
         self.asked: dict[int, Request] = {}
@@ -162,11 +165,19 @@ class Routers(RuleBasedStateMachine):
 
     # What happens to routers.
 
-    @rule(wait_ms=st.sampled_from([1, 20, 90, 100, 150, 400]))
-    def time_passes(self, wait_ms: int) -> None:
+    @rule(
+        wait_ms=st.sampled_from([1, 20, 90, 100, 150, 400]),
+        awake=st.tuples(st.booleans(), st.booleans()),
+        order=st.permutations(SHARED),
+    )
+    def time_passes(self, wait_ms: int, awake: tuple[bool, bool], order: list[Topic]) -> None:
+        """Whoever is awake reads to the end and is told the time; the others are paused, or lag."""
         self.now_us += wait_ms * MS
-        for member in self.members:
-            self.send(member, member.router.tick(self.now_us))
+        for member, is_awake in zip(self.members, awake, strict=False):
+            if is_awake:
+                for topic in order:
+                    self.deliver(member, topic, 1_000_000)
+                self.send(member, tick(member.router, self.now_us, 1))
 
     @precondition(lambda self: len(self.members) < 2)
     @rule(order=st.permutations(SHARED))
@@ -174,11 +185,11 @@ class Routers(RuleBasedStateMachine):
         """It folds the topics in any order and decides when it has caught up with all."""
         member = Member(Router(self.policy, f"router/{self.joined}", 1))
         self.joined += 1
-        member.router.assign(HELD)
+        member.router.gained(0)
         for topic in order:
             self.deliver(member, topic, len(self.logs[topic.name]))
         self.members.append(member)
-        self.send(member, member.router.caught_up(HELD, self.now_us))
+        self.send(member, member.router.caught_up(0, self.now_us, self.now_us))
 
     @precondition(lambda self: self.members)
     @rule(index=st.integers(0, 1))
@@ -201,7 +212,7 @@ class Routers(RuleBasedStateMachine):
         """All is read, the clock decides; what was decided stands on the log behind one word more."""
         while self.settle():
             pass
-        self.time_passes(wait_ms)
+        self.time_passes(wait_ms, (True, True), list(SHARED))
         match word:
             case "chunk":
                 self.worker_speaks(number, 1, "r1", 0)
@@ -226,12 +237,12 @@ class Routers(RuleBasedStateMachine):
         while self.now_us < end_us:
             while self.settle():
                 pass
-            alarms = [at for member in self.members if (at := member.router.next_alarm_us) is not None]
+            alarms = [at for member in self.members if (at := next_alarm_us(member.router, 1)) is not None]
             if not alarms:
                 break
             self.now_us = min(max(min(alarms), self.now_us + MS), end_us)
             for member in self.members:
-                self.send(member, member.router.tick(self.now_us))
+                self.send(member, tick(member.router, self.now_us, 1))
         self.check()
 
     def check(self) -> None:
@@ -305,15 +316,17 @@ class Routers(RuleBasedStateMachine):
 
     def append(self, topic: Topic, event: AnyEvent) -> None:
         self.logs[topic.name].append(event)
+        self.appended_us[topic.name].append(self.now_us)
 
     def send(self, member: Member, writes: Writes) -> None:
         for write in writes:
-            assert type(write.event).__name__ in write.topic.kinds
+            assert type(write.event) in MAY_WRITE[write.topic.name]
             member.sent[write.topic.name].append(write.event)
 
     def flush(self, member: Member, topic: Topic) -> bool:
         events = member.sent.pop(topic.name, [])
-        self.logs[topic.name] += events
+        for event in events:
+            self.append(topic, event)
         return bool(events)
 
     def deliver(self, member: Member, topic: Topic, count: int) -> bool:
@@ -322,7 +335,7 @@ class Routers(RuleBasedStateMachine):
         member.read[topic.name] += len(events)
         for offset, event in enumerate(events, start):
             item = Received(topic.name, 0, offset, 0, event, None)
-            self.send(member, member.router.read(item, self.now_us))
+            self.send(member, member.router.read(item, self.appended_us[topic.name][offset], self.now_us))
         return bool(events)
 
 

@@ -2,21 +2,25 @@
 
 from typing import Any
 
-from schemas.base import Event
+from schemas.base import AnyEvent, Event
 from schemas.books import Account, Attached, Cancel, Detached
 from schemas.ids import uuid7
+from schemas.registry import writes
 from schemas.requests import Deadlines, Delivery, Message, Request
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Usage, Verdict
-from schemas.topics import ACCOUNTS, CONTROL, DEAD, RECEIPTS, REQUESTS, REQUESTS_VERTEX, STREAMS, Topic
-from schemas.wire import AnyEvent
+from schemas.topics import DEAD, REQUESTS_VERTEX, Topic
 from services.bus import Received, Unread, partition_for
-from services.router.core import READ, Router
+from services.router.core import Router
 from services.router.policy import Policy
 from services.router.shard import Writes
+from tests.support.bus import topic_of
+
+MAY_WRITE = writes("router")
 
 T0 = 1_700_000_000_000_000
 MS = 1_000
 PARTITIONS = 2
+FAR_US = 2**62
 
 
 def request_id(number: int = 0) -> str:
@@ -107,11 +111,15 @@ def closed(outcome: str = "completed", rid: str = RID, at_ms: float = 100) -> Cl
     return Closed(**about(rid, at_ms), outcome=outcome)  # type: ignore[arg-type]
 
 
-def topic_of(event: AnyEvent) -> Topic:
-    """Where an event of a test stands."""
-    return next(
-        topic for topic in (REQUESTS, STREAMS, RECEIPTS, ACCOUNTS, CONTROL) if type(event).__name__ in topic.kinds
-    )
+def next_alarm_us(router: Router, partitions: int = PARTITIONS) -> int | None:
+    """When a router wants to be told the time, over all its partitions."""
+    alarms = [router.alarm_us(number, FAR_US) for number in range(partitions)]
+    return min((at for at in alarms if at is not None), default=None)
+
+
+def tick(router: Router, now_us: int, partitions: int = PARTITIONS) -> Writes:
+    """Tell a router the time, as far as it has read everything."""
+    return [write for number in range(partitions) for write in router.tick(number, now_us, now_us)]
 
 
 class World:
@@ -128,12 +136,13 @@ class World:
     def join(self) -> Router:
         """A router that folds the whole log and then decides."""
         router = Router(self.policy, f"router/{len(self.routers)}", PARTITIONS)
-        held = frozenset((topic.name, number) for topic in READ for number in range(topic.partitions(PARTITIONS)))
-        router.assign(held)
+        for number in range(PARTITIONS):
+            router.gained(number)
         for offset, (topic, event) in enumerate(self.log):
             assert self._show(router, topic, event, offset) == [] or topic is DEAD
         self.routers.append(router)
-        self.write(router.caught_up(held, self.now_us))
+        for number in range(PARTITIONS):
+            self.write(router.caught_up(number, self.now_us, self.now_us))
         return router
 
     def restart(self, index: int = 0) -> None:
@@ -156,9 +165,9 @@ class World:
         for router in tuple(self.routers):
             self.write(self._show(router, topic, event, len(self.log) - 1))
 
-    def write(self, writes: Writes) -> None:
-        for write in writes:
-            assert type(write.event).__name__ in write.topic.kinds
+    def write(self, due: Writes) -> None:
+        for write in due:
+            assert type(write.event) in MAY_WRITE[write.topic.name]
             self.append(write.topic, write.event)
 
     def until(self, at_ms: float) -> "World":
@@ -171,12 +180,11 @@ class World:
         return self
 
     def _next_alarm_us(self) -> int | None:
-        alarms = (router.next_alarm_us for router in self.routers)
-        return min((at for at in alarms if at is not None), default=None)
+        return min((at for router in self.routers if (at := next_alarm_us(router)) is not None), default=None)
 
     def tick(self) -> None:
         for router in self.routers:
-            self.write(router.tick(self.now_us))
+            self.write(tick(router, self.now_us))
 
     def written(self, kind: type[Any], rid: str | None = None) -> list[Any]:
         """What stands on the log of this kind."""
@@ -206,11 +214,12 @@ class World:
 
     def unread(self, unread: Unread) -> None:
         for router in tuple(self.routers):
-            self.write(router.read(unread, self.now_us))
+            self.write(router.read(unread, self.now_us, self.now_us))
 
     def _show(self, router: Router, topic: Topic, event: AnyEvent, offset: int) -> Writes:
         if topic is DEAD:
-            router.buried(event)  # type: ignore[arg-type]
+            router.on_dead_letter(event)  # type: ignore[arg-type]
             return []
         partition = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
-        return router.read(Received(topic.name, partition, offset, self.now_us // 1_000, event, None), self.now_us)
+        record = Received(topic.name, partition, offset, self.now_us // 1_000, event, None)
+        return router.read(record, self.now_us, self.now_us)

@@ -4,7 +4,7 @@ import pytest
 
 from services.policy import BrokenPolicy
 from services.safety.checks import CheckFailed
-from services.safety.classifiers import Classifiers, classifiers_check
+from services.safety.classifiers import Classifiers, PresidioCheck, classifiers_check
 from services.safety.looks import Spot
 from tests.unit.safety.world import policy
 
@@ -13,8 +13,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 @pytest.fixture(scope="module")
 def presidio():
-    from services.safety.presidio import PresidioCheck
-
     return PresidioCheck()
 
 

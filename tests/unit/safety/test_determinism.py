@@ -70,7 +70,7 @@ def mixed_log(rng):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_200_timings_and_20_crashes_say_the_same(seed):
+def test_200_timings_20_crashes_and_20_moves_say_the_same(seed):
     """The bar: one log refed with 200 random timings and 20 crash points gives identical sets."""
     rng = random.Random(seed)
     held = policy(**CLASSIFIED) if seed % 2 else policy()
@@ -86,3 +86,5 @@ def test_200_timings_and_20_crashes_say_the_same(seed):
         crashes = sorted(rng.sample(range(len(expected)), 1 + number % 5))
         world = World(held, random.Random(f"{seed}.crash.{number}"))
         assert as_set(world.run(events, pace=20, crashes=crashes, patience=0.5)) == expected
+        world = World(held, random.Random(f"{seed}.move.{number}"))
+        assert as_set(world.run(events, pace=20, moves=crashes, patience=0.5)) == expected

@@ -5,7 +5,7 @@ import pytest
 from services.safety.core import STEP_CHARS, Safety
 from services.safety.looks import Look
 from services.safety.run import PIECE_CHARS, SLICE_CHARS
-from tests.unit.safety.world import NOW_US, Answer, policy
+from tests.unit.safety.world import NOW_US, Answer, policy, record
 
 DEAR = "--sk-" * 200
 """Every fifth character begins what may be a key, and each beginning is weighed with every character after it."""
@@ -22,14 +22,14 @@ def reading(core, tenant):
 def begun(text, chunks=40, streams=3):
     """A core with much of this text from one tenant queued in front of one short answer of another's."""
     core = Safety(policy(), "safety/t")
-    core.assign([0])
-    core.caught_up(0, NOW_US)
+    core.gained(0)
+    core.caught_up(0, NOW_US, NOW_US)
     for number in range(streams):
         for event in [(answer := Answer(number, tenant="much")).started(), *answer.chunks([text] * chunks)]:
-            core.take(0, event, None)
+            core.read(record(event), NOW_US, NOW_US)
     short = Answer(99, tenant="little")
     for event in short.whole(["Good day to you, and all of yours."]):
-        core.take(0, event, None)
+        core.read(record(event), NOW_US, NOW_US)
     return core
 
 
@@ -38,7 +38,7 @@ def test_whoever_has_little_is_dealt_with_at_once(text, most):
     core, looks = begun(text), []
     for step in range(3):
         before = reading(core, "much")
-        looks += [effect for effect in core.step(NOW_US)[0] if isinstance(effect, Look)]
+        looks += [effect for effect in core.step(NOW_US) if isinstance(effect, Look)]
         assert reading(core, "much") - before <= most, step
         if any(look.tenant == "little" and look.last for look in looks):
             break

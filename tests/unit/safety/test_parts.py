@@ -13,12 +13,11 @@ from services.policy.document import Windows
 from services.safety import core as core_module
 from services.safety import run as run_module
 from services.safety import shard as shard_module
-from services.safety.catchup import QUIET_S, Catchup
 from services.safety.core import Safety
 from services.safety.fair import FairQueue
+from services.safety.lookout import next_offset
 from services.safety.looks import Broke, Look, Seen
-from services.safety.schedule import next_offset
-from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, honest, policy, recalls
+from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, honest, policy, recalls, record
 
 
 def test_tenants_take_turns():
@@ -46,40 +45,29 @@ def test_looks_are_at_absolute_offsets_that_double_up_to_the_stride(first, strid
     assert {next_offset(position, windows) for position in range(1_000)} <= set(offsets) | {offsets[-1] + stride}
 
 
-def test_a_partition_is_caught_up_once_by_its_last_record_or_by_silence():
-    catchup = Catchup()
-    catchup.begin({0: 10, 1: 5}, 100.0)
-    assert not catchup.read(0, 8, 100.1)
-    assert catchup.read(0, 9, 100.2)
-    assert not catchup.read(0, 10, 100.3)
-    assert catchup.quiet(100.0 + QUIET_S - 0.1) == []
-    assert not catchup.read(1, 2, 101.0)
-    assert catchup.quiet(100.0 + QUIET_S) == []
-    assert catchup.quiet(101.0 + QUIET_S) == [1]
-    assert catchup.quiet(200.0) == []
-
-
 def live(held=None, partitions=(0,)):
     core = Safety(held or policy(), "safety/t")
-    core.assign(partitions)
     for partition in partitions:
-        assert core.caught_up(partition, NOW_US) == []
+        core.gained(partition)
+        assert core.caught_up(partition, NOW_US, NOW_US) == []
     return core
 
 
 def feed(core, events, partition=0):
     effects = []
     for event in events:
-        core.take(partition, event, "trace")
+        core.read(record(event, partition, "trace"), NOW_US, NOW_US)
     while core.busy:
-        effects += core.step(NOW_US)[0]
+        effects += core.step(NOW_US)
     return effects
 
 
-def test_events_of_foreign_partitions_are_not_taken():
+def test_what_waits_is_counted_until_it_is_dealt_with():
     core = live()
-    assert core.take(0, Answer().started(), None)
-    assert not core.take(1, Answer().started(), None)
+    core.read(record(Answer().started()), NOW_US, NOW_US)
+    assert core.backlog == 1
+    feed(core, [])
+    assert core.backlog == 0
 
 
 def test_every_event_carries_time_source_and_trace():
@@ -114,9 +102,9 @@ def test_a_stop_of_tier_2_leaves_nothing_open():
 def replayed(events, held=None):
     """What a process does that is assigned this log."""
     core = Safety(held or policy(), "safety/t")
-    core.assign([0])
+    core.gained(0)
     assert feed(core, events) == []
-    effects = core.caught_up(0, NOW_US)
+    effects = core.caught_up(0, NOW_US, NOW_US)
     for look in effects:
         if isinstance(look, Look):
             effects += core.answer(look, honest(look), NOW_US)
@@ -152,9 +140,13 @@ def test_requests_that_never_close_are_forgotten_after_the_longest_deadline():
     core = live()
     feed(core, [Answer().started()])
     longest_us = policy().document.deadlines.total_ms[1] * 1_000
-    assert core.expire(NOW_US + longest_us) == 0
-    assert core.expire(NOW_US + longest_us + 61_000_000) == 1
-    assert core.open == 0
+    due_us = core.alarm_us(0, NOW_US)
+    assert due_us == NOW_US + longest_us + 60_000_000
+    core.tick(0, due_us - 1, due_us)
+    assert (core.expired, core.open) == (0, 1)
+    core.tick(0, due_us, due_us)
+    assert (core.expired, core.open) == (1, 0)
+    assert core.alarm_us(0, due_us) is None
 
 
 def test_open_requests_are_bounded(monkeypatch):
@@ -167,12 +159,18 @@ def test_open_requests_are_bounded(monkeypatch):
     assert core.open == 0
 
 
-def test_an_assignment_forgets_everything_and_late_answers_change_nothing():
-    core = live()
-    (look,) = [effect for effect in feed(core, Answer().whole(["Hi."])) if isinstance(effect, Look)]
-    core.assign([0])
-    assert core.open == core.looking == 0
-    assert core.answer(look, Seen(()), NOW_US) == []
+def test_a_lost_partition_is_forgotten_with_all_that_waits_and_the_kept_one_notices_nothing():
+    core = live(partitions=(0, 1))
+    looks = feed(core, Answer().whole(["Hi."]), 0) + feed(core, Answer(1).whole(["Hi."]), 1)
+    mine, kept = [effect for effect in looks if isinstance(effect, Look)]
+    core.read(record(Answer(2).started()), NOW_US, NOW_US)
+    core.lost(0)
+    assert (core.open, core.looking, core.backlog) == (1, 1, 1)
+    assert (core.waits_for(mine), core.waits_for(kept)) == (False, True)
+    assert feed(core, []) == []
+    assert (core.open, core.backlog) == (1, 0)
+    assert core.answer(mine, Seen(()), NOW_US) == []
+    assert [effect.event.final for effect in core.answer(kept, Seen(()), NOW_US)] == [True]
 
 
 def test_a_long_text_takes_turns_with_other_tenants(monkeypatch):
@@ -181,13 +179,13 @@ def test_a_long_text_takes_turns_with_other_tenants(monkeypatch):
     core = live()
     whale, minnow = Answer(1, tenant="whale"), Answer(2, tenant="minnow")
     for event in [whale.started(), minnow.started()]:
-        core.take(0, event, None)
+        core.read(record(event), NOW_US, NOW_US)
     feed(core, [])
     (huge,) = whale.chunks(["a.b@" * 2_500])
     for event in [huge, whale.finished(0), *minnow.chunks(["call eve@corp.example.com now"])]:
-        core.take(0, event, None)
+        core.read(record(event), NOW_US, NOW_US)
     steps = 0
-    while not any(getattr(getattr(effect, "event", None), "tenant", "") == "minnow" for effect in core.step(NOW_US)[0]):
+    while not any(getattr(getattr(effect, "event", None), "tenant", "") == "minnow" for effect in core.step(NOW_US)):
         steps += 1
     assert steps <= 4, "the whale's text is 100 slices long"
     assert core.busy

@@ -9,9 +9,11 @@ from pathlib import Path
 from schemas.ids import uuid7
 from schemas.requests import Deadlines, Delivery
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
+from services.bus import Received
 from services.policy import build
 from services.policy.files import read_files
-from services.safety.core import Letter, Safety
+from services.processor import Write
+from services.safety.core import Safety
 from services.safety.looks import Broke, Look, Seen, Spot
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +34,11 @@ def policy(name="default", **changes):
 
 def request_id(number=0):
     return uuid7(NOW_US // 1_000, number)
+
+
+def record(event, partition=0, trace=None):
+    """As the processor hands it over."""
+    return Received("railbus.streams", partition, 0, NOW_US // 1_000, event, trace)
 
 
 class Answer:
@@ -110,17 +117,18 @@ class World:
     log: list = field(default_factory=list)
     written: int = 0
 
-    def run(self, events, *, pace=1, crashes=(), patience=1.0):
+    def run(self, events, *, pace=1, crashes=(), moves=(), patience=1.0):
         """Let safety read the events; returns all that it wrote.
 
         Args:
             events: What others write, in log order.
             pace: Most events between two of safety's steps.
             crashes: After how many of its effects it dies and another begins; what it had not written is lost.
+            moves: After how many of its effects its partition is taken away and given back; likewise.
             patience: Chance that an answer to a look comes before the next step; the order is random below 1.
         """
         events, crashes = list(events), sorted(crashes)
-        while not _Life(self, pace, patience).live(events, crashes):
+        while not _Life(self, pace, patience, sorted(moves)).live(events, crashes):
             pass
         return self.said
 
@@ -132,12 +140,15 @@ class World:
 class _Life:
     """One process: from its assignment to its end."""
 
-    def __init__(self, world, pace, patience):
-        self.world, self.pace, self.patience = world, pace, patience
-        self.core, self.read, self.looks = Safety(world.policy, "safety/t"), 0, []
-        self.core.assign([0])
-        self.until = len(world.log)
-        self.effects = [] if self.until else self.core.caught_up(0, NOW_US)
+    def __init__(self, world, pace, patience, moves):
+        self.world, self.pace, self.patience, self.moves = world, pace, patience, moves
+        self.core, self.looks = Safety(world.policy, "safety/t"), []
+        self.gain()
+
+    def gain(self):
+        self.core.gained(0)
+        self.read, self.until = 0, len(self.world.log)
+        self.effects = [] if self.until else self.core.caught_up(0, NOW_US, NOW_US)
 
     def live(self, events, crashes):
         """Whether it lived to the end of the events; else it died at the next of the crashes."""
@@ -145,6 +156,10 @@ class _Life:
             if crashes and self.world.written >= crashes[0]:
                 crashes.pop(0)
                 return False
+            if self.moves and self.world.written >= self.moves[0]:
+                self.moves.pop(0)
+                self.core.lost(0)
+                self.gain()
             self.take(events)
             self.think()
             while self.effects and not (crashes and self.world.written >= crashes[0]):
@@ -158,15 +173,15 @@ class _Life:
             if self.read == len(self.world.log) and events:
                 self.world.log.append(events.pop(0))
             if self.read < len(self.world.log):
-                self.core.take(0, self.world.log[self.read], None)
+                self.core.read(record(self.world.log[self.read]), NOW_US, NOW_US)
                 self.read += 1
                 if self.read == self.until:
-                    self.effects += self.core.caught_up(0, NOW_US)
+                    self.effects += self.core.caught_up(0, NOW_US, NOW_US)
 
     def think(self):
         rng = self.world.rng
         while self.core.busy and rng.random() < 0.9:
-            self.effects += self.core.step(NOW_US)[0]
+            self.effects += self.core.step(NOW_US)
         if self.patience < 1:
             rng.shuffle(self.looks)
         while self.looks and rng.random() < self.patience:
@@ -177,7 +192,7 @@ class _Life:
         if isinstance(effect, Look):
             self.looks.append(effect)
         else:
-            assert isinstance(effect, Letter)
+            assert isinstance(effect, Write)
             self.world.log.append(effect.event)
             self.world.written += 1
 

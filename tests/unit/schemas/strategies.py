@@ -8,7 +8,7 @@ from msgspec import NODEFAULT
 
 from schemas.base import UUID7_PATTERN
 from schemas.ids import uuid7
-from schemas.wire import KINDS
+from schemas.registry import KINDS
 
 MOST_CHARS = 40
 """Long texts test the length bound and nothing else; a test of its own does that."""

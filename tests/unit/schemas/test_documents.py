@@ -7,10 +7,10 @@ import sys
 import pytest
 from jsonschema import Draft202012Validator
 
-from schemas.__main__ import GENERATED, drift, write
+from schemas.__main__ import GENERATED, README, drift, write
 from schemas.asyncapi import document
+from schemas.registry import KINDS
 from schemas.topics import TOPICS
-from schemas.wire import KINDS
 
 
 def test_the_committed_documents_have_not_drifted():
@@ -18,15 +18,19 @@ def test_the_committed_documents_have_not_drifted():
 
 
 def test_check_names_what_drifted(tmp_path):
-    write(tmp_path)
+    readme = tmp_path / "README.md"
+    readme.write_text(README.read_text("utf-8"), "utf-8")
+    write(tmp_path, readme)
+    readme.write_text(readme.read_text("utf-8").replace("nobody yet", "somebody"), "utf-8")
     (tmp_path / "Chunk.schema.json").write_text("{}")
     (tmp_path / "Closed.schema.json").unlink()
     (tmp_path / "Ghost.schema.json").write_text("{}")
-    command = [sys.executable, "-m", "schemas", "--check", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "schemas", "--check", "--folder", str(tmp_path), "--readme", str(readme)]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert checked.returncode == 1
-    assert "Chunk.schema.json, Closed.schema.json, Ghost.schema.json" in checked.stderr
-    write(tmp_path)
+    assert "Chunk.schema.json, Closed.schema.json, Ghost.schema.json, README.md" in checked.stderr
+    write(tmp_path, readme)
+    assert readme.read_text("utf-8") == README.read_text("utf-8")
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
 
 
@@ -76,10 +80,3 @@ def test_channels_are_the_topics_and_operations_stay_on_their_channels():
     assert whole["operations"]["app.send.railbus.requests"]["reply"] == {
         "channel": {"$ref": "#/channels/railbus.streams"}
     }
-
-
-def test_every_event_has_a_writer_and_a_reader():
-    said = {"send": set(), "receive": set()}
-    for operation in document()["operations"].values():
-        said[operation["action"]] |= {message["$ref"].rsplit("/", 1)[1] for message in operation["messages"]}
-    assert said == {"send": set(KINDS), "receive": set(KINDS)}

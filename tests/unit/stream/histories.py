@@ -19,9 +19,9 @@ from schemas.stream import (
     Finished,
     Recall,
     Started,
+    StreamEvent,
     Verdict,
 )
-from services.stream.screen import StreamEvent
 
 REQUEST_ID = uuid7(1_763_700_000_000, 12345)
 MAX_RUNS = 8

@@ -14,7 +14,7 @@ from tests.unit.worker.samples import T0_US, request_id, ticket
 def resolve(model):
     if model in {"default", "small"}:
         return "small"
-    raise EngineError("bad_request", "this model is not served here; served is 'small'", retryable=False)
+    raise EngineError("bad_request", "this model is not served here; served is 'small'", retryable=False, param="model")
 
 
 def desk(slots=2, output_check="on"):
@@ -46,7 +46,8 @@ def test_a_repetition_is_known_and_another_attempt_is_not():
 
 def test_an_unknown_model_is_refused_by_name():
     refusal = desk().accept(ticket(model="large"), T0_US)
-    assert refusal == Refusal("bad_request", "this model is not served here; served is 'small'", retryable=False)
+    message = "this model is not served here; served is 'small'"
+    assert refusal == Refusal("bad_request", message, retryable=False, param="model")
 
 
 @pytest.mark.parametrize("mode", ["gated", "windowed"])

@@ -91,4 +91,6 @@ def test_a_failure_tells_what_was_said_and_paid():
     failed = it.failed(Refusal("unavailable", "x" * 5_000, retryable=True), T0_US)
     assert (failed.last_seq, failed.usage) == (0, Usage(completion_tokens=3))
     assert (failed.error_class, failed.retryable, len(failed.message)) == ("unavailable", True, 2_000)
+    assert failed.param is None
+    assert it.failed(Refusal("bad_request", "", retryable=False, param="model"), T0_US).param == "model"
     orjson.dumps(failed)

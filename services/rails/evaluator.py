@@ -1,51 +1,51 @@
-"""One policy version's rails on one request."""
+"""Run one policy version's rails on a request."""
 
 import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.requests import Request
 from services.policy import Admission, Admittance, Policy, RailSpec
-from services.rails.answers import Answer, Report, report
+from services.policy.nemo_config import has_rails
 from services.rails.cache import Answers, Cache, key_of
-from services.rails.decide import Decided, decide
-from services.rails.flows import FLOWS
+from services.rails.decide import VerdictContent, decide
 from services.rails.jailbreak import Classifier
-from services.rails.nemo import PREFIX, NemoRails, nemo_rails
 from services.rails.opa import OpaServer
 from services.rails.patterns import PatternRail
-from services.rails.together import Rail, run_together
+from services.rails.rail import Answer, Rail, Report, report, run_rails
 
 if TYPE_CHECKING:
     from services.policy.presidio import Presidio
+    from services.rails.nemo import NemoRails
 
 ADMISSION = "admission"
 PRESIDIO = "presidio"
 
 
-class Judged(NamedTuple):
+class Evaluated(NamedTuple):
     """What came of a request.
 
     Attributes:
-        decided: The verdict's content.
+        content: The verdict's content.
         key: Under which ``answers`` are kept.
         answers: What is worth keeping: what every rail that looks at nothing but the prompt said. None: nothing new.
     """
 
-    decided: Decided
+    content: VerdictContent
     key: str
     answers: Answers | None
 
 
-class Judge:
-    """Judges requests by one policy; see ``judge_of``."""
+class RailsEvaluator:
+    """Gives requests their verdicts by one policy; made by ``build_evaluator``."""
 
     def __init__(
         self,
         policy: Policy,
-        nemo: NemoRails,
+        nemo: "NemoRails | None",
         presidio: "Presidio | None",
         classifier: Classifier,
         opa: OpaServer | None,
@@ -62,8 +62,8 @@ class Judge:
         }
         self._specs: dict[str, RailSpec] = {rail.name: rail for rail in policy.document.rails.rail}
 
-    async def judge(self, request: Request) -> Judged:
-        """The verdict, within the policy's deadline."""
+    async def evaluate(self, request: Request) -> Evaluated:
+        """Come to a verdict within the policy's deadline."""
         began = time.perf_counter()
         admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
         content = self._content_rails(request)
@@ -74,20 +74,21 @@ class Judge:
             rails[ADMISSION] = partial(self._admit, request, admitted)
         rails |= {} if known is not None else content
         spent_s = time.perf_counter() - began
-        reports = await run_together(rails, {name: self._deadline_s(name) - spent_s for name in rails})
+        reports = await run_rails(rails, {name: self._deadline_s(name) - spent_s for name in rails})
         answers = _complete(reports) if known is None else None
         reports += _remembered(known or {})
         decided = decide(self._policy, request, reports, admitted[0] if admitted else None)
-        return Judged(decided, key, answers)
+        return Evaluated(decided, key, answers)
 
-    async def remember(self, judged: Judged) -> None:
+    async def remember(self, evaluated: Evaluated) -> None:
         """Keep what was said, for the next request of the same words."""
-        if self._cache is not None and judged.answers:
-            await self._cache.keep(judged.key, judged.answers)
+        if self._cache is not None and evaluated.answers:
+            await self._cache.keep(evaluated.key, evaluated.answers)
 
     async def close(self) -> None:
         """Stop the policy's engine."""
-        await self._nemo.close()
+        if self._nemo is not None:
+            await self._nemo.close()
 
     def _deadline_s(self, name: str) -> float:
         spec = self._specs.get(name)
@@ -96,18 +97,15 @@ class Judge:
 
     def _content_rails(self, request: Request) -> dict[str, Rail]:
         """The rails that look at nothing but the prompt, in the order of reports."""
-        flows = {name: flow for flow, name in FLOWS.items()}
         rails: dict[str, Rail] = {}
         for name, spec in self._specs.items():
             if name in self._patterns:
-                look: Rail = partial(self._patterns[name].look, request.tenant, request.messages)
+                rails[name] = partial(self._patterns[name].look, request.tenant, request.messages)
             elif name == "jailbreak":
-                look = partial(self._classifier.look, self._policy, spec, request.tenant, request.messages)
-            else:
-                continue
-            rails[name] = partial(self._nemo.ours, flows[name], look)
-        for flow in self._nemo.others:
-            rails[PREFIX + flow] = partial(self._nemo.other, flow, request.messages)
+                rails[name] = partial(self._classifier.look, self._policy, spec, request.tenant, request.messages)
+        if self._nemo is not None:
+            for name, flow in self._nemo.flows.items():
+                rails[name] = partial(self._nemo.look, flow, request.messages)
         return rails
 
     async def _admit(self, request: Request, admitted: list[Admission]) -> Answer:
@@ -144,18 +142,28 @@ def _remembered(answers: Mapping[str, Answer]) -> list[Report]:
     ]
 
 
-async def judge_of(policy: Policy, classifier: Classifier, opa: OpaServer | None, cache: Cache | None) -> Judge:
-    """A judge, ready.
+async def build_evaluator(
+    policy: Policy, classifier: Classifier, opa: OpaServer | None, cache: Cache | None
+) -> RailsEvaluator:
+    """An evaluator that is ready; NeMo and Presidio, heavy both, are loaded only for policies that name them.
 
     Raises:
         BrokenPolicy: NeMo does not take the policy's configuration.
     """
-    wanted = PRESIDIO in policy.document.rails.recognizers
-    presidio = await asyncio.to_thread(_presidio) if wanted else None
-    return Judge(policy, await nemo_rails(policy), presidio, classifier, opa, cache)
+    presidio = await asyncio.to_thread(_presidio) if PRESIDIO in policy.document.rails.recognizers else None
+    return RailsEvaluator(policy, await _nemo(policy), presidio, classifier, opa, cache)
+
+
+async def _nemo(policy: Policy) -> "NemoRails | None":
+    if not has_rails(policy.files, "input"):
+        return None
+    await asyncio.to_thread(import_module, "services.rails.nemo")
+    from services.rails.nemo import nemo_rails
+
+    return await nemo_rails(policy)
 
 
 def _presidio() -> "Presidio":
-    from services.policy.presidio import Presidio  # heavy: only for policies that want it
+    from services.policy.presidio import Presidio
 
     return Presidio()

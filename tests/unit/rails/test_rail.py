@@ -2,8 +2,7 @@
 
 import asyncio
 
-from services.rails.answers import PASSED, Answer, RailBroke
-from services.rails.together import run_together as run_each
+from services.rails.rail import PASSED, Answer, RailBroke, run_rails
 
 BLOCKED = Answer(reason="secret")
 PATIENT_S = 30.0
@@ -31,8 +30,8 @@ def never(cancelled):
     return rail
 
 
-async def run_together(rails, deadline_s):
-    return await run_each(rails, dict.fromkeys(rails, deadline_s))
+async def run_all(rails, deadline_s):
+    return await run_rails(rails, dict.fromkeys(rails, deadline_s))
 
 
 def results(reports):
@@ -46,14 +45,14 @@ async def test_they_run_at_the_same_time_and_are_reported_in_order():
         second.set()
         return PASSED
 
-    reports = await run_together({"a": says(PASSED, after=second), "b": opens}, PATIENT_S)
+    reports = await run_all({"a": says(PASSED, after=second), "b": opens}, PATIENT_S)
     assert results(reports) == [("a", "passed", ""), ("b", "passed", "")]
-    assert await run_together({}, PATIENT_S) == []
+    assert await run_all({}, PATIENT_S) == []
 
 
 async def test_the_first_that_blocks_cancels_the_others():
     cancelled = []
-    reports = await run_together({"slow": never(cancelled), "fast": says(BLOCKED)}, PATIENT_S)
+    reports = await run_all({"slow": never(cancelled), "fast": says(BLOCKED)}, PATIENT_S)
     assert results(reports) == [("slow", "cancelled", ""), ("fast", "blocked", "")]
     await asyncio.sleep(0)
     assert cancelled == [True]
@@ -65,24 +64,24 @@ async def test_one_that_breaks_cancels_nobody_and_its_message_is_not_told():
         "b": says(RailBroke("no model here")),
         "c": says(PASSED),
     }
-    reports = await run_together(rails, PATIENT_S)
+    reports = await run_all(rails, PATIENT_S)
     assert results(reports) == [("a", "broke", "ValueError"), ("b", "broke", "no model here"), ("c", "passed", "")]
 
 
 async def test_what_is_late_timed_out_and_is_stopped():
     cancelled = []
     for deadline_s in (0.02, 0.0, -1.0):
-        reports = await run_together({"a": never(cancelled)}, deadline_s)
+        reports = await run_all({"a": never(cancelled)}, deadline_s)
         assert results(reports) == [("a", "timeout", f"no answer within {deadline_s * 1_000:.0f} ms")]
     await asyncio.sleep(0)
     assert cancelled
-    quick, late = await run_together({"quick": says(PASSED), "late": never(cancelled)}, 0.02)
+    quick, late = await run_all({"quick": says(PASSED), "late": never(cancelled)}, 0.02)
     assert (quick.result, late.result) == ("passed", "timeout")
 
 
 async def test_whoever_waits_may_give_up():
     cancelled = []
-    waiting = asyncio.create_task(run_together({"a": never(cancelled)}, PATIENT_S))
+    waiting = asyncio.create_task(run_all({"a": never(cancelled)}, PATIENT_S))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     waiting.cancel()
@@ -104,7 +103,7 @@ async def test_each_has_its_own_deadline_and_the_others_go_on():
         await later.wait()
         return BLOCKED
 
-    running = asyncio.create_task(run_each({"late": stops, "patient": patient}, {"late": 0.01, "patient": PATIENT_S}))
+    running = asyncio.create_task(run_rails({"late": stops, "patient": patient}, {"late": 0.01, "patient": PATIENT_S}))
     await stopped.wait()
     later.set()
     assert results(await running) == [("late", "timeout", "no answer within 10 ms"), ("patient", "blocked", "")]

@@ -1,0 +1,39 @@
+"""When a record was appended, on the reader's own clock. No I/O, no clock.
+
+A record's timestamp is the broker's time of day (``message.timestamp.type=LogAppendTime``), the reader's is another.
+A record cannot be read before it was appended, and on its way it loses little. So the least difference between reading
+and timestamp that was seen of a partition in a window of time tells how far the two clocks are apart, plus the shortest
+way.
+"""
+
+from typing import Final
+
+WINDOW_US: Final = 30_000_000
+"""The least difference of this window and of the one before it counts: a clock that drifts or is set is followed."""
+
+
+class LogClock:
+    """One partition's clock."""
+
+    __slots__ = ("_before_us", "_least_us", "_window_ends_us")
+
+    def __init__(self) -> None:
+        self._least_us: int | None = None
+        self._before_us: int | None = None
+        self._window_ends_us = 0
+
+    def appended_us(self, timestamp_ms: int, now_us: int) -> int:
+        """When a record with this timestamp that is read now was appended; never after now.
+
+        Before the first fresh record it is said too late rather than too early: nobody is late by mistake.
+        """
+        difference_us = now_us - timestamp_ms * 1_000
+        if now_us >= self._window_ends_us:
+            self._before_us = self._least_us
+            self._least_us = None
+            self._window_ends_us = now_us + WINDOW_US
+        if self._least_us is None or difference_us < self._least_us:
+            self._least_us = difference_us
+        before = self._before_us
+        skew_us = self._least_us if before is None or before > self._least_us else before
+        return timestamp_ms * 1_000 + skew_us

@@ -1,0 +1,141 @@
+"""What an input rail answers, and ``run_rails``: rails beside each other, each under its deadline."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, get_args
+
+from schemas.requests import Egress
+from schemas.stream import RailResult
+
+
+class Edit(NamedTuple):
+    """A span of the prompt that is masked.
+
+    Attributes:
+        message: Which message.
+        start: First code point of the span in its content.
+        end: One past the last.
+        text: What stands there instead.
+    """
+
+    message: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a rail that did its work says.
+
+    Attributes:
+        reason: Why the prompt is refused, as a key of the policy's refusal texts; None: it is not.
+        edits: What has to be masked.
+        egress: ``forbidden`` keeps the prompt on the premises.
+        detail: For the verdict; never prompt text.
+    """
+
+    reason: str | None = None
+    edits: tuple[Edit, ...] = ()
+    egress: Egress = "allowed"
+    detail: str = ""
+
+
+PASSED = Answer()
+
+Rail = Callable[[], Awaitable[Answer]]
+
+
+class RailBroke(Exception):
+    """A rail came to no answer. The message holds no text of anyone's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How a rail ended.
+
+    Attributes:
+        rail: Its name.
+        result: How.
+        ms: How long it took, in milliseconds.
+        answer: What it said; None exactly when it said nothing.
+        detail: For the verdict; never prompt text.
+    """
+
+    rail: str
+    result: RailResult
+    ms: float
+    answer: Answer | None = None
+    detail: str = ""
+
+
+def report(rail: str, answer: Answer, ms: float) -> Report:
+    """How a rail that answered ended."""
+    result: RailResult = "blocked" if answer.reason is not None else "masked" if answer.edits else "passed"
+    return Report(rail=rail, result=result, ms=ms, answer=answer, detail=answer.detail)
+
+
+def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> Report:
+    """How a rail that did not answer ended."""
+    if result not in get_args(RailResult)[3:]:
+        raise ValueError(f"{result} wants an answer")
+    return Report(rail=rail, result=result, ms=ms, detail=detail)
+
+
+async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float]) -> list[Report]:
+    """Run rails concurrently; the first that blocks cancels the others. Returns how each ended, in the order given.
+
+    Args:
+        rails: Name -> what to run.
+        deadlines_s: Name -> by when, in seconds from now.
+    """
+    began = time.perf_counter()
+    loop = asyncio.get_running_loop()
+    names = {loop.create_task(_timed(name, rail, began), name=f"rail-{name}"): name for name, rail in rails.items()}
+    ended: dict[str, Report] = {}
+    pending = set(names)
+    try:
+        while pending and not _blocked(ended):
+            left_s = min(deadlines_s[names[task]] for task in pending) - (time.perf_counter() - began)
+            done, pending = await asyncio.wait(pending, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+            ended |= {names[task]: task.result() for task in done}
+            if not done:
+                now_s = time.perf_counter() - began
+                late = {task for task in pending if deadlines_s[names[task]] <= now_s}
+                ended |= {names[task]: _late(names[task], deadlines_s[names[task]], began) for task in late}
+                _stop(late)
+                pending -= late
+    finally:
+        _stop(pending)
+    ended |= {names[task]: no_answer(names[task], "cancelled", _ms_since(began)) for task in pending}
+    return [ended[name] for name in rails]
+
+
+def _blocked(ended: Mapping[str, Report]) -> bool:
+    return any(one.result == "blocked" for one in ended.values())
+
+
+def _late(name: str, deadline_s: float, began: float) -> Report:
+    return no_answer(name, "timeout", _ms_since(began), f"no answer within {deadline_s * 1_000:.0f} ms")
+
+
+def _stop(tasks: set[asyncio.Task[Report]]) -> None:
+    for task in tasks:
+        task.cancel()
+    asyncio.gather(*tasks, return_exceptions=True)  # nobody waits for those that are slow to end
+
+
+async def _timed(name: str, rail: Rail, began: float) -> Report:
+    try:
+        answer = await rail()
+    except RailBroke as error:
+        return no_answer(name, "broke", _ms_since(began), str(error))
+    except Exception as error:  # noqa: BLE001 - whatever a rail raises, it did not pass; its text may hold the prompt
+        return no_answer(name, "broke", _ms_since(began), type(error).__name__)
+    return report(name, answer, _ms_since(began))
+
+
+def _ms_since(began: float) -> float:
+    return (time.perf_counter() - began) * 1_000

@@ -1,0 +1,57 @@
+"""``python -m tests.chaos --rounds 20``: rounds of faults, a table of what came of them; exit status 1 on any wrong."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.campaign import SERVICES, faults_of, lab_of, play
+from tests.chaos.harness import table
+
+
+async def main():
+    options = _arguments()
+    full = options.rounds > 1 and not options.short
+    totals, began = {}, time.monotonic()
+    for number in range(options.first, options.first + options.rounds):
+        for service in SERVICES if options.service == "all" else (options.service,):
+            faults = faults_of(service, full=full)
+            if options.fault != "all":
+                faults = [fault for fault in faults_of(service, full=True) if fault == options.fault]
+            if options.fault == "none":
+                faults = ["none"]
+            if not faults:
+                continue
+            print(f"\nround {number}, {service}, after {time.monotonic() - began:.0f} s", flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                async with lab_of(options.broker, service, Path(folder), full=full) as lab:
+                    for fault in faults:
+                        found = await play(lab, service, fault, number)
+                        if (key := (service, fault)) in totals:
+                            totals[key].add(found)
+                        else:
+                            totals[key] = found
+    print(f"\n{options.broker} broker, {options.rounds} round(s), {time.monotonic() - began:.0f} s")
+    print(table(totals.values()))
+    wrong = [f"{found.service}, {found.fault}: {line}" for found in totals.values() for line in found.wrong]
+    print(*wrong[: options.show], f"{len(wrong)} wrong", sep="\n")
+    return int(bool(wrong) or not totals)
+
+
+def _arguments():
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1, help="of each service and fault (%(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first round: its dice (%(default)s)")
+    parser.add_argument("--broker", choices=["embedded", "kafka"], default="embedded")
+    parser.add_argument("--service", choices=[*SERVICES, "all"], default="all")
+    names = ", ".join(["none", *faults_of("router", full=True)])
+    parser.add_argument("--fault", default="all", help=f"one of: {names}")
+    parser.add_argument("--short", action="store_true", help="the short session timeout also for many rounds")
+    parser.add_argument("--show", type=int, default=40, help="how many wrongs to name (%(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,78 @@
+"""Which rounds there are, for the tests and for the command line."""
+
+import shutil
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import rails, router, safety
+from tests.chaos.harness import FAULTS, ROUNDS, Found, dice, opened
+from tests.integration.rails.harness import unhurried
+
+SERVICES = ("safety", "rails", "router")
+ROUNDS_OF = {"safety": safety.round_of, "rails": rails.round_of, "router": router.round_of}
+
+SHORT_PAUSES = {
+    "2 s, fallback, streams": (2, "streams", True),
+    "2 s, no fallback, receipts": (2, "receipts", False),
+    "5 s, fallback, requests": (5, "requests", True),
+    "5 s, no fallback, none": (5, "none", False),
+    "begins, fallback, streams": (None, "streams", True),
+    "begins, no fallback, streams": (None, "streams", False),
+}
+ALL_PAUSES = SHORT_PAUSES | {
+    f"{pause_s} s, {'fallback' if on else 'no fallback'}, {burst}": (pause_s, burst, on)
+    for pause_s in router.PAUSES_S
+    for burst in router.BURSTS
+    for on in (True, False)
+}
+"""How long one router is stopped (None: it begins late), which topic is long then, and whether there is a fallback."""
+
+
+def faults_of(service, *, full):
+    """The names of a service's faults: some, or all."""
+    faults = [fault for fault in FAULTS if full or fault != "broker of two"]
+    return [*faults, *(ALL_PAUSES if full else SHORT_PAUSES)] if service == "router" else faults
+
+
+def cases(service, *, on_kafka):
+    """What pytest runs, with a lab for each round. One round on Apache Kafka has this fault alone."""
+    full = ROUNDS > 1
+    faults = {"embedded": faults_of(service, full=full)}
+    faults["kafka"] = faults["embedded"] if full else [on_kafka]
+    labs = {(kind, number): (kind, service, number) for kind in faults for number in range(ROUNDS)}
+    return [
+        pytest.param(
+            labs[kind, number],  # the same object: pytest sets up one lab for it
+            fault,
+            id=f"{kind}-{number}-{fault}",
+            marks=[pytest.mark.kafka] if kind == "kafka" else [],
+        )
+        for kind in faults
+        for number in range(ROUNDS)
+        for fault in faults[kind]
+    ]
+
+
+@asynccontextmanager
+async def lab_of(kind, service, folder: Path, *, full):
+    """A broker and what a service needs beside it."""
+    env = router.fallback(on=True) if service == "router" else {}
+    if service == "rails":  # no rail is late on a busy machine, and none needs a classifier
+        shutil.rmtree(folder / "policy", ignore_errors=True)
+        (folder / "policy").mkdir()
+        env = {"RAILBUS_POLICY": str(unhurried(folder / "policy"))}
+    async with opened(kind, service, folder, full=full, **env) as lab:
+        yield lab
+
+
+async def play(lab, service, fault, number) -> Found:
+    """One round."""
+    rng = dice(service, fault, number)
+    if fault in FAULTS or fault == "none":
+        return await ROUNDS_OF[service](lab, fault, rng)
+    pause_s, burst, on = ALL_PAUSES[fault]
+    if pause_s is None:
+        return await router.started_round(lab, burst, rng, on=on)
+    return await router.paused_round(lab, pause_s, burst, rng, on=on)

@@ -1,0 +1,22 @@
+"""One broker and one service's members for all rounds of a service."""
+
+import os
+
+import pytest
+import pytest_asyncio
+
+from tests.chaos.campaign import lab_of
+from tests.chaos.harness import ROUNDS
+from tests.contract.brokers import BrokerUnavailable
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lab(request, tmp_path_factory):
+    kind, service, _ = request.param
+    try:
+        async with lab_of(kind, service, tmp_path_factory.mktemp(service), full=ROUNDS > 1) as opened:
+            yield opened
+    except BrokerUnavailable as missing:
+        if os.environ.get("RAILBUS_REQUIRE_KAFKA") == "1":
+            raise
+        pytest.skip(f"{kind}: {missing}")

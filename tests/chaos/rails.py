@@ -1,0 +1,48 @@
+"""Rounds of the rails service: the test plays the app, and knows which prompts the default policy denies."""
+
+import asyncio
+
+from schemas.requests import Request
+from schemas.stream import Verdict
+from tests.chaos.harness import STEP_S, Found, Talk, concluded, staged, until
+
+PROMPTS = (("What is a log good for?", "allow"), ("Why does AKIAIOSFODNN7EXAMPLE fail?", "deny"))
+MOST = 2_000
+
+
+async def round_of(lab, fault, rng):
+    """A request every moment before, while and after it strikes: at least 32."""
+    asked = []
+
+    async def ask(stage):
+        after = 0
+        while len(asked) < MOST and (after < 20 or len(asked) < 32):
+            after += stage.phase == 2
+            prompt, decision = PROMPTS[rng.randrange(2)]
+            talk = Talk(lab, prompt=prompt)
+            asked.append((talk, decision))
+            await talk.post(talk.ask())
+            await asyncio.sleep(rng.uniform(*STEP_S))
+
+    await staged(lab, fault, rng, through=[ask], inside=[])
+    patience_s = lab.session_s + 20
+    await until(lambda: all(lab.events(talk.id, Verdict) for talk, _ in asked), patience_s)
+    return concluded(lab, _judge(lab, fault, asked))
+
+
+def _judge(lab, fault, asked):
+    found = Found("rails", fault, answers=len(asked))
+    for talk, decision in asked:
+        verdicts = lab.events(talk.id, Verdict)
+        if not verdicts:
+            found.unended += 1
+            found.wrong.append(f"no verdict: {talk.id}")
+            continue
+        if {verdict.decision for verdict in verdicts} != {decision}:
+            found.outcomes += 1
+            found.wrong.append(f"{talk.id}: {[v.decision for v in verdicts]} where {decision} is right")
+        found.duplicates += len(verdicts) - 1
+        began = lab.when(talk.id, lambda event: isinstance(event, Request))
+        answered = lab.when(talk.id, lambda event: isinstance(event, Verdict))
+        found.reactions.append(max(0.0, answered - began))
+    return found

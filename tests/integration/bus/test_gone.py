@@ -1,0 +1,175 @@
+"""The place where a reader wants to go on is gone: retention came first, or the broker lost the end of its log."""
+
+import asyncio
+import dataclasses
+import random
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from schemas.topics import STREAMS, Topic
+from services.bus import BusSettings, GroupReader, Producer, TailReader, ensure_topics, fetcher
+from services.bus.cluster import Cluster
+from services.bus.fetch_wire import Partition
+from services.bus.fetcher import Events, Fetcher
+from services.bus.intake import Intake
+from tests.contract.brokers import Broker
+from tests.integration.bus.lab import Got, chunk, eventually, request_in, running
+
+REQUEST = request_in(0)
+
+
+class Forgetful:
+    """A broker that can be put back to an earlier state of its logs; what groups committed it keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = folder / "data"
+        self._earlier = folder / "earlier"
+        self.broker = Broker("embedded", self._data)
+        self.broker.start()
+        self.settings = BusSettings(bootstrap=self.broker.address, session_timeout_ms=6_000)
+
+    def remember(self) -> None:
+        shutil.copytree(self._data / "topics", self._earlier)
+
+    async def lose_the_rest(self) -> None:
+        await asyncio.to_thread(self.broker.kill)
+        shutil.rmtree(self._data / "topics")
+        shutil.copytree(self._earlier, self._data / "topics")
+        await asyncio.to_thread(self.broker.start)
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Iterator[Forgetful]:
+    made = Forgetful(tmp_path)
+    yield made
+    made.broker.kill()
+
+
+@pytest.fixture
+async def topic(forgetful: Forgetful) -> Topic:
+    made = dataclasses.replace(STREAMS, name=f"{STREAMS.name}.{random.getrandbits(64):x}")
+    await ensure_topics(forgetful.settings, [made])
+    return made
+
+
+async def put(forgetful: Forgetful, topic: Topic, *seqs: int) -> None:
+    """By a producer of its own, which knows nothing of what was lost."""
+    producer = Producer(forgetful.settings, name="test")
+    await producer.start()
+    for seq in seqs:
+        await producer.send(topic, chunk(REQUEST, seq))
+        await asyncio.sleep(0.003)  # a time of its own
+    await producer.stop()
+
+
+@pytest.mark.parametrize(("overlap_ms", "again"), [(0, []), (10_000, [0, 1, 2])])
+async def test_a_follower_goes_on_where_the_lost_tail_began(
+    forgetful: Forgetful, topic: Topic, overlap_ms: int, again: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "OVERLAP_MS", overlap_ms)
+    got = Got()
+    tail = TailReader(forgetful.settings, handler=got)
+    async with running(tail):
+        await tail.follow(topic, 0, "beginning")
+        await put(forgetful, topic, 0, 1, 2)
+        forgetful.remember()
+        await put(forgetful, topic, 3, 4, 5)
+        await got.until_count(6)
+        await forgetful.lose_the_rest()
+        await put(forgetful, topic, 16, 17)
+        await got.until(lambda: got.seqs[-1] == 17)
+    assert got.seqs == [0, 1, 2, 3, 4, 5, *again, 16, 17]
+    assert got.offsets[-2:] == [(0, 3), (0, 4)]
+
+
+async def test_a_follower_waits_at_the_new_end_where_nothing_was_written_since(
+    forgetful: Forgetful, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "OVERLAP_MS", 0)
+    got = Got()
+    tail = TailReader(forgetful.settings, handler=got)
+    async with running(tail):
+        await tail.follow(topic, 0, "beginning")
+        await put(forgetful, topic, 0, 1, 2)
+        forgetful.remember()
+        await put(forgetful, topic, 3, 4)
+        await got.until_count(5)
+        await forgetful.lose_the_rest()
+        await eventually(lambda: tail.position(topic, 0) == 3)
+    assert got.seqs == [0, 1, 2, 3, 4]
+
+
+async def test_a_group_goes_on_where_the_lost_tail_began_and_a_new_member_at_the_oldest(
+    forgetful: Forgetful, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "OVERLAP_MS", 0)
+    got, new = Got(), Got()
+    async with running(GroupReader(forgetful.settings, topics=[topic], group="workers", handler=got)):
+        await put(forgetful, topic, 0, 1, 2)
+        forgetful.remember()
+        await put(forgetful, topic, 3, 4, 5)
+        await got.until_count(6)
+        await asyncio.sleep(0.5)  # committed
+        await forgetful.lose_the_rest()
+        await put(forgetful, topic, 16)
+        await got.until(lambda: got.seqs[-1] == 16)
+        await put(forgetful, topic, 17, 18, 19)
+        await got.until(lambda: got.seqs[-1] == 19)
+        await asyncio.sleep(0.5)
+    assert got.seqs == [0, 1, 2, 3, 4, 5, 16, 17, 18, 19]
+    await forgetful.lose_the_rest()
+    async with running(GroupReader(forgetful.settings, topics=[topic], group="workers", handler=new)):
+        await new.until_count(3)
+    assert new.seqs == [0, 1, 2]
+
+
+async def test_who_keeps_state_is_told_before_anything_is_read_on(forgetful: Forgetful, topic: Topic) -> None:
+    told: list[object] = []
+    async with fetching(forgetful.settings, topic, told) as reading:
+        await put(forgetful, topic, 0, 1, 2)
+        forgetful.remember()
+        await put(forgetful, topic, 3, 4, 5)
+        await eventually(lambda: told[-1:] == [5])
+        await forgetful.lose_the_rest()
+        await eventually(lambda: told[-1:] == [2])
+        assert told == [0, 1, 2, 3, 4, 5, ((topic.name, 0), 6, 0), 0, 1, 2]
+        told.clear()
+        reading.place({(topic.name, 0): 999})
+        await eventually(lambda: told[-1:] == [2])
+        assert told == [((topic.name, 0), 999, 0), 0, 1, 2]
+
+
+async def test_what_retention_took_is_passed_over_and_told(forgetful: Forgetful) -> None:
+    brief = dataclasses.replace(STREAMS, name=f"{STREAMS.name}.{random.getrandbits(64):x}", retention_ms=1)
+    await ensure_topics(forgetful.settings, [brief])
+    await put(forgetful, brief, 0, 1, 2)
+    await asyncio.sleep(2.5)  # retention is looked at every second
+    told: list[object] = []
+    async with fetching(forgetful.settings, brief, told) as reading:
+        await eventually(lambda: bool(told))
+        assert told == [((brief.name, 0), 0, 3)]
+        assert reading.position((brief.name, 0)) == 3
+
+
+@asynccontextmanager
+async def fetching(settings: BusSettings, topic: Topic, told: list[object]) -> AsyncIterator[Fetcher]:
+    """A fetcher at work; `told` gets the seq of each record and what `on_moved` was told."""
+
+    def hand_over(events: Events, _: object) -> None:
+        told.extend(record.event.seq for record in events)  # type: ignore[union-attr]
+
+    def on_moved(partition: Partition, wanted: int, begin: int) -> None:
+        told.append((partition, wanted, begin))
+
+    cluster = Cluster(settings, "test")
+    await cluster.open()
+    await cluster.know([topic.name])
+    reading = Fetcher(cluster, intake=Intake(), hand_over=hand_over, on_moved=on_moved)
+    reading.place({(topic.name, 0): 0})
+    async with running(reading):
+        yield reading
+    await cluster.close()

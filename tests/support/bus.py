@@ -1,0 +1,27 @@
+"""Tests play every role at once, and on copies of topics: what the registry lets each role write, put together."""
+
+import dataclasses
+import random
+
+from schemas.base import AnyEvent
+from schemas.registry import KINDS, ROLES, ByTopic, writes
+from schemas.topics import Topic
+
+_WRITES = dict(writes(*ROLES))
+
+
+def any_role() -> ByTopic:
+    """What any role may write, there and on every copy made before or after."""
+    return _WRITES
+
+
+def copy_of(topic: Topic, prefix: str | None = None) -> Topic:
+    """A topic of a test's own, on which the same roles may write the same."""
+    copied = dataclasses.replace(topic, name=f"{prefix or topic.name}.{random.getrandbits(64):x}")
+    _WRITES[copied.name] = _WRITES[topic.name]
+    return copied
+
+
+def topic_of(event: AnyEvent) -> Topic:
+    """Where an event of this kind stands, the first of several topics."""
+    return KINDS[type(event).__name__].places[0].topic

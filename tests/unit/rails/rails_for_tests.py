@@ -1,0 +1,11 @@
+"""Input rails that misbehave, for NeMo to run."""
+
+from nemoguardrails.actions.rail_outcome import RailOutcome, TransformTarget
+
+
+async def raising(text, config):
+    raise RuntimeError(f"cannot judge {text}")
+
+
+async def rewriting(text, config):
+    return RailOutcome.transform([(TransformTarget.USER_MESSAGE, text.replace("shout", "whisper"))])
