@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal, NamedTuple
 
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
@@ -47,24 +47,9 @@ LAST_COMMIT_S: Final = 3.0
 """Longest time the commit may take that precedes giving partitions away."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What a group reader was asked to do; see ``GroupReader``."""
-
-    topics: tuple[str, ...]
-    group: str
-    handler: Handler | None
-    room: Room | None
-    start: Literal["earliest", "latest"]
-    on_assigned: OnAssigned | None
-    commit: CommitMode
-    rewind_ms: int | None
-    on_newest: OnNewest | None
-    instance_id: str | None
-
-
+@dataclass(eq=False)
 class GroupReader:
-    """Reads the partitions the group gives it.
+    """Reads the partitions the group gives it; where the group has committed nothing, from the oldest record on.
 
     Args:
         settings: Where and how.
@@ -74,7 +59,6 @@ class GroupReader:
         wants: Records it says no to are passed over without decoding.
         room: Backpressure; see ``Room``.
         newer: Records written for a newer reader come as ``Unread`` too; else they are only counted.
-        start: Where to begin when the group has no committed offset.
         on_assigned: Told of every assignment, after the last record of what is lost and before the first of what is
             gained. An error ends reading.
         commit: ``on_accept`` commits when the handler has returned; ``manual`` when ``done`` was called for a record
@@ -86,37 +70,22 @@ class GroupReader:
             one id would take the partitions from each other for ever.
     """
 
-    def __init__(  # noqa: PLR0913 - one keyword for each thing a worker decides
-        self,
-        settings: BusSettings,
-        *,
-        topics: Sequence[Topic],
-        group: str,
-        handler: Handler | None,
-        wants: Wants | None = None,
-        newer: bool = False,
-        room: Room | None = None,
-        start: Literal["earliest", "latest"] = "earliest",
-        on_assigned: OnAssigned | None = None,
-        commit: CommitMode = "on_accept",
-        rewind_ms: int | None = None,
-        on_newest: OnNewest | None = None,
-        instance_id: str | None = None,
-    ) -> None:
-        self._settings = settings
-        self._plan = _Plan(
-            topics=tuple(topic.name for topic in topics),
-            group=group,
-            handler=handler,
-            room=room,
-            start=start,
-            on_assigned=on_assigned,
-            commit=commit,
-            rewind_ms=rewind_ms,
-            on_newest=on_newest,
-            instance_id=instance_id,
-        )
-        self._intake = Intake(wants, newer=newer)
+    settings: BusSettings
+    _: KW_ONLY
+    topics: Sequence[Topic]
+    group: str
+    handler: Handler | None
+    wants: Wants | None = None
+    newer: bool = False
+    room: Room | None = None
+    on_assigned: OnAssigned | None = None
+    commit: CommitMode = "on_accept"
+    rewind_ms: int | None = None
+    on_newest: OnNewest | None = None
+    instance_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self._intake = Intake(self.wants, newer=self.newer)
         self._book = OffsetBook()
         self._holding = Holding[asyncio.Future[bool]]()
         self._goals: dict[asyncio.Future[bool], _Goal] = {}
@@ -136,17 +105,17 @@ class GroupReader:
         attempt = 0
         while True:
             began = time.monotonic()
-            self._session = _Session(self._settings, self._plan, self._intake, self._book, self._holding)
+            self._session = _Session(self, self._intake, self._book, self._holding)
             for reached, goal in self._goals.items():
                 self._session.aim(reached, goal)
             try:
                 await self._session.run()
             except (GroupAuthorizationFailedError, TopicAuthorizationFailedError) as error:
-                raise UserError(f"group {self._plan.group}: the broker does not let this user read: {error}") from None
+                raise UserError(f"group {self.group}: the broker does not let this user read: {error}") from None
             except KafkaError as error:
                 attempt = 1 if time.monotonic() - began > HEALTHY_S else attempt + 1
                 if attempt == 1:
-                    _log.warning("group %s: joining again after %r", self._plan.group, error)
+                    _log.warning("group %s: joining again after %r", self.group, error)
                 await asyncio.sleep(backoff_s(attempt))
             finally:
                 self._session = None
@@ -192,22 +161,18 @@ class _Session:
     """One membership's life, from joining to leaving; what outlives it (book, holding) is the reader's."""
 
     def __init__(
-        self,
-        settings: BusSettings,
-        plan: _Plan,
-        intake: Intake,
-        book: OffsetBook,
-        holding: Holding[asyncio.Future[bool]],
+        self, reader: GroupReader, intake: Intake, book: OffsetBook, holding: Holding[asyncio.Future[bool]]
     ) -> None:
         self.dealt = False
-        self._settings = settings
-        self._plan = plan
+        self._plan = reader
         self._book = book
         self._holding = holding
-        self._cluster = Cluster(settings, f"{plan.group}-reader", timeout_ms=request_timeout_ms(settings))
+        settings = reader.settings
+        self._cluster = Cluster(settings, f"{reader.group}-reader", timeout_ms=request_timeout_ms(settings))
         self._fetcher = Fetcher(
-            self._cluster, intake=intake, hand_over=self._hand_over, room=plan.room, on_moved=self._on_moved
+            self._cluster, intake=intake, hand_over=self._hand_over, room=reader.room, on_moved=self._on_moved
         )
+        self._topics = [topic.name for topic in reader.topics]
         self._member: Member | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._commit_due = asyncio.Event()
@@ -223,7 +188,7 @@ class _Session:
         """
         await self._cluster.open()
         try:
-            await self._cluster.know(self._plan.topics)
+            await self._cluster.know(self._topics)
             async with asyncio.TaskGroup() as self._tasks:
                 self._member = self._join()
                 self._tasks.create_task(self._member.watch(), name=f"{self._plan.group}-member")
@@ -258,9 +223,9 @@ class _Session:
         plan = self._plan
         return Member(
             self._cluster,
-            self._settings,
+            plan.settings,
             group=plan.group,
-            topics=plan.topics,
+            topics=self._topics,
             instance_id=plan.instance_id,
             held=lambda: self._holding.held,
             revoked=self._commit_last,
@@ -337,8 +302,7 @@ class _Session:
             return await self._cluster.at_time(partitions, now_ms() - self._plan.rewind_ms)
         committed = {} if self._member is None else await self._member.committed(partitions)
         new = partitions - committed.keys()
-        ask = self._cluster.begins if self._plan.start == "earliest" else self._cluster.ends
-        return committed | (await ask(new) if new else {})
+        return committed | (await self._cluster.begins(new) if new else {})
 
     async def _ask_ends(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
         held = goal.partitions <= self._holding.held

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from schemas.base import envelope
 from schemas.requests import Request
 from schemas.stream import Verdict
 from schemas.topics import REQUESTS, REQUESTS_BATCH, Topic
@@ -132,10 +133,7 @@ class RailsService:
 
     def _verdict(self, request: Request, policy: Policy, content: VerdictContent, total_ms: float) -> Verdict:
         return Verdict(
-            request_id=request.request_id,
-            tenant=request.tenant,
-            at=now_us(),
-            source=self._source,
+            **envelope(request, at=now_us(), source=self._source),
             decision=content.decision,
             rails=content.rails,
             policy_version=policy.version,

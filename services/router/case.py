@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from schemas.base import AboutRequest, Envelope, envelope
 from schemas.books import Attached, Detached
 from schemas.requests import Deadlines, Lane, Request
 from schemas.stream import Chunk, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent
@@ -19,6 +20,10 @@ class Stamp(NamedTuple):
 
     now_us: int
     source: str
+
+    def envelope(self, about: AboutRequest) -> Envelope:
+        """Fill the fields that every event about this request has."""
+        return envelope(about, at=self.now_us, source=self.source)
 
 
 class Case:

@@ -98,10 +98,7 @@ def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, stamp: S
 def _close(case: Case, ending: Ending, stamp: Stamp) -> Write:
     voice = case.screen.voice
     closed = Closed(
-        request_id=case.request_id,
-        tenant=case.tenant,
-        at=stamp.now_us,
-        source=stamp.source,
+        **stamp.envelope(case),
         outcome=ending.outcome,
         reason=ending.reason,
         attempt=None if voice is None else voice.attempt,
@@ -114,10 +111,7 @@ def _close(case: Case, ending: Ending, stamp: Stamp) -> Write:
 
 def _cut(case: Case, plan: Plan, attempt: int, stamp: Stamp) -> Write:
     cutover = Cutover(
-        request_id=case.request_id,
-        tenant=case.tenant,
-        at=stamp.now_us,
-        source=stamp.source,
+        **stamp.envelope(case),
         attempt=attempt,
         trigger=plan.trigger,
         how=plan.how,

@@ -78,10 +78,7 @@ def settled_us(case: Case) -> int:
 def _cancel(case: Case, attempt: int | None, reason: CancelReason, stamp: Stamp) -> Write:
     if attempt is not None:
         case.stopping.add(attempt)
-    cancel = Cancel(
-        request_id=case.request_id, tenant=case.tenant, at=stamp.now_us, source=stamp.source, attempt=attempt,
-        reason=reason,
-    )  # fmt: skip
+    cancel = Cancel(**stamp.envelope(case), attempt=attempt, reason=reason)
     return Write(CONTROL, cancel, case.traceparent)
 
 
@@ -89,10 +86,7 @@ def _account(case: Case, closed: Closed, policy: Policy, stamp: Stamp) -> Accoun
     verdict = case.screen.verdict
     books = {attempt: case.books[attempt].account() for attempt in sorted(case.books)}
     return Account(
-        request_id=case.request_id,
-        tenant=case.tenant,
-        at=stamp.now_us,
-        source=stamp.source,
+        **stamp.envelope(case),
         outcome=closed.outcome,
         lane=case.lane or "interactive",
         received_at=min(case.received_us, closed.at),

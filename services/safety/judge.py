@@ -1,5 +1,6 @@
 """What is said of one run: recalls for its findings, each once, and clearances. Pure."""
 
+from schemas.base import run_envelope
 from schemas.stream import Cleared
 from services.policy import Policy, Ruling
 from services.safety.lookout import Lookout, Pending
@@ -51,12 +52,7 @@ class Judge:
         """The text is checked through this chunk."""
         key, stamp = self._key, self._stamp
         return Cleared(
-            request_id=key.request_id,
-            tenant=key.tenant,
-            at=stamp.now_us,
-            source=stamp.source,
-            attempt=key.attempt,
-            run=key.run,
+            **run_envelope(key, at=stamp.now_us, source=stamp.source),
             seq=seq,
             final=final,
             policy_version=self._policy.version,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from schemas.base import run_envelope
 from schemas.stream import Action, Recall
 from services.policy import Finding, Policy, Ruling, RulingError
 
@@ -83,12 +84,7 @@ def recall(
     """The event that says it."""
     start, end = span
     return Recall(
-        request_id=key.request_id,
-        tenant=key.tenant,
-        at=stamp.now_us,
-        source=stamp.source,
-        attempt=key.attempt,
-        run=key.run,
+        **run_envelope(key, at=stamp.now_us, source=stamp.source),
         recall_id=recall_id(key, rule, start, end, policy.version),
         start=start,
         end=end,

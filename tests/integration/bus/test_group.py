@@ -153,23 +153,6 @@ async def test_a_group_that_commits_never_begins_again(
         assert sorted(got.offsets) == written
 
 
-async def test_a_new_group_may_begin_at_the_end(
-    settings: BusSettings, producer: Producer, topic: Topic, group: str
-) -> None:
-    await fill(producer, topic, 2)
-    got = Got()
-    held: list[Assignment] = []
-    reader = GroupReader(settings, topics=[topic], group=group, handler=got, start="latest", on_assigned=held.append)
-    async with running(reader):
-        await eventually(lambda: bool(held))
-        # Where it begins is asked for after it was told; so records are sent until one comes.
-        async with asyncio.timeout(LIMIT_S):
-            while not got.records:
-                await producer.send(topic, closed(request_in(0)))
-                await asyncio.sleep(0.05)
-    assert all(offset >= 2 for _, offset in got.offsets)
-
-
 async def test_rewinding_reads_the_recent_past_whatever_is_committed(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
