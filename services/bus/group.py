@@ -30,6 +30,7 @@ from services.runtime.clock import now_ms
 from services.runtime.errors import UserError, first_of
 from services.runtime.logging import logger
 from services.runtime.metrics import COMMITS, REBALANCES
+from services.runtime.tasks import start_in
 
 _log = logger("bus")
 
@@ -213,7 +214,7 @@ class _Session:
         if self._tasks is None:
             self._aims.append((reached, goal))
         else:
-            self._tasks.create_task(self._ask_ends(reached, goal))
+            start_in(self._tasks, self._ask_ends(reached, goal))
 
     def commit_soon(self) -> None:
         """There may be something to commit."""
@@ -252,8 +253,7 @@ class _Session:
 
     def _assigned(self, partitions: TopicPartitions) -> None:
         """Told by aiokafka, which would log and forget what this raises."""
-        if self._tasks is not None:
-            self._tasks.create_task(self._take_over(partitions), name=f"{self._plan.group}-assignment")
+        start_in(self._tasks, self._take_over(partitions), f"{self._plan.group}-assignment")
 
     async def _take_over(self, partitions: TopicPartitions) -> None:
         # A work queue goes on from what was committed meanwhile: another member had these partitions. A fold is as good

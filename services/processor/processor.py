@@ -27,6 +27,7 @@ from services.processor.log_clock import LogClock
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
 from services.runtime.metrics import EVENT_AGE, LAG_RECORDS, LAG_SECONDS, REPLAYED
+from services.runtime.tasks import start_in
 
 _log = logger("processor")
 
@@ -232,8 +233,8 @@ class Processor:
                 raise RuntimeError(f"{msg}{self._reading.group} have one version?")
 
     def _wait_until_read(self, number: int, then: Coroutine[Any, Any, None]) -> None:
-        if self._tasks is not None:
-            self._until_read[number] = self._tasks.create_task(then)
+        if (task := start_in(self._tasks, then)) is not None:
+            self._until_read[number] = task
 
     async def _catch_up(self, number: int) -> None:
         asked_us = now_us()
