@@ -84,7 +84,7 @@ def _next_word(case: Case, now_us: int, policy: Policy, ledger: Ledger, stamp: S
         or overdue(case, now_us, policy)
         or unmaskable(case)
         or stranded(case, policy)
-        or hopeless(case, plan, against, policy)
+        or hopeless(case, plan, against, stamp.now_us, policy)
     )
     if ending is not None:
         return [_close(case, ending, stamp)] if case.asks("closed", now_us, stamp) else []

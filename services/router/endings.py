@@ -31,23 +31,23 @@ def overdue(case: Case, now_us: int, policy: Policy) -> Ending | None:
     gone_us = case.clients.gone_since_us
     if gone_us is not None and now_us >= gone_us + policy.client_grace_ms * 1_000:
         return Ending("client_gone", "cancelled", f"the client was gone for more than {policy.client_grace_ms} ms")
-    total_us = policy.total_us(case.deadlines)
-    if now_us >= case.received_us + total_us:
-        return Ending("deadline", "expired", f"not answered within {total_us // 1_000} ms of receipt")
+    if now_us >= _end_us(case, policy):
+        total_ms = policy.total_us(case.deadlines) // 1_000
+        return Ending("deadline", "expired", f"not answered within {total_ms} ms of receipt")
     verdict_ms = case.deadlines.verdict_ms
     if awaits_verdict(case, policy) and now_us >= case.received_us + verdict_ms * 1_000:
         return Ending("no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt")
     return None
 
 
-def hopeless(case: Case, plan: Plan | None, objection: Objection | None, policy: Policy) -> Ending | None:
+def hopeless(case: Case, plan: Plan | None, objection: Objection | None, now_us: int, policy: Policy) -> Ending | None:
     """Nobody will answer: what could be heard has failed, and there is an objection to another attempt."""
     if plan is None or objection is None or objection is Objection.UNREAD:
         return None
     if plan.trigger == "hard_error":
         failure = all_failed(case)
-        if failure is None:
-            return None
+        if failure is None or (failure.error_class == "timeout" and now_us >= _end_us(case, policy)):
+            return None  # a worker that ran out of the request's own time: the deadline's alarm, which is due, says so
         outcome: Outcome = "cancelled" if failure.error_class == "cancelled" else "failed"
         because = "" if objection is Objection.OFF else f" ({objection.value})"
         return Ending("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
@@ -70,6 +70,11 @@ def stranded(case: Case, policy: Policy) -> Ending | None:
         if against is not None and against is not Objection.UNREAD:
             return Ending("cannot_begin", "failed", f"attempt {attempt} cannot begin: {against.value}")
     return None
+
+
+def _end_us(case: Case, policy: Policy) -> int:
+    """When the request must be closed."""
+    return case.received_us + policy.total_us(case.deadlines)
 
 
 def unmaskable(case: Case) -> Ending | None:

@@ -337,3 +337,13 @@ def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
     world.put(finished(0, at_ms=120, attempt=2, run="r2"))
     assert world.endings() == ["failed", "completed"]
     assert world.until(2_000).account().outcome == "completed"
+
+
+@pytest.mark.parametrize(("at_ms", "outcome"), [(800, "failed"), (1_000, "expired"), (1_003, "expired")])
+def test_worker_that_ran_out_of_the_requests_time_does_not_outrun_the_deadline(at_ms: int, outcome: str) -> None:
+    """Its word can be read before the alarm of the same moment has asked where the log ends."""
+    world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started())
+    event = failed(at_ms=at_ms, error_class="timeout", retryable=False)
+    world.now_us = T0 + at_ms * MS
+    world.append(STREAMS, event)
+    assert world.until(1_100).endings() == [outcome]
