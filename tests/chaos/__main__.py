@@ -7,12 +7,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.chaos import router
 from tests.chaos.campaign import SERVICES, faults_of, lab_of, play
 from tests.chaos.harness import table
 
 
 async def main():
     options = _arguments()
+    router.DECIDE_S = options.decide_s
     full = options.rounds > 1 and not options.short
     totals, began = {}, time.monotonic()
     for number in range(options.first, options.first + options.rounds):
@@ -49,6 +51,7 @@ def _arguments():
     names = ", ".join(["none", *faults_of("router", full=True)])
     parser.add_argument("--fault", default="all", help=f"one of: {names}")
     parser.add_argument("--short", action="store_true", help="the short session timeout also for many rounds")
+    parser.add_argument("--decide-s", type=float, default=0.5, help="how soon a router decides on waking (%(default)s)")
     parser.add_argument("--show", type=int, default=40, help="how many wrongs to name (%(default)s)")
     return parser.parse_args()
 
