@@ -128,6 +128,10 @@ class GroupReader:
         """
         return await self._reach(_Goal(partitions, wait=True))
 
+    def leader(self, partition: Partition) -> int | None:
+        """The broker that leads a partition; None while it is not known."""
+        return None if self._session is None else self._session.leader(partition)
+
     async def lag(self) -> int:
         """How many records of what is held are unread. Waits while the broker is away."""
         await self._reach(_Goal(self._holding.held, wait=False))
@@ -215,6 +219,10 @@ class _Session:
             self._aims.append((reached, goal))
         else:
             start_in(self._tasks, self._ask_ends(reached, goal))
+
+    def leader(self, partition: Partition) -> int | None:
+        """See ``GroupReader.leader``."""
+        return self._cluster.leader(partition)
 
     def commit_soon(self) -> None:
         """There may be something to commit."""

@@ -2,8 +2,8 @@
 
 A record's timestamp is the broker's time of day (``message.timestamp.type=LogAppendTime``), the reader's is another.
 A record cannot be read before it was appended, and on its way it loses little. So the least difference between reading
-and timestamp that was seen of a partition in a window of time tells how far the two clocks are apart, plus the shortest
-way.
+and timestamp that was seen of a broker's records in a window of time tells how far the two clocks are apart, plus the
+shortest way.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ WINDOW_US: Final = 30_000_000
 
 
 class LogClock:
-    """One partition's clock."""
+    """The clock of one broker."""
 
     __slots__ = ("_before_us", "_least_us", "_window_ends_us")
 

@@ -106,7 +106,7 @@ class Processor:
         self._unacknowledged = 0
         self._outbox_filled = asyncio.Event()
         self._work = asyncio.Event()
-        self._clocks: dict[tuple[str, int], LogClock] = {}
+        self._clocks: dict[int | None, LogClock] = {}  # by the broker that leads a partition: its clock is the log's
         self._held: dict[int, frozenset[tuple[str, int]]] = {}  # number -> its partitions
         self._deciding: set[int] = set()
         self._until_read: dict[int, asyncio.Task[None]] = {}  # number -> what waits until it is read to its end
@@ -213,11 +213,14 @@ class Processor:
     def _on_newest(self, appended_ms: Mapping[tuple[str, int], int]) -> None:
         """What is read again must not look new: how far the broker's clock is off is known from its newest record."""
         for partition, timestamp_ms in appended_ms.items():
-            self._clocks.setdefault(partition, LogClock()).appended_us(timestamp_ms, now_us())
+            self._clock_of(partition).appended_us(timestamp_ms, now_us())
+
+    def _clock_of(self, partition: tuple[str, int]) -> LogClock:
+        leader = self._reader.leader(partition)
+        return self._clocks.get(leader) or self._clocks.setdefault(leader, LogClock())
 
     def _lose(self, number: int) -> None:
-        for partition in self._held.pop(number):
-            self._clocks.pop(partition, None)
+        del self._held[number]
         self._deciding.discard(number)
         if (task := self._until_read.pop(number, None)) is not None:
             task.cancel()
@@ -255,12 +258,12 @@ class Processor:
             self._set_alarm()
 
     def _on_records(self, records: Sequence[Received | Unread]) -> None:
-        read, clocks, now, core = self._core.read, self._clocks, now_us(), self._core
+        read, now, core = self._core.read, now_us(), self._core
         at_us, last, clock = now, ("", -1), LogClock()
         for record in records:
             partition = (record.topic, record.partition)
             if partition != last:
-                last, clock = partition, clocks.get(partition) or clocks.setdefault(partition, LogClock())
+                last, clock = partition, self._clock_of(partition)
             at_us = clock.appended_us(record.timestamp_ms, now)
             if effects := read(record, at_us, now):
                 self.do(effects)
