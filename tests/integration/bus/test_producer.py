@@ -9,7 +9,7 @@ from schemas.ids import uuid7
 from schemas.requests import Message, Request
 from schemas.stream import Chunk, Verdict
 from schemas.topics import DEAD, REQUESTS, STREAMS, Topic
-from services.bus import BusSettings, Closed, Producer, Received, Refused, TailReader, partition_for
+from services.bus import BusSettings, Closed, Producer, Received, Refused, TailReader, ensure_topics, partition_for
 from tests.integration.bus.lab import Got, chunk, closed, request_in, running
 from tests.support.bus import any_role, copy_of
 
@@ -113,6 +113,7 @@ async def test_what_nobody_may_write_on_a_topic_is_refused(producer: Producer) -
 
 
 async def test_what_another_role_writes_is_refused(settings: BusSettings) -> None:
+    await ensure_topics(settings, [STREAMS])
     request_id = request_in(0)
     producer = Producer(settings, role="rails")
     await producer.start()
