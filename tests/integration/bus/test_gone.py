@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import random
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from services.bus.fetcher import Events, Fetcher
 from services.bus.intake import Intake
 from tests.contract.brokers import Broker
 from tests.integration.bus.lab import Got, chunk, eventually, request_in, running
+from tests.support.bus import any_role, copy_of
 
 REQUEST = request_in(0)
 
@@ -51,14 +51,14 @@ def forgetful(tmp_path: Path) -> Iterator[Forgetful]:
 
 @pytest.fixture
 async def topic(forgetful: Forgetful) -> Topic:
-    made = dataclasses.replace(STREAMS, name=f"{STREAMS.name}.{random.getrandbits(64):x}")
+    made = copy_of(STREAMS)
     await ensure_topics(forgetful.settings, [made])
     return made
 
 
 async def put(forgetful: Forgetful, topic: Topic, *seqs: int) -> None:
     """By a producer of its own, which knows nothing of what was lost."""
-    producer = Producer(forgetful.settings, name="test")
+    producer = Producer(forgetful.settings, role=any_role(), name="test")
     await producer.start()
     for seq in seqs:
         await producer.send(topic, chunk(REQUEST, seq))
@@ -144,7 +144,7 @@ async def test_who_keeps_state_is_told_before_anything_is_read_on(forgetful: For
 
 
 async def test_what_retention_took_is_passed_over_and_told(forgetful: Forgetful) -> None:
-    brief = dataclasses.replace(STREAMS, name=f"{STREAMS.name}.{random.getrandbits(64):x}", retention_ms=1)
+    brief = dataclasses.replace(copy_of(STREAMS), retention_ms=1)
     await ensure_topics(forgetful.settings, [brief])
     await put(forgetful, brief, 0, 1, 2)
     await asyncio.sleep(2.5)  # retention is looked at every second
