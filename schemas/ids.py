@@ -1,4 +1,4 @@
-"""Request ids: UUIDv7 (RFC 9562, section 5.7), whose time says where in the log to look."""
+"""Request ids: UUIDv7 (RFC 9562, section 5.7); their time tells where in the log to look."""
 
 import re
 import uuid
@@ -9,7 +9,7 @@ _UUID7 = re.compile(UUID7_PATTERN)
 
 
 def uuid7(now_ms: int, random_bits: int) -> str:
-    """The UUIDv7 of a moment (milliseconds since the epoch) and 74 random bits."""
+    """Return the UUIDv7 of a time (milliseconds since the epoch) and 74 random bits."""
     rand_a = random_bits >> 62 & 0xFFF
     rand_b = random_bits & (1 << 62) - 1
     value = (now_ms & (1 << 48) - 1) << 80 | 7 << 76 | rand_a << 64 | 0b10 << 62 | rand_b
@@ -17,10 +17,10 @@ def uuid7(now_ms: int, random_bits: int) -> str:
 
 
 def is_uuid7(text: str) -> bool:
-    """Whether the text is a UUIDv7 in the canonical lower-case form."""
+    """Return whether the text is a UUIDv7 in the canonical lower-case form."""
     return _UUID7.fullmatch(text) is not None
 
 
 def time_ms(request_id: str) -> int:
-    """Milliseconds since the epoch at which the id was made."""
+    """Return when the id was made, in milliseconds since the epoch."""
     return int(request_id[:8] + request_id[9:13], 16)

@@ -1,4 +1,4 @@
-"""JSON Schemas (draft 2020-12) of the events, written from the dataclasses; the descriptions are their docstrings."""
+"""JSON Schemas (draft 2020-12) of the events, made from the dataclasses; the descriptions are their docstrings."""
 
 import inspect
 import re
@@ -18,12 +18,11 @@ _ATTRIBUTE = re.compile(r"^(\w+): (.*)$")
 
 
 def file_name(kind: str) -> str:
-    """The file of one event's schema."""
     return f"{kind}.schema.json"
 
 
 def event_schema(kind: Kind) -> JsonObject:
-    """The schema of one event's value, whole in itself."""
+    """Return the schema of one event's value, with all its definitions."""
     (_,), definitions = msgspec.json.schema_components([kind.cls])
     described = {name: _described(name, schema) for name, schema in definitions.items()}
     top = described.pop(kind.name)
@@ -36,21 +35,22 @@ def event_schema(kind: Kind) -> JsonObject:
 
 
 def summary(cls: type) -> str:
-    """What a class's docstring says before its attributes, on one line."""
+    """Return a class's docstring up to its attributes, on one line."""
     text = inspect.getdoc(cls) or ""
     return _plain(text.split("\nAttributes:")[0])
 
 
 def attribute_descriptions(cls: type) -> dict[str, str]:
-    """What the Attributes sections of a class and its bases say of each attribute."""
+    """Return the descriptions in the Attributes sections of a class and its bases."""
     found: dict[str, str] = {}
     for ancestor in reversed(cls.__mro__):
         if is_dataclass(ancestor):
-            found |= _attributes(inspect.cleandoc(ancestor.__doc__ or ""))
+            found |= attribute_texts(inspect.cleandoc(ancestor.__doc__ or ""))
     return {field.name: found[field.name] for field in fields(cls) if field.name in found}
 
 
-def _attributes(docstring: str) -> dict[str, str]:
+def attribute_texts(docstring: str) -> dict[str, str]:
+    """Return what the Attributes section of a docstring says of each attribute."""
     _, _, section = docstring.partition("\nAttributes:\n")
     found: dict[str, str] = {}
     name = ""
@@ -68,7 +68,7 @@ def _plain(text: str) -> str:
 
 
 def _described(name: str, schema: JsonObject) -> JsonObject:
-    """A definition with the docstring's words, and references that stay inside the file."""
+    """Return a definition with descriptions from the docstrings."""
     cls = _CLASSES[name]
     texts = attribute_descriptions(cls)
     properties = {
@@ -84,4 +84,4 @@ _CLASSES: Final[dict[str, type]] = {
     for name, cls in vars(sys.modules[kind.cls.__module__]).items()
     if inspect.isclass(cls) and is_dataclass(cls)
 }
-"""Every dataclass that the modules of the kinds define or import: the kinds, and what they are made of."""
+"""Every dataclass that the modules of the kinds define or import: the kinds and their parts."""

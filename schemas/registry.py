@@ -1,6 +1,6 @@
-"""The registry: one row per kind of event. What each program writes and reads is derived from it, nowhere listed again.
+"""The registry: one row per kind of event. What each role writes and reads is derived from it.
 
-A new kind is its class, its row here, and a recorded example in ``tests/data``; its handler is its reader's business.
+A new kind needs its class, its row here, and a recorded example in ``tests/data``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from schemas.base import AnyEvent
-from schemas.books import Account, Attached, Cancel, DeadLetter, Detached, Window
 from schemas.requests import Request
+from schemas.side_events import Account, Attached, Cancel, DeadLetter, Detached, Window
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
 from schemas.topics import (
     ACCOUNTS,
@@ -35,13 +35,12 @@ ByTopic = Mapping[str, frozenset[type[AnyEvent]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A kind on one topic.
+class TopicAccess:
+    """Who writes and reads a kind on one topic.
 
     Attributes:
-        topic: Where it stands.
         writers: The only roles that may write it there.
-        readers: The roles that act on it there.
+        readers: The roles that use it there.
     """
 
     topic: Topic
@@ -51,38 +50,38 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One row. What the kind is about is said by the docstring of its class.
+    """One row; the class's docstring describes the event.
 
     Attributes:
-        cls: Its class; the class's name is the kind's.
-        version: Of the wire format that this code writes; it reads all up to it.
-        places: The topics on which it may stand.
-        prompts: Fields with what a user typed: tools show them only on request.
+        cls: Its name is the kind's name.
+        version: Of the wire format that this code writes; it reads all versions up to it.
+        access: The topics that may hold it.
+        prompts: Fields with text that a user typed: tools show them only on request.
     """
 
     cls: type[AnyEvent]
     version: int = 1
-    places: tuple[Place, ...]
+    access: tuple[TopicAccess, ...]
     prompts: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """What the kind header says."""
+        """Return the value of the kind header."""
         return self.cls.__name__
 
     @property
     def key(self) -> Literal["request_id", "tenant", "none"]:
-        """The field that keys its records."""
-        return self.places[0].topic.key
+        """Return the field that is the key of its records."""
+        return self.access[0].topic.key
 
 
-def _on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ...]) -> Place:
-    """A place. The router reads every record too, to find those that nobody can; ``railbus tail`` shows them all."""
-    return Place(topic, frozenset(by), frozenset((*to, "router", "operator")))
+def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ...]) -> TopicAccess:
+    """Return the access on one topic; the router and the operator read every topic."""
+    return TopicAccess(topic, frozenset(by), frozenset((*to, "router", "operator")))
 
 
-def _stream(*by: RoleName, safety: bool = True) -> tuple[Place]:
-    return (_on(STREAMS, by=by, to=("app", "edge", "safety") if safety else ("app", "edge")),)
+def _stream(*by: RoleName, safety: bool = True) -> tuple[TopicAccess]:
+    return (_access_on(STREAMS, by=by, to=("app", "edge", "safety") if safety else ("app", "edge")),)
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -90,60 +89,59 @@ KINDS: Final[Mapping[str, Kind]] = {
     for kind in (
         Kind(
             cls=Request,
-            places=(
-                _on(REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge")),
-                _on(REQUESTS_BATCH, by=("app", "edge"), to=("generator", "rails", "edge")),
-                _on(REQUESTS_VERTEX, by=("router",), to=("vertex",)),
+            access=(
+                _access_on(REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge")),
+                _access_on(REQUESTS_BATCH, by=("app", "edge"), to=("generator", "rails", "edge")),
+                _access_on(REQUESTS_VERTEX, by=("router",), to=("vertex",)),
             ),
             prompts=("messages",),
         ),
-        Kind(cls=Verdict, places=_stream("rails"), prompts=("masked",)),
-        Kind(cls=Started, places=_stream("generator", "vertex")),
-        Kind(cls=Chunk, places=_stream("generator", "vertex")),
-        Kind(cls=Finished, places=_stream("generator", "vertex")),
-        Kind(cls=Failed, places=_stream("generator", "vertex")),
-        Kind(cls=Cutover, places=_stream("router", safety=False)),
-        Kind(cls=Cleared, places=_stream("safety")),
-        Kind(cls=Recall, places=_stream("safety")),
-        Kind(cls=Closed, places=_stream("router")),
-        Kind(cls=Cancel, places=(_on(CONTROL, by=("router",), to=("generator", "vertex")),)),
-        Kind(cls=Attached, places=(_on(RECEIPTS, by=("edge",), to=()),)),
-        Kind(cls=Detached, places=(_on(RECEIPTS, by=("edge",), to=()),)),
-        Kind(cls=Account, places=(_on(ACCOUNTS, by=("router",), to=()),)),
-        Kind(cls=Window, places=(_on(LEDGER, by=(), to=()),)),  # no program sums up yet
-        Kind(cls=DeadLetter, places=(_on(DEAD, by=("router",), to=()),)),
+        Kind(cls=Verdict, access=_stream("rails"), prompts=("masked",)),
+        Kind(cls=Started, access=_stream("generator", "vertex")),
+        Kind(cls=Chunk, access=_stream("generator", "vertex")),
+        Kind(cls=Finished, access=_stream("generator", "vertex")),
+        Kind(cls=Failed, access=_stream("generator", "vertex")),
+        Kind(cls=Cutover, access=_stream("router", safety=False)),
+        Kind(cls=Cleared, access=_stream("safety")),
+        Kind(cls=Recall, access=_stream("safety")),
+        Kind(cls=Closed, access=_stream("router")),
+        Kind(cls=Cancel, access=(_access_on(CONTROL, by=("router",), to=("generator", "vertex")),)),
+        Kind(cls=Attached, access=(_access_on(RECEIPTS, by=("edge",), to=()),)),
+        Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=()),)),
+        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=()),)),
+        Kind(cls=Window, access=(_access_on(LEDGER, by=(), to=()),)),  # no program writes it yet
+        Kind(cls=DeadLetter, access=(_access_on(DEAD, by=("router",), to=()),)),
     )
 }
-"""The rows, by what the kind header says."""
+"""The rows, by the value of the kind header."""
 
 
 def kinds_on(topic: Topic) -> tuple[Kind, ...]:
-    """The kinds that may stand on a topic."""
-    return tuple(kind for kind in KINDS.values() if any(place.topic == topic for place in kind.places))
+    return tuple(kind for kind in KINDS.values() if any(access.topic == topic for access in kind.access))
 
 
 def writes(*roles: RoleName) -> ByTopic:
-    """What these roles may write, by topic; a topic on which they write nothing is left out."""
-    return _by_topic((kind, place) for kind, place in _places() if place.writers & set(roles))
+    """Return what these roles may write, by topic; topics on which they write nothing are left out."""
+    return _by_topic((kind, access) for kind, access in _rows() if access.writers & set(roles))
 
 
 def reads(*roles: RoleName) -> ByTopic:
-    """What these roles act on, by topic; a topic of which they read nothing is left out."""
-    return _by_topic((kind, place) for kind, place in _places() if place.readers & set(roles))
+    """Return what these roles use, by topic; topics of which they read nothing are left out."""
+    return _by_topic((kind, access) for kind, access in _rows() if access.readers & set(roles))
 
 
 def read_kinds(role: RoleName, *topics: Topic) -> frozenset[str]:
-    """What the kind header says of the records that a role reads on these topics."""
+    """Return the names of the kinds that a role reads on these topics."""
     by_topic = reads(role)
     return frozenset(cls.__name__ for topic in topics for cls in by_topic.get(topic.name, ()))
 
 
-def _places() -> Iterator[tuple[Kind, Place]]:
-    return ((kind, place) for kind in KINDS.values() for place in kind.places)
+def _rows() -> Iterator[tuple[Kind, TopicAccess]]:
+    return ((kind, access) for kind in KINDS.values() for access in kind.access)
 
 
-def _by_topic(found: Iterator[tuple[Kind, Place]]) -> ByTopic:
+def _by_topic(found: Iterator[tuple[Kind, TopicAccess]]) -> ByTopic:
     classes: dict[str, set[type[AnyEvent]]] = {}
-    for kind, place in found:
-        classes.setdefault(place.topic.name, set()).add(kind.cls)
+    for kind, access in found:
+        classes.setdefault(access.topic.name, set()).add(kind.cls)
     return {topic.name: frozenset(classes[topic.name]) for topic in TOPICS if topic.name in classes}

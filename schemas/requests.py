@@ -1,4 +1,4 @@
-"""What is asked: the one event that starts everything."""
+"""The request: the event that starts everything."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -7,39 +7,39 @@ from msgspec import Meta
 
 from schemas.base import Attempt, Event, Name
 
-Role = Literal["system", "user", "assistant"]
+MessageRole = Literal["system", "user", "assistant"]
 Lane = Literal["interactive", "batch"]
-Mode = Literal["optimistic", "windowed", "gated"]
+DeliveryMode = Literal["optimistic", "windowed", "gated"]
 Fallback = Literal["cancel", "race", "off"]
 Egress = Literal["allowed", "forbidden"]
 
 MAX_PROMPT_CHARS = 262_144
-"""A message's bound, in code points. Well below the broker's record limit even when every character takes 3 bytes."""
+"""Most code points of a message: below the broker's record limit even when every character takes 3 bytes."""
 
 DurationMs = Annotated[int, Meta(ge=1, le=86_400_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn of the conversation.
+    """One message of the conversation.
 
     Attributes:
-        role: Who speaks.
-        content: What is said, at most 262,144 code points.
+        role: Who wrote it.
+        content: Its text, at most 262,144 code points.
     """
 
-    role: Role
+    role: MessageRole
     content: Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn.
+    """How the engine chooses tokens.
 
     Attributes:
         max_tokens: Longest answer, in tokens.
         temperature: 0 is greedy.
-        top_p: Nucleus mass.
+        top_p: Probability mass of nucleus sampling.
         seed: Makes sampling repeatable where the engine can.
         stop: Strings that end the answer; they are not part of it.
     """
@@ -53,16 +53,16 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How much of the answer may be on a screen before it was checked.
+    """How much of the answer may be shown before it was checked.
 
     Attributes:
-        mode: ``optimistic`` shows at once, ``windowed`` holds back the newest, ``gated`` shows what is cleared.
-        hold_tokens: ``windowed``: this many newest tokens wait until cleared; 0 leaves the rule out.
-        hold_ms: ``windowed``: text younger than this waits until cleared; 0 leaves the rule out.
-        max_exposure_tokens: Never more tokens than this are shown beyond what is cleared.
+        mode: ``optimistic`` shows text at once, ``windowed`` holds back the newest, ``gated`` shows only cleared text.
+        hold_tokens: ``windowed``: this many newest tokens wait until cleared; 0 turns this rule off.
+        hold_ms: ``windowed``: text younger than this waits until cleared; 0 turns this rule off.
+        max_exposure_tokens: At most this many tokens are shown beyond what is cleared.
     """
 
-    mode: Mode = "optimistic"
+    mode: DeliveryMode = "optimistic"
     hold_tokens: Annotated[int, Meta(ge=0, le=10_000)] = 0
     hold_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
     max_exposure_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 64
@@ -70,12 +70,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """By when, in milliseconds since the request's receipt (``Request.at``), except ``stall_ms``.
+    """Deadlines in milliseconds since the request's receipt (``Request.at``), except ``stall_ms``.
 
     Attributes:
         verdict_ms: The input rails' verdict must be on the log.
         ttft_ms: The first content token must be on the log.
-        stall_ms: Longest silence between two chunks of an answer.
+        stall_ms: Longest pause between two chunks of an answer.
         total_ms: The request must be closed.
     """
 
@@ -87,16 +87,16 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Event):
-    """A prompt that wants an answer. ``at`` is the moment of receipt: every deadline counts from it.
+    """A prompt to answer. ``at`` is the time of receipt: every deadline counts from it.
 
     Attributes:
-        model: Model asked for; ``default`` means whatever the generator serves.
+        model: Model asked for; ``default`` means the one that the generator serves.
         messages: The conversation, oldest first.
-        sampling: How tokens are drawn.
+        sampling: How the engine chooses tokens.
         lane: ``interactive`` goes before ``batch``.
         attempt: 1 as received; the router republishes with 2 and more.
-        delivery: How much may be seen before it was checked.
-        deadlines: By when.
+        delivery: How much may be shown before it was checked.
+        deadlines: When verdict, first token and end are due.
         fallback: What a missed first-token deadline does: ``cancel`` attempt 1, ``race`` it, or nothing (``off``).
         egress: ``forbidden`` marks a prompt that must never leave the premises.
     """

@@ -1,14 +1,14 @@
-"""The stream log's vocabulary: everything that is said about the answer of one request. One writer per kind."""
+"""The events of the stream log, which are about the answer of one request. Each kind has one writer."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from schemas.base import Attempt, AtUs, Count, Event, Ms, Name, Run, ShortText
+from schemas.base import Attempt, AtUs, Count, Event, Ms, Name, RunId, ShortText
 from schemas.requests import Deadlines, Delivery, Egress, Message
 
-Decision = Literal["allow", "deny", "mask"]
+VerdictDecision = Literal["allow", "deny", "mask"]
 RailResult = Literal["passed", "blocked", "masked", "broke", "timeout", "cancelled"]
 FinishReason = Literal["stop", "length"]
 ErrorClass = Literal[
@@ -23,8 +23,8 @@ ErrorClass = Literal[
     "internal",
 ]
 Trigger = Literal["ttft", "hard_error", "stall", "mask"]
-How = Literal["cancel", "race"]
-Action = Literal["stop", "redact"]
+CutoverMode = Literal["cancel", "race"]
+RecallAction = Literal["stop", "redact"]
 Outcome = Literal["completed", "recalled", "denied", "failed", "cancelled", "expired", "rejected"]
 Conclusion = Literal["answered", "denied", "recalled"]
 Cause = Literal[
@@ -40,8 +40,8 @@ Cause = Literal[
     "too_many_open",
     "unreadable",
 ]
-Gate = Literal["hold", "off"]
-Check = Literal["on", "off"]
+InputGate = Literal["hold", "off"]
+OutputCheck = Literal["on", "off"]
 
 Seq = Annotated[int, Meta(ge=0, le=2**31)]
 LastSeq = Annotated[int, Meta(ge=-1, le=2**31, description="-1: no chunk at all.")]
@@ -58,7 +58,7 @@ class RailOutcome:
 
     Attributes:
         rail: Its name in the policy.
-        result: A rail that ``broke`` or ran into its ``timeout`` is not a rail that ``passed``.
+        result: A rail that ``broke`` or reached its ``timeout`` has not ``passed``.
         ms: How long it took, in milliseconds.
         detail: Why, in a word or a sentence; never prompt text.
     """
@@ -71,7 +71,7 @@ class RailOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict(StreamEvent):
-    """Rails: what policy says of the prompt. The first one in the log counts.
+    """Rails: the policy's decision about the prompt. The first one in the log counts.
 
     Attributes:
         decision: ``allow`` opens the gate, ``deny`` ends the request, ``mask`` asks for a rerun with ``masked``.
@@ -79,12 +79,12 @@ class Verdict(StreamEvent):
         policy_version: Content hash of the policy that decided.
         refusal: What a denied user is shown.
         masked: The prompt to rerun with, when the decision is ``mask``.
-        delivery: Policy's tightening of the request's delivery; None leaves what was asked.
-        egress: Whether policy lets the prompt leave the premises.
-        total_ms: From taking up the request to the verdict, in milliseconds.
+        delivery: A stricter delivery that the policy sets; None keeps the request's.
+        egress: Whether the policy lets the prompt leave the premises.
+        total_ms: From reading the request to the verdict, in milliseconds.
     """
 
-    decision: Decision
+    decision: VerdictDecision
     rails: Annotated[tuple[RailOutcome, ...], Meta(max_length=64)] = ()
     policy_version: Name
     refusal: ShortText = ""
@@ -95,8 +95,8 @@ class Verdict(StreamEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voiced(StreamEvent):
-    """Base of what is said of one execution of one attempt.
+class RunEvent(StreamEvent):
+    """Base of the events about one execution of one attempt.
 
     Attributes:
         attempt: Which attempt.
@@ -104,22 +104,22 @@ class Voiced(StreamEvent):
     """
 
     attempt: Attempt
-    run: Run
+    run: RunId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started(Voiced):
-    """Worker: an execution began. Within an attempt the first one in the log is the one that is heard.
+class Started(RunEvent):
+    """Worker: an execution began. Within an attempt only the first one in the log can be the voice.
 
     Attributes:
         model: The model that answers.
         engine: The engine that runs it.
         queue_ms: From the request's receipt to this event, in milliseconds.
-        received_at: The request's receipt, microseconds since the epoch: zero of all its deadlines.
-        delivery: As the request asks.
-        deadlines: As the request asks.
-        input_gate: ``off`` says on the log that text may be shown before any verdict.
-        output_check: ``off`` says on the log that no safety service checks the answer.
+        received_at: The request's receipt, microseconds since the epoch: all its deadlines count from it.
+        delivery: As in the request.
+        deadlines: As in the request.
+        input_gate: ``off`` means that text may be shown before any verdict.
+        output_check: ``off`` means that no safety service checks the answer.
     """
 
     model: Name
@@ -128,20 +128,20 @@ class Started(Voiced):
     received_at: AtUs
     delivery: Delivery
     deadlines: Deadlines
-    input_gate: Gate = "hold"
-    output_check: Check = "on"
+    input_gate: InputGate = "hold"
+    output_check: OutputCheck = "on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk(Voiced):
+class Chunk(RunEvent):
     """Worker: the text of one engine step; never empty.
 
     Attributes:
         seq: 0, 1, 2 ... within the run.
         start: Code-point offset of the text in the run's whole text.
         text: At least one character.
-        tokens: Tokens in this step, those that gave no text of their own included.
-        drafted: Tokens the draft proposed in this step.
+        tokens: Tokens in this step, including those without text of their own.
+        drafted: Tokens that the draft proposed in this step.
         accepted: Of those, accepted by the target.
     """
 
@@ -155,7 +155,7 @@ class Chunk(Voiced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens that were paid for.
+    """Tokens that were used.
 
     Attributes:
         prompt_tokens: In the prompt.
@@ -170,7 +170,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where an execution's time went, in milliseconds.
+    """How an execution spent its time, in milliseconds.
 
     Attributes:
         queue_ms: Waiting for the engine.
@@ -185,7 +185,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """What drafting did over a whole execution.
+    """Totals of drafting over a whole execution.
 
     Attributes:
         steps: Verify steps of the target.
@@ -201,8 +201,8 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished(Voiced):
-    """Worker: the execution came to its own end.
+class Finished(RunEvent):
+    """Worker: the execution completed.
 
     Attributes:
         last_seq: The last chunk's ``seq``; -1 when there was none.
@@ -220,7 +220,7 @@ class Finished(Voiced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(Voiced):
+class Failed(RunEvent):
     """Worker: the execution ended without an answer, or was cancelled.
 
     Attributes:
@@ -228,8 +228,8 @@ class Failed(Voiced):
         message: One sentence for people; never prompt text.
         retryable: Whether another attempt could help.
         last_seq: The last chunk published; -1 when there was none.
-        usage: Tokens spent all the same.
-        param: Which field of the request is at fault; None when none.
+        usage: Tokens used before the failure.
+        param: The request's field that is wrong; None when none is.
     """
 
     error_class: ErrorClass
@@ -242,30 +242,30 @@ class Failed(Voiced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutover(StreamEvent):
-    """Router: the voice moves on to the next attempt, if the fold finds this effective.
+    """Router: the next attempt becomes the voice, if the fold finds this event effective.
 
     Attributes:
         attempt: The next attempt's number.
         trigger: Why.
         how: ``cancel`` drops the earlier attempt; ``race`` lets the first chunk in the log decide.
         target: Who runs the next attempt.
-        seen_seq: ``stall``: the last seq the router had read of the voice; void if more came before this event.
+        seen_seq: ``stall``: the last seq that the router had read of the voice; void if more precede this event.
     """
 
     attempt: Annotated[int, Meta(ge=2, le=100)]
     trigger: Trigger
-    how: How = "cancel"
+    how: CutoverMode = "cancel"
     target: Literal["vertex", "generator"] = "vertex"
     seen_seq: LastSeq = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleared(Voiced):
-    """Safety: the text of the run is checked up to here, whatever was found in it is recalled already.
+class Cleared(RunEvent):
+    """Safety: the run's text is checked up to here; everything found in it was recalled before.
 
     Attributes:
         seq: Checked through this chunk; -1 when there was none.
-        final: Nothing more will be said of this run.
+        final: No further event of safety about this run follows.
         policy_version: Content hash of the policy that checked.
     """
 
@@ -275,24 +275,24 @@ class Cleared(Voiced):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recall(Voiced):
-    """Safety: this text must not stand.
+class Recall(RunEvent):
+    """Safety: this text must be taken back.
 
     Attributes:
-        recall_id: Same finding, same id: a repetition changes nothing.
+        recall_id: The same finding has the same id: a repetition changes nothing.
         start: First code point of the span in the run's whole text.
         end: One past the last.
         action: ``stop`` withdraws the whole answer; ``redact`` replaces the span, wherever it is or will be shown.
         replacement: What is shown instead.
         rule: Which rule found it.
-        category: What it is about.
+        category: The rule's category.
         policy_version: Content hash of the policy that decided.
     """
 
     recall_id: Name
     start: Count
     end: Count
-    action: Action
+    action: RecallAction
     replacement: ShortText = ""
     rule: Name
     category: Name
@@ -301,15 +301,15 @@ class Recall(Voiced):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(StreamEvent):
-    """Router: the one terminal event. The first in the log whose cause holds at its place counts.
+    """Router: the one terminal event. The first in the log whose cause is true at its place counts.
 
     Attributes:
         outcome: How the request ended.
         reason: One sentence for people.
-        attempt: The attempt that was heard at the end; None when none was.
-        cause: Why, for programs. One that no longer holds at this event's place makes it void; None never does.
-        seen_seq: The last seq the router had read of the voice.
-        seen_attempts: How many attempts were opened in what the router had read.
+        attempt: The attempt that was the voice at the end; None when none was.
+        cause: Why, for programs. One that is not true at this event's place makes it void; None never does.
+        seen_seq: The last seq that the router had read of the voice.
+        seen_attempts: How many attempts were open in what the router had read.
     """
 
     outcome: Outcome

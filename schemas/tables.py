@@ -11,7 +11,7 @@ _KEYS: Final = {"request_id": "request id", "tenant": "tenant", "none": "none"}
 
 
 def with_tables(text: str) -> str:
-    """The text with each table as it is now.
+    """Return the text with its tables replaced by the current ones.
 
     Raises:
         ValueError: A table's markers are not there.
@@ -34,13 +34,13 @@ def _topics() -> str:
 
 def _topic(topic: Topic) -> Sequence[str]:
     kinds = kinds_on(topic)
-    places = [place for kind in kinds for place in kind.places if place.topic == topic]
+    accesses = [access for kind in kinds for access in kind.access if access.topic == topic]
     return (
         f"`{topic.name}`",
         _KEYS[topic.key],
         f"{', '.join(f'`{kind.name}`' for kind in kinds)}: {topic.about}",
-        _roles(role for place in places for role in place.writers),
-        _roles(role for place in places for role in place.readers),
+        _roles(role for access in accesses for role in access.writers),
+        _roles(role for access in accesses for role in access.readers),
         f"{DEFAULT_PARTITIONS}, or as set" if topic.spread == "requests" else "1",
         f"{topic.retention_ms // DAY_MS} d",
     )
@@ -50,21 +50,21 @@ def _events() -> str:
     rows = (
         (
             f"`{kind.name}` {kind.version}",
-            f"`{place.topic.name}`",
-            _roles(place.writers),
-            _roles(place.readers),
+            f"`{access.topic.name}`",
+            _roles(access.writers),
+            _roles(access.readers),
             summary(kind.cls),
         )
         for kind in KINDS.values()
-        for place in kind.places
+        for access in kind.access
     )
     return _table(("event, version", "on", "written by", "read by", "says"), rows)
 
 
 def _roles(found: Iterable[str]) -> str:
-    """Each once, in the registry's order."""
+    """Join the roles, each once, in the registry's order."""
     names = set(found)
-    return ", ".join(role for role in ROLES if role in names) or "nobody yet"
+    return ", ".join(role for role in ROLES if role in names) or "none yet"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""The one list of topics: names, keys, partitions, retention. Which events stand there: ``schemas.registry``."""
+"""The topics: names, keys, partitions, retention. Which events they hold: ``schemas.registry``."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -7,7 +7,7 @@ DAY_MS: Final = 86_400_000
 DEFAULT_PARTITIONS: Final = 4
 
 TIMESTAMP_TYPE: Final = "LogAppendTime"
-"""Whose time the records of every topic have: the broker's, so that no writer's clock decides about a deadline."""
+"""Records of every topic have the broker's time, so that no writer's clock decides about a deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,11 +15,9 @@ class Topic:
     """One topic's contract.
 
     Attributes:
-        name: On the broker.
-        key: What its records are keyed by.
+        key: The field that keys its records.
         spread: ``requests`` topics share one partition count, so that partition p of each is about the same requests;
             ``single`` has one partition.
-        retention_ms: How long records are kept, in milliseconds.
         about: What it holds.
     """
 
@@ -30,21 +28,23 @@ class Topic:
     about: str
 
     def partitions(self, count: int) -> int:
-        """Partitions of this topic when the request topics have ``count``."""
+        """Return the number of partitions when the request topics have ``count``."""
         return count if self.spread == "requests" else 1
 
 
-REQUESTS: Final = Topic(name="railbus.requests", about="Prompts that want an answer.")
-REQUESTS_BATCH: Final = Topic(name="railbus.requests.batch", about="Prompts that wait for the interactive ones.")
+REQUESTS: Final = Topic(name="railbus.requests", about="Prompts to answer.")
+REQUESTS_BATCH: Final = Topic(
+    name="railbus.requests.batch", about="Prompts that are answered after the interactive ones."
+)
 REQUESTS_VERTEX: Final = Topic(name="railbus.requests.vertex", about="Attempts 2 and later, for the Vertex AI worker.")
-STREAMS: Final = Topic(name="railbus.streams", about="The stream log: everything said about answers, in one order.")
-CONTROL: Final = Topic(name="railbus.control", retention_ms=DAY_MS, about="What workers must stop.")
+STREAMS: Final = Topic(name="railbus.streams", about="The stream log: all events about answers, in one order.")
+CONTROL: Final = Topic(name="railbus.control", retention_ms=DAY_MS, about="Cancellations for workers.")
 RECEIPTS: Final = Topic(name="railbus.receipts", about="What each client connection was sent.")
-ACCOUNTS: Final = Topic(name="railbus.accounts", about="The books of each closed request.")
+ACCOUNTS: Final = Topic(name="railbus.accounts", about="Costs and times of each closed request.")
 LEDGER: Final = Topic(name="railbus.ledger", key="tenant", spread="single", about="Sums over accounts and receipts.")
 DEAD: Final = Topic(
     name="railbus.dead", key="none", spread="single", retention_ms=30 * DAY_MS,
-    about="Records that could not be read, as they were.",
+    about="Records that could not be read, unchanged.",
 )  # fmt: skip
 
 TOPICS: Final = (

@@ -13,17 +13,17 @@ _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 
 
 def is_traceparent(text: str) -> bool:
-    """Whether the text is a version-00 ``traceparent``."""
+    """Return whether the text is a version-00 ``traceparent``."""
     return len(text) == LENGTH and _matches(text)
 
 
 @lru_cache(maxsize=4_096)
 def _matches(text: str) -> bool:
-    """Remembered, because all events of a request carry the same; only texts of the right length come here."""
+    """Cache the result: all events of a request have the same ``traceparent``."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
 def traceparent_for(request_id: str, random_bits: int) -> str:
-    """A sampled root ``traceparent`` whose trace id is the request's own 128 bits; 64 random bits name the span."""
+    """Return a sampled root ``traceparent``: the request id's 128 bits as trace id, 64 random bits as span id."""
     span = random_bits & (1 << 64) - 1 or 1
     return f"00-{request_id.replace('-', '')}-{span:016x}-01"

@@ -1,6 +1,6 @@
 """The wire format: a JSON object as value, the request id as key, kind and version as headers.
 
-A reader can skip a record by its headers alone. JSON is written by orjson and validated while it is parsed by msgspec.
+A reader can skip a record by its headers alone. orjson writes the JSON; msgspec parses and validates it in one step.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ _KNOWN: Final = {
     for name, kind in KINDS.items()
     for version in range(1, kind.version + 1)
 }
-"""What the first two headers of nearly every record say -> how it is read."""
+"""Values of the first two headers, as ``encode`` writes them -> kind and decoder."""
 
 _KIND_BYTES: Final = {kind.cls: (name.encode(), b"%d" % kind.version) for name, kind in KINDS.items()}
 
 
 def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Value and headers of an event's record.
+    """Return value and headers of an event's record.
 
     Raises:
         MalformedEvent: The value would be larger than any reader takes.
@@ -54,7 +54,7 @@ def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list
 
 
 def key_of(event: AnyEvent) -> bytes | None:
-    """The record's key, from the field that the registry names; None for a kind without."""
+    """Return the record's key, from the field that the registry names; None for a kind without a key."""
     if isinstance(event, Event):
         return event.request_id.encode()
     field = KINDS[type(event).__name__].key
@@ -62,7 +62,7 @@ def key_of(event: AnyEvent) -> bytes | None:
 
 
 def header(headers: Headers, name: str) -> str | None:
-    """The first header of that name as text, or None; bytes that are not text count as absent."""
+    """Return the first header of that name as text; None if it is missing or not ASCII."""
     for key, value in headers:
         if key == name:
             try:
@@ -73,13 +73,13 @@ def header(headers: Headers, name: str) -> str | None:
 
 
 def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> AnyEvent:
-    """The event in a record.
+    """Return the event in a record.
 
     Raises:
         UnknownKind, NewerVersion: Written for a newer reader; skip and count.
         MalformedEvent: The message names the field.
     """
-    kind, decoder = _usual(headers) or _sought(headers)
+    kind, decoder = _decoder_by_position(headers) or _decoder_by_name(headers)
     if value is None:
         raise MalformedEvent(f"{kind} has no value; it must be a JSON object")
     if len(value) > MAX_EVENT_BYTES:
@@ -93,16 +93,16 @@ def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> A
     return event
 
 
-def _usual(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]] | None:
-    """Kind and decoder of a record whose headers stand as ``encode`` writes them; None for any other."""
+def _decoder_by_position(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]] | None:
+    """Return kind and decoder if the headers are in the order of ``encode``, else None."""
     if len(headers) < 2:
         return None
     (first, kind), (second, version) = headers[0], headers[1]
     return _KNOWN.get((kind, version)) if first == KIND_HEADER and second == VERSION_HEADER else None
 
 
-def _sought(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]]:
-    """The same, wherever they stand."""
+def _decoder_by_name(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]]:
+    """Return kind and decoder for headers in any order."""
     kind = header(headers, KIND_HEADER)
     if kind is None:
         msg = f"header {KIND_HEADER!r} is missing: it must name the event, such as 'Request'"

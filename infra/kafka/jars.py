@@ -39,7 +39,7 @@ class PrerequisiteError(KafkaError):
 
 
 def kafka_version() -> str:
-    """The version of Apache Kafka that `pom.xml` pins."""
+    """Return the version of Apache Kafka that `pom.xml` pins."""
     found = re.search(r"<kafka\.version>([^<]+)</kafka\.version>", POM.read_text())
     if found is None:
         raise KafkaError(f"{POM.name} names no kafka.version")
@@ -47,7 +47,7 @@ def kafka_version() -> str:
 
 
 def find_java() -> str:
-    """The `java` to run: from JAVA_HOME, else from the path.
+    """Return the `java` to run: from JAVA_HOME, else from the path.
 
     Raises:
         PrerequisiteError: there is none, or it is older than Java 17.
@@ -67,7 +67,7 @@ def find_java() -> str:
 
 
 def fetch(cache: Path = CACHE) -> Path:
-    """The folder with the jars; fetches them if they are not all there.
+    """Return the folder with the jars; fetch them if they are not all there.
 
     Raises:
         PrerequisiteError: they must be fetched and Maven does not exist.
@@ -136,7 +136,7 @@ def _download(lib: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    """The line of Maven's output that says what went wrong, without its colours and its help links."""
+    """Return the line of Maven's output that says what went wrong, without its colours and its help links."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
     errors = [line.removeprefix("[ERROR] ") for line in plain.splitlines() if line.startswith("[ERROR]")]
     lines = errors or plain.split("\n")[-1:]

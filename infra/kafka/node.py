@@ -69,7 +69,7 @@ class Node:
         self._jvm.wait()
 
     def last_words(self) -> str:
-        """The broker's own reason for ending, in one line."""
+        """Return the broker's own reason for ending, in one line."""
         return f"{_reason(self._log.read_text(errors='replace'))} ({self._log})"
 
     def _command(self, *arguments: str) -> list[str]:
@@ -121,7 +121,7 @@ class Node:
 
 
 def _reason(output: str) -> str:
-    """The line of a Java program's output that says what went wrong: the first exception, else the last line."""
+    """Return the line of a Java program's output that says what failed: the first exception, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     causes = [line for line in lines if "Exception: " in line or "Error: " in line]
     return (causes or lines[-1:] or ["it said nothing"])[0]
@@ -139,7 +139,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that is free now. Drawn at random, so that two runs at once hardly meet."""
+    """Return a port that is free now, drawn at random, so that two runs at once hardly meet."""
     for port in random.sample(PORTS, 100):
         if is_free(port):
             return port

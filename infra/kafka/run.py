@@ -21,7 +21,7 @@ from node import HOST, Node, free_port, is_free
 
 
 def main() -> int:
-    """Runs the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     options = _arguments()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _serve(node: Node) -> NoReturn:
-    """Runs the broker until a signal ends this process."""
+    """Run the broker until a signal ends this process."""
     with node:
         print(f"ready {HOST}:{node.port}", flush=True)
         node.wait()

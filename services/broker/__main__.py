@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.broker.server import EmbeddedBroker
+from services.broker.service import BrokerService
 from services.broker.settings import BrokerSettings
 from services.runtime.process import run
 
 
 def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
-    """The command line as settings; ends the process with code 2 on what argparse refuses."""
+    """Parse the command line; end the process with code 2 on what argparse rejects."""
     default = BrokerSettings()
     parser = argparse.ArgumentParser(
         prog="python -m services.broker",
@@ -46,8 +46,7 @@ def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
 
 
 async def serve(settings: BrokerSettings) -> None:
-    """Serve until cancelled."""
-    broker = EmbeddedBroker.of(settings)
+    broker = BrokerService.of(settings)
     await broker.start()
     try:
         sys.stdout.write(f"ready {broker.address}\n")
@@ -58,7 +57,7 @@ async def serve(settings: BrokerSettings) -> None:
 
 
 def main() -> None:
-    """Exit code 0 after a clean stop, 2 for the user's mistake."""
+    """Exit with code 0 after a clean stop, 2 for the user's mistake."""
     settings = arguments()
     run(lambda: serve(settings), "broker")
 

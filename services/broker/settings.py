@@ -1,4 +1,4 @@
-"""What can be set, with the bounds."""
+"""The broker's settings and their limits."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""Why the bus did not take or keep an event.
+"""Errors of the bus.
 
 BusError
- |- Closed     the producer was stopped before the event was accepted
- |- NotSent    accepted, but not acknowledged when the producer had to end
- `- Refused    the broker refused the event for good
+ |- ProducerClosed   the producer was stopped before it accepted the event
+ |- NotAcknowledged  accepted, but not acknowledged before the producer ended
+ `- EventRejected    the broker refused the event for good
 """
 
 
@@ -11,13 +11,13 @@ class BusError(Exception):
     """The bus could not do what was asked."""
 
 
-class Closed(BusError):
+class ProducerClosed(BusError):
     """The producer is not running: start it before posting, post nothing after stopping it."""
 
 
-class NotSent(BusError):
+class NotAcknowledged(BusError):
     """The producer stopped before the broker acknowledged the event; it may or may not be on the log."""
 
 
-class Refused(BusError):
+class EventRejected(BusError):
     """The broker refused the event for good, such as one above its size limit."""

@@ -1,4 +1,4 @@
-"""What the bus hands over, and what it is handed."""
+"""Types that the bus gives to its callers and takes from them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,32 +10,28 @@ from schemas.registry import RoleName, read_kinds
 from schemas.topics import Topic
 
 UNKNOWN_OFFSET = -1
-"""Offset of an event that a retry found to be on the log already, when the broker no longer says where."""
+"""Offset of an event that a retry found on the log, where the broker no longer knows the offset."""
 
 
 class Position(NamedTuple):
-    """Where an event stands in its topic; offset ``UNKNOWN_OFFSET`` in the rare case above."""
+    """Where an event is in its topic; see ``UNKNOWN_OFFSET``."""
 
     partition: int
     offset: int
 
 
 class AtTime(NamedTuple):
-    """The first record appended at or after this moment: milliseconds since the epoch, by the broker's clock."""
+    """The first record appended at or after this time: milliseconds since the epoch, by the broker's clock."""
 
     time_ms: int
 
 
 class Received(NamedTuple):
-    """An event and where it stood. A tuple, because one is made for each record.
+    """An event and its position. A tuple, because one is made for each record.
 
     Attributes:
-        topic: Where it was read.
-        partition: Where it was read.
-        offset: Where it was read.
         timestamp_ms: When the broker appended the record, milliseconds since the epoch by the broker's clock. Within a
-            partition it does not go back. Only a record from before its topic was altered has its writer's time.
-        event: What it says.
+            partition it does not decrease. Only a record from before its topic was altered has its writer's time.
         traceparent: W3C Trace Context of the record; None when it has none or an invalid one.
     """
 
@@ -48,18 +44,13 @@ class Received(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
-    """A record that gives no event; the bus has counted and logged it.
+class UnreadableRecord:
+    """A record that cannot be decoded, as it is on the log; the bus has counted and logged it.
 
     Attributes:
-        topic: Where it was read.
-        partition: Where it was read.
-        offset: Where it was read.
         timestamp_ms: As in ``Received``; 0 where a whole batch cannot be unpacked.
-        key: As it was.
-        value: As it was.
-        headers: As they were; a value may be None.
-        error: Why it could not be read; the message names the field.
+        headers: A value may be None.
+        error: Why it could not be decoded; the message names the field.
     """
 
     topic: str
@@ -72,16 +63,19 @@ class Unread:
     error: UnreadableEvent
 
 
-Handler = Callable[[Sequence[Received | Unread]], None]
-"""Looks, decides, starts tasks or enqueues, and returns; the loop never awaits the work. An error ends reading."""
+RecordHandler = Callable[[Sequence[Received | UnreadableRecord]], None]
+"""Must return at once: the loop never awaits the work on a record. An error ends reading."""
 
-Wants = Callable[[str, bytes | None], bool]
-"""Whether a record of this kind and key is to be decoded at all. Asked for known and unknown kinds alike."""
+RecordFilter = Callable[[str, bytes | None], bool]
+"""Whether to decode a record of this kind and key. Called for known and unknown kinds alike."""
 
-TopicPartitions = frozenset[tuple[str, int]]
+Partition = tuple[str, int]
+"""A topic's name and a partition number."""
+
+TopicPartitions = frozenset[Partition]
 
 
-def wants_of(role: RoleName, *topics: Topic) -> Wants:
+def filter_for_role(role: RoleName, *topics: Topic) -> RecordFilter:
     """Let through the kinds that a role reads on these topics, by the registry."""
     kinds = read_kinds(role, *topics)
     return lambda kind, _key: kind in kinds

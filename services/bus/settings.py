@@ -1,4 +1,4 @@
-"""Where the broker is and how it is spoken to."""
+"""How to connect to the broker."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -18,22 +18,22 @@ def _env(name: str, help_text: str, **more: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusSettings:
-    """Read with ``services.runtime.settings.load``; a wrong combination is a ``UserError`` when it is made.
+    """The Kafka brokers, and how a service connects to them.
 
     Attributes:
-        bootstrap: ``HOST:PORT``, several separated by commas.
-        partitions: Partitions of the request topics and the stream log.
-        replication: Copies of each partition.
-        linger_ms: How long a chunk that is not the first of its run may wait for company; everything else goes at once.
-            At 64 streams of 50 chunks a second 10 ms cost 80 us of CPU a chunk over producer, broker and two readers,
-            5 ms 130 us (tests/bench/bus_hop.py).
-        session_timeout_ms: A group member that is silent for so long loses its partitions.
-        security_protocol: As in Kafka.
-        sasl_mechanism: As in Kafka.
-        sasl_username: For SASL.
-        sasl_password: For SASL; never logged.
-        ssl_cafile: PEM file of the authorities to trust; the system's when None.
-        ssl_certfile: PEM file of the client's certificate.
+        bootstrap: The brokers to connect to first, as ``HOST:PORT``, several separated by commas.
+        partitions: Partitions of the request topics and of ``railbus.streams``. All services must have the same number.
+        replication: Replicas of each partition of a topic that a service creates.
+        linger_ms: How long the producer may collect chunks of an answer into one batch. The first chunk of an answer
+            and all other events are sent at once. At 64 streams of 50 chunks a second, 10 ms cost 80 us of CPU per
+            chunk in producer, broker and two readers, and 5 ms cost 130 us (tests/bench/bus_hop.py).
+        session_timeout_ms: A group member that sends no heartbeat for so long loses its partitions.
+        security_protocol: As in Kafka's ``security.protocol``.
+        sasl_mechanism: As in Kafka's ``sasl.mechanism``.
+        sasl_username: User name for SASL.
+        sasl_password: Password for SASL. It is never logged.
+        ssl_cafile: PEM file of the certificate authorities to trust. Not set: those of the system.
+        ssl_certfile: PEM file of the client's certificate, for brokers that ask for one.
         ssl_keyfile: PEM file of the client's key.
     """
 
@@ -57,9 +57,7 @@ class BusSettings:
     sasl_mechanism: SaslMechanism = field(default="PLAIN", metadata=_env("KAFKA_SASL_MECHANISM", "as in Kafka"))
     sasl_username: str | None = field(default=None, metadata=_env("KAFKA_SASL_USERNAME", "for SASL"))
     sasl_password: str | None = field(
-        default=None,
-        repr=False,
-        metadata=_env("KAFKA_SASL_PASSWORD", "for SASL", secret=True),
+        default=None, repr=False, metadata=_env("KAFKA_SASL_PASSWORD", "for SASL", secret=True)
     )
     ssl_cafile: Path | None = field(default=None, metadata=_env("KAFKA_SSL_CAFILE", "PEM file of trusted authorities"))
     ssl_certfile: Path | None = field(
@@ -68,7 +66,7 @@ class BusSettings:
     ssl_keyfile: Path | None = field(default=None, metadata=_env("KAFKA_SSL_KEYFILE", "PEM file of the client's key"))
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work.
+        """Reject combinations that cannot work.
 
         Raises:
             UserError: Naming the variables and the remedy.
@@ -95,20 +93,18 @@ class BusSettings:
 
     @property
     def sasl(self) -> bool:
-        """Whether the client says who it is."""
         return self.security_protocol.startswith("SASL")
 
     @property
     def tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.security_protocol.endswith("SSL")
 
     def addresses(self) -> list[tuple[str, int]]:
-        """The bootstrap brokers as host and port."""
+        """Return host and port of each bootstrap broker."""
         return _check_addresses(self.bootstrap)
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """The TLS context, or None when the connection is in the clear.
+        """Return the TLS context; None when the connection is not encrypted.
 
         Raises:
             UserError: A file cannot be read or is no PEM file.

@@ -2,55 +2,105 @@
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
-from typing import Final
-
-from services.runtime.errors import UserError
-from services.runtime.logging import LEVEL_VARIABLE, set_up
-from services.runtime.process import EXIT_USER
+from typing import Any, Final
 
 COMMANDS: Final = {
-    "up": "start everything here and keep it running",
+    "up": "start everything on this machine and keep it running",
     "ask": "ask a question and stream the answer",
     "demo": "show what can happen to an answer, beside its log",
-    "tail": "show what is on the log",
+    "tail": "show the events on the log",
     "topics": "list the topics",
-    "dead": "list, show and put back what nobody could read",
+    "dead": "list, show and replay records that could not be read",
     "policy": "check policies: lint, test, version",
-    "plan": "what latency costs and what buys it: floors, speculation, deadlines, governance",
+    "plan": "compute what latency costs: floors, speculation, deadlines, governance",
     "bench": "measure an engine: plain against speculative, predicted against measured",
-    "doctor": "say what is installed, what can be reached, what is missing",
+    "doctor": "list what is installed, what can be reached, and what is missing",
 }
+
+FIRST_STEP: Final = "`railbus up --ask` starts everything and asks a sample question"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 when it was done, 2 for the user's mistake; others are the subcommand's."""
+    """Run one subcommand and return its exit code; 2 is a user's mistake, 130 is Ctrl-C."""
     given = list(sys.argv[1:] if argv is None else argv)
-    args = _parser(given).parse_args(given)
-    os.environ.setdefault(LEVEL_VARIABLE, "WARNING")  # a terminal is for the answer; services under `up` inherit it
+    with _silent_interrupts():
+        from services.runtime.errors import UserError
+        from services.runtime.logging import LEVEL_VARIABLE, configure_logging
+        from services.runtime.process import EXIT_INTERRUPTED, EXIT_USER
+
+        parser = _parser(given)
+        if not given:
+            sys.stderr.write(f"{parser.format_help()}\nrailbus: name a command; {FIRST_STEP}\n")
+            return EXIT_USER
+        args = parser.parse_args(given)
+        command = _module(args.command)
+    os.environ.setdefault(LEVEL_VARIABLE, "WARNING")  # the terminal is for the answer; services under `up` inherit it
     try:
-        set_up()
-        return int(_module(args.command).run(args))
+        configure_logging()
+        return int(command.run(args))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     except UserError as error:
         sys.stderr.write(f"railbus {args.command}: {error}\n")
         return EXIT_USER
     except BrokenPipeError:
-        # The reader of our output has gone (`railbus tail | head`): nothing more to say, also not at interpreter exit.
+        # The reader of our output has ended (`railbus tail | head`). Python flushes once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
+@contextmanager
+def _silent_interrupts() -> Iterator[None]:
+    """Let Ctrl-C end the process at once: a KeyboardInterrupt in the middle of an import prints a traceback."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports an unknown argument with the usage of the subcommand that received it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="railbus", description="Governed LLM answers, streamed over Kafka.")
+    parser = _Parser(prog="railbus", description="Governed LLM answers, streamed over Kafka.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=about, description=f"railbus {name}: {about}.")
-        if name in given:  # its libraries are loaded only where it runs
-            _module(name).add(subparser)
+        if name in given:  # a subcommand's libraries are imported only where it runs
+            _module(name).add_arguments(subparser)
     return parser
+
+
+class _Version(argparse.Action):
+    """Print the installed version; it is read only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        try:
+            found = version("railbus")
+        except PackageNotFoundError:
+            found = "unknown: it runs from its sources and is not installed"
+        print(f"railbus {found}")
+        parser.exit()
 
 
 def _module(name: str) -> ModuleType:

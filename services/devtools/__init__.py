@@ -1,1 +1,1 @@
-"""Stand-ins for what is outside, for tests, demos and development. Never part of a deployment."""
+"""Emulators of external services, for tests, demos and development. Never part of a deployment."""

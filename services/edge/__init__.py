@@ -1,1 +1,1 @@
-"""The edge: people and apps ask over HTTP, SSE or websocket; the stream log answers."""
+"""The edge: accepts requests over HTTP and websockets, and delivers answers from the stream log."""

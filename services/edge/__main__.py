@@ -3,14 +3,14 @@
 import os
 import sys
 
-from services.edge.service import Edge
+from services.edge.service import EdgeService
 from services.edge.settings import Settings
 from services.runtime import process, settings
 
 
 async def main() -> None:
-    """Serves until the process is told to stop."""
-    await Edge(settings.load(Settings, os.environ)).run(_say_ready)
+    """Serve until the process is stopped."""
+    await EdgeService(settings.load_settings(Settings, os.environ)).run(_say_ready)
 
 
 def _say_ready(url: str) -> None:

@@ -1,4 +1,4 @@
-"""What a client did wrong, or what went wrong for it, in the envelope that OpenAI's clients know."""
+"""Errors for clients, in OpenAI's envelope, and their HTTP status codes."""
 
 from typing import Final
 
@@ -28,14 +28,14 @@ _CODES_OF_OUTCOMES: Final[dict[Outcome, tuple[int, str]]] = {
 
 
 class ApiError(Exception):
-    """One clear sentence for a client, with the HTTP status that fits it.
+    """An error with its HTTP status.
 
     Attributes:
         status: HTTP status.
         message: What is wrong and what to do; never prompt text.
-        code: One word for programs.
+        code: One word for programs, of ``services.edge.error_codes``.
         param: The field at fault, as a path into the body such as ``messages[0].role``.
-        retry_after_s: When to try again; None where trying again is no use.
+        retry_after_s: When to try again; None where a retry does not help.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """The envelope's coarse kind."""
+        """OpenAI's error type."""
         if self.status == 401:
             return "authentication_error"
         if self.status == 429:
@@ -59,7 +59,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, str | None]:
-        """What stands under ``error``."""
+        """The object under ``error``."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
     @property
@@ -68,19 +68,19 @@ class ApiError(Exception):
         return orjson.dumps({"error": self.body})
 
 
-def for_closed(close: Close, failure: Failed | None) -> ApiError | None:
-    """The error a client gets when its request closed without an answer; None when the close is no error."""
+def error_for_close(close: Close, failure: Failed | None) -> ApiError | None:
+    """Return the error for a request that closed without an answer; None when the close is not an error."""
     known = _CODES_OF_OUTCOMES.get(close.outcome)
     if known is None:
         return None
     if close.outcome == "failed" and failure is not None:
-        return for_failure(failure)
+        return error_for_failure(failure)
     status, code = known
     return ApiError(status, close.reason or f"The request was closed: {close.outcome}.", code=code)
 
 
-def for_failure(failure: Failed) -> ApiError:
-    """The error that says what the engine said."""
+def error_for_failure(failure: Failed) -> ApiError:
+    """Return the error for an engine's failure."""
     status, code = CODES_OF_FAILURES[failure.error_class]
     param = failure.param if failure.error_class == "bad_request" else None
     if param == "model":

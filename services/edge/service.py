@@ -1,4 +1,4 @@
-"""One edge process: everything wired, started and stopped in order."""
+"""One edge process: wires its parts, and starts and stops them in order."""
 
 import asyncio
 import secrets
@@ -8,29 +8,31 @@ from typing import Final
 from aiohttp import web
 
 from services.bus import Producer, ensure_topics
-from services.edge.app import make_app
-from services.edge.chat_api import ChatApi
-from services.edge.hub import TICK_S, Hub
-from services.edge.keys import load_keys
-from services.edge.limits import Rate
-from services.edge.memory import Memory
-from services.edge.origins import Origins
-from services.edge.page import Pages
-from services.edge.partitions import Partitions
-from services.edge.receipts import Receipts
-from services.edge.reception import Reception
-from services.edge.scans import Scans
+from services.edge.delivery.hub import TICK_S, Hub
+from services.edge.delivery.receipts import ReceiptWriter
+from services.edge.http.api_keys import load_keys
+from services.edge.http.app import ServerLogger, make_app
+from services.edge.http.chat_endpoint import ChatEndpoint
+from services.edge.http.origins import OriginGuard
+from services.edge.http.page import PageEndpoint
+from services.edge.http.status import StatusEndpoint
+from services.edge.http.websockets import WebSocketEndpoint
+from services.edge.log.lookup import LogLookup
+from services.edge.log.partition_follower import PartitionFollower
+from services.edge.requests.rate_limit import Rate
+from services.edge.requests.request_service import RequestService
+from services.edge.requests.shared_limits import SharedLimits
 from services.edge.settings import Settings
-from services.edge.sockets import Sockets
 from services.runtime.clock import now_us
 from services.runtime.errors import UserError
+from services.runtime.logging import logger
 
 FLUSH_S: Final = 3.0
-"""Longest time for the last receipts."""
+"""Longest time to write the last receipts."""
 
 
-class Edge:
-    """The process's parts."""
+class EdgeService:
+    """The edge process."""
 
     def __init__(self, settings: Settings) -> None:
         instance = secrets.token_hex(3)
@@ -38,30 +40,37 @@ class Edge:
         rate = Rate(settings.rate_per_minute, settings.rate_burst) if settings.rate_per_minute else None
         self._settings = settings
         self._hub = Hub()
-        self._partitions = Partitions(settings.bus, self._hub, instance=instance, static_id=settings.edge_instance)
-        self._scans = Scans(settings.bus)
-        self._producer = Producer(settings.bus, role="edge")
-        self._receipts = Receipts(self._producer, f"edge/{instance}")
-        self._memory = Memory(settings.redis_url, rate)
-        reception = Reception(
-            settings, instance=instance, hub=self._hub, partitions=self._partitions, scans=self._scans,
-            producer=self._producer, receipts=self._receipts, memory=self._memory,
+        self._partitions = PartitionFollower(
+            settings.bus, handler=self._hub.handle, wants=self._hub.wants, instance=instance,
+            static_id=settings.edge_instance,
         )  # fmt: skip
-        self._sockets = Sockets(reception, keys, settings)
+        self._lookup = LogLookup(settings.bus)
+        self._producer = Producer(settings.bus, role="edge")
+        self._receipts = ReceiptWriter(self._producer, f"edge/{instance}")
+        self._shared_limits = SharedLimits(settings.redis_url, rate)
+        request_service = RequestService(
+            settings, instance=instance, hub=self._hub, partitions=self._partitions, lookup=self._lookup,
+            producer=self._producer, receipts=self._receipts, shared_limits=self._shared_limits,
+        )  # fmt: skip
+        self._sockets = WebSocketEndpoint(request_service, keys, settings)
         self._app = make_app(
-            ChatApi(reception, keys, settings.client_buffer_bytes),
+            ChatEndpoint(request_service, keys, settings.client_buffer_bytes),
             self._sockets,
-            Pages(self._hub, keys, self._partitions.reachable, settings.edge_notice),
-            Origins(keyed=not keys.open, allowed=settings.origins),
+            StatusEndpoint(self._hub, keys, self._partitions.reachable),
+            PageEndpoint(settings.edge_notice),
+            OriginGuard(keyed=not keys.allows_anonymous, allowed=settings.origins),
         )
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
-        """Serve until cancelled; ``on_ready`` is told the URL once the log is followed.
+        """Serve until cancelled; call ``on_ready`` with the URL once the log is followed.
 
         Raises:
-            UserError: The port is taken, or the broker refuses us.
+            UserError: The port is taken, or the broker refuses the connection.
         """
-        runner = web.AppRunner(self._app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            self._app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, auto_decompress=False,
+            logger=ServerLogger(logger("edge"), None),
+        )  # fmt: skip
         await runner.setup()
         try:
             url = await self._listen(runner)
@@ -73,14 +82,14 @@ class Edge:
                 await self._producer.stop()
         finally:
             await runner.cleanup()
-            await self._memory.close()
+            await self._shared_limits.close()
 
     async def _serve(self, url: str, on_ready: Callable[[str], None]) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(work)
                 for work in (
-                    self._partitions.run(), self._scans.run(), self._receipts.run(), self._tick(),
+                    self._partitions.run(), self._lookup.run(), self._receipts.run(), self._tick(),
                     self._announce(url, on_ready),
                 )
             ]  # fmt: skip
@@ -92,7 +101,7 @@ class Edge:
                     task.cancel()
 
     async def _stop(self) -> None:
-        """While the log is still followed: let streams end, and write their receipts."""
+        """End the streams and write their receipts, while the log is still followed."""
         self._partitions.retire()
         await self._hub.stop(self._settings.edge_drain_ms)
         await self._sockets.stop()
@@ -100,7 +109,7 @@ class Edge:
             async with asyncio.timeout(FLUSH_S):
                 await self._receipts.flush()
         except TimeoutError:
-            pass  # the producer says what it could not send
+            pass  # the producer logs what it could not send
 
     async def _listen(self, runner: web.AppRunner) -> str:
         host, port = self._settings.edge_host, self._settings.edge_port
@@ -115,7 +124,7 @@ class Edge:
         return f"http://{shown}:{address[1]}"
 
     async def _announce(self, url: str, on_ready: Callable[[str], None]) -> None:
-        await self._partitions.settled.wait()
+        await self._partitions.homes_ready.wait()
         on_ready(url)
 
     async def _tick(self) -> None:

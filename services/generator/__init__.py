@@ -1,1 +1,1 @@
-"""The engines of the self-hosted path, and the worker that runs requests on one of them."""
+"""The self-hosted engines, and the worker that runs requests on one of them."""

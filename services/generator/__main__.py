@@ -6,17 +6,17 @@ import sys
 
 from services.bus import BusSettings, ensure_topics
 from services.generator.engines import make
-from services.generator.mortal import outlived
+from services.generator.liveness import run_while_alive
 from services.generator.settings import GeneratorSettings
 from services.runtime import run
-from services.runtime.health import HealthSettings, serving
-from services.runtime.settings import load
+from services.runtime.health import HealthSettings, serve_health
+from services.runtime.settings import load_settings
 from services.worker.worker import Worker
 
 
 async def main() -> None:
-    """Loads the engine, joins the group, works until it is told to stop."""
-    settings, bus, health = load(GeneratorSettings), load(BusSettings), load(HealthSettings)
+    """Load the engine, join the group and process requests until cancelled."""
+    settings, bus, health = load_settings(GeneratorSettings), load_settings(BusSettings), load_settings(HealthSettings)
     engine = make(settings.engine, os.environ)
     is_ready = asyncio.Event()
 
@@ -25,10 +25,10 @@ async def main() -> None:
         sys.stdout.write(f"ready generator engine={engine.name} model={engine.model}\n")
         sys.stdout.flush()
 
-    async with serving(health, is_ready.is_set):
+    async with serve_health(health, is_ready.is_set):
         try:
             await asyncio.gather(engine.start(), ensure_topics(bus))
-            await outlived(Worker(settings.role(), bus, engine).run(ready), engine)
+            await run_while_alive(Worker(settings.worker_config(), bus, engine).run(ready), engine)
         finally:
             await engine.close()
 

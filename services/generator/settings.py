@@ -1,42 +1,46 @@
-"""The generator's own settings; each engine has its own beside them."""
+"""The generator's own settings; each engine has further ones."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas.topics import REQUESTS, REQUESTS_BATCH
 from services.worker.engine import EngineName
-from services.worker.role import Role
+from services.worker.scheduler import WorkerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorSettings:
-    """How the generator runs.
+    """The generator, whatever its engine.
 
     Attributes:
-        engine: What generates.
-        generator_slots: Most executions at once; 0 takes what the engine can.
-        generator_queue: Accepted requests that may wait for a slot; when they do, the topics are paused.
-        generator_instance: Static membership in the groups that deal out requests.
-        input_gate: ``off`` says on the log that text may be shown before any verdict.
-        output_check: ``off`` says on the log that no safety service checks the answers.
+        engine: The engine that generates.
+        generator_slots: Most executions at once. 0 means as many as the engine can run.
+        generator_queue: Accepted requests that may wait for a slot. When so many wait, the generator reads no more
+            requests.
+        generator_instance: A name that no other generator has. A restart under the same name within the session timeout
+            causes no rebalance.
+        input_gate: ``hold`` when a rails service runs: no text is shown before its verdict. ``off`` when none runs. The
+            generator writes the value to the log.
+        output_check: ``on`` when a safety service checks the answers, otherwise ``off``. The generator writes the value
+            to the log.
     """
 
-    engine: EngineName = field(default="llama", metadata={"help": "what generates"})
+    engine: EngineName = field(default="llama", metadata={"help": "engine that generates"})
     generator_slots: int = field(
-        default=0, metadata={"help": "most executions at once, 0 = what the engine can", "ge": 0, "le": 10_000}
+        default=0,
+        metadata={"help": "maximum number of concurrent executions, 0 = the engine's capacity", "ge": 0, "le": 10_000},
     )
     generator_queue: int = field(
         default=256, metadata={"help": "accepted requests that may wait for a slot", "ge": 1, "le": 100_000}
     )
     generator_instance: str | None = field(
-        default=None, metadata={"help": "a name no other generator has: a restart then waits for no rebalance"}
+        default=None, metadata={"help": "static member id, unique among generators: a restart causes no rebalance"}
     )
     input_gate: Literal["hold", "off"] = field(default="off", metadata={"help": "whether text waits for a verdict"})
     output_check: Literal["on", "off"] = field(default="off", metadata={"help": "whether a safety service checks"})
 
-    def role(self) -> Role:
-        """The generator as a worker."""
-        return Role(
+    def worker_config(self) -> WorkerConfig:
+        return WorkerConfig(
             name="generator",
             topic=REQUESTS,
             batch=REQUESTS_BATCH,

@@ -1,1 +1,1 @@
-"""Numbers behind the ledger, the planner and the simulated engine: standard library only, no I/O."""
+"""Performance formulas for the ledger, the planner and the simulated engine: standard library only, no I/O."""

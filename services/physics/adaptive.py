@@ -1,7 +1,8 @@
-"""How many tokens to draft, from the load and from what was accepted so far: never worse than drafting none.
+"""Choose how many tokens to draft, from the load and the measured acceptance.
 
-What pays at batch 1 costs at batch 100, and what pays on code costs on poetry, so gamma follows both. It is chosen by
-the model of :mod:`services.physics.pairing`; 0 is always among the choices, which is what "never worse" rests on.
+Drafting that pays at batch 1 may cost time at batch 100, and a gamma that pays for code may not pay for poetry. So
+gamma depends on both, by the model of :mod:`services.physics.pairing`. 0 is always among the choices: by that model,
+the chosen gamma is never slower than no drafting.
 """
 
 from collections.abc import Sequence
@@ -10,28 +11,28 @@ from math import ceil
 from typing import Final
 
 from services.physics.checks import fraction, whole
-from services.physics.pairing import Pair
-from services.physics.speculation import MOST_DRAFTED
+from services.physics.pairing import SpeculationPair
+from services.physics.speculation import MAX_GAMMA
 
 MARGIN: Final = 0.03
-"""Drafting must promise that much more than none before it is done: the model errs too."""
+"""Predicted gain that drafting needs, to allow for the model's error."""
 
-HORIZON: Final = 500.0
-"""Observations that count, in drafted tokens that were looked at; older ones fade."""
+HORIZON_DRAFTS: Final = 500.0
+"""Horizon of the acceptance estimate, in verified draft tokens; older ones decay."""
 
-PRIOR: Final = 8.0
-"""Observations that the expected alpha is worth before anything was seen."""
+PRIOR_DRAFTS: Final = 8.0
+"""Weight of the prior, in verified draft tokens."""
 
-PROBE: Final = 2
-"""Tokens drafted now and then while off, so that better times are noticed."""
+PROBE_GAMMA: Final = 2
+"""Tokens drafted in an occasional step while drafting is off, to notice when it pays again."""
 
 PROBE_SHARE: Final = 0.015
-"""Most of the time that such steps may take when all they draft is rejected."""
+"""Maximum share of time for such steps if all their drafts are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """Batches of ``first`` to ``last`` sequences (both included) draft ``gamma`` tokens; 0 drafts none."""
+class GammaBand:
+    """The gamma for batches of ``first`` to ``last`` sequences, both included."""
 
     first: int
     last: int
@@ -39,86 +40,92 @@ class Band:
 
 
 def gamma_by_batch(
-    pair: Pair, alpha: float, *, context: int = 512, largest: int = 256, most: int = MOST_DRAFTED
-) -> tuple[Band, ...]:
-    """Bands from batch 1 to ``largest``; gamma never grows with the batch, and is 0 where drafting does not pay.
+    pair: SpeculationPair, alpha: float, *, context: int = 512, largest: int = 256, most: int = MAX_GAMMA
+) -> tuple[GammaBand, ...]:
+    """Return the bands from batch 1 to ``largest``; gamma is 0 where drafting does not pay.
 
-    An engine's profile can carry it as it is. Each gamma is the best among those not above the one before.
+    Gamma never grows with the batch: each one is the best among those up to the previous band's.
     """
     fraction("alpha", alpha)
     whole("largest", largest, least=1)
-    bands: list[Band] = []
+    bands: list[GammaBand] = []
     for batch in range(1, largest + 1):
         gamma = bands[-1].gamma if bands else most
         gamma, _ = pair.best_gamma(alpha, batch=batch, context=context, most=gamma)
         if bands and bands[-1].gamma == gamma:
             bands[-1] = replace(bands[-1], last=batch)
         else:
-            bands.append(Band(batch, batch, gamma))
+            bands.append(GammaBand(batch, batch, gamma))
     return tuple(bands)
 
 
-def profile(bands: Sequence[Band]) -> str:
-    """The bands as the engine ``vllm`` takes them: ``1-8:5 9-32:3 33-256:0``."""
+def format_schedule(bands: Sequence[GammaBand]) -> str:
+    """Format the bands for the engine ``vllm``: ``1-8:5 9-32:3 33-256:0``."""
     return " ".join(f"{band.first}-{band.last}:{band.gamma}" for band in bands)
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
-    """What was accepted lately, fading. A draft behind a rejected one was not looked at and counts for nothing.
+class AcceptanceEstimate:
+    """A decaying estimate of the acceptance. Drafts after a rejected one are not verified and do not count.
 
     Attributes:
-        accepted: Drafts accepted, weighted by their age.
-        rejected: Drafts rejected, likewise.
+        accepted: Accepted drafts, weighted by age.
+        rejected: Rejected drafts, weighted by age.
     """
 
     accepted: float
     rejected: float
 
     @classmethod
-    def expected(cls, alpha: float) -> "Acceptance":
-        """Nothing seen yet."""
+    def expected(cls, alpha: float) -> "AcceptanceEstimate":
+        """Return the prior estimate."""
         fraction("alpha", alpha)
-        return cls(PRIOR * alpha, PRIOR * (1 - alpha))
+        return cls(PRIOR_DRAFTS * alpha, PRIOR_DRAFTS * (1 - alpha))
 
     @property
     def alpha(self) -> float:
-        """The chance that a drafted token is accepted."""
+        """Probability that a drafted token is accepted."""
         return self.accepted / (self.accepted + self.rejected)
 
-    def after(self, drafted: int, accepted: int) -> "Acceptance":
-        """With one more step's drafts.
+    def after(self, drafted: int, accepted: int) -> "AcceptanceEstimate":
+        """Return the estimate after one more step.
 
         Raises:
-            ValueError: More were accepted than drafted.
+            ValueError: More tokens were accepted than drafted.
         """
         if whole("accepted", accepted) > whole("drafted", drafted):
             raise ValueError(f"accepted must be at most drafted ({drafted}), not {accepted!r}")
-        looked_at = accepted + (accepted < drafted)
-        keep = max(0.0, 1 - looked_at / HORIZON)
-        return Acceptance(self.accepted * keep + accepted, self.rejected * keep + looked_at - accepted)
+        verified = accepted + (accepted < drafted)
+        keep = max(0.0, 1 - verified / HORIZON_DRAFTS)
+        return AcceptanceEstimate(self.accepted * keep + accepted, self.rejected * keep + verified - accepted)
 
 
-def probe_after(pair: Pair, *, batch: int, context: int = 512) -> int:
-    """Steps without drafting after which one that drafts ``PROBE`` tokens costs no more than its share."""
+def probe_after(pair: SpeculationPair, *, batch: int, context: int = 512) -> int:
+    """Return after how many idle steps a step that drafts ``PROBE_GAMMA`` tokens costs at most ``PROBE_SHARE``."""
     plain = pair.step_ms(batch=batch, context=context)
-    return ceil((pair.cycle_ms(PROBE, batch=batch, context=context) - plain) / (PROBE_SHARE * plain))
+    return ceil((pair.cycle_ms(PROBE_GAMMA, batch=batch, context=context) - plain) / (PROBE_SHARE * plain))
 
 
 def choose_gamma(
-    pair: Pair, seen: Acceptance, *, batch: int, context: int = 512, most: int = MOST_DRAFTED, idle_steps: int = 0
+    pair: SpeculationPair,
+    acceptance: AcceptanceEstimate,
+    *,
+    batch: int,
+    context: int = 512,
+    most: int = MAX_GAMMA,
+    idle_steps: int = 0,
 ) -> int:
-    """Tokens to draft in the next step.
+    """Return the number of tokens to draft in the next step.
 
     Args:
-        pair: What is known of target, draft and accelerator.
-        seen: What was accepted so far.
+        pair: Target, draft and accelerator.
+        acceptance: The current estimate.
         batch: Sequences in the step.
-        context: Tokens each has in its cache.
-        most: Largest gamma the engine takes.
-        idle_steps: Steps since anything was drafted.
+        context: Tokens in each sequence's KV cache.
+        most: Largest gamma of the engine.
+        idle_steps: Steps since the last draft.
     """
-    gamma, speed = pair.best_gamma(seen.alpha, batch=batch, context=context, most=most)
+    gamma, speed = pair.best_gamma(acceptance.alpha, batch=batch, context=context, most=most)
     if gamma and speed > 1 + MARGIN:
         return gamma
-    return min(PROBE, most) if idle_steps and idle_steps >= probe_after(pair, batch=batch, context=context) else 0
+    return min(PROBE_GAMMA, most) if idle_steps and idle_steps >= probe_after(pair, batch=batch, context=context) else 0

@@ -1,8 +1,8 @@
-"""A batch of prompts that share their beginning: how many a second, how many hours. Times in seconds.
+"""Compute the throughput of batch work whose prompts share a prefix. Times in seconds.
 
-Prefill and decode take turns on the accelerator (no overlap), so a request costs the sum of both: its prompt's
-arithmetic, and its share of each decode step, which reads the weights once for everybody and the caches one by one
-(Pope et al. 2022, sections 2 and 4). The batch is as large as memory allows.
+Prefill and decode alternate on the accelerator (no overlap), so a request costs the sum of both: its prompt's
+arithmetic, and its share of each decode step, which reads the weights once and every sequence's KV cache (Pope et al.
+2022, sections 2 and 4). The batch is as large as memory allows.
 """
 
 from dataclasses import dataclass
@@ -26,19 +26,19 @@ from services.physics.roofline import (
 )
 
 BATCH_MEMORY: Final = 0.8
-"""Share of the memory for weights and caches; the rest goes to activations, graphs and fragments."""
+"""Share of the memory for weights and KV caches; the rest is for activations, graphs and fragmentation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Requests that are alike, in tokens.
+class BatchWork:
+    """Requests of equal size, in tokens.
 
     Attributes:
-        requests: How many.
-        shared: Beginning of the prompt that all have in common.
-        own: Rest of the prompt.
-        output: Answer.
-        prefix_cached: Keys and values of the shared beginning are kept, once for all, and read by all.
+        requests: Number of requests.
+        shared: Tokens of the prompts' common prefix.
+        own: Tokens of the rest of each prompt.
+        output: Tokens of each answer.
+        prefix_cached: Whether the KV cache of the prefix is kept once and used by all.
     """
 
     requests: int
@@ -54,13 +54,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What one accelerator makes of it.
+    """The throughput of one accelerator.
 
     Attributes:
         batch: Sequences that decode together.
-        prefill_s: Of one request's prompt, in seconds.
+        prefill_s: Prefill time of one request, in seconds.
         decode_s: One request's share of the decode steps, in seconds.
-        hours: For all requests.
+        hours: Time for all requests, in hours.
     """
 
     batch: int
@@ -70,12 +70,12 @@ class Throughput:
 
     @property
     def per_second(self) -> float:
-        """Requests a second."""
+        """Requests per second."""
         return 1 / (self.prefill_s + self.decode_s)
 
 
 def kv_value_bytes(gpu: Gpu) -> float:
-    """Bytes of a cached value in batch work: one where the hardware multiplies FP8, else BF16's two."""
+    """Return the bytes of a cached value in batch work: one on hardware with FP8 arithmetic, else BF16's two."""
     return KV_BYTES if gpu.flops_fp8 is None else KV_BYTES / 2
 
 
@@ -83,12 +83,12 @@ def throughput(
     model: Model,
     gpu: Gpu,
     precision: Precision,
-    work: Work,
+    work: BatchWork,
     *,
     efficiency: Efficiency = BATCHED,
     memory: float = BATCH_MEMORY,
 ) -> Throughput:
-    """The largest batch that fits, and its pace.
+    """Return the throughput of the largest batch that fits into memory.
 
     Raises:
         ValueError: Not even one sequence fits.
@@ -97,7 +97,7 @@ def throughput(
     scale = kv_value_bytes(gpu) / KV_BYTES
     cached = work.shared if work.prefix_cached else 0
     prompt = work.shared + work.own
-    prefix = cached * kv_bytes_per_token(model, beyond_window=True)  # local layers soon drop it
+    prefix = cached * kv_bytes_per_token(model, beyond_window=True)  # local layers keep only their window
     per_sequence = (kv_bytes(model, prompt + work.output) - prefix) * scale
     free = gpu.memory_bytes * positive("memory", memory) - weight_bytes(model, precision) - prefix * scale
     batch = min(work.requests, int(free // per_sequence))

@@ -1,11 +1,11 @@
-"""A model's shapes from its published ``config.json``."""
+"""Read a model's shapes from its published ``config.json``."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from services.physics.models import Model
 
-# Published configurations leave out what equals their class's default (transformers, ``Gemma3TextConfig``).
+# Published configurations omit the values that equal their class's default (transformers, ``Gemma3TextConfig``).
 _GEMMA3_DEFAULTS: Final[Mapping[str, Any]] = {
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208,
     "sliding_window": 4096, "sliding_window_pattern": 6, "tie_word_embeddings": True,
@@ -26,20 +26,20 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "config.json") -> Model:
-    """The model that a ``config.json`` describes.
+    """Return the model that a ``config.json`` describes.
 
     Args:
-        config: Its content.
-        name: What to call the model.
-        source: Where it was read.
+        config: The decoded file.
+        name: The model's name.
+        source: The file's path, for messages.
 
     Raises:
-        ValueError: Its ``model_type`` is not one whose shapes are understood here, or a field is missing or wrong.
+        ValueError: The ``model_type`` is not supported, or a field is missing or wrong.
     """
     kind = config.get("model_type")
     defaults = _DEFAULTS.get(kind) if isinstance(kind, str) else None
     if defaults is None:
-        raise ValueError(f"{name}: model_type {kind!r} is not understood; understood are {', '.join(_DEFAULTS)}")
+        raise ValueError(f"{name}: model_type {kind!r} is not supported; supported are {', '.join(_DEFAULTS)}")
     text = config.get("text_config", {}) if kind == "gemma3" else config
     if not isinstance(text, Mapping):
         raise ValueError(f"{name}: text_config must be an object")  # noqa: TRY004 - it is a value in a file
@@ -47,7 +47,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
     layers, heads = _whole(shape, "num_hidden_layers", name), _whole(shape, "num_attention_heads", name)
     hidden = _whole(shape, "hidden_size", name)
     shape.setdefault("num_key_value_heads", heads)
-    if shape.get("head_dim") is None:  # some configurations say null, and mean the usual quotient
+    if shape.get("head_dim") is None:  # null in some configurations means the usual quotient
         shape["head_dim"] = hidden // heads
     global_layers = _global_layers(shape, layers)
     return Model(
@@ -67,7 +67,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
 
 
 def _global_layers(shape: Mapping[str, Any], layers: int) -> int:
-    """Layers with full attention: listed one by one, or every n-th."""
+    """Return the number of layers with full attention: listed one by one, or every n-th."""
     listed = shape.get("layer_types")
     if isinstance(listed, list):
         return sum(kind == "full_attention" for kind in listed)

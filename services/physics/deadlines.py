@@ -1,4 +1,4 @@
-"""What a deadline for the first token means: how long a prompt, how busy a server. Times in milliseconds."""
+"""Compute which prompts and loads meet a deadline for the first token. Times in milliseconds."""
 
 from decimal import Decimal, localcontext
 from math import sqrt
@@ -8,14 +8,14 @@ from services.physics.gpus import Gpu
 from services.physics.models import Model
 from services.physics.roofline import PRACTICAL, Efficiency, Precision, prefill_ms
 
-_MOST_SERVICES = 200
-"""Longest wait that is looked at, in service times; the exact sum needs digits in proportion."""
+_MAX_SERVICES = 200
+"""Longest wait that is computed, in service times; the number of digits of the exact sum grows with it."""
 
 
 def longest_prompt(
     model: Model, gpu: Gpu, precision: Precision, budget_ms: float, *, efficiency: Efficiency = PRACTICAL
 ) -> int:
-    """The most uncached prompt tokens whose prefill on an idle accelerator takes no more than ``budget_ms``."""
+    """Return the most uncached prompt tokens whose prefill on an idle accelerator takes at most ``budget_ms``."""
     not_negative("budget_ms", budget_ms)
     low, high = 0, 1
     while prefill_ms(model, gpu, precision, high, efficiency=efficiency) <= budget_ms:
@@ -28,10 +28,10 @@ def longest_prompt(
 
 
 def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: float) -> float:
-    """P(wait <= t) in an M/D/1 queue: random arrivals, one server, every service equally long.
+    """Return P(wait <= t) in an M/D/1 queue: random arrivals, one server, constant service time.
 
     (1 - rho) x sum over k = 0 .. floor(t/D) of (rho (k - t/D))^k / k! x exp(-rho (k - t/D)), Erlang 1909, Crommelin
-    1932. Its terms alternate and cancel, so they are added with as many digits as they may lose.
+    1932. The terms alternate in sign and cancel, so they are added with as many extra digits as they may lose.
     """
     positive("service_ms", service_ms)
     if wait_ms < 0:
@@ -39,7 +39,7 @@ def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: fl
     if not 0 <= utilisation < 1:
         raise ValueError(f"utilisation must be at least 0 and below 1, not {utilisation!r}")
     services = wait_ms / service_ms
-    if services > _MOST_SERVICES:
+    if services > _MAX_SERVICES:
         return 1.0
     with localcontext() as digits:
         digits.prec = 40 + 2 * int(services)
@@ -52,7 +52,7 @@ def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: fl
 
 
 def mean_wait_ms(service_ms: float, utilisation: float) -> float:
-    """Mean wait in the same queue: rho D / (2 (1 - rho)), Pollaczek 1930, Khinchine 1932."""
+    """Return the mean wait in the same queue: rho D / (2 (1 - rho)), Pollaczek 1930, Khinchine 1932."""
     positive("service_ms", service_ms)
     if not 0 <= utilisation < 1:
         raise ValueError(f"utilisation must be at least 0 and below 1, not {utilisation!r}")
@@ -60,19 +60,19 @@ def mean_wait_ms(service_ms: float, utilisation: float) -> float:
 
 
 def response_variation(utilisation: float) -> float:
-    """Standard deviation over mean of wait and service together in the same queue; no engine is steadier than that.
+    """Return the coefficient of variation of wait plus service in the same queue, a lower bound for any engine.
 
-    Var W = E[W]^2 + lambda E[S^3] / (3 (1 - rho)) (Kleinrock 1975, section 5.7): 0.51 at half load, though every
-    service is equally long. A variation below 0.1 % is a statement about an idle server, not about a good one.
+    Var W = E[W]^2 + lambda E[S^3] / (3 (1 - rho)) (Kleinrock 1975, section 5.7): 0.51 at half load, although the
+    service time is constant. A variation below 0.1 % can be measured only on an idle server.
     """
     wait = mean_wait_ms(1.0, utilisation)
     return sqrt(wait * wait + utilisation / (3 * (1 - utilisation))) / (1 + wait)
 
 
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
-    """The load at which this ``share`` of requests still get their first token by the deadline; 0 when none does.
+    """Return the load at which this ``share`` of requests still meets the deadline for the first token; 0 if none.
 
-    The first token comes after the wait and one service (the prefill), so the wait may take the rest.
+    The first token is generated after the wait and one service (the prefill), so the wait may take the rest.
     """
     fraction("share", share)
     positive("service_ms", service_ms)

@@ -1,4 +1,4 @@
-"""What governance costs and what hides it. Times in milliseconds."""
+"""Compute the latency of governance and how much of it is hidden. Times in milliseconds."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from services.physics.checks import not_negative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernedStart:
-    """The first token of a request whose input rails run beside queue and prefill.
+    """The first token of a request whose input rails run in parallel to queue and prefill.
 
     Attributes:
-        hidden_ms: Rail time that nobody waited for.
-        ttft_ms: Receipt to first visible token.
-        serial_ms: The same had the rails run first.
+        hidden_ms: Rail time that does not delay the first token.
+        ttft_ms: Time from receipt to the first visible token.
+        serial_ms: The same if the rails ran before queue and prefill.
     """
 
     hidden_ms: float
@@ -21,9 +21,9 @@ class GovernedStart:
 
 
 def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms: float = 0.0) -> GovernedStart:
-    """Hidden = min(rail, queue + prefill); governed TTFT = max(queue + prefill, rail) + bus.
+    """Compute hidden = min(rail, queue + prefill) and governed TTFT = max(queue + prefill, rail) + bus.
 
-    Speculation shortens the time between tokens, never the time to the first: only overlap pays for a rail.
+    Only overlap hides a rail: speculation shortens the time between tokens, not the time to the first.
     """
     for name, value in (("rail_ms", rail_ms), ("queue_ms", queue_ms), ("prefill_ms", prefill_ms), ("bus_ms", bus_ms)):
         not_negative(name, value)
@@ -34,13 +34,13 @@ def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms
 
 
 def hidden_fraction(*, rail_ms: float, queue_ms: float, prefill_ms: float) -> float:
-    """The share of the rails' time that queue and prefill hide; 1 when there are no rails."""
+    """Return the share of the rails' time that queue and prefill hide; 1 without rails."""
     start = governed_start(rail_ms=rail_ms, queue_ms=queue_ms, prefill_ms=prefill_ms)
     return 1.0 if rail_ms == 0 else start.hidden_ms / rail_ms
 
 
 def exposure_tokens(*, tokens_per_second: float, check_ms: float, bus_ms: float, chunk_tokens: float = 1.0) -> float:
-    """Tokens a user may have seen before a recall reaches them: rate x (check + bus) + the chunk it was found in."""
+    """Return the tokens shown before a recall arrives: rate x (check + bus) + the chunk that caused the recall."""
     for name, value in (
         ("tokens_per_second", tokens_per_second),
         ("check_ms", check_ms),

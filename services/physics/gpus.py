@@ -1,4 +1,4 @@
-"""What accelerators can do on paper: dense rates, no sparsity, from the makers' data sheets."""
+"""The catalogue of accelerators: dense rates, no sparsity, from the makers' data sheets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ class Gpu:
     """One accelerator.
 
     Attributes:
-        name: As the catalogue knows it.
+        name: Name in the catalogue.
         memory_bytes: Capacity, in bytes (10^9 to the gigabyte).
         bandwidth: Memory bandwidth, in bytes per second.
         flops_bf16: Dense BF16 rate with FP32 accumulation, in FLOP per second.
-        flops_fp8: Dense FP8 rate, in FLOP per second; None where the hardware has none and FP8 weights are
-            widened to BF16 before they are multiplied.
-        source: Where the numbers come from.
+        flops_fp8: Dense FP8 rate, in FLOP per second; None on hardware without FP8 arithmetic, where FP8 weights are
+            converted to BF16 before they are multiplied.
+        source: Source of the numbers.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Gpu:
     source: str
 
     def flops(self, precision: str) -> float:
-        """The rate at which weights of that precision are multiplied, in FLOP per second."""
+        """Return the rate at which weights of this precision are multiplied, in FLOP per second."""
         if precision == "fp8" and self.flops_fp8 is not None:
             return self.flops_fp8
         return self.flops_bf16
@@ -64,7 +64,7 @@ _ALL: Final = (
     ),
     Gpu(
         name="cpu", memory_bytes=16 * GIGA, bandwidth=25.6 * GIGA, flops_bf16=0.1 * TERA, flops_fp8=None,
-        source="one DDR4-3200 channel and one AVX2 core at 3.1 GHz: a start for calibration, no machine of its own",
+        source="one DDR4-3200 channel and one AVX2 core at 3.1 GHz: a start for calibration, not a real machine",
     ),
 )  # fmt: skip
 
@@ -72,10 +72,10 @@ GPUS: Final[Mapping[str, Gpu]] = MappingProxyType({gpu.name: gpu for gpu in _ALL
 
 
 def gpu(name: str) -> Gpu:
-    """The accelerator of that name.
+    """Return the accelerator with this name.
 
     Raises:
-        ValueError: The catalogue has no such accelerator; the message names those it has.
+        ValueError: It is not in the catalogue; the message names those that are.
     """
     found = GPUS.get(name.lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""What language models are made of: the shapes that decide their bytes and their arithmetic."""
+"""The catalogue of language models: the shapes that determine their bytes and their arithmetic."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ class Model:
     """A decoder-only transformer with gated feed-forward layers. Norms and vision towers are left out (below 0.1 %).
 
     Attributes:
-        name: As the catalogue knows it.
+        name: Name in the catalogue.
         layers: Decoder layers.
-        global_layers: Of these, the ones that attend to the whole context.
-        window: How many tokens the other layers attend to; None when every layer is global.
+        global_layers: Layers that attend to the whole context.
+        window: Tokens that the other layers attend to; None if every layer is global.
         hidden: Width of the residual stream.
         intermediate: Width of the feed-forward layers.
         heads: Query heads.
         kv_heads: Key and value heads.
         head_dim: Width of one head.
         vocab: Rows of the embedding.
-        tied: The output head is the embedding.
-        source: Where the numbers come from.
+        tied: Whether the output head shares its weights with the embedding.
+        source: Source of the numbers.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Model:
 
     @property
     def linear_parameters(self) -> int:
-        """Parameters that every token is multiplied with, head and embedding aside: Q, K, V, O, gate, up and down."""
+        """Parameters that every token is multiplied with, without head and embedding: Q, K, V, O, gate, up and down."""
         attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
@@ -118,10 +118,10 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType({model.name: model for mod
 
 
 def model(name: str) -> Model:
-    """The model of that name.
+    """Return the model with this name.
 
     Raises:
-        ValueError: The catalogue has no such model; the message names those it has.
+        ValueError: It is not in the catalogue; the message names those that are.
     """
     found = MODELS.get(name.lower())
     if found is None:

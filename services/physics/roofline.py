@@ -1,7 +1,7 @@
-"""Bytes, arithmetic and the two floors of inference: decode reads everything once a step, prefill multiplies.
+"""The roofline model of inference: decode is bound by memory bandwidth, prefill by arithmetic.
 
 The roofline (Williams, Waterman, Patterson 2009) bounds a step's time from below by bytes / bandwidth and by
-FLOP / rate. What of it transformers need follows Pope et al., "Efficiently Scaling Transformer Inference" (2022).
+FLOP / rate. The bytes and FLOP of transformers follow Pope et al., "Efficiently Scaling Transformer Inference" (2022).
 Times are in milliseconds, sizes in bytes, rates per second.
 """
 
@@ -15,10 +15,10 @@ from services.physics.models import Model
 Precision = Literal["bf16", "fp8", "int4"]
 
 LINEAR_BYTES: Final[dict[str, float]] = {"bf16": 2.0, "fp8": 1.0, "int4": 0.5 + 2 / 128}
-"""Bytes per parameter of the linear layers; int4 adds one 16-bit scale for each group of 128."""
+"""Bytes per parameter of the linear layers; int4 adds one 16-bit scale per group of 128."""
 
 HEAD_BYTES: Final = 2.0
-"""Embedding and output head stay in BF16 whatever the linear layers are, as published FP8 and int4 weights do."""
+"""Bytes per parameter of embedding and output head, which stay in BF16 in published FP8 and int4 weights."""
 
 KV_BYTES: Final = 2.0
 """Bytes per cached value: BF16."""
@@ -26,12 +26,12 @@ KV_BYTES: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """What share of the paper rates a real engine reaches.
+    """The share of the data sheet's rates that an engine achieves.
 
     Attributes:
-        flops: Of the arithmetic rate, in prefill. 0.43: NIM serving Llama 3.3 70B FP8 on two H100, 406.8 ms for 5,000
-            tokens.
-        bandwidth: Of the memory rate, in decode. 0.74: Gemma 4 31B BF16 on an H100, 40.3 tokens a second.
+        flops: Share of the arithmetic rate, in prefill. 0.43: NIM serving Llama 3.3 70B FP8 on two H100, 406.8 ms for
+            5,000 tokens.
+        bandwidth: Share of the memory rate, in decode. 0.74: Gemma 4 31B BF16 on an H100, 40.3 tokens per second.
     """
 
     flops: float = 0.43
@@ -44,45 +44,45 @@ class Efficiency:
 
 
 FLOOR: Final = Efficiency(flops=1.0, bandwidth=1.0)
-"""No engine is faster than this."""
+"""The lower bound for any engine."""
 PRACTICAL: Final = Efficiency()
-"""What good engines were measured to reach."""
+"""Measured on good engines."""
 BATCHED: Final = Efficiency(flops=0.50, bandwidth=0.75)
-"""The same where many sequences share a step and both units are busy."""
+"""The same for large batches, which keep both memory and arithmetic busy."""
 
 
 def weight_bytes(model: Model, precision: Precision) -> float:
-    """Bytes of all weights in memory."""
+    """Return the bytes of all weights in memory."""
     head = model.head_parameters * (1 if model.tied else 2)
     return model.linear_parameters * _linear_bytes(precision) + head * HEAD_BYTES
 
 
 def weight_bytes_read(model: Model, precision: Precision) -> float:
-    """Bytes of weights read in one decode step: an untied input embedding is looked up, not read."""
+    """Return the bytes of weights read in one decode step; of an untied input embedding only single rows are read."""
     return model.linear_parameters * _linear_bytes(precision) + model.head_parameters * HEAD_BYTES
 
 
 def kv_bytes_per_token(model: Model, *, beyond_window: bool = False) -> float:
-    """Bytes of keys and values that one more token takes: 2 x layers x KV heads x head width x bytes per value.
+    """Return the KV cache bytes of one more token: 2 x layers x KV heads x head width x bytes per value.
 
-    Beyond the window the local layers drop a token for each new one, so only the global layers grow.
+    Beyond the window the local layers drop a token for each new one, so only the global layers' caches grow.
     """
     layers = model.global_layers if beyond_window else model.layers
     return 2 * layers * model.kv_heads * model.head_dim * KV_BYTES
 
 
 def kv_bytes(model: Model, context: int) -> float:
-    """Bytes of keys and values of one sequence of ``context`` tokens; each decode step reads them once."""
+    """Return the KV cache bytes of a sequence of ``context`` tokens; each decode step reads them once."""
     whole("context", context)
     within = context if model.window is None else min(context, model.window)
     return within * kv_bytes_per_token(model) + (context - within) * kv_bytes_per_token(model, beyond_window=True)
 
 
 def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
-    """FLOP to read ``tokens`` new tokens of prompt after ``cached`` ones whose keys and values are there already.
+    """Return the FLOP to prefill ``tokens`` prompt tokens after ``cached`` ones that are in the KV cache.
 
     2 per linear parameter and token (Kaplan et al. 2020, section 2.1), the head for the last token only, and 4 x
-    heads x head width for each pair of tokens that attention looks at.
+    heads x head width for each pair of tokens in attention.
     """
     whole("tokens", tokens)
     whole("cached", cached)
@@ -93,7 +93,7 @@ def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
 
 
 def attended_pairs(tokens: int, cached: int, window: int | None) -> float:
-    """Pairs of tokens in causal attention: token i sees the i before it, but no more than the window."""
+    """Return the pairs of tokens in causal attention: token i attends to i tokens, at most to the window."""
 
     def upto(n: int) -> float:
         if window is None or n <= window:
@@ -106,7 +106,7 @@ def attended_pairs(tokens: int, cached: int, window: int | None) -> float:
 def prefill_ms(
     model: Model, gpu: Gpu, precision: Precision, tokens: int, *, cached: int = 0, efficiency: Efficiency = FLOOR
 ) -> float:
-    """Milliseconds to read a prompt of ``tokens`` tokens that are not cached: FLOP / rate."""
+    """Return the milliseconds to prefill ``tokens`` uncached tokens: FLOP / rate."""
     return prefill_flop(model, tokens, cached=cached) / (gpu.flops(precision) * efficiency.flops) * 1e3
 
 
@@ -120,16 +120,16 @@ def decode_ms(
     positions: int = 1,
     efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Milliseconds of one decode step: the slower of reading and multiplying.
+    """Return the milliseconds of one decode step: the maximum of reading and multiplying.
 
     Args:
-        model: What runs.
-        gpu: On what.
-        precision: Of its linear layers.
+        model: The model.
+        gpu: The accelerator.
+        precision: Precision of the linear layers.
         batch: Sequences in the step.
-        context: Tokens each of them has in its cache.
+        context: Tokens in each sequence's KV cache.
         positions: Tokens verified per sequence; gamma + 1 with speculation.
-        efficiency: Of the paper rates.
+        efficiency: Achieved share of the data sheet's rates.
     """
     whole("batch", batch, least=1)
     whole("positions", positions, least=1)
@@ -141,7 +141,7 @@ def decode_ms(
 def read_ms(
     model: Model, gpu: Gpu, precision: Precision, *, batch: int, context: int, efficiency: Efficiency = FLOOR
 ) -> float:
-    """Milliseconds to read the weights once and the caches of ``batch`` sequences of ``context`` tokens."""
+    """Return the milliseconds to read the weights and the KV caches of ``batch`` sequences of ``context`` tokens."""
     read = weight_bytes_read(model, precision) + whole("batch", batch) * kv_bytes(model, context)
     return read / (gpu.bandwidth * efficiency.bandwidth) * 1e3
 
@@ -149,30 +149,30 @@ def read_ms(
 def multiply_ms(
     model: Model, gpu: Gpu, precision: Precision, *, tokens: int, context: int, efficiency: Efficiency = FLOOR
 ) -> float:
-    """Milliseconds of arithmetic for ``tokens`` decoded tokens, each after ``context`` others."""
+    """Return the milliseconds of arithmetic for ``tokens`` decoded tokens, each after ``context`` others."""
     flop = whole("tokens", tokens) * token_flop(model, context)
     return flop / (gpu.flops(precision) * efficiency.flops) * 1e3
 
 
 def token_flop(model: Model, context: int) -> float:
-    """FLOP of one decoded token: 2 per parameter that is multiplied, and attention over the context."""
+    """Return the FLOP of one decoded token: 2 per multiplied parameter, and attention over the context."""
     local = context if model.window is None else min(context, model.window)
     attended = model.global_layers * context + model.local_layers * local
     return 2.0 * (model.linear_parameters + model.head_parameters) + 4.0 * model.heads * model.head_dim * attended
 
 
 def compute_bound_tokens(model: Model, gpu: Gpu, precision: Precision, *, efficiency: Efficiency = BATCHED) -> float:
-    """How many tokens (batch x positions) a step may hold before multiplying takes longer than reading the weights."""
+    """Return the tokens per step (batch x positions) above which multiplying takes longer than reading the weights."""
     reading = weight_bytes_read(model, precision) / (gpu.bandwidth * efficiency.bandwidth)
     per_token = 2.0 * model.linear_parameters / (gpu.flops(precision) * efficiency.flops)
     return reading / per_token
 
 
 def require_fit(model: Model, gpu: Gpu, precision: Precision, *, batch: int = 1, context: int = 0) -> None:
-    """Refuse what does not fit into memory.
+    """Refuse a model and batch that do not fit into memory.
 
     Raises:
-        ValueError: Weights and caches need more than the accelerator has; the message says how much.
+        ValueError: Weights and KV caches need more memory than the accelerator has; the message gives the sizes.
     """
     need = weight_bytes(model, precision) + whole("batch", batch, least=1) * kv_bytes(model, context)
     if need > gpu.memory_bytes:
@@ -183,7 +183,7 @@ def require_fit(model: Model, gpu: Gpu, precision: Precision, *, batch: int = 1,
 
 
 def largest_batch(model: Model, gpu: Gpu, precision: Precision, context: int, *, headroom: float = 0.9) -> int:
-    """How many sequences of ``context`` tokens fit beside the weights when ``headroom`` of the memory may be used."""
+    """Return how many sequences of ``context`` tokens fit, with the weights, into the share ``headroom`` of memory."""
     positive("headroom", headroom)
     free = gpu.memory_bytes * headroom - weight_bytes(model, precision)
     per_sequence = kv_bytes(model, whole("context", context, least=1))

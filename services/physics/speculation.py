@@ -1,8 +1,8 @@
-"""What speculative decoding buys: a cheap draft proposes gamma tokens, the target verifies them in one step.
+"""The speed-up of speculative decoding: a cheap draft proposes gamma tokens, the target verifies them in one step.
 
 Formulas from Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding" (2023), extended
-by an overhead per cycle. alpha is the chance that one drafted token is accepted, gamma how many are drafted, c the
-time of a draft step over the time of a target step. None of these has a unit.
+by an overhead per cycle. alpha is the probability that a drafted token is accepted, gamma the number of drafted tokens,
+c the time of a draft step over the time of a target step. None of these has a unit.
 """
 
 import math
@@ -12,20 +12,20 @@ from typing import Final
 from services.physics.checks import fraction, not_negative, positive, whole
 
 OVERHEAD: Final = 0.05
-"""Sampling, bookkeeping and launches of one cycle, over the time of a target step (measured elsewhere, about)."""
+"""Sampling, bookkeeping and launches of one cycle, over the time of a target step (approximate, from other systems)."""
 SMALLEST_DEVIATION: Final = 0.002
-"""Below it a spread of alpha makes no difference that could be seen."""
+"""Standard deviation of alpha below which its effect is negligible."""
 _REACH: Final = 8.0
-"""The tanh-sinh rule goes this far to both sides: alpha comes within exp(-4,600) of 0 and 1."""
+"""Half-width of the tanh-sinh rule: alpha comes within exp(-4,600) of 0 and 1."""
 
-MOST_DRAFTED: Final = 16
-"""Largest gamma that is looked at; published engines stay below."""
+MAX_GAMMA: Final = 16
+"""Largest gamma that is considered; published engines stay below."""
 
 
 def tokens_per_step(alpha: float, gamma: int) -> float:
-    """tau, the expected tokens of one verify step, bonus token included: (1 - alpha^(gamma+1)) / (1 - alpha).
+    """Return tau, the expected tokens of a verify step including the bonus token: (1 - alpha^(gamma+1)) / (1 - alpha).
 
-    Equation 1 of Leviathan et al.; acceptances are taken as independent. Of these tokens tau - 1 were drafted.
+    Equation 1 of Leviathan et al.; it assumes independent acceptances. Of these tokens tau - 1 were drafted.
     """
     fraction("alpha", alpha)
     whole("gamma", gamma)
@@ -35,7 +35,7 @@ def tokens_per_step(alpha: float, gamma: int) -> float:
 
 
 def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
-    """Tau when the acceptance decays: 1 + p1 + p1 p2 + ..., with p_i the chance of draft i given those before it."""
+    """Return tau = 1 + p1 + p1 p2 + ..., with p_i the probability of draft i given those before it."""
     total, alive = 1.0, 1.0
     for position, chance in enumerate(acceptance, start=1):
         alive *= fraction(f"acceptance of position {position}", chance)
@@ -44,11 +44,11 @@ def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
 
 
 def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points: int = 8_000) -> float:
-    """Tau over requests whose alpha differs: Beta-distributed with this mean and standard deviation.
+    """Return tau over requests whose alpha is Beta-distributed with this mean and standard deviation.
 
     Requests of equal length spend 1/tau of the time, so the mean is harmonic: 1 / E[1 / tau(alpha)]. Integrated by the
     tanh-sinh rule (Takahasi and Mori 1974) over ``points`` points, because a Beta density may be infinite at 0 and 1. A
-    deviation too small for its points to see is taken for none.
+    deviation too small for the points to resolve counts as 0.
     """
     fraction("mean", mean)
     not_negative("deviation", deviation)
@@ -73,15 +73,15 @@ def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points:
 
 
 def _softplus(x: float) -> float:
-    """log(1 + exp(x)) without overflow."""
+    """Return log(1 + exp(x)) without overflow."""
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OVERHEAD) -> float:
-    """S, tokens per second with speculation over without: tau / (1 + gamma c + o); 1 when nothing is drafted.
+    """Return S, tokens per second with speculation over those without: tau / (1 + gamma c + o); 1 if gamma is 0.
 
     Theorem 3.8 of Leviathan et al. with the overhead o of a cycle added to its time. It holds while a verify step costs
-    no more than a plain one; see ``verify_cost`` in :func:`speedup_in_batch` for when it does not.
+    no more than a plain one; :func:`speedup_in_batch` has a ``verify_cost`` for the other case.
     """
     return speedup_in_batch(alpha, gamma, draft_cost, verify_cost=1.0, overhead=overhead)
 
@@ -89,7 +89,7 @@ def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OV
 def speedup_in_batch(
     alpha: float, gamma: int, draft_cost: float, *, verify_cost: float, overhead: float = OVERHEAD
 ) -> float:
-    """S when a verify step takes ``verify_cost`` times a plain step: tau / (verify + gamma c + o)."""
+    """Return S if a verify step takes ``verify_cost`` times a plain step: tau / (verify + gamma c + o)."""
     not_negative("draft_cost", draft_cost)
     not_negative("overhead", overhead)
     positive("verify_cost", verify_cost)
@@ -99,9 +99,9 @@ def speedup_in_batch(
 
 
 def best_gamma(
-    alpha: float, draft_cost: float, *, overhead: float = OVERHEAD, most: int = MOST_DRAFTED
+    alpha: float, draft_cost: float, *, overhead: float = OVERHEAD, most: int = MAX_GAMMA
 ) -> tuple[int, float]:
-    """The gamma with the largest speed-up, and that speed-up; gamma 0 (off, 1.0) when drafting never pays."""
+    """Return the gamma with the largest speed-up, and that speed-up; 0 and 1.0 if drafting never pays."""
     whole("most", most)
     return max(
         ((gamma, speedup(alpha, gamma, draft_cost, overhead=overhead)) for gamma in range(most + 1)),
@@ -110,9 +110,9 @@ def best_gamma(
 
 
 def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) -> bool:
-    """Whether T_draft x gamma < T_target x (tau - 1): exactly "speed-up above 1" without overhead; a floor, no target.
+    """Return whether T_draft x gamma < T_target x (tau - 1), which is a speed-up above 1 without overhead.
 
-    At alpha 0.6 and c 0.16 it admits gamma 9, where 2 is best.
+    It is a minimum requirement: at alpha 0.6 and c 0.16 it allows gamma 9, where 2 is best.
     """
     not_negative("draft_ms", draft_ms)
     positive("target_ms", target_ms)
@@ -120,12 +120,12 @@ def budget_holds(draft_ms: float, target_ms: float, gamma: int, alpha: float) ->
 
 
 def largest_gamma_in_budget(alpha: float, draft_cost: float, *, most: int = 64) -> int:
-    """The largest gamma that the budget admits; 0 when none."""
+    """Return the largest gamma that the budget allows; 0 if none."""
     return max((gamma for gamma in range(1, most + 1) if budget_holds(draft_cost, 1.0, gamma, alpha)), default=0)
 
 
 def acceptance_from_tokens(tau: float, gamma: int) -> float:
-    """The alpha at which tau tokens a step are expected, found by bisection; the reverse of :func:`tokens_per_step`.
+    """Return the alpha at which tau tokens per step are expected: the inverse of :func:`tokens_per_step`, by bisection.
 
     Raises:
         ValueError: No alpha gives that many: tau must be within 1 and gamma + 1.

@@ -1,4 +1,4 @@
-"""``python -m services.planner``: what ``railbus plan`` and the report of ``railbus bench`` run."""
+"""``python -m services.planner``: the process behind ``railbus plan`` and the report of ``railbus bench``."""
 
 import argparse
 import sys
@@ -10,12 +10,14 @@ from services.runtime.process import EXIT_USER
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, or 2 for the user's mistake."""
-    parser = argparse.ArgumentParser(prog="railbus plan", description="What latency costs, and what buys it.")
+    """Run a command; return the exit code, 2 for a user's mistake."""
+    parser = argparse.ArgumentParser(
+        prog="railbus plan", description="Plan latency budgets, and report on bench results."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    about = "the budget of one kind of request: floors, speculation, deadline, governance"
+    about = "plan the latency of one kind of request: budget, speculation, deadline, governance"
     latency.add(commands.add_parser("latency", help=about, description=about))
-    about = "a result of `railbus bench engine`, read: tables, drawings, predicted against measured"
+    about = "report on a result of `railbus bench engine`: tables, drawings, predictions against measurements"
     bench.add(commands.add_parser("bench", help=about, description=about))
     args = parser.parse_args(argv)
     try:

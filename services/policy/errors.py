@@ -1,8 +1,8 @@
 """Why a policy cannot be used.
 
 PolicyError
- |- BrokenPolicy    its files are at fault: every fault with file and line
- `- RulingError     Rego gave no usable answer: never to be read as "allowed"
+ |- BrokenPolicy    its files have faults, each with file and line
+ `- RulingError     Rego gave no usable answer; never read it as "allowed"
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
-    """One thing that is wrong in a policy.
+    """A fault in a policy's files.
 
     Attributes:
         path: File, relative to the policy's folder.
-        line: 1-based; 0 when the fault is about the whole file.
-        message: What is wrong and what would be right.
+        line: 1-based; 0 for the whole file.
+        message: What is wrong, and the remedy.
     """
 
     path: str
@@ -28,11 +28,11 @@ class Fault:
 
 
 class PolicyError(Exception):
-    """A policy cannot be used."""
+    """The root of the errors of policies."""
 
 
 class BrokenPolicy(PolicyError):
-    """The policy's files are at fault; ``faults`` says where. The message is one fault a line."""
+    """A policy whose files have ``faults``. The message has one a line."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
@@ -40,4 +40,4 @@ class BrokenPolicy(PolicyError):
 
 
 class RulingError(PolicyError):
-    """Rego gave no answer, or one that is not of the documented form. The caller must fail closed."""
+    """Rego gave no answer, or an invalid one. The caller must fail closed."""

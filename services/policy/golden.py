@@ -1,6 +1,6 @@
-"""``railbus policy test``: what this policy must answer, kept beside it as ``golden/*.jsonl``.
+"""``railbus policy test``: the answers that a policy must give, in its ``golden/*.jsonl``.
 
-One JSON object a line, with a ``name`` and what is expected; only what ``expect`` names is compared::
+One JSON object a line, with a ``name`` and the expected answer; only the fields in ``expect`` are compared::
 
     {"name": ..., "admit": {"tenant": "acme", "max_tokens": 9000}, "expect": {"allow": false, "reasons": ["tokens"]}}
     {"name": ..., "finding": {"tenant": "acme", "side": "output", "category": "email"}, "expect": {"action": "redact"}}
@@ -19,7 +19,7 @@ import msgspec
 from services.policy.errors import BrokenPolicy, Fault, PolicyError
 from services.policy.matching import Match, find_all
 from services.policy.policy import Policy
-from services.policy.rulings import ADMISSION, FINDING, Admittance, Finding, Side
+from services.policy.rulings import ADMISSION, FINDING, AdmissionRequest, Finding, Side
 
 _ADMIT: Final = {
     "tenant": "local",
@@ -36,13 +36,13 @@ _FINDING: Final = {"tenant": "local", "rule": "golden", "tier": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One line of a golden file.
+class GoldenCase:
+    """A line of a golden file.
 
     Attributes:
         path: File, relative to the policy's folder.
-        line: Its line.
-        body: The line's object.
+        line: 1-based.
+        body: The JSON object.
     """
 
     path: str
@@ -51,27 +51,26 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What people call it."""
         return str(self.body.get("name", f"line {self.line}"))
 
 
-def cases(policy: Policy) -> list[Case]:
-    """All lines of the policy's golden files.
+def cases(policy: Policy) -> list[GoldenCase]:
+    """Return all lines of the policy's golden files.
 
     Raises:
-        BrokenPolicy: A line is no JSON object.
+        BrokenPolicy: A line is not a JSON object.
     """
     found = []
     for path in sorted(policy.files):
         if path.startswith("golden/") and path.endswith(".jsonl"):
             for number, line in enumerate(policy.files[path].splitlines(), 1):
                 if line.strip():
-                    found.append(Case(path=path, line=number, body=_object(path, number, line)))
+                    found.append(GoldenCase(path=path, line=number, body=_object(path, number, line)))
     return found
 
 
-def run(policy: Policy, case: Case) -> Fault | None:
-    """None when the policy answers as expected, else what it answered instead."""
+def run_case(policy: Policy, case: GoldenCase) -> Fault | None:
+    """Return None if the policy answers as expected, else a fault with its answer."""
     expected = case.body.get("expect")
     try:
         answer = _answer(policy, case.body)
@@ -84,25 +83,25 @@ def run(policy: Policy, case: Case) -> Fault | None:
     return None
 
 
-def questions(policy: Policy, case: Case) -> list[tuple[str, Admittance | Finding]]:
-    """What the case asks Rego, with the entry point: an OPA server must answer each as the Rego in process does."""
+def rego_questions(policy: Policy, case: GoldenCase) -> list[tuple[str, AdmissionRequest | Finding]]:
+    """Return Rego's inputs in this case, with their entry points: an OPA server must answer them alike."""
     body = case.body
     if "admit" in body:
-        return [(ADMISSION, _admittance(body))]
+        return [(ADMISSION, _admission_request(body))]
     if "finding" in body:
         return [(FINDING, _finding(body))]
     tenant = str(body.get("tenant", "local"))
     return [
-        (FINDING, _of_match(match, tenant, side))
+        (FINDING, _finding_of(match, tenant, side))
         for side in _SIDES
         if side in body
-        for match in find_all(policy.machine, str(body[side]))
+        for match in find_all(policy.automaton, str(body[side]))
     ]
 
 
 def _answer(policy: Policy, body: Mapping[str, Any]) -> Any:
     if "admit" in body:
-        return _plain(policy.admit(_admittance(body)))
+        return _plain(policy.admit(_admission_request(body)))
     if "finding" in body:
         return _plain(policy.rule_on(_finding(body)))
     if "broken" in body:
@@ -110,26 +109,26 @@ def _answer(policy: Policy, body: Mapping[str, Any]) -> Any:
     for side in _SIDES:
         if side in body:
             return _found(policy, str(body[side]), str(body.get("tenant", "local")), side)
-    raise TypeError("wants one of 'admit', 'finding', 'broken', 'input', 'output'")
+    raise TypeError("needs one of 'admit', 'finding', 'broken', 'input', 'output'")
 
 
 def _found(policy: Policy, text: str, tenant: str, side: Side) -> list[list[str]]:
     found = []
-    for match in find_all(policy.machine, text):
-        ruling = policy.rule_on(_of_match(match, tenant, side))
+    for match in find_all(policy.automaton, text):
+        ruling = policy.rule_on(_finding_of(match, tenant, side))
         found.append([match.rule.name, ruling.action, text[match.start : match.end]])
     return found
 
 
-def _admittance(body: Mapping[str, Any]) -> Admittance:
-    return Admittance(**{**_ADMIT, **body["admit"]})
+def _admission_request(body: Mapping[str, Any]) -> AdmissionRequest:
+    return AdmissionRequest(**{**_ADMIT, **body["admit"]})
 
 
 def _finding(body: Mapping[str, Any]) -> Finding:
     return Finding(**{**_FINDING, **body["finding"]})
 
 
-def _of_match(match: Match, tenant: str, side: Side) -> Finding:
+def _finding_of(match: Match, tenant: str, side: Side) -> Finding:
     return Finding(tenant=tenant, side=side, category=match.rule.category, rule=match.rule.name)
 
 

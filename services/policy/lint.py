@@ -1,20 +1,20 @@
-"""``railbus policy lint``: all that can be found wrong with a policy without a request."""
+"""``railbus policy lint``: the faults of a policy that can be found without a request."""
 
 import json
 from pathlib import Path
 from typing import Final
 
 from schemas.requests import Deadlines
-from services.policy.document import PatternFile, PatternSpec
 from services.policy.errors import BrokenPolicy, Fault, RulingError
-from services.policy.files import Files, read_files
 from services.policy.load import build, rule_of
-from services.policy.matching import Machine, find_all
+from services.policy.matching import Automaton, find_all
 from services.policy.policy import Policy
-from services.policy.rulings import Admittance, Finding
-from services.policy.toml import line_of, read_toml
+from services.policy.rulings import AdmissionRequest, Finding
+from services.policy.source.document import PatternFile, PatternSpec
+from services.policy.source.files import Files, read_files
+from services.policy.source.toml import line_of, read_toml
 
-_PROBE: Final = Admittance(
+_PROBE: Final = AdmissionRequest(
     tenant="no-such-tenant",
     model="no-such-model",
     lane="interactive",
@@ -27,7 +27,7 @@ _PROBE: Final = Admittance(
 
 
 def lint(root: Path) -> tuple[Fault, ...]:
-    """Every fault of the policy in this folder, by file and line; none means it may be loaded and does what it says."""
+    """Return all faults of the policy in this folder, by file and line."""
     try:
         files = read_files(root)
         policy = build(files)
@@ -39,7 +39,7 @@ def lint(root: Path) -> tuple[Fault, ...]:
 
 
 def _deadline_faults(policy: Policy) -> list[Fault]:
-    """A rail that answers after the verdict is due answers nobody."""
+    """Check that each rail's deadline is before the verdict is due."""
     text = policy.files["policy.toml"].decode()
     rails = policy.document.rails
     due_ms = Deadlines().verdict_ms
@@ -67,20 +67,20 @@ def _pattern_faults(files: Files) -> list[Fault]:
 
 
 def _example_faults(spec: PatternSpec) -> list[tuple[str, str]]:
-    """Examples prove that a pattern finds what its author meant, and nothing near it."""
-    machine = Machine([rule_of(spec)])
+    """Check a pattern's examples and counterexamples."""
+    automaton = Automaton([rule_of(spec)])
     faults: list[tuple[str, str]] = []
     for number, example in enumerate(spec.examples, 1):
-        if [(match.start, match.end) for match in find_all(machine, example)] != [(0, len(example))]:
+        if [(match.start, match.end) for match in find_all(automaton, example)] != [(0, len(example))]:
             faults.append(("examples", f"example {number} is not matched as a whole"))
     for number, example in enumerate(spec.counterexamples, 1):
-        if find_all(machine, example):
+        if find_all(automaton, example):
             faults.append(("counterexamples", f"counterexample {number} is matched"))
     return faults
 
 
 def _rego_faults(policy: Policy) -> list[Fault]:
-    """Rego must have an answer for what it does not know: a tenant and a category that no file names."""
+    """Check that Rego answers for a tenant and a category that no file names."""
     faults: list[Fault] = []
     try:
         policy.admit(_PROBE)

@@ -1,35 +1,35 @@
-"""From a folder of files to a policy, or to a list of all that is wrong with it."""
+"""Load a policy from its folder, or report all faults."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from services.policy.document import PatternFile, PatternSpec, PolicyDocument
+from services.policy.engines.rego import Rego
 from services.policy.errors import BrokenPolicy, Fault
-from services.policy.files import Files, read_files, version_of
-from services.policy.folding import MIN_FOLDED, FoldedWords, fold
-from services.policy.matching import Machine, Rule
+from services.policy.matching import Automaton, Rule
+from services.policy.matching.folding import MIN_FOLDED, FoldedWords, fold
 from services.policy.matching.regex import BadPattern, Node, longest, parse, words
-from services.policy.nemo_config import yaml_faults
 from services.policy.policy import ENTRY_POINTS, Policy
-from services.policy.rego import Rego
-from services.policy.toml import line_of, read_toml
+from services.policy.source.document import PatternFile, PatternSpec, PolicyDocument
+from services.policy.source.files import Files, read_files, version_of
+from services.policy.source.nemo_config import yaml_faults
+from services.policy.source.toml import line_of, read_toml
 
 
 def load(root: Path) -> Policy:
-    """The policy in this folder.
+    """Load the policy in this folder.
 
     Raises:
-        BrokenPolicy: With every fault that was found, each with file and line.
+        BrokenPolicy: The files have faults; it lists all of them.
     """
     return build(read_files(root))
 
 
 def build(files: Files) -> Policy:
-    """The policy that these files are.
+    """Build a policy from its files.
 
     Raises:
-        BrokenPolicy: With every fault that was found.
+        BrokenPolicy: The files have faults; it lists all of them.
     """
     faults: list[Fault] = []
     document = _document(files, faults)
@@ -42,7 +42,7 @@ def build(files: Files) -> Policy:
         version=version_of(files),
         document=document,
         rules=rules,
-        machine=Machine(rules),
+        automaton=Automaton(rules),
         folded=FoldedWords(folded),
         rego=rego,
         files=files,
@@ -62,10 +62,10 @@ def _document(files: Files, faults: list[Fault]) -> PolicyDocument | None:
     text = files["policy.toml"].decode()
     for table, keys in (("refusals", ("default",)), ("replacements", ("default", "stop"))):
         missing = [key for key in keys if key not in getattr(document, table)]
-        faults.extend(Fault("policy.toml", line_of(text, f"$.{table}"), f"{table} wants {key!r}") for key in missing)
+        faults.extend(Fault("policy.toml", line_of(text, f"$.{table}"), f"{table} needs {key!r}") for key in missing)
     names = [rail.name for rail in document.rails.rail]
     faults.extend(
-        Fault("policy.toml", line_of(text, f"$.rails.rail[{index}]"), f"rail {name!r} stands twice")
+        Fault("policy.toml", line_of(text, f"$.rails.rail[{index}]"), f"rail {name!r} is named twice")
         for index, name in enumerate(names)
         if name in names[:index]
     )
@@ -73,7 +73,7 @@ def _document(files: Files, faults: list[Fault]) -> PolicyDocument | None:
 
 
 def _rules(files: Files, faults: list[Fault]) -> tuple[tuple[Rule, ...], list[tuple[str, str, str]]]:
-    """The patterns by name, and the words that are also looked for in disguise with their rule and category."""
+    """Return the rules sorted by name, and the folded words with their rule and category."""
     rules: dict[str, Rule] = {}
     folded: list[tuple[str, str, str]] = []
     for name in _named(files, "patterns/", ".toml"):
@@ -100,10 +100,10 @@ def _rules(files: Files, faults: list[Fault]) -> tuple[tuple[Rule, ...], list[tu
 
 
 def rule_of(spec: PatternSpec) -> Rule:
-    """A pattern's rule.
+    """Build a pattern's rule.
 
     Raises:
-        BadPattern: Outside the pattern language, unbounded, or longer than it says.
+        BadPattern: The pattern is outside the language, unbounded, or longer than its ``max_chars``.
     """
     node = _node(spec)
     if spec.folded:
@@ -112,7 +112,7 @@ def rule_of(spec: PatternSpec) -> Rule:
     if bound > spec.max_chars:
         raise BadPattern(f"a match can be {bound} characters long, above its max_chars = {spec.max_chars}")
     rule = Rule(name=spec.name, category=spec.category, node=node, guard=spec.guard, validator=spec.validator)
-    Machine([rule])  # its places are counted here, so that the fault has this pattern's line
+    Automaton([rule])  # counts its positions here, so that a fault has this pattern's line
     return rule
 
 
@@ -120,12 +120,12 @@ def _check_folded(spec: PatternSpec) -> None:
     short = [word for word in spec.words if len(fold(word)) < MIN_FOLDED]
     if short or not spec.words:
         what = f"{short[0]!r} folds to {len(fold(short[0]))} letters" if short else "it has no words"
-        raise BadPattern(f"{what}; folded wants words of at least {MIN_FOLDED}")
+        raise BadPattern(f"{what}; folded needs words of at least {MIN_FOLDED}")
 
 
 def _node(spec: PatternSpec) -> Node:
     if (spec.regex is None) == (not spec.words):
-        raise BadPattern("it wants either a regex or words")
+        raise BadPattern("it needs either a regex or words")
     if spec.regex is not None:
         return parse(spec.regex, ignore_case=spec.ignore_case)
     return words(spec.words, ignore_case=spec.ignore_case)

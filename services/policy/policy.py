@@ -1,4 +1,4 @@
-"""A policy as it is used: immutable, with its version."""
+"""A loaded policy: immutable, with its version."""
 
 import time
 from collections.abc import Callable
@@ -7,72 +7,73 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from schemas.requests import Delivery
-from services.policy import delivery
-from services.policy.decisions import Decision, Listener
-from services.policy.document import OnBroken, PolicyDocument
+from schemas.requests import Delivery, DeliveryMode
+from services.policy.engines.decision_log import DecisionListener, RegoDecision
+from services.policy.engines.rego import Rego
 from services.policy.errors import RulingError
-from services.policy.files import Files
-from services.policy.folding import FoldedWords
-from services.policy.matching import Machine, Rule
-from services.policy.rego import Rego
+from services.policy.matching import Automaton, Rule
+from services.policy.matching.folding import FoldedWords
 from services.policy.rulings import (
     ADMISSION,
     FINDING,
     Admission,
-    Admittance,
+    AdmissionRequest,
+    DeliveryFloor,
     Finding,
     Ruling,
     read_admission,
     read_ruling,
 )
+from services.policy.source.document import DeliveryBounds, OnBroken, PolicyDocument
+from services.policy.source.files import Files
 
 T = TypeVar("T")
 
 ENTRY_POINTS: Final = (ADMISSION, FINDING)
 _MAX_RULINGS_KEPT: Final = 20_000
+_STRICTNESS: Final[dict[DeliveryMode, int]] = {"optimistic": 0, "windowed": 1, "gated": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Policy:
-    """Everything an owner's files say. Load one with ``services.policy.load``.
+    """A policy as its owner's files define it. Load one with ``services.policy.load``.
 
     Attributes:
-        version: Hash of all files' content; stamped on every verdict and recall.
+        version: Hash of all files; in every verdict and recall.
         document: ``policy.toml``.
         rules: The patterns of ``patterns/*.toml``, sorted by name.
-        machine: The same, ready to match; not for use from two threads at once.
-        folded: The word lists that are also looked for in disguise.
+        automaton: The rules, ready to match; not for use from two threads at once.
+        folded: The words that are also found in disguise.
         rego: ``rego/*.rego`` with ``rego/data.json``.
-        files: Relative path -> content, as hashed; the NeMo configuration is read from here.
+        files: The content of the files, by relative path.
     """
 
     version: str
     document: PolicyDocument
     rules: tuple[Rule, ...]
-    machine: Machine
+    automaton: Automaton
     folded: FoldedWords
     rego: Rego
     files: Files
     _rulings: dict[Finding, Ruling]
-    _listeners: list[Listener] = field(default_factory=list)
+    _listeners: list[DecisionListener] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Policy({self.document.name!r}, {self.version!r})"
 
-    def admit(self, asked: Admittance) -> Admission:
-        """What ``admission.rego`` says.
+    def admit(self, request: AdmissionRequest) -> Admission:
+        """Return the answer of ``admission.rego``.
 
         Raises:
-            RulingError: No usable answer; fail closed.
+            RulingError: There is no usable answer; fail closed.
         """
-        return self._ask(ADMISSION, asdict(asked), read_admission)
+        return self._ask(ADMISSION, asdict(request), read_admission)
 
     def rule_on(self, finding: Finding) -> Ruling:
-        """What ``findings.rego`` says; the answer depends on nothing but the finding and is kept.
+        """Return the answer of ``findings.rego``; it depends on the finding alone and is cached.
 
         Raises:
-            RulingError: No usable answer; fail closed.
+            RulingError: There is no usable answer; fail closed.
         """
         ruling = self._rulings.get(finding)
         if ruling is None:
@@ -81,17 +82,17 @@ class Policy:
             ruling = self._ask(FINDING, asdict(finding), lambda answer: read_ruling(answer, finding.side))
             self._rulings[finding] = ruling
         elif self._listeners:
-            self._tell(FINDING, asdict(finding), _plain(ruling), None, 0)
+            self._notify(FINDING, asdict(finding), _plain(ruling), None, 0)
         return ruling
 
     def on_broken(self, rail: str) -> OnBroken:
-        """What it means when this rail broke or ran out of time; a rail that policy does not name takes the default."""
+        """Return what happens if this rail fails or times out; a rail that policy does not name has the default."""
         rails = self.document.rails
         own = next((spec.on_broken for spec in rails.rail if spec.name == rail), None)
         return own or rails.on_broken
 
-    def listen(self, listener: Listener) -> None:
-        """Have every decision told, those as well whose answer was known."""
+    def listen(self, listener: DecisionListener) -> None:
+        """Call the listener with every decision, cached ones too."""
         self._listeners.append(listener)
 
     def _ask(self, entry_point: str, asked: dict[str, Any], read: Callable[[Any], T]) -> T:
@@ -105,10 +106,10 @@ class Policy:
             raise
         finally:
             if self._listeners:
-                self._tell(entry_point, asked, answer, error, time.perf_counter_ns() - began)
+                self._notify(entry_point, asked, answer, error, time.perf_counter_ns() - began)
 
-    def _tell(self, entry_point: str, asked: dict[str, Any], answer: Any, error: str | None, took_ns: int) -> None:
-        decision = Decision(
+    def _notify(self, entry_point: str, asked: dict[str, Any], answer: Any, error: str | None, took_ns: int) -> None:
+        decision = RegoDecision(
             entry_point=entry_point, asked=asked, answer=answer, error=error, took_ns=took_ns,
             policy=self.document.name, version=self.version,
         )  # fmt: skip
@@ -116,23 +117,38 @@ class Policy:
             listener(decision)
 
     def refusal(self, reason: str) -> str:
-        """What a denied user is shown."""
+        """Return the text that a denied user is shown."""
         texts = self.document.refusals
         return texts.get(reason, texts["default"])
 
     def replacement(self, ruling: Ruling, category: str) -> str:
-        """What is shown instead of recalled text."""
+        """Return the text that replaces recalled text."""
         if ruling.replacement is not None:
             return ruling.replacement
         texts = self.document.replacements
         return texts["stop"] if ruling.action == "stop" else texts.get(category, texts["default"])
 
     def tighten(self, asked: Delivery, admission: Admission) -> Delivery:
-        """The delivery nearest to what was asked that policy allows."""
-        return delivery.tighten(asked, self.document.delivery, admission.delivery)
+        """Return the delivery nearest to the requested one that policy allows."""
+        return tighten(asked, self.document.delivery, admission.delivery)
+
+
+def tighten(asked: Delivery, bounds: DeliveryBounds, floor: DeliveryFloor) -> Delivery:
+    """Return the delivery nearest to the requested one within policy's bounds and Rego's floor; never a looser one."""
+    strictness = max(_STRICTNESS[asked.mode], _STRICTNESS[floor.mode])
+    allowed = [mode for mode in bounds.modes if _STRICTNESS[mode] >= strictness]
+    exposure = min(asked.max_exposure_tokens, bounds.max_exposure_tokens)
+    if floor.max_exposure_tokens is not None:
+        exposure = min(exposure, floor.max_exposure_tokens)
+    return Delivery(
+        mode=min(allowed, key=_STRICTNESS.__getitem__, default="gated"),
+        hold_tokens=max(asked.hold_tokens, bounds.min_hold_tokens, floor.hold_tokens),
+        hold_ms=max(asked.hold_ms, bounds.min_hold_ms, floor.hold_ms),
+        max_exposure_tokens=exposure,
+    )
 
 
 def _plain(ruling: Ruling) -> dict[str, Any]:
-    """As Rego said it: without what it left out."""
+    """Return the ruling as Rego gave it, without defaults."""
     plain: dict[str, Any] = msgspec.to_builtins(ruling)
     return {key: value for key, value in plain.items() if value is not None}

@@ -1,12 +1,12 @@
-"""What Rego is asked and how its answer is read. An answer of another form is an error, never an "allowed"."""
+"""Rego's input and how its answers are read. An invalid answer is an error, never an "allowed"."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from schemas.requests import Egress, Mode
+from schemas.requests import DeliveryMode, Egress
 from services.policy.errors import RulingError
 
 T = TypeVar("T")
@@ -23,15 +23,31 @@ _ACTIONS: dict[Side, frozenset[str]] = {
 }
 
 
+class FoundSpan(NamedTuple):
+    """A span of text in which a check found something.
+
+    Attributes:
+        rule: The name of the rule or recognizer, such as ``presidio/phone_number``.
+        category: The category that Rego rules on.
+        start: First code point of the span.
+        end: One past the last.
+    """
+
+    rule: str
+    category: str
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What Rego is asked about something that was found: no text of anyone's.
+    """The input of ``findings.rego``; it must not contain user text.
 
     Attributes:
         tenant: Whose request.
         side: In the prompt or in the answer.
-        category: As the rule says.
-        rule: Which rule found it.
+        category: Of the rule.
+        rule: Name of the rule.
         tier: 0 patterns, 1 NeMo rails, 2 classifiers.
     """
 
@@ -43,17 +59,17 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admittance:
-    """What Rego is asked about a request: no text of anyone's.
+class AdmissionRequest:
+    """The input of ``admission.rego``; it must not contain user text.
 
     Attributes:
-        tenant: Who asks.
-        model: Which model.
+        tenant: Whose request.
+        model: The requested model.
         lane: ``interactive`` or ``batch``.
         attempt: Which attempt.
         prompt_chars: Code points in all messages.
-        max_tokens: Longest answer asked for.
-        mode: Delivery mode asked for.
+        max_tokens: Longest answer requested.
+        mode: Delivery mode requested.
         egress: ``forbidden`` when the request itself says so.
     """
 
@@ -63,12 +79,12 @@ class Admittance:
     attempt: int
     prompt_chars: int
     max_tokens: int
-    mode: Mode
+    mode: DeliveryMode
     egress: Egress
 
 
 class DeliveryFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How strict a delivery must at least be.
+    """The least strict delivery that Rego allows.
 
     Attributes:
         mode: Least strict mode.
@@ -77,19 +93,19 @@ class DeliveryFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         hold_ms: Shortest time held back when windowed.
     """
 
-    mode: Mode = "optimistic"
+    mode: DeliveryMode = "optimistic"
     max_exposure_tokens: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     hold_tokens: Annotated[int, Meta(ge=0, le=10_000)] = 0
     hold_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
 
 
 class Admission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``admission.rego``'s ``decision``.
+    """The answer of ``admission.rego``.
 
     Attributes:
         allow: Whether the request may be answered.
-        reasons: Why not, as codes that name refusal texts, most important first.
-        delivery: How strict the delivery must at least be.
+        reasons: Keys of refusal texts if it may not, most important first.
+        delivery: The least strict delivery allowed.
         egress: Whether the prompt may leave the premises.
     """
 
@@ -100,12 +116,12 @@ class Admission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Ruling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``findings.rego``'s ``decision``.
+    """The answer of ``findings.rego``.
 
     Attributes:
         action: ``stop``, ``redact`` or ``flag`` for an answer; ``deny``, ``mask`` or ``flag`` for a prompt.
         egress: ``forbidden`` keeps a prompt with this finding on the premises.
-        replacement: What stands for removed text; None takes the category's from ``policy.toml``.
+        replacement: Replaces removed text; None takes the category's text of ``policy.toml``.
     """
 
     action: RulingAction
@@ -114,19 +130,19 @@ class Ruling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_admission(answer: Any) -> Admission:
-    """Rego's answer, checked.
+    """Check the answer of ``admission.rego``.
 
     Raises:
-        RulingError: It is undefined or of another form.
+        RulingError: The answer is undefined or invalid.
     """
     return _read(answer, Admission, ADMISSION)
 
 
 def read_ruling(answer: Any, side: Side) -> Ruling:
-    """Rego's answer, checked; the action must be one of that side.
+    """Check the answer of ``findings.rego``; its action must be one of this side.
 
     Raises:
-        RulingError: It is undefined or of another form.
+        RulingError: The answer is undefined or invalid.
     """
     ruling = _read(answer, Ruling, FINDING)
     if ruling.action not in _ACTIONS[side]:

@@ -1,20 +1,20 @@
-"""One way to be a member of a group that works on the log: a pure core that decides, one shell that does the I/O.
+"""Members of a group that work on the log: a pure core decides, and ``Processor`` does the I/O.
 
-Router, safety and rails are cores. What the shell (``Processor``) promises a core:
+Router, safety and rails are cores. What ``Processor`` guarantees to a core:
 
-* A partition number stands for that partition of every topic that is read; one member has all of them. A number is
-  ``gained`` with nothing known of it. Its recent past is then read, and ``caught_up`` says that everything was read
-  that stood on the log when it was gained. A number that is *kept* over a rebalance is not mentioned: same state,
-  nothing read twice, nothing lost. After ``lost`` nothing more is written about its requests.
+* A partition number means that partition of every topic that is read; one member has all of them. After ``gained``
+  nothing is known of a number. Its recent past is then read, and ``caught_up`` follows when everything was read that
+  was on the log when the number was gained. A number that is *kept* over a rebalance causes no call: its state stays,
+  nothing is read twice or missed. After ``lost`` nothing more is written about its requests.
 * ``read`` gets records in the order of their partition, at least once. Between the topics of a number there is no
   order.
-* The clock alone decides only in ``tick``, and only when everything was read that stood on the log at the time it is
-  told. So a late alarm, a pause, or a topic that lags never makes a core decide about what it has not read.
-* Writes leave in the order in which they were decided.
+* Decisions by time alone are made in ``tick``, and only when everything was read that was on the log at the time
+  given. So a late alarm, a pause, or a topic that lags never makes a core decide about what it has not read.
+* Writes are sent in the order in which they were decided.
 """
 
-from services.processor.core import Core, Done, Effect, Place, Write
+from services.processor.core import Core, Effect, RecordDone, RecordPosition, Write
 from services.processor.log_clock import LogClock
-from services.processor.processor import Processor, Reading
+from services.processor.processor import Processor, ProcessorConfig
 
-__all__ = ["Core", "Done", "Effect", "LogClock", "Place", "Processor", "Reading", "Write"]
+__all__ = ["Core", "Effect", "LogClock", "Processor", "ProcessorConfig", "RecordDone", "RecordPosition", "Write"]

@@ -1,4 +1,4 @@
-"""What a core is told, and what it answers with. No I/O, no clock."""
+"""The interface of a core and the effects that it returns. No I/O, no clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,19 +6,18 @@ from typing import Final, NamedTuple
 
 from schemas.base import AnyEvent
 from schemas.topics import Topic
-from services.bus import Received, Unread
+from services.bus import Received, UnreadableRecord
 
 
-class Place(NamedTuple):
-    """Where a record stands."""
+class RecordPosition(NamedTuple):
+    """Where a record is on the log."""
 
     topic: str
     partition: int
     offset: int
 
     @classmethod
-    def of(cls, record: Received | Unread) -> "Place":
-        """Where this one stands."""
+    def of(cls, record: Received | UnreadableRecord) -> "RecordPosition":
         return cls(record.topic, record.partition, record.offset)
 
 
@@ -27,33 +26,30 @@ class Write:
     """Put an event on a topic.
 
     Attributes:
-        topic: Where.
-        event: What.
-        traceparent: W3C Trace Context; None for none.
-        done: The record whose work is over once this is acknowledged, where offsets are committed.
+        done: The record whose work is over once this event is acknowledged, where offsets are committed.
     """
 
     topic: Topic
     event: AnyEvent
     traceparent: str | None = None
-    done: Place | None = None
+    done: RecordPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class RecordDone:
     """The work on a record is over, and there is nothing to write."""
 
-    place: Place
+    position: RecordPosition
 
 
 Effect = object
-"""``Write``, ``Done``, or what the service itself understands: it is told of those, in order."""
+"""``Write``, ``RecordDone``, or an effect of the service's own, which it performs in order."""
 
 NOTHING: Final[Sequence[Effect]] = ()
 
 
 class Core:
-    """What a service decides. It overrides what it needs.
+    """Decides for a service, which overrides the methods that it needs.
 
     Times are microseconds since the epoch on the clock of this process. ``now_us`` is for what is written;
     ``at_us`` is when a record was appended, and ``known_us`` the time up to which all of a number's records were read.
@@ -61,36 +57,36 @@ class Core:
 
     @property
     def backlog(self) -> int:
-        """How many records were taken in and not dealt with; it is what holds the reader back."""
+        """Return how many records were read and are not processed; reading pauses at a limit."""
         return 0
 
     @property
     def busy(self) -> bool:
-        """Whether ``step`` has something to do."""
+        """Return whether ``step`` has work."""
         return False
 
     def gained(self, number: int) -> None:
-        """Hold a partition number; its recent past follows."""
+        """Begin to hold a partition number; its recent past follows."""
 
     def lost(self, number: int) -> None:
-        """Forget all about a partition number."""
+        """Drop all state of a partition number."""
 
-    def read(self, record: Received | Unread, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
+    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
         """Take a record."""
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Everything was read that stood on the log when the number was gained: decide from now on."""
+        """Decide from now on: everything that was on the log when the number was gained was read."""
         return NOTHING
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """When the clock alone brings something about; exact where it is not after ``now_us``."""
+        """Return the time of the next decision by time alone; exact unless it is after ``now_us``."""
         return None
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Decide what the clock alone brings about up to ``known_us``."""
+        """Decide what is due by time alone up to ``known_us``."""
         return NOTHING
 
     def step(self, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Do a slice of the work that waits, short enough that the event loop does not miss it."""
+        """Do a slice of the waiting work, short enough not to block the event loop."""
         return NOTHING

@@ -1,15 +1,15 @@
 """When a record was appended, on the reader's own clock. No I/O, no clock.
 
-A record's timestamp is the broker's time of day (``message.timestamp.type=LogAppendTime``), the reader's is another.
-A record cannot be read before it was appended, and on its way it loses little. So the least difference between reading
-and timestamp that was seen of a broker's records in a window of time tells how far the two clocks are apart, plus the
-shortest way.
+A record's timestamp is the broker's time of day (``message.timestamp.type=LogAppendTime``), and the reader's clock may
+differ. A record cannot be read before it was appended, and the way takes little time. So the least difference between
+the time of reading and the timestamp, over a broker's records in a window of time, is how far the two clocks are
+apart, plus the shortest way.
 """
 
 from typing import Final
 
 WINDOW_US: Final = 30_000_000
-"""The least difference of this window and of the one before it counts: a clock that drifts or is set is followed."""
+"""Length of a window; the least difference of two windows counts, so that a clock that drifts or is set is followed."""
 
 
 class LogClock:
@@ -23,9 +23,10 @@ class LogClock:
         self._window_ends_us = 0
 
     def appended_us(self, timestamp_ms: int, now_us: int) -> int:
-        """When a record with this timestamp that is read now was appended; never after now.
+        """Return when a record that is read now was appended; never after now.
 
-        Before the first fresh record it is said too late rather than too early: nobody is late by mistake.
+        Before the first fresh record the result is too late rather than too early, so that no request misses a deadline
+        because of the estimate.
         """
         difference_us = now_us - timestamp_ms * 1_000
         if now_us >= self._window_ends_us:

@@ -1,20 +1,20 @@
-"""``python -m services.rails``."""
+"""Run one rails process: ``python -m services.rails``."""
 
 import sys
 
 from services.bus import BusSettings, ensure_topics
 from services.policy import BrokenPolicy
-from services.rails.settings import RailsSettings
+from services.rails.settings import Settings
 from services.runtime import UserError, run
-from services.runtime.health import HealthSettings, serving
-from services.runtime.settings import load
+from services.runtime.health import HealthSettings, serve_health
+from services.runtime.settings import load_settings
 
 
 async def main() -> None:
-    """Load the policy, join the groups, judge until told to stop."""
-    from services.rails.service import RailsService  # here, as the classifier's processes begin in this file as well
+    """Load the policy, join the groups, evaluate requests until asked to stop."""
+    from services.rails.service import RailsService  # here, because the classifier's processes import this file too
 
-    settings, bus, health = load(RailsSettings), load(BusSettings), load(HealthSettings)
+    settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
 
     def on_ready() -> None:
         policy = service.policy
@@ -23,7 +23,7 @@ async def main() -> None:
 
     try:
         service = RailsService(settings, bus, on_ready)
-        async with serving(health, lambda: service.ready):
+        async with serve_health(health, lambda: service.ready):
             await ensure_topics(bus)
             await service.run()
     except BrokenPolicy as broken:

@@ -1,6 +1,6 @@
-"""What rails said of the same words before: in this process, and in Redis. Holds spans and reasons, no prompt.
+"""A cache of rails' answers by prompt: in the process, and in Redis. It holds spans and reasons, no prompts.
 
-Admission is not kept: it depends on more than the prompt, and costs less than asking Redis.
+Admission is not cached: it depends on more than the prompt, and costs less than a round trip to Redis.
 """
 
 import asyncio
@@ -19,45 +19,45 @@ from redis.exceptions import RedisError
 
 from schemas.requests import Request
 from services.policy import Policy
-from services.rails.rail import Answer
+from services.rails.rail import RailAnswer
 from services.runtime import metrics
 from services.runtime.logging import logger
 
 WAIT_S: Final = 0.05
-"""Longest wait for Redis: its answer saves no more than a classifier's time."""
+"""Longest wait for Redis: an answer saves no more than the classifier's time."""
 
 CONNECT_S: Final = 2.0
-"""Longest wait for a connection; no request waits for one."""
+"""Longest wait for a connection; requests do not wait for one."""
 
 PAUSE_S: Final = 1.0
-"""Between two tries to reach it again."""
+"""Pause between two attempts to reconnect."""
 
 TTL_S: Final = 3_600
 
 MAX_LOCAL: Final = 4_096
-"""Prompts whose answers are also kept in this process; an answer takes about a kilobyte."""
+"""Most prompts whose answers are also kept in the process, about a kilobyte each."""
 
 _log = logger("rails")
 
-Answers = dict[str, Answer]
+RailAnswers = dict[str, RailAnswer]
 
 
 def key_of(policy: Policy, request: Request) -> str:
-    """Same policy, tenant, model and words: same key."""
+    """Return the key of a prompt: the same for the same policy, tenant, model and messages."""
     words = msgspec.json.encode((request.model, [(message.role, message.content) for message in request.messages]))
     return f"railbus:rails:{policy.version}:{request.tenant}:{hashlib.sha256(words).hexdigest()}"
 
 
 class LocalCache:
-    """The answers this process saw last, each for as long as Redis would keep it. The clock is an argument."""
+    """The answers that this process used last, each for as long as Redis would keep it."""
 
     def __init__(self, size: int = MAX_LOCAL, ttl_s: float = TTL_S) -> None:
         self._size = size
         self._ttl_s = ttl_s
-        self._kept: OrderedDict[str, tuple[float, Answers]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[float, RailAnswers]] = OrderedDict()
 
-    def find(self, key: str, now_s: float) -> Answers | None:
-        """What is kept and not too old."""
+    def find(self, key: str, now_s: float) -> RailAnswers | None:
+        """Return the answers, unless they are too old."""
         kept = self._kept.get(key)
         if kept is None:
             return None
@@ -67,19 +67,19 @@ class LocalCache:
         self._kept.move_to_end(key)
         return kept[1]
 
-    def keep(self, key: str, answers: Answers, now_s: float) -> None:
-        """Keep it; the one not asked for longest goes when there are too many."""
+    def keep(self, key: str, answers: RailAnswers, now_s: float) -> None:
+        """Keep answers; of too many, the least recently used are dropped."""
         self._kept[key] = (now_s + self._ttl_s, answers)
         self._kept.move_to_end(key)
         if len(self._kept) > self._size:
             self._kept.popitem(last=False)
 
 
-class Cache:
-    """Never in the way: when Redis is away, slow or holds nonsense there is no answer, and that is said once.
+class RailCache:
+    """The cache of one rails process. If Redis is slow, unreachable or holds invalid data, there is no answer.
 
-    There is one connection, made beside the requests; while there is none nobody asks. Everything that is asked while
-    an answer is on its way is asked together next: many requests at once cost one round trip, not one each.
+    It has one connection, made in the background; without one, only the local cache is used. Keys that are looked up
+    while a round trip is running share the next one.
     """
 
     def __init__(self, url: str) -> None:
@@ -90,47 +90,47 @@ class Cache:
         )  # fmt: skip
         self._redis: Redis = Redis.from_pool(pool)
         self._local = LocalCache()
-        self._is_there = False
-        self._said_away = False
-        self._reaching: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
+        self._connected = False
+        self._reported = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._looking_up: asyncio.Task[None] | None = None
         self._wanted: dict[str, asyncio.Future[bytes | None]] = {}
 
     async def open(self) -> None:
-        """Connect, if that goes quickly; otherwise it is tried on."""
-        await asyncio.wait([self._reach()], timeout=CONNECT_S)
+        """Connect; if it takes too long, go on in the background."""
+        await asyncio.wait([self._reconnect()], timeout=CONNECT_S)
 
-    async def find(self, key: str, rails: tuple[str, ...]) -> Answers | None:
-        """The answers of exactly these rails, if they are kept."""
+    async def find(self, key: str, rails: tuple[str, ...]) -> RailAnswers | None:
+        """Return the answers of exactly these rails, if they are cached."""
         answers = self._local.find(key, time.monotonic())
         if answers is None:
-            answers = await self._find_far(key)
+            answers = await self._find_in_redis(key)
         found = answers is not None and tuple(sorted(answers)) == tuple(sorted(rails))
         metrics.VERDICT_CACHE.labels("hit" if found else "miss").inc()
         return answers if found else None
 
-    async def keep(self, key: str, answers: Mapping[str, Answer]) -> None:
-        """Remember for an hour."""
+    async def keep(self, key: str, answers: Mapping[str, RailAnswer]) -> None:
+        """Cache answers for an hour."""
         self._local.keep(key, dict(answers), time.monotonic())
         body = msgspec.json.encode(dict(answers))
-        await self._ask(lambda: self._redis.set(key, body, ex=TTL_S))
+        await self._try(lambda: self._redis.set(key, body, ex=TTL_S))
 
     async def close(self) -> None:
-        """Close the connection; one that does not close in time is left to the operating system."""
-        for task in (self._reaching, self._asking):
+        """Close the connection; leave one that does not close in time to the operating system."""
+        for task in (self._connecting, self._looking_up):
             if task is not None:
                 task.cancel()
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(CONNECT_S):
                 await self._redis.aclose()
 
-    async def _find_far(self, key: str) -> Answers | None:
-        if not self._is_there:
+    async def _find_in_redis(self, key: str) -> RailAnswers | None:
+        if not self._connected:
             return None
         try:
-            async with asyncio.timeout(2 * WAIT_S):  # for the round trip under way, and the next
+            async with asyncio.timeout(2 * WAIT_S):  # for the running round trip, and the next
                 body = await asyncio.shield(self._want(key))
-            answers = None if body is None else msgspec.json.decode(body, type=Answers)
+            answers = None if body is None else msgspec.json.decode(body, type=RailAnswers)
         except (TimeoutError, msgspec.DecodeError):
             return None
         if answers is not None:
@@ -142,37 +142,37 @@ class Cache:
         wanted = self._wanted.get(key)
         if wanted is None:
             wanted = self._wanted[key] = loop.create_future()
-        if self._asking is None or self._asking.done():
-            self._asking = loop.create_task(self._ask_for_all())
+        if self._looking_up is None or self._looking_up.done():
+            self._looking_up = loop.create_task(self._look_up_all())
         return wanted
 
-    async def _ask_for_all(self) -> None:
+    async def _look_up_all(self) -> None:
         while self._wanted:
             wanted, self._wanted = self._wanted, {}
             bodies: Any = None
             try:
-                bodies = await self._ask(lambda keys=list(wanted): self._redis.mget(keys))  # type: ignore[misc]
+                bodies = await self._try(lambda keys=list(wanted): self._redis.mget(keys))  # type: ignore[misc]
             finally:
                 for body, future in zip(bodies or [None] * len(wanted), wanted.values(), strict=True):
                     if not future.done():
                         future.set_result(body if isinstance(body, bytes) else None)
 
-    async def _ask(self, command: Callable[[], Awaitable[Any]]) -> Any:
-        if not self._is_there:
+    async def _try(self, command: Callable[[], Awaitable[Any]]) -> Any:
+        if not self._connected:
             return None
         try:
             async with asyncio.timeout(WAIT_S):
                 return await command()
         except (RedisError, OSError, TimeoutError) as error:
-            if self._is_there:  # and not noticed by another meanwhile
-                self._is_there = False
-                self._say_away(error)
-                self._reach()
+            if self._connected:
+                self._connected = False
+                self._report_away(error)
+                self._reconnect()
             return None
 
-    def _reach(self) -> asyncio.Task[None]:
-        self._reaching = asyncio.get_running_loop().create_task(self._connect())
-        return self._reaching
+    def _reconnect(self) -> asyncio.Task[None]:
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        return self._connecting
 
     async def _connect(self) -> None:
         while True:
@@ -180,15 +180,15 @@ class Cache:
                 async with asyncio.timeout(CONNECT_S):
                     await self._redis.ping()
             except (RedisError, OSError, TimeoutError) as error:
-                self._say_away(error)
+                self._report_away(error)
                 await asyncio.sleep(PAUSE_S)
                 continue
-            if self._said_away:
-                _log.info("Redis is back")
-            self._is_there, self._said_away = True, False
+            if self._reported:
+                _log.info("Redis is reachable again")
+            self._connected, self._reported = True, False
             return
 
-    def _say_away(self, error: Exception) -> None:
-        if not self._said_away:
-            self._said_away = True
-            _log.warning("Redis is away (%s): verdicts take longer, nothing else changes", type(error).__name__)
+    def _report_away(self, error: Exception) -> None:
+        if not self._reported:
+            self._reported = True
+            _log.warning("Redis is unreachable (%s): verdicts take longer, nothing else changes", type(error).__name__)

@@ -1,4 +1,4 @@
-"""Which requests get a verdict, once each. No I/O, no clock."""
+"""Which requests get a verdict, once each. Pure."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,64 +8,66 @@ from typing import Final
 from schemas.requests import Request
 from schemas.stream import Verdict
 from schemas.topics import STREAMS
-from services.bus import Received, Unread
-from services.processor import Core, Done, Effect, Place, Write
+from services.bus import Received, UnreadableRecord
+from services.processor import Core, Effect, RecordDone, RecordPosition, Write
 
-MAX_JUDGED: Final = 100_000
-"""Request ids that are remembered, so that a record that is read twice gets one verdict."""
+MAX_EVALUATED: Final = 100_000
+"""How many request ids are remembered, so that a record that is read twice gets one verdict."""
 
 MAX_SKEW_US: Final = 60_000_000
-"""How far a request's own time may be off before it counts as old without regard to when it was appended."""
+"""A request whose deadline by its own time passed longer ago is old, whenever it was appended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluate:
-    """Have this request evaluated by the rails."""
+class EvaluateRequest:
+    """An effect: the rails must evaluate this request."""
 
-    place: Place
+    place: RecordPosition
     request: Request
     traceparent: str | None
 
 
-class Rails(Core):
-    """The requests of one lane. One that is read again after a crash or a rebalance is judged again if it has to be."""
+class RailsCore(Core):
+    """The requests of one lane. One that is read again after a crash or a rebalance is evaluated again if need be."""
 
     def __init__(self) -> None:
-        self._judged: OrderedDict[str, None] = OrderedDict()
-        self._under_way: dict[Place, str] = {}  # bounded by the shell's room
+        self._evaluated: OrderedDict[str, None] = OrderedDict()
+        self._pending: dict[RecordPosition, str] = {}  # bounded by the processor's limit
 
     @property
     def backlog(self) -> int:
-        """Requests that are being judged."""
-        return len(self._under_way)
+        """How many requests are being evaluated."""
+        return len(self._pending)
 
     def lost(self, number: int) -> None:
-        """Whoever has the partition now judges what was under way; its verdict here comes to nothing."""
-        for place in [place for place in self._under_way if place.partition == number]:
-            self._judged.pop(self._under_way.pop(place), None)
+        """Drop the evaluations of a lost partition: its new owner evaluates those requests."""
+        for place in [place for place in self._pending if place.partition == number]:
+            self._evaluated.pop(self._pending.pop(place), None)
 
-    def read(self, record: Received | Unread, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Have a request judged that is new, and that somebody can still wait for."""
-        place = Place.of(record)
+    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
+        """Evaluate a request that is new and whose deadline has not passed."""
+        place = RecordPosition.of(record)
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):
-            return (Done(place),)
+            return (RecordDone(place),)
         total_us = request.deadlines.total_ms * 1_000
         over = now_us > at_us + total_us or now_us > request.at + total_us + MAX_SKEW_US
-        if request.attempt > 1 or over or request.request_id in self._judged:
-            return (Done(place),)
-        self._judged[request.request_id] = None
-        if len(self._judged) > MAX_JUDGED:
-            self._judged.popitem(last=False)
-        self._under_way[place] = request.request_id
-        return (Evaluate(place, request, record.traceparent),)
+        if request.attempt > 1 or over or request.request_id in self._evaluated:
+            return (RecordDone(place),)
+        self._evaluated[request.request_id] = None
+        if len(self._evaluated) > MAX_EVALUATED:
+            self._evaluated.popitem(last=False)
+        self._pending[place] = request.request_id
+        return (EvaluateRequest(place, request, record.traceparent),)
 
-    def evaluated(self, asked: Evaluate, verdict: Verdict | None) -> Sequence[Effect]:
-        """Write the verdict; None when none could be come to, and nothing will be shown."""
-        if self._under_way.pop(asked.place, None) is None:
+    def evaluated(self, effect: EvaluateRequest, verdict: Verdict | None) -> Sequence[Effect]:
+        """Write the verdict; None if the evaluation failed, and then nothing will be shown."""
+        if self._pending.pop(effect.place, None) is None:
             return ()
-        return (Done(asked.place) if verdict is None else Write(STREAMS, verdict, asked.traceparent, asked.place),)
+        if verdict is None:
+            return (RecordDone(effect.place),)
+        return (Write(STREAMS, verdict, effect.traceparent, effect.place),)
 
     def unwritten(self, request_id: str) -> None:
-        """Its verdict did not reach the log: whoever reads the record again gives it one."""
-        self._judged.pop(request_id, None)
+        """Note that a verdict was not written: the request is evaluated when its record is read again."""
+        self._evaluated.pop(request_id, None)

@@ -1,38 +1,27 @@
-"""The verdict, from how the rails ended. Pure."""
+"""From the rails' reports to the verdict. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.requests import MAX_PROMPT_CHARS, Delivery, Egress, Message, Request
-from schemas.stream import Decision, RailOutcome
+from schemas.stream import RailOutcome, VerdictDecision
 from services.policy import Admission, Policy
 from services.policy.rulings import DeliveryFloor
-from services.rails.rail import Edit, Report
+from services.rails.rail import Edit, RailReport
 
-BROKEN: Final = "broken"
-"""Refusal text of a request whose rails did not all come to an answer."""
+BROKEN_REFUSAL: Final = "broken"
+"""Refusal text of a request for which a rail gave no answer."""
 
-UNKNOWN: Final = Admission(allow=False, delivery=DeliveryFloor(mode="gated"), egress="forbidden")
-"""Who may see how much is not known when Rego did not say it: then nothing is shown before it was checked."""
+UNKNOWN_ADMISSION: Final = Admission(allow=False, delivery=DeliveryFloor(mode="gated"), egress="forbidden")
+"""The admission if Rego gave none: nothing is shown before it was checked, nothing leaves the premises."""
 
 MAX_DETAIL: Final = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictContent:
-    """What a verdict says.
+class VerdictContent(NamedTuple):
+    """The fields of a ``Verdict`` that the rails decide."""
 
-    Attributes:
-        decision: What policy says.
-        rails: Each rail's outcome.
-        refusal: What a denied user is shown.
-        masked: The prompt to rerun with, when it is masked.
-        delivery: As policy wants it.
-        egress: Whether the prompt may leave the premises.
-    """
-
-    decision: Decision
+    decision: VerdictDecision
     rails: tuple[RailOutcome, ...]
     refusal: str
     masked: tuple[Message, ...] | None
@@ -40,25 +29,27 @@ class VerdictContent:
     egress: Egress
 
 
-def decide(policy: Policy, request: Request, reports: Sequence[Report], admission: Admission | None) -> VerdictContent:
-    """The verdict.
+def decide(
+    policy: Policy, request: Request, reports: Sequence[RailReport], admission: Admission | None
+) -> VerdictContent:
+    """Return the verdict.
 
-    A rail that did not answer did not pass: the request is denied unless policy says otherwise of that rail. One that
-    was cancelled beside no rail that blocked counts as one that policy says nothing of.
+    A rail without an answer did not pass: the request is denied, unless policy says otherwise for that rail. A rail
+    that was cancelled although no other blocked denies it too.
 
     Args:
-        policy: Which policy.
-        request: What was asked.
+        policy: The policy in force.
+        request: The request.
         reports: How each rail ended, most decisive first.
-        admission: What Rego said of the request; None when it did not answer.
+        admission: Rego's answer on the request; None if it gave none.
     """
-    admission = admission or UNKNOWN
+    admission = admission or UNKNOWN_ADMISSION
     edits = tuple(edit for one in reports if one.answer is not None for edit in one.answer.edits)
     reason = _refused(policy, reports)
     masked = mask(request.messages, edits) if edits and reason is None else None
     if masked is not None and any(len(message.content) > MAX_PROMPT_CHARS for message in masked):
         reason, masked = "prompt", None
-    decision: Decision = "deny" if reason is not None else "mask" if masked is not None else "allow"
+    decision: VerdictDecision = "deny" if reason is not None else "mask" if masked is not None else "allow"
     return VerdictContent(
         decision=decision,
         rails=tuple(
@@ -72,27 +63,27 @@ def decide(policy: Policy, request: Request, reports: Sequence[Report], admissio
     )
 
 
-def _refused(policy: Policy, reports: Sequence[Report]) -> str | None:
+def _refused(policy: Policy, reports: Sequence[RailReport]) -> str | None:
     for one in reports:
         if one.answer is not None and one.answer.reason is not None:
             return one.answer.reason
     for one in reports:
         if one.result == "cancelled":
-            return BROKEN
+            return BROKEN_REFUSAL
         if one.answer is None and policy.on_broken(one.rail) == "deny":
-            return BROKEN
+            return BROKEN_REFUSAL
     return None
 
 
-def _egress(request: Request, reports: Sequence[Report], admission: Admission) -> Egress:
-    """A prompt may leave only when everybody who was to be asked has answered, and nobody said no."""
-    said = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
-    said += [request.egress, admission.egress]
-    return "forbidden" if "forbidden" in said else "allowed"
+def _egress(request: Request, reports: Sequence[RailReport], admission: Admission) -> Egress:
+    """Return ``allowed`` only if all rails answered and none forbids it."""
+    answers = [one.answer.egress if one.answer is not None else "forbidden" for one in reports]
+    answers += [request.egress, admission.egress]
+    return "forbidden" if "forbidden" in answers else "allowed"
 
 
 def mask(messages: tuple[Message, ...], edits: tuple[Edit, ...]) -> tuple[Message, ...]:
-    """The messages with every edited span replaced; spans that overlap become one, with the first one's text."""
+    """Replace every edited span; overlapping spans become one, with the text of the first."""
     by_message: dict[int, list[Edit]] = {}
     for edit in sorted(edits):
         merged = by_message.setdefault(edit.message, [])

@@ -3,53 +3,54 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.requests import Request
-from services.policy import Admission, Admittance, Policy, RailSpec
-from services.policy.nemo_config import has_rails
-from services.rails.cache import Answers, Cache, key_of
+from services.policy import Admission, AdmissionRequest, Policy, RailSpec
+from services.policy.source.nemo_config import has_rails
+from services.rails.cache import RailAnswers, RailCache, key_of
 from services.rails.decide import VerdictContent, decide
-from services.rails.jailbreak import Classifier
-from services.rails.opa import OpaServer
+from services.rails.jailbreak import JailbreakClassifier
+from services.rails.opa import OpaClient
 from services.rails.patterns import PatternRail
-from services.rails.rail import Answer, Rail, Report, report, run_rails
+from services.rails.rail import Rail, RailAnswer, RailReport, report, run_rails
 
 if TYPE_CHECKING:
-    from services.policy.presidio import Presidio
+    from services.policy.engines.presidio import Presidio
     from services.rails.nemo import NemoRails
 
 ADMISSION = "admission"
 PRESIDIO = "presidio"
 
 
-class Evaluated(NamedTuple):
-    """What came of a request.
+class Evaluation(NamedTuple):
+    """The result of a request's evaluation.
 
     Attributes:
-        content: The verdict's content.
-        key: Under which ``answers`` are kept.
-        answers: What is worth keeping: what every rail that looks at nothing but the prompt said. None: nothing new.
+        content: For the verdict.
+        key: The key of ``answers`` in the cache.
+        answers: The answers of all rails that depend on the prompt alone; None if there is nothing new to cache.
     """
 
     content: VerdictContent
     key: str
-    answers: Answers | None
+    answers: RailAnswers | None
 
 
 class RailsEvaluator:
-    """Gives requests their verdicts by one policy; made by ``build_evaluator``."""
+    """Evaluates requests by one policy; made by ``build_evaluator``."""
 
     def __init__(
         self,
         policy: Policy,
         nemo: "NemoRails | None",
         presidio: "Presidio | None",
-        classifier: Classifier,
-        opa: OpaServer | None,
-        cache: Cache | None,
+        classifier: JailbreakClassifier,
+        opa: OpaClient | None,
+        cache: RailCache | None,
     ) -> None:
         self._policy = policy
         self._nemo = nemo
@@ -62,8 +63,8 @@ class RailsEvaluator:
         }
         self._specs: dict[str, RailSpec] = {rail.name: rail for rail in policy.document.rails.rail}
 
-    async def evaluate(self, request: Request) -> Evaluated:
-        """Come to a verdict within the policy's deadline."""
+    async def evaluate(self, request: Request) -> Evaluation:
+        """Evaluate a request within the policy's deadlines."""
         began = time.perf_counter()
         admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
         content = self._content_rails(request)
@@ -78,12 +79,12 @@ class RailsEvaluator:
         answers = _complete(reports) if known is None else None
         reports += _remembered(known or {})
         decided = decide(self._policy, request, reports, admitted[0] if admitted else None)
-        return Evaluated(decided, key, answers)
+        return Evaluation(decided, key, answers)
 
-    async def remember(self, evaluated: Evaluated) -> None:
-        """Keep what was said, for the next request of the same words."""
-        if self._cache is not None and evaluated.answers:
-            await self._cache.keep(evaluated.key, evaluated.answers)
+    async def remember(self, evaluation: Evaluation) -> None:
+        """Cache the answers, for the next request with the same prompt."""
+        if self._cache is not None and evaluation.answers:
+            await self._cache.keep(evaluation.key, evaluation.answers)
 
     async def close(self) -> None:
         """Stop the policy's engine."""
@@ -96,20 +97,20 @@ class RailsEvaluator:
         return (self._policy.document.rails.deadline_ms if own_ms is None else own_ms) / 1_000
 
     def _content_rails(self, request: Request) -> dict[str, Rail]:
-        """The rails that look at nothing but the prompt, in the order of reports."""
+        """Return the rails that depend on the prompt alone, in the order of reports."""
         rails: dict[str, Rail] = {}
         for name, spec in self._specs.items():
             if name in self._patterns:
-                rails[name] = partial(self._patterns[name].look, request.tenant, request.messages)
+                rails[name] = partial(self._patterns[name].evaluate, request.tenant, request.messages)
             elif name == "jailbreak":
-                rails[name] = partial(self._classifier.look, self._policy, spec, request.tenant, request.messages)
+                rails[name] = partial(self._classifier.evaluate, self._policy, spec, request.tenant, request.messages)
         if self._nemo is not None:
             for name, flow in self._nemo.flows.items():
-                rails[name] = partial(self._nemo.look, flow, request.messages)
+                rails[name] = partial(self._nemo.evaluate, flow, request.messages)
         return rails
 
-    async def _admit(self, request: Request, admitted: list[Admission]) -> Answer:
-        asked = Admittance(
+    async def _admit(self, request: Request, admitted: list[Admission]) -> RailAnswer:
+        question = AdmissionRequest(
             tenant=request.tenant,
             model=request.model,
             lane=request.lane,
@@ -119,36 +120,33 @@ class RailsEvaluator:
             mode=request.delivery.mode,
             egress=request.egress,
         )
-        admission = self._policy.admit(asked) if self._opa is None else await self._opa.admit(asked)
+        admission = self._policy.admit(question) if self._opa is None else await self._opa.admit(question)
         admitted.append(admission)
         if admission.allow:
-            return Answer(egress=admission.egress)
+            return RailAnswer(egress=admission.egress)
         reasons = admission.reasons or ("default",)
-        return Answer(reason=reasons[0], egress=admission.egress, detail=", ".join(reasons))
+        return RailAnswer(reason=reasons[0], egress=admission.egress, detail=", ".join(reasons))
 
 
-def _complete(reports: list[Report]) -> Answers | None:
-    """What every rail said that looks at nothing but the prompt; None when one of them said nothing."""
+def _complete(reports: list[RailReport]) -> RailAnswers | None:
+    """Return the answers of the rails that depend on the prompt alone; None if one gave no answer."""
     content = [one for one in reports if one.rail != ADMISSION]
     answers = {one.rail: one.answer for one in content if one.answer is not None}
     return answers if len(answers) == len(content) else None
 
 
-def _remembered(answers: Mapping[str, Answer]) -> list[Report]:
-    found = [report(name, answer, 0.0) for name, answer in answers.items()]
-    return [
-        Report(rail=one.rail, result=one.result, ms=0.0, answer=one.answer, detail=f"{one.detail} (remembered)".strip())
-        for one in found
-    ]
+def _remembered(answers: Mapping[str, RailAnswer]) -> list[RailReport]:
+    reports = [report(name, answer, 0.0) for name, answer in answers.items()]
+    return [replace(one, detail=f"{one.detail} (remembered)".strip()) for one in reports]
 
 
 async def build_evaluator(
-    policy: Policy, classifier: Classifier, opa: OpaServer | None, cache: Cache | None
+    policy: Policy, classifier: JailbreakClassifier, opa: OpaClient | None, cache: RailCache | None
 ) -> RailsEvaluator:
-    """An evaluator that is ready; NeMo and Presidio, heavy both, are loaded only for policies that name them.
+    """Build an evaluator. NeMo and Presidio are heavy: they are loaded only for policies that name them.
 
     Raises:
-        BrokenPolicy: NeMo does not take the policy's configuration.
+        BrokenPolicy: NeMo rejects the policy's configuration.
     """
     presidio = await asyncio.to_thread(_presidio) if PRESIDIO in policy.document.rails.recognizers else None
     return RailsEvaluator(policy, await _nemo(policy), presidio, classifier, opa, cache)
@@ -164,6 +162,6 @@ async def _nemo(policy: Policy) -> "NemoRails | None":
 
 
 def _presidio() -> "Presidio":
-    from services.policy.presidio import Presidio
+    from services.policy.engines.presidio import Presidio
 
     return Presidio()

@@ -1,6 +1,6 @@
-"""The jailbreak rail: a classifier whose weights come in packages, in processes of its own.
+"""The jailbreak rail: a classifier in processes of its own.
 
-The classifier reads 126 tokens of a text and no more, so longer ones are given to it in overlapping windows.
+The classifier reads at most 126 tokens, so longer texts are split into overlapping windows.
 """
 
 import asyncio
@@ -16,95 +16,95 @@ from typing import Final, NamedTuple, TypeVar
 
 from schemas.requests import Message
 from services.policy import Policy, RailSpec
-from services.rails import model
-from services.rails.patterns import CLASSIFIER_TIER, Spot, weigh
-from services.rails.rail import PASSED, Answer, RailBroke
+from services.rails import jailbreak_model
+from services.rails.patterns import CLASSIFIER_TIER, PromptSpan, apply_rulings
+from services.rails.rail import PASSED, RailAnswer, RailFailed
 from services.runtime.logging import logger
 
 CATEGORY: Final = "jailbreak"
 RULE: Final = "jailbreak/classifier"
 
 MIN_CHARS: Final = 24
-"""Shorter texts are not judged: the classifier takes "ok" and "continue" for attacks (scores above 0.9)."""
+"""Shorter texts are not scored: the classifier takes "ok" and "continue" for attacks (scores above 0.9)."""
 
 SHORT_CHARS: Final = 126
-"""A text of so many characters has no more tokens than that: it is one window."""
+"""A text of at most so many characters has no more tokens than that: it is one window."""
 
 EDGE_CHARS: Final = 120
-"""A long text's beginning and end are judged by themselves too: two hundred innocent characters around it hide an
-attack from the classifier, and these are where one is usually put."""
+"""A long text's beginning and end, where attacks usually are, are scored by themselves too: two hundred innocent
+characters around an attack hide it from the classifier."""
 
-CERTAIN: Final = 0.95
-"""From this score on one piece is enough. Below it a piece cut out of a longer text says little: innocent prose often
-scores 0.8 somewhere, so that much is asked of a third of the windows."""
+CERTAIN_SCORE: Final = 0.95
+"""From this score on, one excerpt is enough. Innocent prose often has one that scores 0.8, so below it a third of the
+windows must reach the threshold."""
 
-SHARE: Final = 3
+WINDOWS_PER_HIT: Final = 3
 
-KEPT_SCORES: Final = 8_192
-"""Windows whose score is remembered: the next turn of a conversation begins with all those before."""
+MAX_CACHED_SCORES: Final = 8_192
+"""How many scores are cached: the next turn of a conversation begins with all the previous ones."""
 
-ENDED: Final = "the classifier's process ended"
+PROCESS_ENDED: Final = "the classifier's process ended"
 
 T = TypeVar("T")
 
 _log = logger("rails")
 
 
-class Piece(NamedTuple):
-    """Something that is scored.
+class Excerpt(NamedTuple):
+    """A part of a text to score.
 
     Attributes:
-        text: What.
-        is_window: One of the text's windows, and not one of its two ends.
+        text: The part.
+        is_window: Whether it is a window of the text; otherwise one of its two ends.
     """
 
     text: str
     is_window: bool
 
 
-def reading(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Piece]:
-    """The pieces of a text that are scored; those first where an attack is likely.
+def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> list[Excerpt]:
+    """Return the excerpts of a text to score, the likeliest places of an attack first.
 
     Args:
         text: The text.
         spans: Its windows.
-        most: So many windows are read; of more, the first, the last, and others spread evenly between them.
+        most: Most windows to read; of more, the first, the last, and others spread evenly between them.
     """
     last = len(spans) - 1
     read = min(most, len(spans))
     places = [round(number * last / max(read - 1, 1)) for number in range(read)]
-    windows = [Piece(text[slice(*spans[place])], is_window=True) for place in places]
+    windows = [Excerpt(text[slice(*spans[place])], is_window=True) for place in places]
     ends = (text[-EDGE_CHARS:], text[:EDGE_CHARS]) if len(text) > 2 * EDGE_CHARS else ()
-    return [*windows[-1:], *(Piece(end, is_window=False) for end in ends), *windows[:-1]]
+    return [*windows[-1:], *(Excerpt(end, is_window=False) for end in ends), *windows[:-1]]
 
 
-def is_attack(scored: Sequence[tuple[Piece, float]], windows: int, threshold: float) -> bool:
-    """Whether the scores so far say so; more of them never take it back.
+def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: float) -> bool:
+    """Return whether the scores so far show an attack; further scores never change a yes.
 
     Args:
-        scored: Pieces with their scores.
-        windows: How many windows are read in all.
-        threshold: Policy's.
+        scored: Excerpts with their scores.
+        windows: How many windows are scored in all.
+        threshold: The policy's.
     """
-    if any(score >= max(threshold, CERTAIN) for _, score in scored):
+    if any(score >= max(threshold, CERTAIN_SCORE) for _, score in scored):
         return True
-    likely = sum(piece.is_window and score >= threshold for piece, score in scored)
-    return likely > 0 and likely * SHARE >= windows
+    likely = sum(excerpt.is_window and score >= threshold for excerpt, score in scored)
+    return likely > 0 and likely * WINDOWS_PER_HIT >= windows
 
 
 @dataclass(slots=True)
 class PendingScore:
-    """A score that is on its way, and how many wait for it."""
+    """A score that is being computed, and how many calls wait for it."""
 
     future: Future[float]
     waiting: int = 0
 
 
-class Classifier:
+class JailbreakClassifier:
     """Scores texts in a bounded number of processes.
 
     Args:
-        processes: Texts at once.
+        processes: How many texts are scored at once.
     """
 
     def __init__(self, processes: int) -> None:
@@ -112,14 +112,14 @@ class Classifier:
         self._pool = self._new_pool()
         self._missing: str | None = "the classifier is not loaded"
         self._kept: OrderedDict[bytes, float] = OrderedDict()
-        self._pending: dict[bytes, PendingScore] = {}  # bounded by the requests that are judged at once
-        self._mending: asyncio.Task[str | None] | None = None
+        self._pending: dict[bytes, PendingScore] = {}  # bounded by the requests that are evaluated at once
+        self._restarting: asyncio.Task[str | None] | None = None
 
     async def prepare(self) -> str | None:
-        """Load it. Returns why it cannot be, if so: the rail then breaks for every request."""
+        """Load the classifier. Return why it cannot be loaded, if so: the rail then fails for every request."""
         if self._missing is not None:
             loop = asyncio.get_running_loop()
-            loads = (loop.run_in_executor(self._pool, model.prepare) for _ in range(self._processes))
+            loads = (loop.run_in_executor(self._pool, jailbreak_model.prepare) for _ in range(self._processes))
             try:
                 self._missing = next((reason for reason in await asyncio.gather(*loads) if reason is not None), None)
             except BrokenProcessPool:
@@ -127,40 +127,40 @@ class Classifier:
                 self._pool = self._new_pool()
         return self._missing
 
-    async def look(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> Answer:
-        """What the classifier says of everything the user said, and what Rego says that means.
+    async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
+        """Score the user's messages; if they are an attack, return Rego's ruling.
 
         Raises:
-            RailBroke: It cannot be loaded, or its process died.
+            RailFailed: The classifier cannot be loaded, or its process ended.
             RulingError: Rego gave no usable answer.
         """
         text = "\n".join(message.content for message in messages if message.role == "user")
         if len(text.strip()) < MIN_CHARS:
             return PASSED
         spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(text)
-        pieces = reading(text, spans, spec.max_windows)
-        windows = sum(piece.is_window for piece in pieces)
-        scored: list[tuple[Piece, float]] = []
-        for begin in range(0, len(pieces), self._processes):
-            some = pieces[begin : begin + self._processes]
-            scores = await asyncio.gather(*(self._score(piece.text) for piece in some))
+        excerpts = choose_excerpts(text, spans, spec.max_windows)
+        windows = sum(excerpt.is_window for excerpt in excerpts)
+        scored: list[tuple[Excerpt, float]] = []
+        for begin in range(0, len(excerpts), self._processes):
+            some = excerpts[begin : begin + self._processes]
+            scores = await asyncio.gather(*(self._score(excerpt.text) for excerpt in some))
             scored += zip(some, scores, strict=True)
             if is_attack(scored, windows, spec.threshold):
-                return weigh(policy, tenant, [Spot(RULE, CATEGORY, CLASSIFIER_TIER, 0, 0, 0)])
+                return apply_rulings(policy, tenant, [PromptSpan(RULE, CATEGORY, CLASSIFIER_TIER, 0, 0, 0)])
         unread = len(spans) - spec.max_windows
-        return PASSED if unread <= 0 else Answer(detail=f"read {spec.max_windows} of {len(spans)} windows")
+        return PASSED if unread <= 0 else RailAnswer(detail=f"read {spec.max_windows} of {len(spans)} windows")
 
     async def _spans(self, text: str) -> list[tuple[int, int]]:
-        return await self._result(asyncio.wrap_future(self._submit(model.spans, text)))
+        return await self._result(asyncio.wrap_future(self._submit(jailbreak_model.spans, text)))
 
     def close(self) -> None:
-        """End its processes."""
-        if self._mending is not None:
-            self._mending.cancel()
+        """End the processes."""
+        if self._restarting is not None:
+            self._restarting.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _score(self, window: str) -> float:
-        """A window's score: remembered, or the same as somebody waits for already, or asked for."""
+        """Return an excerpt's score: cached, being computed already, or submitted."""
         key = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
         kept = self._kept.get(key)
         if kept is not None:
@@ -168,34 +168,34 @@ class Classifier:
             return kept
         pending = self._pending.get(key)
         if pending is None:
-            pending = self._pending[key] = PendingScore(self._submit(model.score, window))
+            pending = self._pending[key] = PendingScore(self._submit(jailbreak_model.score, window))
             pending.future.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
         pending.waiting += 1
         try:
             return await self._result(asyncio.shield(asyncio.wrap_future(pending.future)))
         finally:
             pending.waiting -= 1
-            if not pending.waiting and pending.future.cancel():  # nobody wants it any more, and it has not begun
+            if not pending.waiting and pending.future.cancel():  # no call waits for it, and it has not begun
                 self._pending.pop(key, None)
 
     def _submit(self, function: Callable[[str], T], text: str) -> Future[T]:
         if self._missing is not None:
-            raise RailBroke(self._missing)
+            raise RailFailed(self._missing)
         try:
             return self._pool.submit(function, text)
         except BrokenProcessPool:
-            self._mend()
-            raise RailBroke(ENDED) from None
+            self._restart_pool()
+            raise RailFailed(PROCESS_ENDED) from None
 
     async def _result(self, future: asyncio.Future[T]) -> T:
         try:
             return await future
         except BrokenProcessPool:
-            self._mend()
-            raise RailBroke(ENDED) from None
+            self._restart_pool()
+            raise RailFailed(PROCESS_ENDED) from None
 
     def _on_score(self, loop: asyncio.AbstractEventLoop, key: bytes, score: Future[float]) -> None:
-        """Mostly in a thread of the pool: a score that comes too late is good for whoever asks again."""
+        """Cache a score, even one that is too late for its request. Runs in a thread of the pool."""
         if not score.cancelled() and not loop.is_closed():
             loop.call_soon_threadsafe(self._keep, key, score)
 
@@ -203,18 +203,18 @@ class Classifier:
         self._pending.pop(key, None)
         if score.exception() is None:
             self._kept[key] = score.result()
-            if len(self._kept) > KEPT_SCORES:
+            if len(self._kept) > MAX_CACHED_SCORES:
                 self._kept.popitem(last=False)
 
-    def _mend(self) -> None:
-        """Start it again, once; until it is loaded the rail breaks."""
+    def _restart_pool(self) -> None:
+        """Start the processes again, once; the rail fails until the classifier is loaded."""
         if self._missing is None:
             self._missing = "the classifier's process ended and is being started again"
             _log.error("%s", self._missing)
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = self._new_pool()
-            self._mending = asyncio.get_running_loop().create_task(self.prepare())
+            self._restarting = asyncio.get_running_loop().create_task(self.prepare())
 
     def _new_pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=model.init_worker)
+        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=jailbreak_model.init_worker)

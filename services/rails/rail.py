@@ -1,4 +1,4 @@
-"""What an input rail answers, and ``run_rails``: rails beside each other, each under its deadline."""
+"""The answers of input rails, and ``run_rails``, which runs them concurrently, each with its deadline."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ class Edit(NamedTuple):
         message: Which message.
         start: First code point of the span in its content.
         end: One past the last.
-        text: What stands there instead.
+        text: The replacement.
     """
 
     message: int
@@ -27,14 +27,14 @@ class Edit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a rail that did its work says.
+class RailAnswer:
+    """The answer of a rail.
 
     Attributes:
-        reason: Why the prompt is refused, as a key of the policy's refusal texts; None: it is not.
-        edits: What has to be masked.
+        reason: Key of the policy's refusal texts if the prompt is refused, else None.
+        edits: Spans to mask.
         egress: ``forbidden`` keeps the prompt on the premises.
-        detail: For the verdict; never prompt text.
+        detail: For the verdict; must not contain prompt text.
     """
 
     reason: str | None = None
@@ -43,58 +43,58 @@ class Answer:
     detail: str = ""
 
 
-PASSED = Answer()
+PASSED = RailAnswer()
 
-Rail = Callable[[], Awaitable[Answer]]
+Rail = Callable[[], Awaitable[RailAnswer]]
 
 
-class RailBroke(Exception):
-    """A rail came to no answer. The message holds no text of anyone's."""
+class RailFailed(Exception):
+    """A rail that gave no answer. The message must not contain user text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """How a rail ended.
+class RailReport:
+    """The report of a rail that ended.
 
     Attributes:
         rail: Its name.
-        result: How.
-        ms: How long it took, in milliseconds.
-        answer: What it said; None exactly when it said nothing.
-        detail: For the verdict; never prompt text.
+        result: How it ended.
+        ms: How long it took.
+        answer: Its answer; None if it gave none.
+        detail: For the verdict; must not contain prompt text.
     """
 
     rail: str
     result: RailResult
     ms: float
-    answer: Answer | None = None
+    answer: RailAnswer | None = None
     detail: str = ""
 
 
-def report(rail: str, answer: Answer, ms: float) -> Report:
-    """How a rail that answered ended."""
+def report(rail: str, answer: RailAnswer, ms: float) -> RailReport:
+    """Return the report of a rail that answered."""
     result: RailResult = "blocked" if answer.reason is not None else "masked" if answer.edits else "passed"
-    return Report(rail=rail, result=result, ms=ms, answer=answer, detail=answer.detail)
+    return RailReport(rail=rail, result=result, ms=ms, answer=answer, detail=answer.detail)
 
 
-def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> Report:
-    """How a rail that did not answer ended."""
+def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> RailReport:
+    """Return the report of a rail that gave no answer."""
     if result not in get_args(RailResult)[3:]:
-        raise ValueError(f"{result} wants an answer")
-    return Report(rail=rail, result=result, ms=ms, detail=detail)
+        raise ValueError(f"{result} needs an answer")
+    return RailReport(rail=rail, result=result, ms=ms, detail=detail)
 
 
-async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float]) -> list[Report]:
-    """Run rails concurrently; the first that blocks cancels the others. Returns how each ended, in the order given.
+async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float]) -> list[RailReport]:
+    """Run rails concurrently; the first that blocks cancels the others. Return their reports in the order given.
 
     Args:
-        rails: Name -> what to run.
-        deadlines_s: Name -> by when, in seconds from now.
+        rails: By name.
+        deadlines_s: By name, in seconds from now.
     """
     began = time.perf_counter()
     loop = asyncio.get_running_loop()
     names = {loop.create_task(_timed(name, rail, began), name=f"rail-{name}"): name for name, rail in rails.items()}
-    ended: dict[str, Report] = {}
+    ended: dict[str, RailReport] = {}
     pending = set(names)
     try:
         while pending and not _blocked(ended):
@@ -113,24 +113,24 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
     return [ended[name] for name in rails]
 
 
-def _blocked(ended: Mapping[str, Report]) -> bool:
+def _blocked(ended: Mapping[str, RailReport]) -> bool:
     return any(one.result == "blocked" for one in ended.values())
 
 
-def _late(name: str, deadline_s: float, began: float) -> Report:
+def _late(name: str, deadline_s: float, began: float) -> RailReport:
     return no_answer(name, "timeout", _ms_since(began), f"no answer within {deadline_s * 1_000:.0f} ms")
 
 
-def _stop(tasks: set[asyncio.Task[Report]]) -> None:
+def _stop(tasks: set[asyncio.Task[RailReport]]) -> None:
     for task in tasks:
         task.cancel()
-    asyncio.gather(*tasks, return_exceptions=True)  # nobody waits for those that are slow to end
+    asyncio.gather(*tasks, return_exceptions=True)  # do not wait for those that are slow to end
 
 
-async def _timed(name: str, rail: Rail, began: float) -> Report:
+async def _timed(name: str, rail: Rail, began: float) -> RailReport:
     try:
         answer = await rail()
-    except RailBroke as error:
+    except RailFailed as error:
         return no_answer(name, "broke", _ms_since(began), str(error))
     except Exception as error:  # noqa: BLE001 - whatever a rail raises, it did not pass; its text may hold the prompt
         return no_answer(name, "broke", _ms_since(began), type(error).__name__)

@@ -1,37 +1,37 @@
-"""What the rails service is told by its environment."""
+"""The rails' settings."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from services.policy.files import DEFAULT_POLICY
-
-
-def _setting(default: Any, help_text: str, **metadata: Any) -> Any:
-    return field(default=default, metadata={"help": help_text, **metadata})
+from services.policy.source.files import DEFAULT_POLICY
+from services.runtime.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RailsSettings:
-    """How the service runs.
+class Settings:
+    """The rails service, which judges prompts.
 
     Attributes:
         policy: Folder of the policy.
-        rails_room: Interactive requests judged at once; when there are so many, reading pauses. Of the batch there are
-            as many as processes of the classifier.
-        rails_classifiers: Processes of the classifier, each of which reads one prompt at a time.
-        rails_instance: Static membership: a restart within the session timeout waits for no rebalance.
-        opa_url: An OPA server that decides on admission; None decides in process.
-        decision_log: File to which each decision of the Rego in process is appended; None logs none.
-        redis_url: Where answers are remembered; None remembers none.
+        rails_room: Interactive requests judged at once. When there are so many, the service reads no more. Batch
+            requests judged at once are as many as ``RAILBUS_RAILS_CLASSIFIERS``.
+        rails_classifiers: Processes of the jailbreak classifier. Each reads one prompt at a time and takes one core and
+            240 MB.
+        rails_instance: A name that no other rails process has. A restart under the same name within the session timeout
+            causes no rebalance.
+        opa_url: ``http://HOST:PORT`` of an Open Policy Agent server that decides on admission. Not set: the policy's
+            Rego runs in the process.
+        decision_log: File to which one JSON line is appended for each decision of the policy's Rego in the process.
+        redis_url: ``redis://HOST:PORT`` where results of rails are kept for equal prompts. Not set: they are kept in
+            the process only.
     """
 
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
-    rails_room: int = _setting(256, "requests judged at once", ge=1, le=100_000)
-    rails_classifiers: int = _setting(2, "processes of the classifier, one core and 240 MB each", ge=1, le=64)
-    rails_instance: str | None = _setting(None, "a name no other rails process has: a restart waits for no rebalance")
-    opa_url: str | None = _setting(None, "http://HOST:PORT of an OPA server; none = in process")
+    rails_room: int = setting(256, "most requests evaluated at once", ge=1, le=100_000)
+    rails_classifiers: int = setting(2, "processes of the classifier, one core and 240 MB each", ge=1, le=64)
+    rails_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
+    opa_url: str | None = setting(None, "http://HOST:PORT of an OPA server; none = in the process")
     decision_log: Path | None = field(
-        default=None, metadata={"help": "file for a line per decision of the Rego in process, as OPA writes them"}
+        default=None, metadata={"help": "file for one line per decision of the Rego in the process, as OPA writes them"}
     )
-    redis_url: str | None = _setting(None, "redis://HOST:PORT where answers are remembered", secret=True)
+    redis_url: str | None = setting(None, "redis://HOST:PORT where answers are cached", secret=True)

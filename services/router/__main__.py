@@ -1,4 +1,4 @@
-"""``python -m services.router``: one router process."""
+"""Run one router process: ``python -m services.router``."""
 
 import os
 import secrets
@@ -11,11 +11,11 @@ from services.runtime import health, process, settings
 
 
 async def main() -> None:
-    """Route until the process is told to stop."""
-    own = settings.load(Settings, os.environ)
+    """Route until the process is asked to stop."""
+    own = settings.load_settings(Settings, os.environ)
     await ensure_topics(own.bus)
     service = RouterService(own, f"router/{secrets.token_hex(3)}", _say_ready)
-    async with health.serving(own.health, lambda: service.ready):
+    async with health.serve_health(own.health, lambda: service.ready):
         await service.run()
 
 

@@ -1,117 +1,116 @@
-"""The router without I/O: events and the time in, events to write out."""
+"""The core of the router, without I/O: takes events and the time, returns the events to write."""
 
 from collections import deque
 from typing import Final
 
 from schemas.base import Event
-from schemas.books import DeadLetter
 from schemas.registry import reads, writes
+from schemas.side_events import DeadLetter
 from schemas.stream import Closed
 from schemas.topics import DEAD, STREAMS, TOPICS
-from services.bus import Received, Unread, partition_for
+from services.bus import Received, UnreadableRecord, partition_for
 from services.processor import Core, Write
-from services.router.dead import dead_letter, misplaced, rejection, stray
-from services.router.means import Means
-from services.router.policy import Policy
-from services.router.shard import NOTHING, Shard, Writes
+from services.router.config import RouterConfig
+from services.router.dead_letters import dead_letter, rejection, wrong_partition, wrong_topic
+from services.router.partition import NO_WRITES, RouterPartition, SharedResources, Writes
 
-_MAY_STAND: Final = reads("router")
+_KINDS_BY_TOPIC: Final = reads("router")
 
-READ: Final = tuple(topic for topic in TOPICS if topic.name in _MAY_STAND and topic is not DEAD)
-"""What the router's group reads, some of it only to find what cannot be read. ``railbus.dead`` is followed besides."""
+READ_TOPICS: Final = tuple(topic for topic in TOPICS if topic.name in _KINDS_BY_TOPIC and topic is not DEAD)
+"""What the router's group reads, some of it only to find unreadable records."""
 
 MAX_REJECTED: Final = 10_000
-"""Unreadable requests of one shard remembered while it folds; of more, the newest. All of them get dead letters."""
+"""Most unreadable requests of a partition that are closed when it has caught up. All of them get dead letters."""
 
-_ASKS: Final = frozenset(writes("app"))
-"""Topics where somebody outside waits for what it wrote."""
+_REQUEST_TOPICS: Final = frozenset(writes("app"))
+"""Topics that applications write requests to: an unreadable one must be closed."""
 
 
-class Router(Core):
-    """All shards of one router process.
+class RouterCore(Core):
+    """All partitions of one router process.
 
     Args:
-        policy: What the operator allows.
-        source: The router's own name in what it writes.
+        config: The router's configuration.
+        source: The router's name in the events that it writes.
         partitions: How many partitions the request topics have.
     """
 
-    def __init__(self, policy: Policy, source: str, partitions: int) -> None:
-        self._policy = policy
+    def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
+        self._config = config
         self._source = source
         self._count = partitions
-        self._means = Means(policy)
-        self._shards: dict[int, Shard] = {}
+        self._shared = SharedResources(config)
+        self._partitions: dict[int, RouterPartition] = {}
         self._rejected: dict[int, deque[Closed]] = {}
         self._dead_letters: dict[tuple[str, int, int], int] = {}
 
     @property
     def open(self) -> int:
-        """Requests that are not closed and accounted for."""
-        return sum(len(shard.cases) for shard in self._shards.values())
+        """How many requests are not accounted for."""
+        return sum(len(partition.requests) for partition in self._partitions.values())
 
     def gained(self, number: int) -> None:
-        """Fold the requests of a partition."""
-        self._shards[number] = Shard(self._policy, self._means, self._source)
+        """Begin to fold a partition."""
+        self._partitions[number] = RouterPartition(self._config, self._shared, self._source)
         self._rejected[number] = deque(maxlen=MAX_REJECTED)
         self._share()
 
     def lost(self, number: int) -> None:
-        """Give back what a partition's requests held."""
-        self._shards.pop(number).give_up()
+        """Release a partition."""
+        self._partitions.pop(number).give_up()
         del self._rejected[number]
         self._share()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Writes:
-        """Decide about all that was found."""
-        writes = self._shards[number].catch_up(known_us, now_us)
+        """Begin to decide about a partition's requests."""
+        writes = self._partitions[number].catch_up(known_us, now_us)
         rejected = self._rejected[number]
         while rejected:
             writes += self._reject(rejected.popleft())
         return writes
 
     def alarm_us(self, number: int, now_us: int) -> int | None:
-        """When the clock alone changes what is owed to a request of this partition."""
-        return self._shards[number].alarm_us(now_us)
+        """Return when time alone may change a decision in this partition."""
+        return self._partitions[number].alarm_us(now_us)
 
     def tick(self, number: int, known_us: int, now_us: int) -> Writes:
-        """Look at the requests whose alarm rings."""
-        return self._shards[number].tick(known_us, now_us)
+        """Decide about the requests whose timers are due."""
+        return self._partitions[number].tick(known_us, now_us)
 
-    def read(self, item: Received | Unread, at_us: int, now_us: int) -> Writes:
+    def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> Writes:
         """Fold one record."""
-        if isinstance(item, Unread):
+        if isinstance(item, UnreadableRecord):
             return self._unreadable(item, now_us)
-        if type(item.event) not in _MAY_STAND[item.topic]:
-            return self._unreadable(stray(item), now_us)
-        shard = self._shards.get(item.partition)
-        if shard is None or not isinstance(item.event, Event):
-            return NOTHING
+        if type(item.event) not in _KINDS_BY_TOPIC[item.topic]:
+            return self._unreadable(wrong_topic(item), now_us)
+        partition = self._partitions.get(item.partition)
+        if partition is None or not isinstance(item.event, Event):
+            return NO_WRITES
         request_id = item.event.request_id
-        if request_id not in shard.cases:
+        if request_id not in partition.requests:
             belongs = partition_for(request_id, self._count)
             if belongs != item.partition:
-                return self._unreadable(misplaced(item, belongs), now_us)
-        return shard.read(item.event, item.traceparent, at_us, now_us)
+                return self._unreadable(wrong_partition(item, belongs), now_us)
+        return partition.read(item.event, item.traceparent, at_us, now_us)
 
     def on_dead_letter(self, letter: DeadLetter) -> None:
-        """A dead letter was read back: the record it holds needs no other, whoever wrote it."""
+        """Note that a record has a dead letter, whoever wrote it."""
         self._dead_letters[letter.topic, letter.partition, letter.offset] = letter.at
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))
-            if self._dead_letters[oldest] + self._policy.window_us > letter.at:
+            if self._dead_letters[oldest] + self._config.window_us > letter.at:
                 break
             del self._dead_letters[oldest]
 
     def _share(self) -> None:
-        self._means.budget.limits = self._policy.limits.share(len(self._shards) / self._count)
+        self._shared.budget.limits = self._config.limits.share(len(self._partitions) / self._count)
 
-    def _unreadable(self, item: Unread, now_us: int) -> Writes:
+    def _unreadable(self, item: UnreadableRecord, now_us: int) -> Writes:
         writes: Writes = []
-        closed = rejection(item, now_us, self._source) if item.topic in _ASKS else None
+        closed = rejection(item, now_us, self._source) if item.topic in _REQUEST_TOPICS else None
         if closed is not None:
-            shard = self._shards.get(item.partition)
-            if shard is None or shard.deciding:
+            partition = self._partitions.get(item.partition)
+            if partition is None or partition.deciding:
                 writes += self._reject(closed)
             else:
                 self._rejected[item.partition].append(closed)
@@ -120,8 +119,8 @@ class Router(Core):
         return writes
 
     def _reject(self, closed: Closed) -> Writes:
-        """Closes a request that nobody could read, unless somebody did read it, or another router must judge."""
-        shard = self._shards.get(partition_for(closed.request_id, self._count))
-        if shard is None or not shard.deciding or shard.knows(closed.request_id):
+        """Close an unreadable request, unless it has readable events or is in another router's partition."""
+        partition = self._partitions.get(partition_for(closed.request_id, self._count))
+        if partition is None or not partition.deciding or partition.knows(closed.request_id):
             return []
         return [Write(STREAMS, closed)]

@@ -1,67 +1,85 @@
-"""What an operator sets."""
+"""The router's settings."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from services.bus import BusSettings
-from services.router.budget import Limits
-from services.router.policy import Policy, Prices, Range
+from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
 from services.runtime.health import HealthSettings
+from services.runtime.settings import setting
 
 _DAY_MS = 86_400_000
 
 
-def _setting(default: Any, help_text: str, **metadata: Any) -> Any:
-    return field(default=default, metadata={"help": help_text, **metadata})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Read with ``services.runtime.settings.load``. What each means stands in ``services.router.policy``.
+    """The router: deadlines, fallback to the cloud and its budget.
 
     Attributes:
-        router_instance: Static membership: a restart within the session timeout waits for no rebalance.
-        total_max_ms: The router folds twice this much of the log when it starts.
-        fallback_usd_per_hour: Kept minute by minute: a sixtieth of it each; 0 for no limit.
+        input_gate: ``hold`` when a rails service runs: the router then ends a request that gets no verdict in time.
+            ``off`` when none runs.
+        client_grace_ms: A request is ended when its client has been gone for longer than this.
+        total_max_ms: Longest total deadline. A request that asks for more gets this. A router that starts reads twice
+            this much of the log.
+        router_max_open: Most requests open at once in one partition. Further ones are closed as ``failed``.
+        router_instance: A name that no other router has. A restart under the same name within the session timeout
+            causes no rebalance.
+        fallback: Where requests go that the self-hosted engine cannot serve in time: nowhere, or to Vertex AI.
+        fallback_attempts: Most attempts of one request in the cloud.
+        fallback_ratio: Share of the requests of a minute that may go to the cloud.
+        fallback_free: Requests that may go to the cloud each minute even if the share is used up.
+        fallback_usd_per_hour: Most that fallbacks may cost. A sixtieth of it may be spent in each minute. 0 means no
+            limit.
+        breaker_trip: If so many of the last ten requests were late or failed, new requests go straight to the cloud. 0
+            turns this off.
+        fallback_spent: What a late or silent request does when the budget is spent: ``wait`` for the engine, or
+            ``close``.
+        ttft_min_ms: Shortest first-token deadline. A request that asks for less gets this.
+        ttft_max_ms: Longest first-token deadline. A request that asks for more gets this.
+        ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt.
+        stall_min_ms: Shortest stall deadline. A request that asks for less gets this.
+        stall_max_ms: Longest stall deadline. A request that asks for more gets this.
+        vertex_usd_per_m_input: Price of prompt tokens.
+        vertex_usd_per_m_output: Price of answer tokens.
     """
 
-    input_gate: Literal["hold", "off"] = _setting("off", "hold: every answer waits for the rails' verdict")
-    client_grace_ms: int = _setting(5_000, "how long a client may be gone", ge=0, le=3_600_000)
-    total_max_ms: int = _setting(300_000, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
-    router_max_open: int = _setting(25_000, "most requests open at once in one partition", ge=1, le=10_000_000)
-    router_instance: str | None = _setting(None, "a name no other router has: a restart then waits for no rebalance")
-    fallback: Literal["off", "vertex"] = _setting("off", "where late and failed requests go")
-    fallback_attempts: int = _setting(1, "most attempts of one request in the cloud", ge=1, le=10)
-    fallback_ratio: float = _setting(0.25, "fallbacks per request, within a minute", ge=0, le=1)
-    fallback_free: int = _setting(20, "fallbacks a minute allowed however few requests there are", ge=0, le=1_000_000)
-    fallback_usd_per_hour: float = _setting(0.0, "what fallbacks may cost, 0 = no limit", ge=0, le=1e9)
-    breaker_trip: int = _setting(5, "late ones of ten requests that send new ones straight there, 0 = off", ge=0, le=10)
-    fallback_spent: Literal["wait", "close"] = _setting("wait", "what late requests do when the budget is spent")
-    ttft_min_ms: int = _setting(1, "shortest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
-    ttft_max_ms: int = _setting(600_000, "longest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
-    ttft_ms_per_1000_chars: float = _setting(0.0, "added to it for each 1,000 characters of prompt", ge=0, le=60_000)
-    stall_min_ms: int = _setting(1, "shortest stall deadline a request may ask for", ge=1, le=_DAY_MS)
-    stall_max_ms: int = _setting(600_000, "longest stall deadline a request may ask for", ge=1, le=_DAY_MS)
-    vertex_usd_per_m_input: float = _setting(0.30, "price of a million prompt tokens", ge=0, le=1e6)
-    vertex_usd_per_m_output: float = _setting(2.50, "price of a million answer tokens", ge=0, le=1e6)
+    input_gate: Literal["hold", "off"] = setting("off", "hold: every answer waits for the verdict of the rails")
+    client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
+    total_max_ms: int = setting(300_000, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
+    router_max_open: int = setting(25_000, "most open requests in one partition", ge=1, le=10_000_000)
+    router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
+    fallback: Literal["off", "vertex"] = setting("off", "where late and failed requests go")
+    fallback_attempts: int = setting(1, "most attempts of one request in the cloud", ge=1, le=10)
+    fallback_ratio: float = setting(0.25, "most fallbacks per request, within a minute", ge=0, le=1)
+    fallback_free: int = setting(20, "fallbacks allowed a minute, however few requests there are", ge=0, le=1_000_000)
+    fallback_usd_per_hour: float = setting(0.0, "most US dollars an hour for fallbacks, 0 = no limit", ge=0, le=1e9)
+    breaker_trip: int = setting(5, "late ones of ten requests that send new ones to the cloud, 0 = off", ge=0, le=10)
+    fallback_spent: Literal["wait", "close"] = setting("wait", "what happens to late requests when the budget is spent")
+    ttft_min_ms: int = setting(1, "shortest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
+    ttft_max_ms: int = setting(600_000, "longest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
+    ttft_ms_per_1000_chars: float = setting(0.0, "added to it for each 1,000 characters of prompt", ge=0, le=60_000)
+    stall_min_ms: int = setting(1, "shortest stall deadline a request may ask for", ge=1, le=_DAY_MS)
+    stall_max_ms: int = setting(600_000, "longest stall deadline a request may ask for", ge=1, le=_DAY_MS)
+    vertex_usd_per_m_input: float = setting(0.30, "US dollars for a million prompt tokens", ge=0, le=1e6)
+    vertex_usd_per_m_output: float = setting(2.50, "US dollars for a million answer tokens", ge=0, le=1e6)
     bus: BusSettings = field(default_factory=BusSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
 
-    def policy(self) -> Policy:
-        """As the pure core wants it."""
+    def config(self) -> RouterConfig:
+        """Return the settings as the core's configuration."""
         usd = self.fallback_usd_per_hour / 60
-        return Policy(
+        return RouterConfig(
             input_gate=self.input_gate,
             client_grace_ms=self.client_grace_ms,
             total_max_ms=self.total_max_ms,
             max_open=self.router_max_open,
             fallback=self.fallback,
             max_fallbacks=self.fallback_attempts,
-            ttft=Range(least_ms=self.ttft_min_ms, most_ms=self.ttft_max_ms),
+            ttft=DeadlineRange(min_ms=self.ttft_min_ms, max_ms=self.ttft_max_ms),
             ttft_ms_per_1000_chars=self.ttft_ms_per_1000_chars,
-            stall=Range(least_ms=self.stall_min_ms, most_ms=self.stall_max_ms),
+            stall=DeadlineRange(min_ms=self.stall_min_ms, max_ms=self.stall_max_ms),
             breaker_trip=self.breaker_trip,
-            limits=Limits(ratio=self.fallback_ratio, free=self.fallback_free, usd=usd or None),
+            limits=FallbackLimits(ratio=self.fallback_ratio, free=self.fallback_free, usd=usd or None),
             when_spent=self.fallback_spent,
             prices=Prices(input=self.vertex_usd_per_m_input, output=self.vertex_usd_per_m_output),
         )

@@ -5,16 +5,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from services.runtime.errors import UserError
-from services.runtime.metrics import exposition
+from services.runtime.metrics import render_metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:
-    """Where the health server listens.
+    """The HTTP server for health and metrics, in services other than the edge.
 
     Attributes:
-        host: Address; loopback unless an operator says otherwise.
-        port: Port; 0 turns the server off.
+        host: Address to listen on.
+        port: Port to listen on. 0 turns the server off.
     """
 
     host: str = field(default="127.0.0.1", metadata={"env": "RAILBUS_HEALTH_HOST", "help": "address of /healthz"})
@@ -24,8 +24,8 @@ class HealthSettings:
 
 
 @asynccontextmanager
-async def serving(settings: HealthSettings, ready: Callable[[], bool]) -> AsyncIterator[None]:
-    """Serves while the block runs; ``/readyz`` answers 503 until ``ready()`` is true. Does nothing when the port is 0.
+async def serve_health(settings: HealthSettings, ready: Callable[[], bool]) -> AsyncIterator[None]:
+    """Serve while the block runs, unless the port is 0; ``/readyz`` answers 503 until ``ready()`` is true.
 
     Raises:
         UserError: The port is taken.
@@ -36,13 +36,16 @@ async def serving(settings: HealthSettings, ready: Callable[[], bool]) -> AsyncI
     from aiohttp import web
 
     async def healthz(_: web.Request) -> web.Response:
+        """Answer 200: the process runs."""
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
+        """Answer 200 when the service has joined its group and caught up with the log, otherwise 503."""
         return web.Response(text="ready\n") if ready() else web.Response(text="not ready\n", status=503)
 
     async def metrics(_: web.Request) -> web.Response:
-        body, content_type = exposition()
+        """Serve the metrics in Prometheus' text format."""
+        body, content_type = render_metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     app = web.Application()

@@ -1,4 +1,4 @@
-"""One log line per happening, to stderr. Never a prompt, an answer or a secret."""
+"""Logging to stderr. A log line never contains a prompt, an answer or a secret."""
 
 import logging
 import os
@@ -9,21 +9,22 @@ from typing import Final
 from services.runtime.errors import UserError
 
 LEVEL_VARIABLE: Final = "RAILBUS_LOG_LEVEL"
+"""Least level that is logged: ``DEBUG``, ``INFO`` (a service's default), ``WARNING`` (a command's) or ``ERROR``."""
+
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger ``railbus.NAME``."""
     return logging.getLogger(f"railbus.{name}")
 
 
-def set_up(env: Mapping[str, str] = os.environ) -> None:
-    """Sends every logger's lines to stderr from the level of ``RAILBUS_LOG_LEVEL`` (default INFO) up.
+def configure_logging(env: Mapping[str, str] = os.environ) -> None:
+    """Send all log lines of at least ``RAILBUS_LOG_LEVEL`` (default INFO) to stderr.
 
     Raises:
-        UserError: The level is none of DEBUG, INFO, WARNING, ERROR.
+        UserError: The level is not one of DEBUG, INFO, WARNING, ERROR.
     """
     level = env.get(LEVEL_VARIABLE, "INFO").upper()
     if level not in LEVELS:

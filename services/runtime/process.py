@@ -1,4 +1,4 @@
-"""How every process starts, stops and says what went wrong."""
+"""How every process starts, stops and reports errors."""
 
 import asyncio
 import logging
@@ -9,31 +9,34 @@ from typing import Any, Final, NoReturn
 
 import uvloop
 
-from services.runtime.errors import UserError, leaves
-from services.runtime.logging import logger, set_up
+from services.runtime.errors import UserError
+from services.runtime.logging import configure_logging, logger
+from services.runtime.task_groups import leaf_errors
 
 EXIT_CLEAN: Final = 0
 EXIT_CRASH: Final = 1
 EXIT_USER: Final = 2
+EXIT_INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C, as shells report it."""
 
 GRACE_S: Final = 30.0
 """Longest time from the first signal to the end of the process."""
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
-    """Runs a service's main coroutine on uvloop and exits the process.
+    """Run a service's main coroutine on uvloop and exit the process.
 
-    The first SIGTERM or SIGINT cancels main, once; what main raises while it ends decides the exit code. Later signals
-    are ignored, but the process is gone ``GRACE_S`` after the first.
+    The first SIGTERM or SIGINT cancels main once; an error that main raises while it ends decides the exit code. Later
+    signals are ignored, but the process ends at the latest ``GRACE_S`` after the first.
 
     Raises:
-        SystemExit: Always: 0 main ended or was asked to stop, 2 a user's mistake (one line, no traceback), 1 a crash.
+        SystemExit: Always: 0 main ended or was stopped, 2 a user's mistake (one line, no traceback), 1 a crash.
     """
     try:
-        set_up()
+        configure_logging()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_until_stopped(main, name))
-    except Exception as error:  # noqa: BLE001 - the last place that can say what happened
+    except Exception as error:  # noqa: BLE001 - the last place that can report it
         sys.exit(_report(error, name))
     sys.exit(EXIT_CLEAN)
 
@@ -58,11 +61,11 @@ async def _until_stopped(main: Callable[[], Coroutine[Any, Any, None]], name: st
         await task
     except asyncio.CancelledError:
         if not asked:
-            raise RuntimeError("main was cancelled, though nobody asked the process to stop") from None
+            raise RuntimeError("main was cancelled without a signal") from None
 
 
 def _give_up(name: str) -> None:
-    logger(name).error("still not stopped after %.0f s: ending now", GRACE_S)
+    logger(name).error("did not stop within %.0f s: ending now", GRACE_S)
     logging.shutdown()
     import os
 
@@ -70,7 +73,7 @@ def _give_up(name: str) -> None:
 
 
 def _report(error: Exception, name: str) -> int:
-    mistakes = leaves(error)
+    mistakes = leaf_errors(error)
     if all(isinstance(leaf, UserError) for leaf in mistakes):
         sys.stderr.write(f"railbus {name}: {mistakes[0]}\n")
         return EXIT_USER

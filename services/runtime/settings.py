@@ -2,13 +2,14 @@
 
 A service's settings are one frozen dataclass. A field ``max_jobs`` is read from ``RAILBUS_MAX_JOBS``; its metadata may
 say otherwise: ``env`` (the variable), ``help`` (one sentence), ``ge`` and ``le`` (bounds of a number), ``secret`` (the
-value is never repeated in a message). A field that is itself a dataclass is read from its own variables.
+value appears in no message). A field that is itself a dataclass is read from its own variables.
 """
 
 import os
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -17,9 +18,9 @@ from services.runtime.errors import UserError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    Settings = TypeVar("Settings", bound=DataclassInstance)
+    SettingsT = TypeVar("SettingsT", bound=DataclassInstance)
 else:
-    Settings = TypeVar("Settings")
+    SettingsT = TypeVar("SettingsT")
 
 PREFIX: Final = "RAILBUS_"
 
@@ -29,46 +30,50 @@ _NO: Final = frozenset({"0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable a settings class reads, for ``--help`` and the documentation."""
+    """One environment variable of a settings class, for ``--help`` and the documentation."""
 
     name: str
     allowed: str
     help: str
 
 
-def load(cls: type[Settings], env: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of this environment; an unset or empty variable gives the field's default.
+def setting(default: Any, help_text: str, **metadata: Any) -> Any:
+    """Return a field of a settings class."""
+    return dataclass_field(default=default, metadata={"help": help_text, **metadata})
+
+
+def load_settings(cls: type[SettingsT], env: Mapping[str, str] = os.environ) -> SettingsT:
+    """Read settings from the environment; an unset or empty variable gives the field's default.
 
     Raises:
-        UserError: A value is not what its field takes; the message names variable, value and what is allowed.
+        UserError: A value is not allowed; the message names the variable, the value and the allowed values.
     """
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for field in fields(cls):
         hint = hints[field.name]
         if _is_settings(hint):
-            values[field.name] = load(hint, env)
+            values[field.name] = load_settings(hint, env)
             continue
-        text = env.get(variable(field), "").strip()
+        text = env.get(variable_name(field), "").strip()
         if text:
             values[field.name] = _parse(field, hint, text)
     return cls(**values)
 
 
-def variable(field: Field[Any]) -> str:
-    """The environment variable of a field."""
+def variable_name(field: Field[Any]) -> str:
     return str(field.metadata.get("env", PREFIX + field.name.upper()))
 
 
-def variables(cls: type[Any]) -> Iterator[Variable]:
-    """Every variable a settings class reads, in the order of its fields."""
+def settings_variables(cls: type[Any]) -> Iterator[Variable]:
+    """Yield every variable of a settings class, in the order of its fields."""
     hints = get_type_hints(cls)
     for field in fields(cls):
         hint = hints[field.name]
         if _is_settings(hint):
-            yield from variables(hint)
+            yield from settings_variables(hint)
         else:
-            yield Variable(variable(field), _allowed(field, hint), str(field.metadata.get("help", "")))
+            yield Variable(variable_name(field), _allowed(field, hint), str(field.metadata.get("help", "")))
 
 
 def _is_settings(hint: Any) -> bool:
@@ -80,12 +85,12 @@ def _parse(field: Field[Any], hint: Any, text: str) -> Any:
     low, high = field.metadata.get("ge"), field.metadata.get("le")
     if value is None or (low is not None and value < low) or (high is not None and value > high):
         shown = "(hidden)" if field.metadata.get("secret") else repr(text[:200])
-        raise UserError(f"{variable(field)}={shown}: must be {_allowed(field, hint)}")
+        raise UserError(f"{variable_name(field)}={shown}: must be {_allowed(field, hint)}")
     return value
 
 
 def _convert(hint: Any, text: str) -> Any:
-    """The value, or None when the text is not one; an empty text never comes here, so None is never a value."""
+    """Convert the text; None where it is not such a value. An empty text never gets here, so None is never a value."""
     if get_origin(hint) in {types.UnionType, Union}:
         values = (_convert(option, text) for option in get_args(hint) if option is not type(None))
         return next((value for value in values if value is not None), None)

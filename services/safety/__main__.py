@@ -1,21 +1,21 @@
-"""``python -m services.safety``."""
+"""Run one safety process: ``python -m services.safety``."""
 
 import sys
 
 from services.bus import BusSettings, ensure_topics
 from services.policy import BrokenPolicy
 from services.runtime import UserError, run
-from services.runtime.health import HealthSettings, serving
-from services.runtime.settings import load
-from services.safety.classifiers import classifiers_check
-from services.safety.nemo import nemo_check
+from services.runtime.health import HealthSettings, serve_health
+from services.runtime.settings import load_settings
+from services.safety.checks.classifiers import classifiers_check
+from services.safety.checks.nemo import nemo_check
 from services.safety.service import SafetyService
-from services.safety.settings import SafetySettings
+from services.safety.settings import Settings
 
 
 async def main() -> None:
-    """Load the policy, join the group, check until told to stop."""
-    settings, bus, health = load(SafetySettings), load(BusSettings), load(HealthSettings)
+    """Load the policy, join the group, check until asked to stop."""
+    settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
 
     def on_ready() -> None:
         policy = service.policy
@@ -24,7 +24,7 @@ async def main() -> None:
 
     try:
         service = SafetyService(settings, bus, {1: nemo_check, 2: classifiers_check}, on_ready)
-        async with serving(health, lambda: service.ready):
+        async with serve_health(health, lambda: service.ready):
             await ensure_topics(bus)
             await service.run()
     except BrokenPolicy as broken:

@@ -1,7 +1,7 @@
-"""The safety service, no I/O: events of the stream log in, events for it and questions to the checks out.
+"""The core of safety, without I/O: takes events of the stream log, returns events for it and requests to the checks.
 
-Time and ids come in as arguments. What is said does not depend on time, on how events are batched, or on when checks
-answer; see ``run.py`` for why.
+Time and ids are arguments. What is written does not depend on time, on how events are batched, or on when checks
+answer; ``decide/run.py`` says why.
 """
 
 from collections.abc import Sequence
@@ -11,205 +11,216 @@ from typing import Final
 from schemas.registry import reads
 from schemas.stream import Chunk, StreamEvent
 from schemas.topics import STREAMS
-from services.bus import Received, Unread
+from services.bus import Received, UnreadableRecord
 from services.policy import Policy
 from services.processor import Core, Effect, Write
-from services.safety.case import Case
-from services.safety.fair import FairQueue
-from services.safety.looks import Answer, Look, Out
-from services.safety.shard import Shard
-from services.safety.verdicts import Stamp
+from services.safety.decide.check_types import CheckOutcome, CheckRequest, RunOutput
+from services.safety.decide.recalls import CheckContext
+from services.safety.decide.request import RequestCheck
+from services.safety.fair_queue import FairQueue
+from services.safety.partition import SafetyPartition
 
 STEP_CHARS: Final = 2_048
-"""About as much is read in one ``step``, or as much work done; then the event loop may do something else."""
+"""About how many characters one ``step`` reads, or as much other work; then the event loop has its turn."""
 
 _READ: Final = reads("safety")[STREAMS.name]
 
 TURN_EVENTS: Final = 16
-"""Most events of one tenant before it is another's turn."""
+"""Most events of one tenant before it is another tenant's turn."""
 
 _TURN_COST: Final = 256
-"""What a turn costs beside its chunks' characters, in characters."""
+"""The cost of a turn besides its chunks, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
-    """A case with more to read than one slice."""
+class _UnreadText:
+    """The rest of a text that is longer than one slice."""
 
-    case: Case
-
-
-_Item = tuple[Shard, StreamEvent | _Rest, str | None]
-"""An event or the rest of one, whose partition, and its traceparent."""
+    request: RequestCheck
 
 
-class Safety(Core):
-    """All partitions that this process holds.
+_Queued = tuple[SafetyPartition, StreamEvent | _UnreadText, str | None]
+"""An event, or the rest of a text; with its partition and its traceparent."""
 
-    Reading puts an event in a queue; ``step`` deals with the queue, tenant by tenant.
 
-    Args:
-        policy: For requests that begin from now on; assign to ``policy`` to change it.
-        source: Who writes the events.
+class SafetyCore(Core):
+    """All partitions of one safety process. ``read`` queues events; ``step`` takes them, tenant by tenant.
+
+    Attributes:
+        policy: The policy of requests that begin from now on.
+        expired: How many requests were forgotten because they were never closed.
     """
 
     def __init__(self, policy: Policy, source: str) -> None:
         self.policy = policy
-        self._stamp = Stamp(source)
-        self._shards: dict[int, Shard] = {}
-        self._queue: FairQueue[_Item] = FairQueue()  # bounded by the shell's room
-        self._asked: dict[int, tuple[Shard, Case, int]] = {}  # look -> whose; bounded by open requests and windows
-        self._awaited: set[int] = set()  # partitions read to their end, but with events still queued
+        self._context = CheckContext(source)
+        self._partitions: dict[int, SafetyPartition] = {}
+        self._queue: FairQueue[_Queued] = FairQueue()  # bounded by the processor's limit
+        # By the number of the check. Bounded by open requests and their windows.
+        self._pending: dict[int, tuple[SafetyPartition, RequestCheck, int]] = {}
+        self._awaited: set[int] = set()  # partitions read to their end, with events still queued
         self._backlog = 0
         self.expired = 0
-        """Requests that were forgotten because they were never closed."""
 
     @property
     def backlog(self) -> int:
-        """Events that were read and not dealt with."""
+        """How many events are queued."""
         return self._backlog
 
     @property
     def busy(self) -> bool:
-        """Whether ``step`` has something to do."""
+        """Whether any event is queued."""
         return bool(self._queue)
 
     @property
     def open(self) -> int:
-        """Requests being checked."""
-        return sum(len(shard.cases) for shard in self._shards.values())
+        """How many requests are being checked."""
+        return sum(len(partition.requests) for partition in self._partitions.values())
 
     @property
-    def looking(self) -> int:
-        """Looks that are not answered."""
-        return len(self._asked)
+    def pending_checks(self) -> int:
+        """How many checks have no outcome."""
+        return len(self._pending)
 
-    def waits_for(self, look: Look) -> bool:
-        """Whether the answer to a question still matters."""
-        return look.number in self._asked
+    def waits_for(self, check: CheckRequest) -> bool:
+        """Return whether the outcome of a check still matters."""
+        return check.number in self._pending
 
     def gained(self, number: int) -> None:
-        """Listen, from the beginning of the partition's open requests."""
-        self._shards[number] = Shard(listening=True)
+        """Begin to check a partition."""
+        self._partitions[number] = SafetyPartition(catching_up=True)
 
     def lost(self, number: int) -> None:
-        """Forget the partition; what is queued of it is passed over."""
-        shard = self._shards.pop(number)
-        shard.lost = True
+        """Forget a partition; its queued events are skipped."""
+        partition = self._partitions.pop(number)
+        partition.lost = True
         self._awaited.discard(number)
-        self._asked = {look: asked for look, asked in self._asked.items() if asked[0] is not shard}
+        self._pending = {check: whose for check, whose in self._pending.items() if whose[0] is not partition}
 
-    def read(self, record: Received | Unread, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Queue an event of the log."""
+    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
+        """Queue an event of the stream log."""
         event = record.event if isinstance(record, Received) else None
         if isinstance(record, Received) and isinstance(event, StreamEvent) and type(event) in _READ:
-            shard = self._shards[record.partition]
-            shard.queued += 1
-            shard.read_us = at_us
+            partition = self._partitions[record.partition]
+            partition.queued += 1
+            partition.read_us = at_us
             self._backlog += 1
-            self._queue.put(event.tenant, (shard, event, record.traceparent))
+            self._queue.put(event.tenant, (partition, event, record.traceparent))
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Say what is unsaid, once everything that is queued was dealt with."""
-        shard = self._shards[number]
-        if shard.queued:
+        """Write what is missing on the log, once the partition's queued events were taken."""
+        partition = self._partitions[number]
+        if partition.queued:
             self._awaited.add(number)
             return []
         self._awaited.discard(number)
-        self._stamp.now_us = now_us
+        self._context.now_us = now_us
         effects: list[Effect] = []
-        for case, attempt, out in shard.caught_up():
-            self._perform(shard, case, attempt, out, effects)
+        for request, attempt, output in partition.caught_up():
+            self._perform(partition, request, attempt, output, effects)
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """When the oldest request must have ended."""
-        return self._shards[number].expires_us
+        """Return when the oldest request expires."""
+        return self._partitions[number].expires_us
 
     def tick(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
         """Forget requests that were never closed."""
-        self.expired += self._shards[number].expire(known_us)
+        self.expired += self._partitions[number].expire(known_us)
         return ()
 
     def step(self, now_us: int) -> list[Effect]:
-        """Deal with some of the queue."""
-        stamp = self._stamp
-        stamp.now_us, stamp.work = now_us, 0
+        """Take some events of the queue."""
+        context = self._context
+        context.now_us, context.work = now_us, 0
         effects: list[Effect] = []
         cost = 0
-        while cost + stamp.work < STEP_CHARS and (turn := self._queue.turn(TURN_EVENTS)) is not None:
+        while cost + context.work < STEP_CHARS and (turn := self._queue.turn(TURN_EVENTS)) is not None:
             tenant, items = turn
             for index, item in enumerate(items):
-                shard, event, traceparent = item
-                case: Case | None = None
-                if shard.lost:
+                partition, event, traceparent = item
+                request: RequestCheck | None = None
+                if partition.lost:
                     pass
                 elif isinstance(event, Chunk):
-                    case = shard.cases.get(event.request_id)
+                    request = partition.requests.get(event.request_id)
                     cost += len(event.text)
-                    if case is not None and (outs := case.hear(event)):
-                        self._admit(shard, case, event.attempt, outs, effects)
+                    if request is not None and (outputs := request.add(event)):
+                        self._admit(partition, request, event.attempt, outputs, effects)
                 else:
-                    case = self._take(shard, event, traceparent, effects)
-                    cost += STEP_CHARS if isinstance(event, _Rest) else 0
-                if case is not None and case.unread:
-                    self._queue.put_back(tenant, [(shard, _Rest(case), None), *items[index + 1 :]])
+                    request = self._take(partition, event, traceparent, effects)
+                    cost += STEP_CHARS if isinstance(event, _UnreadText) else 0
+                if request is not None and request.unread:
+                    self._queue.put_back(tenant, [(partition, _UnreadText(request), None), *items[index + 1 :]])
                     break
-                shard.queued -= 1
+                partition.queued -= 1
                 self._backlog -= 1
-                if cost + stamp.work >= STEP_CHARS:  # too much for one turn: the rest comes after the others
+                if cost + context.work >= STEP_CHARS:  # too much for one turn
                     self._queue.put_back(tenant, items[index + 1 :])
                     break
             cost += _TURN_COST
-        for partition in sorted(self._awaited):
-            effects.extend(self.caught_up(partition, now_us, now_us))
+        for number in sorted(self._awaited):
+            effects.extend(self.caught_up(number, now_us, now_us))
         return effects
 
-    def answer(self, look: Look, answer: Answer, now_us: int) -> list[Effect]:
-        """Take what a check said; one to a question that nobody waits for is ignored."""
-        asked = self._asked.pop(look.number, None)
-        if asked is None:
+    def take_outcome(self, check: CheckRequest, outcome: CheckOutcome, now_us: int) -> list[Effect]:
+        """Take the outcome of a check; ignore it if it no longer matters."""
+        whose = self._pending.pop(check.number, None)
+        if whose is None:
             return []
-        shard, case, attempt = asked
-        self._stamp.now_us = now_us
+        partition, request, attempt = whose
+        self._context.now_us = now_us
         effects: list[Effect] = []
-        self._admit(shard, case, attempt, case.answer(attempt, look, answer), effects)
-        if case.over:
-            shard.forget_if_over(case)
+        self._admit(partition, request, attempt, request.take_outcome(attempt, check, outcome), effects)
+        if request.over:
+            partition.forget_if_over(request)
         return effects
 
     def _take(
-        self, shard: Shard, event: StreamEvent | _Rest, traceparent: str | None, effects: list[Effect]
-    ) -> Case | None:
-        """Deal with anything but a chunk."""
-        if isinstance(event, _Rest):
-            case = event.case
-            attempted = case.read()
+        self,
+        partition: SafetyPartition,
+        event: StreamEvent | _UnreadText,
+        traceparent: str | None,
+        effects: list[Effect],
+    ) -> RequestCheck | None:
+        """Take anything but a chunk."""
+        if isinstance(event, _UnreadText):
+            request = event.request
+            outputs_by_attempt = request.read()
         else:
-            known = shard.case_of(event, self.policy, self._stamp)
+            known = partition.check_of(event, self.policy, self._context)
             if known is None:
                 return None
-            case = known
-            case.traceparent = traceparent or case.traceparent
-            attempted = case.take(event)
-        for attempt, outs in attempted:
-            self._admit(shard, case, attempt, outs, effects)
-        shard.forget_if_over(case)
-        return case
+            request = known
+            request.traceparent = traceparent or request.traceparent
+            outputs_by_attempt = request.take(event)
+        for attempt, outputs in outputs_by_attempt:
+            self._admit(partition, request, attempt, outputs, effects)
+        partition.forget_if_over(request)
+        return request
 
-    def _admit(self, shard: Shard, case: Case, attempt: int, outs: list[Out], effects: list[Effect]) -> None:
-        """What a case says is done now, unless the log has it; while the shard listens it is held."""
-        if shard.listening:
-            shard.hold(case, attempt, outs)
+    def _admit(
+        self,
+        partition: SafetyPartition,
+        request: RequestCheck,
+        attempt: int,
+        outputs: list[RunOutput],
+        effects: list[Effect],
+    ) -> None:
+        """Perform outputs that are not on the log; hold them back while the partition catches up."""
+        if partition.catching_up:
+            partition.hold(request, attempt, outputs)
             return
-        for out in outs:
-            if isinstance(out, Look) or case.new(out):
-                self._perform(shard, case, attempt, out, effects)
+        for output in outputs:
+            if isinstance(output, CheckRequest) or request.new(output):
+                self._perform(partition, request, attempt, output, effects)
 
-    def _perform(self, shard: Shard, case: Case, attempt: int, out: Out, effects: list[Effect]) -> None:
-        if isinstance(out, Look):
-            self._asked[out.number] = (shard, case, attempt)
-            effects.append(out)
+    def _perform(
+        self, partition: SafetyPartition, request: RequestCheck, attempt: int, output: RunOutput, effects: list[Effect]
+    ) -> None:
+        if isinstance(output, CheckRequest):
+            self._pending[output.number] = (partition, request, attempt)
+            effects.append(output)
         else:
-            effects.append(Write(STREAMS, out, case.traceparent))
+            effects.append(Write(STREAMS, output, request.traceparent))

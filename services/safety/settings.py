@@ -1,25 +1,23 @@
-"""What the safety service is told by its environment."""
+"""Safety's settings."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.policy.files import DEFAULT_POLICY
+from services.policy.source.files import DEFAULT_POLICY
+from services.runtime.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SafetySettings:
-    """How the service runs.
+class Settings:
+    """The safety service, which checks answers.
 
     Attributes:
         policy: Folder of the policy.
-        safety_instance: Static membership: a restart within the session timeout waits for no rebalance.
-        safety_queue: Events read and not dealt with; when there are so many, reading pauses.
+        safety_instance: A name that no other safety process has. A restart under the same name within the session
+            timeout causes no rebalance.
+        safety_queue: Events that may be read ahead of the checks. When there are so many, the service reads no more.
     """
 
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
-    safety_instance: str | None = field(
-        default=None, metadata={"help": "a name no other safety process has: a restart then waits for no rebalance"}
-    )
-    safety_queue: int = field(
-        default=8_192, metadata={"help": "events read ahead of the checks", "ge": 500, "le": 1_000_000}
-    )
+    safety_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
+    safety_queue: int = setting(8_192, "most events read ahead of the checks", ge=500, le=1_000_000)

@@ -1,7 +1,7 @@
-"""Catching up without showing what was taken back.
+"""Catch up without showing text that was taken back.
 
-A reader that joins late could be sent the history op by op: for a moment it would see text that was recalled long ago.
-``catch_up`` gives ops that lead to the same end without a byte of it.
+A reader that joins late could be sent the history op by op, but would see recalled text for a moment. ``catch_up``
+returns ops that lead to the same result without that text.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ _Unsent = list[Show | Replace]
 
 
 def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
-    """The history ``ops``, for a reader who holds ``visible_length`` code points, less all text that it takes back.
+    """Return the history ``ops``, for a reader who holds ``visible_length`` code points, less all recalled text.
 
-    Ops that take nothing back are returned as they are, so that a resumed stream is the uncut one, byte for byte.
+    Ops that take nothing back are returned unchanged, so that a resumed stream equals the uncut one, byte for byte.
     """
     if not any(isinstance(op, Replace | Withdraw | Restart | Refuse) for op in ops):
         return tuple(ops)
@@ -44,7 +44,7 @@ def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def _splice(unsent: _Unsent, start: int, end: int, insert: Replace | None) -> _Unsent:
-    """``unsent`` with the code points [start, end) cut out and ``insert`` in their place."""
+    """Return ``unsent`` with the code points [start, end) replaced by ``insert``."""
     before: _Unsent = []
     after: _Unsent = []
     position = 0
@@ -59,14 +59,14 @@ def _splice(unsent: _Unsent, start: int, end: int, insert: Replace | None) -> _U
 
 
 def _cut(op: Show | Replace, low: int, high: int) -> Show | Replace:
-    """The part [low, high) of an op's text; its tokens go with its first part."""
+    """Return the part [low, high) of an op's text; its tokens go with its first part."""
     if isinstance(op, Show):
         return replace(op, text=op.text[low:high], tokens=op.tokens if low == 0 else 0)
     return replace(op, text=op.text[low:high])
 
 
 def _placed(unsent: _Unsent, held: int) -> list[Op]:
-    """The unsent ops, with each redaction at the place where the reader then is."""
+    """Return the unsent ops, with each redaction at the position that the reader has reached then."""
     ops: list[Op] = []
     for op in unsent:
         ops.append(replace(op, start=held, end=held) if isinstance(op, Replace) else op)

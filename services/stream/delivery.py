@@ -1,19 +1,19 @@
-"""How much of the text may be on a screen: the delivery modes and the bound on unchecked text."""
+"""How much text may be shown: the delivery modes and the limit on unchecked text."""
 
 from schemas.requests import Delivery
-from schemas.stream import Check
+from schemas.stream import OutputCheck
 from services.stream.transcript import Transcript
 
 
-def releasable(text: Transcript, delivery: Delivery, check: Check, cleared: int, log_time_us: int) -> int:
-    """How many of the run's chunks may be shown now (never fewer than are).
+def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, cleared: int, log_time_us: int) -> int:
+    """Return how many of the run's chunks may be shown now, never fewer than are shown already.
 
     Args:
         text: The run's text so far.
         delivery: What was asked for, within policy.
-        check: ``off``: there is no safety service; optimistic text is then not bounded, other modes still wait.
+        check: ``off``: there is no safety service; optimistic text is then not limited, other modes still wait.
         cleared: Last chunk that safety cleared; -1 for none.
-        log_time_us: Newest event time on the log, microseconds: the only clock a replay has.
+        log_time_us: Newest event time on the log, microseconds: the only clock of a replay.
     """
     known = len(text.chunks)
     if check == "off" and delivery.mode == "optimistic":
@@ -34,7 +34,7 @@ def releasable(text: Transcript, delivery: Delivery, check: Check, cleared: int,
 
 
 def _held(text: Transcript, delivery: Delivery, index: int, log_time_us: int) -> bool:
-    """Whether the window still holds chunk ``index`` back: among the newest tokens, or too young."""
+    """Return whether the window holds chunk ``index`` back: it is among the newest tokens, or too young."""
     if text.tokens(index + 1, len(text.chunks)) < delivery.hold_tokens:
         return True
     return log_time_us - text.chunks[index].at < delivery.hold_ms * 1_000

@@ -1,6 +1,6 @@
 """What a client must do. Offsets are code points in the text that is visible when the op is applied.
 
-A client that applies every op in order shows what ``Screen.visible`` says. Ops are JSON objects; ``op`` names them.
+A client that applies every op in order shows what ``Screen.visible`` returns. Ops are JSON objects; ``op`` names them.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,13 @@ from schemas.stream import FinishReason, Outcome, Trigger, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """From here on this execution is heard; the visible text does not change."""
+    """An execution begins to answer; the visible text does not change.
+
+    Attributes:
+        attempt: Which attempt.
+        run: Which execution of it.
+        model: The model that answers.
+    """
 
     op: Literal["begin"] = "begin"
     attempt: int
@@ -21,7 +27,12 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """Append ``text``. ``tokens`` counts what the engine spent on it."""
+    """Append text.
+
+    Attributes:
+        text: What to append.
+        tokens: Tokens that the engine spent on it.
+    """
 
     op: Literal["show"] = "show"
     text: str
@@ -30,7 +41,17 @@ class Show:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Redaction: ``visible[start:end]`` becomes ``text``. The span is empty where the text was never shown."""
+    """Replace a span: ``visible[start:end]`` becomes ``text``.
+
+    Attributes:
+        start: First code point of the span.
+        end: One past its last; equal to ``start`` where the text was never shown.
+        text: What stands there from now on.
+        rule: The policy's rule that found something.
+        category: What it found, such as ``email``.
+        policy_version: Content hash of the policy.
+        recall_id: Id of the ``Recall`` event.
+    """
 
     op: Literal["replace"] = "replace"
     start: int
@@ -44,7 +65,16 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdraw:
-    """The whole answer becomes ``text``, for ever. ``end`` is how many code points were visible."""
+    """Replace the whole answer, for ever.
+
+    Attributes:
+        end: How many code points were visible.
+        text: What is shown instead.
+        rule: The policy's rule that found something.
+        category: What it found, such as ``email``.
+        policy_version: Content hash of the policy.
+        recall_id: Id of the ``Recall`` event.
+    """
 
     op: Literal["withdraw"] = "withdraw"
     end: int
@@ -57,7 +87,12 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """The visible text becomes empty: another attempt will speak."""
+    """Empty the visible text: another attempt will answer.
+
+    Attributes:
+        attempt: The attempt that will answer.
+        trigger: Why.
+    """
 
     op: Literal["restart"] = "restart"
     attempt: int
@@ -66,7 +101,12 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """Policy denied the request: the visible text becomes this refusal."""
+    """Replace the visible text by a refusal: the policy denied the prompt.
+
+    Attributes:
+        text: The refusal.
+        policy_version: Content hash of the policy.
+    """
 
     op: Literal["refuse"] = "refuse"
     text: str
@@ -75,7 +115,14 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The answer is complete; only ``Close`` can follow, or a recall."""
+    """The answer is complete. Only ``close`` can follow, or a recall.
+
+    Attributes:
+        attempt: The attempt that answered.
+        run: Which execution of it.
+        finish_reason: ``stop`` or ``length``.
+        usage: Tokens.
+    """
 
     op: Literal["finish"] = "finish"
     attempt: int
@@ -86,7 +133,12 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """The request has ended."""
+    """The request has ended.
+
+    Attributes:
+        outcome: How.
+        reason: One sentence for people; empty when the answer is complete.
+    """
 
     op: Literal["close"] = "close"
     outcome: Outcome
@@ -97,7 +149,7 @@ Op = Begin | Show | Replace | Withdraw | Restart | Refuse | Finish | Close
 
 
 def apply(visible: str, op: Op) -> str:
-    """The text a client shows after the op."""
+    """Return the text that a client shows after the op."""
     match op:
         case Show():
             return visible + op.text

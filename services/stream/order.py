@@ -1,4 +1,4 @@
-"""Which chunks count and in what order, and which run of an attempt: for every reader of the log alike. Pure."""
+"""Which chunks count and in what order, and which run of an attempt: the same for every reader. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,14 +6,14 @@ from typing import Final
 from schemas.stream import Chunk, Started
 
 MAX_WAITING: Final = 1_024
-"""Chunks kept while an earlier one is missing. More are dropped: a run that far ahead of itself is stalled."""
+"""Most chunks kept while an earlier one is missing; more are dropped, and the run stalls."""
 
 
 class ChunkOrder:
-    """Put one run's chunks in ``seq`` order, each once. A gap waits; a wrong ``start`` is not believed.
+    """Puts one run's chunks in ``seq`` order, each once. A gap waits; a chunk with a wrong ``start`` is dropped.
 
     Attributes:
-        next_seq: The chunk that comes next.
+        next_seq: The next chunk.
         length: Code points in the chunks so far: where the next one starts.
     """
 
@@ -25,7 +25,7 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Take a chunk that is next while none waits: nearly every one. Return whether it was; else call ``hear``."""
+        """Take the next chunk while none waits, the usual case. Return false for any other: then call ``add``."""
         seq, start = chunk.seq, chunk.start
         if seq != self.next_seq or start != self.length or self._waiting:
             return False
@@ -33,7 +33,7 @@ class ChunkOrder:
         self.length = start + len(chunk.text)
         return True
 
-    def hear(self, chunk: Chunk) -> Sequence[Chunk]:
+    def add(self, chunk: Chunk) -> Sequence[Chunk]:
         """Take any chunk. Return those that are in order now."""
         if chunk.seq != self.next_seq:
             if chunk.seq > self.next_seq and len(self._waiting) < MAX_WAITING:
@@ -50,7 +50,7 @@ class ChunkOrder:
 
 
 class FirstRuns:
-    """Within an attempt the first ``Started`` in the log wins; no other run of it counts.
+    """The first run of each attempt: within an attempt the first ``Started`` in the log wins.
 
     Attributes:
         by_attempt: The runs that count.
@@ -62,13 +62,12 @@ class FirstRuns:
         self.by_attempt: dict[int, Started] = {}  # at most 100 attempts
 
     def register(self, started: Started) -> bool:
-        """Note a run. Return whether it is its attempt's first."""
+        """Note a run; return whether it is its attempt's first."""
         if started.attempt in self.by_attempt:
             return False
         self.by_attempt[started.attempt] = started
         return True
 
-    def is_heard(self, attempt: int, run: str) -> bool:
-        """Return whether this is the attempt's run."""
+    def is_first(self, attempt: int, run: str) -> bool:
         first = self.by_attempt.get(attempt)
         return first is not None and first.run == run

@@ -1,8 +1,8 @@
 """The fold of one request's stream log: six rules, no I/O, no clock.
 
-1. Voice: text is heard from one (attempt, run) only.  2. Order: its chunks in ``seq`` order, each once.
+1. Voice: text counts from one (attempt, run) only.  2. Order: its chunks in ``seq`` order, each once.
 3. Gate: no model text before policy allows.  4. Delivery: how much may be shown beyond what is cleared.
-5. Recall: withdrawn text never comes back.  6. End: finished and finally cleared; then closed, for a cause that holds.
+5. Recall: withdrawn text is never shown again.  6. End: finished and finally cleared; then closed, for a valid cause.
 """
 
 from collections.abc import Callable
@@ -18,31 +18,30 @@ from schemas.stream import (
     Failed,
     Finished,
     Recall,
+    RunEvent,
     Started,
     StreamEvent,
     Verdict,
-    Voiced,
 )
-from services.stream.delivery import releasable
+from services.stream.delivery import releasable_chunks
 from services.stream.ops import Begin, Close, Finish, Op, Refuse, Restart, Withdraw
 from services.stream.transcript import Transcript
-from services.stream.voice import Floor
+from services.stream.voice import VoiceState
 
 Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
 _CONCLUSIONS: Final = frozenset(get_args(Conclusion))
 _NO_ANSWER_COMES: Final = frozenset({"attempts_failed", "cannot_begin", "no_first_token", "stalled"})
-"""Causes that no longer hold once a later attempt was opened, or the voice finished."""
+"""Causes that are no longer true once a later attempt was opened, or the voice finished."""
 
 
 class Screen:
     """What a reader of one request may see after each event of its log.
 
     Feed the request's events in log order, from its first one on; apply the returned ops in order. The same events give
-    the same ops, for every reader, for ever.
+    the same ops to every reader at any time.
 
     Attributes:
-        request_id: The request that is folded.
         closed: The effective ``Closed``, once there is one.
         verdict: The effective ``Verdict``, once there is one.
         finished: The voice's ``Finished``, once there is one.
@@ -50,14 +49,14 @@ class Screen:
     """
 
     __slots__ = (
-        "_adopted",
         "_cleared",
-        "_floor",
         "_log_time_us",
         "_mask_done",
-        "_owed",
+        "_pending_stop",
         "_recalls",
+        "_recalls_applied_to",
         "_text",
+        "_voice_state",
         "closed",
         "final",
         "finished",
@@ -77,79 +76,79 @@ class Screen:
         self.final = False
         self.over = False
         self.withdrawn: str | None = None
-        self._floor = Floor.at_start()
+        self._voice_state = VoiceState.initial()
         self._text = Transcript()
         self._cleared = -1
         self._mask_done = False
-        self._owed: Recall | None = None
-        self._recalls: dict[tuple[int, str], list[Recall]] = {}  # bounded by what a policy lets safety find in a run
-        self._adopted: Started | None = None
+        self._pending_stop: Recall | None = None
+        self._recalls: dict[tuple[int, str], list[Recall]] = {}  # bounded by what safety may find in a run
+        self._recalls_applied_to: Started | None = None
         self._log_time_us = 0
 
     @property
     def visible(self) -> str:
-        """The text on the screen."""
+        """Return the text that is shown."""
         return self._text.visible if self.withdrawn is None else self.withdrawn
 
     @property
     def exposed_tokens(self) -> int:
-        """Tokens on the screen beyond what is cleared."""
+        """Return the number of tokens shown beyond what is cleared."""
         return self._text.tokens(self._cleared + 1, self._text.released) if self.withdrawn is None else 0
 
     @property
     def voice(self) -> Started | None:
-        """The execution that is heard, if it is decided."""
-        return self._floor.voice
+        """Return the voice's ``Started``, once it is decided."""
+        return self._voice_state.voice
 
     @property
     def last_seq(self) -> int:
-        """The voice's last chunk without a gap; -1 for none."""
+        """Return the voice's last chunk without a gap; -1 for none."""
         return self._text.last_seq
 
     @property
-    def heard(self) -> bool:
-        """Whether the current voice has said anything."""
-        return self._floor.heard
+    def has_spoken(self) -> bool:
+        """Return whether the voice has sent a chunk."""
+        return self._voice_state.has_spoken
 
     @property
     def attempts(self) -> int:
-        """How many attempts were opened."""
-        return self._floor.last_attempt
+        """Return how many attempts were opened."""
+        return self._voice_state.last_attempt
 
     @property
     def candidates(self) -> frozenset[int]:
-        """The attempts that may still be heard."""
-        return self._floor.candidates
+        """Return the attempts that may still become the voice."""
+        return self._voice_state.candidates
 
     def visible_at(self, offset: int) -> int:
-        """Where an offset of the voice's text stands on the screen; at its end when it is not shown yet."""
+        """Return where an offset of the voice's text is visible; the end when it is not shown yet."""
         text = self._text
         return text.visible_at(offset) if offset < text.released_chars else text.visible_length
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """How the answer came to its own end, before any ``Closed``: nothing else may close the request then."""
+        """Return how the answer ended by itself, before any ``Closed``: no other cause may close the request then."""
         if self._denied:
             return "denied"
         if self.stopped is not None:
-            told = self.withdrawn is not None or self.verdict is not None  # a closed gate hides the replacement as well
-            return "recalled" if told else None
+            shown = self.withdrawn is not None or self.verdict is not None  # a closed gate hides the replacement too
+            return "recalled" if shown else None
         return "answered" if self.over and self.closed is None else None
 
     @property
     def gate_open(self) -> bool:
-        """Rule 3. A masked prompt's own answer is never shown: only the rerun's is."""
+        """Return whether text may be shown (rule 3). Of a masked prompt only the rerun's answer may be."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
-        voice = self._floor.voice
+        voice = self._voice_state.voice
         return self._mask_done or (voice is not None and voice.input_gate == "off")
 
     @property
     def delivery(self) -> Delivery | None:
-        """What holds for the voice: as policy tightened it, else as the request asked; None before it started."""
+        """Return the voice's delivery, as policy tightened it or else as requested; None before it started."""
         if self.verdict is not None and self.verdict.delivery is not None:
             return self.verdict.delivery
-        voice = self._floor.voice
+        voice = self._voice_state.voice
         return None if voice is None else voice.delivery
 
     def feed(self, event: StreamEvent) -> Ops:
@@ -163,7 +162,7 @@ class Screen:
             raise ValueError(msg)
         self._log_time_us = max(self._log_time_us, event.at)
         if self.closed is not None and type(event) is not Recall:
-            return NOTHING  # a recall is honoured even after the end: whoever reads later must not see the text
+            return NOTHING  # a recall counts even after the end: later readers must not see the text
         rule = self._RULES.get(type(event))
         return NOTHING if rule is None else rule(self, event)
 
@@ -178,28 +177,28 @@ class Screen:
         return (Refuse(text=event.refusal, policy_version=event.policy_version),)
 
     def _on_started(self, event: Started) -> Ops:
-        if not self._floor.runs.register(event) or self._floor.voice is not event or self.over:
+        if not self._voice_state.runs.register(event) or self._voice_state.voice is not event or self.over:
             return NOTHING
-        return (_begin(event), *self._adopt())
+        return (_begin(event), *self._apply_earlier_recalls())
 
     def _on_chunk(self, event: Chunk) -> Ops:
-        if not self._floor.speaks(event.attempt, event.run) or self.over:
+        if not self._voice_state.may_speak(event.attempt, event.run) or self.over:
             return NOTHING
         if self.finished is not None and event.seq > self.finished.last_seq:
             return NOTHING
         ops: Ops = NOTHING
-        if not self._floor.heard:
-            undecided = self._floor.voice is None
-            self._floor.settle(event.attempt)
+        if not self._voice_state.has_spoken:
+            undecided = self._voice_state.voice is None
+            self._voice_state.decide(event.attempt)
             if undecided:
                 ops = self._begin_voice()
-        self._text.hear(event)
+        self._text.add(event)
         return ops + self._progress()
 
     def _on_finished(self, event: Finished) -> Ops:
         if not self._is_voice(event):
-            if self._floor.speaks(event.attempt, event.run):
-                self._floor.drop(event.attempt)
+            if self._voice_state.may_speak(event.attempt, event.run):
+                self._voice_state.drop(event.attempt)
                 return self._begin_voice()
             return NOTHING
         if self.finished is None and not self.over:
@@ -207,27 +206,27 @@ class Screen:
         return self._progress()
 
     def _on_failed(self, event: Failed) -> Ops:
-        if self._floor.speaks(event.attempt, event.run) and self._floor.voice is None:
-            self._floor.drop(event.attempt)
+        if self._voice_state.may_speak(event.attempt, event.run) and self._voice_state.voice is None:
+            self._voice_state.drop(event.attempt)
             return self._begin_voice()
         return NOTHING
 
     def _on_cutover(self, event: Cutover) -> Ops:
         if self.stopped is not None or self._denied or not self._cutover_holds(event):
             return NOTHING
-        self._floor.hand_over(event)
+        self._voice_state.hand_over(event)
         self._mask_done = self._mask_done or event.trigger == "mask"
         self._text = Transcript()
-        self._adopted = None
+        self._recalls_applied_to = None
         self._cleared = -1
         self.final = False
         self.finished = None
-        self.over = False  # an answer that was complete without a gate, and whose prompt must be masked
-        if len(self._floor.candidates) > 1:
-            return NOTHING  # a race: nothing was heard yet, the first chunk decides
+        self.over = False  # the answer was complete without a gate, and its prompt must be masked
+        if len(self._voice_state.candidates) > 1:
+            return NOTHING  # a race: the first chunk decides
         restart = Restart(attempt=event.attempt, trigger=event.trigger)
-        voice = self._floor.voice
-        return (restart,) if voice is None else (restart, _begin(voice), *self._adopt())
+        voice = self._voice_state.voice
+        return (restart,) if voice is None else (restart, _begin(voice), *self._apply_earlier_recalls())
 
     def _on_cleared(self, event: Cleared) -> Ops:
         if not self._is_voice(event):
@@ -240,24 +239,24 @@ class Screen:
         if self.stopped is not None or self._denied:
             return NOTHING
         self._recalls.setdefault((event.attempt, event.run), []).append(event)
-        return self._honour(event) if self._is_voice(event) else NOTHING
+        return self._apply_recall(event) if self._is_voice(event) else NOTHING
 
-    def _adopt(self) -> Ops:
-        """Whoever is heard from now on comes with what was recalled of it before: withdrawn text is never shown."""
-        voice = self._floor.voice
-        if voice is None or voice is self._adopted:
+    def _apply_earlier_recalls(self) -> Ops:
+        """Apply what was recalled of the voice before it became the voice."""
+        voice = self._voice_state.voice
+        if voice is None or voice is self._recalls_applied_to:
             return NOTHING
-        self._adopted = voice
+        self._recalls_applied_to = voice
         earlier = self._recalls.get((voice.attempt, voice.run), ())
-        return tuple(op for recall in earlier for op in self._honour(recall))
+        return tuple(op for recall in earlier for op in self._apply_recall(recall))
 
-    def _honour(self, event: Recall) -> Ops:
+    def _apply_recall(self, event: Recall) -> Ops:
         if self.stopped is not None:
             return NOTHING
         if event.action == "redact":
             return tuple(self._text.redact(event))
         self.stopped = event
-        self._owed = event
+        self._pending_stop = event
         self.over = True
         return self._progress()
 
@@ -275,40 +274,40 @@ class Screen:
     def _cutover_holds(self, event: Cutover) -> bool:
         if event.trigger == "mask":
             wanted = self.verdict is not None and self.verdict.decision == "mask" and not self._mask_done
-            return wanted and self._floor.effective(event, self._text.last_seq)
-        return self.finished is None and self._floor.effective(event, self._text.last_seq)
+            return wanted and self._voice_state.effective(event, self._text.last_seq)
+        return self.finished is None and self._voice_state.effective(event, self._text.last_seq)
 
     def _close_holds(self, event: Closed) -> bool:
-        """Whether what the router had read when it decided to close still holds here."""
+        """Return whether what the router had read when it decided to close is still true here in the log."""
         cause, conclusion = event.cause, self.conclusion
         if cause is None:
-            return True  # of a writer that knew no causes
+            return True  # of a writer without causes
         if conclusion is not None or cause in _CONCLUSIONS:
             return cause == conclusion
-        floor = self._floor
-        if cause in _NO_ANSWER_COMES and (self.finished is not None or floor.last_attempt > event.seen_attempts):
+        voice_state = self._voice_state
+        if cause in _NO_ANSWER_COMES and (self.finished is not None or voice_state.last_attempt > event.seen_attempts):
             return False
         holds = {
             "no_verdict": self.verdict is None and not self.gate_open,
-            "no_first_token": not floor.heard,
+            "no_first_token": not voice_state.has_spoken,
             "stalled": self._text.last_seq <= event.seen_seq,
-            "cannot_begin": floor.voice is None,
-            "unreadable": not floor.runs.by_attempt,
+            "cannot_begin": voice_state.voice is None,
+            "unreadable": not voice_state.runs.by_attempt,
         }
-        return holds.get(cause, True)  # nothing on the log speaks against the clock, a client that left, a full router
+        return holds.get(cause, True)  # the log cannot contradict a deadline, a client that left, a full router
 
-    def _is_voice(self, event: Voiced) -> bool:
-        voice = self._floor.voice
+    def _is_voice(self, event: RunEvent) -> bool:
+        voice = self._voice_state.voice
         return voice is not None and voice.attempt == event.attempt and voice.run == event.run
 
     def _begin_voice(self) -> Ops:
-        voice = self._floor.voice
-        return NOTHING if voice is None else (_begin(voice), *self._adopt())
+        voice = self._voice_state.voice
+        return NOTHING if voice is None else (_begin(voice), *self._apply_earlier_recalls())
 
     def _withdraw(self, recall: Recall) -> Ops:
         end = self._text.visible_length
         self.withdrawn = recall.replacement
-        self._owed = None
+        self._pending_stop = None
         return (
             Withdraw(
                 end=end,
@@ -324,16 +323,16 @@ class Screen:
         """Show what may be shown now, and end the answer when all of it was."""
         if not self.gate_open:
             return NOTHING
-        if self._owed is not None:
-            return self._withdraw(self._owed)
+        if self._pending_stop is not None:
+            return self._withdraw(self._pending_stop)
         if self.over:
             return NOTHING
-        voice, delivery = self._floor.voice, self.delivery
+        voice, delivery = self._voice_state.voice, self.delivery
         if voice is None or delivery is None:
             return NOTHING
         text = self._text
         cleared = len(text.chunks) - 1 if self.final else self._cleared
-        upto = releasable(text, delivery, voice.output_check, cleared, self._log_time_us)
+        upto = releasable_chunks(text, delivery, voice.output_check, cleared, self._log_time_us)
         ops: list[Op] = text.release(upto) if upto > text.released else []
         if self.finished is not None and self._complete(self.finished, voice):
             self.over = True

@@ -1,7 +1,7 @@
 """The text of one run: its chunks in order, how many of them are shown, and which spans are redacted.
 
-Two coordinate systems meet here. Recalls speak in code points of the run's whole text; ops speak in code points of what
-is visible. A redaction shifts everything behind it by the difference in length.
+There are two coordinate systems. Recalls use code points of the run's whole text; ops use code points of the visible
+text. A redaction shifts everything after it by the difference in length.
 """
 
 from bisect import insort
@@ -13,8 +13,8 @@ from services.stream.order import ChunkOrder
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Fragment:
-    """A redacted span [start, end) of the run's text and what stands in its place. Fragments never overlap."""
+class RedactedSpan:
+    """A redacted span [start, end) of the run's text and its replacement. Spans never overlap."""
 
     start: int
     end: int
@@ -23,12 +23,12 @@ class Fragment:
 
 
 class Transcript:
-    """What one run said, as far as it is known, shown and redacted."""
+    """The text of one run, as far as it is known, shown and redacted."""
 
     __slots__ = (
-        "_fragments",
         "_order",
         "_pieces",
+        "_redactions",
         "_tokens_upto",
         "_visible_length",
         "chunks",
@@ -42,38 +42,36 @@ class Transcript:
         self.released_chars = 0
         self._order = ChunkOrder()
         self._tokens_upto = [0]
-        self._fragments: list[Fragment] = []
+        self._redactions: list[RedactedSpan] = []
         self._pieces: list[str] = []
         self._visible_length = 0
 
     @property
     def visible(self) -> str:
-        """The text shown now."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
     @property
     def visible_length(self) -> int:
-        """Code points shown now."""
         return self._visible_length
 
     @property
     def last_seq(self) -> int:
-        """The last chunk without a gap before it; -1 when there is none."""
+        """Return the last chunk without a gap before it; -1 when there is none."""
         return len(self.chunks) - 1
 
     def tokens(self, first: int, end: int) -> int:
-        """Tokens in chunks ``first`` to ``end - 1``; 0 when there are none."""
+        """Return the tokens in chunks ``first`` to ``end - 1``."""
         return self._tokens_upto[end] - self._tokens_upto[first] if first < end else 0
 
-    def hear(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Take a chunk, and those that waited for it."""
         if self._order.take(chunk):
             self._add(chunk)
         else:
-            for heard in self._order.hear(chunk):
-                self._add(heard)
+            for ready in self._order.add(chunk):
+                self._add(ready)
 
     def release(self, upto: int) -> list[Op]:
         """Show the chunks before index ``upto`` that are not shown yet."""
@@ -84,27 +82,25 @@ class Transcript:
         return ops
 
     def redact(self, recall: Recall) -> list[Op]:
-        """Replace the recalled span where it is shown, and remember it for where it will be.
+        """Replace the recalled span where it is shown, and keep it for text that is shown later.
 
         Where spans overlap, the earlier recall in the log keeps its place and its replacement.
         """
         ops: list[Op] = []
         text = recall.replacement
         for start, end in self._uncovered(recall.start, recall.end):
-            fragment = Fragment(start, end, text, recall)
+            span = RedactedSpan(start, end, text, recall)
             text = ""  # a span that is cut in two is replaced once
             if start < self.released_chars:
                 first, last = self.visible_at(start), self.visible_at(min(end, self.released_chars))
-                ops.append(self._splice(first, last, fragment))
-            insort(self._fragments, fragment, key=lambda known: known.start)
+                ops.append(self._splice(first, last, span))
+            insort(self._redactions, span, key=lambda known: known.start)
         return ops
 
     def visible_at(self, offset: int) -> int:
-        """Where a shown offset of the run's text is visible; one inside a fragment stands for its end."""
+        """Return where a shown offset of the run's text is visible; for one in a redacted span, the span's end."""
         shift = sum(
-            len(fragment.text) - (min(fragment.end, offset) - fragment.start)
-            for fragment in self._fragments
-            if fragment.start < offset
+            len(span.text) - (min(span.end, offset) - span.start) for span in self._redactions if span.start < offset
         )
         return offset + shift
 
@@ -112,15 +108,15 @@ class Transcript:
         end = chunk.start + len(chunk.text)
         tokens = chunk.tokens
         position = chunk.start
-        for fragment in self._fragments:
-            if fragment.end <= position or fragment.start >= end:
+        for span in self._redactions:
+            if span.end <= position or span.start >= end:
                 continue
-            if fragment.start > position:
-                ops.append(self._append(chunk.text[position - chunk.start : fragment.start - chunk.start], tokens))
+            if span.start > position:
+                ops.append(self._append(chunk.text[position - chunk.start : span.start - chunk.start], tokens))
                 tokens = 0
-            if fragment.start >= chunk.start:
-                ops.append(self._splice(self._visible_length, self._visible_length, fragment))
-            position = min(fragment.end, end)
+            if span.start >= chunk.start:
+                ops.append(self._splice(self._visible_length, self._visible_length, span))
+            position = min(span.end, end)
         if position < end:
             ops.append(self._append(chunk.text[position - chunk.start :], tokens))
         self.released_chars = end
@@ -134,15 +130,15 @@ class Transcript:
         self._visible_length += len(text)
         return Show(text=text, tokens=tokens)
 
-    def _splice(self, start: int, end: int, fragment: Fragment) -> Replace:
+    def _splice(self, start: int, end: int, span: RedactedSpan) -> Replace:
         visible = self.visible
-        self._pieces = [visible[:start] + fragment.text + visible[end:]]
+        self._pieces = [visible[:start] + span.text + visible[end:]]
         self._visible_length = len(self._pieces[0])
-        recall = fragment.recall
+        recall = span.recall
         return Replace(
             start=start,
             end=end,
-            text=fragment.text,
+            text=span.text,
             rule=recall.rule,
             category=recall.category,
             policy_version=recall.policy_version,
@@ -150,14 +146,14 @@ class Transcript:
         )
 
     def _uncovered(self, start: int, end: int) -> list[tuple[int, int]]:
-        """The parts of [start, end) that no fragment covers yet."""
+        """Return the parts of [start, end) that are not redacted yet."""
         parts: list[tuple[int, int]] = []
-        for fragment in self._fragments:
-            if fragment.end <= start or fragment.start >= end:
+        for span in self._redactions:
+            if span.end <= start or span.start >= end:
                 continue
-            if fragment.start > start:
-                parts.append((start, fragment.start))
-            start = fragment.end
+            if span.start > start:
+                parts.append((start, span.start))
+            start = span.end
         if start < end:
             parts.append((start, end))
         return parts

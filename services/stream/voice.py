@@ -1,4 +1,4 @@
-"""Whose words count: one (attempt, run) at a time."""
+"""Which run's text counts: one (attempt, run) at a time."""
 
 from dataclasses import dataclass
 
@@ -7,58 +7,57 @@ from services.stream.order import FirstRuns
 
 
 @dataclass(slots=True)
-class Floor:
-    """The attempts that may speak, and which of them has spoken.
+class VoiceState:
+    """The attempts that may speak, and whether one of them has spoken.
 
-    ``candidates`` holds one attempt, or several while a race is undecided. ``heard`` is set by the first chunk in
-    the log that a candidate's run says; from then on it is the only candidate.
+    ``candidates`` holds one attempt, or several while a race is undecided. ``has_spoken`` is set by the first chunk in
+    the log of a candidate's run; from then on that is the only candidate.
     """
 
     candidates: frozenset[int]
-    heard: bool
+    has_spoken: bool
     last_attempt: int
     runs: FirstRuns
 
     @classmethod
-    def at_start(cls) -> "Floor":
-        """Attempt 1 has the floor."""
-        return cls(candidates=frozenset({1}), heard=False, last_attempt=1, runs=FirstRuns())
+    def initial(cls) -> "VoiceState":
+        """Begin with attempt 1 as the only candidate."""
+        return cls(candidates=frozenset({1}), has_spoken=False, last_attempt=1, runs=FirstRuns())
 
     @property
     def voice(self) -> Started | None:
-        """The execution that is heard; None before it started or while a race is undecided."""
+        """Return the voice's ``Started``; None before it started or while a race is undecided."""
         if len(self.candidates) != 1:
             return None
         (attempt,) = self.candidates
         return self.runs.by_attempt.get(attempt)
 
-    def speaks(self, attempt: int, run: str) -> bool:
-        """Whether this execution may be heard."""
-        return attempt in self.candidates and self.runs.is_heard(attempt, run)
+    def may_speak(self, attempt: int, run: str) -> bool:
+        return attempt in self.candidates and self.runs.is_first(attempt, run)
 
-    def settle(self, attempt: int) -> None:
-        """The first chunk decides."""
+    def decide(self, attempt: int) -> None:
+        """Make the attempt of the first chunk the only candidate."""
         self.candidates = frozenset({attempt})
-        self.heard = True
+        self.has_spoken = True
 
     def drop(self, attempt: int) -> None:
-        """A candidate came to its end without a word; the others go on. The last one keeps the floor."""
-        if not self.heard and len(self.candidates) > 1:
+        """Remove a candidate that ended without text, unless it is the only one."""
+        if not self.has_spoken and len(self.candidates) > 1:
             self.candidates -= {attempt}
 
     def effective(self, cutover: Cutover, last_seq: int) -> bool:
-        """Whether the cutover counts: the next attempt in turn, and its reason still true at its place in the log."""
+        """Return whether the cutover counts: the next attempt in turn, and its trigger still true here in the log."""
         if cutover.attempt != self.last_attempt + 1:
             return False
         if cutover.trigger == "ttft":
-            return not self.heard
+            return not self.has_spoken
         if cutover.trigger == "stall":
             return last_seq <= cutover.seen_seq
         return True
 
     def hand_over(self, cutover: Cutover) -> None:
-        """Give the floor to the next attempt, or let it join a race."""
+        """Make the next attempt the only candidate, or let it join a race."""
         self.last_attempt = cutover.attempt
         racing = cutover.how == "race" and cutover.trigger == "ttft"
         self.candidates = self.candidates | {cutover.attempt} if racing else frozenset({cutover.attempt})
-        self.heard = False
+        self.has_spoken = False

@@ -1,1 +1,1 @@
-"""Serves attempts in the cloud: the worker for Vertex AI, with Google's own client."""
+"""The worker that runs fallback attempts on Vertex AI, with Google's own client."""

@@ -7,15 +7,15 @@ from schemas.topics import REQUESTS_VERTEX
 from services.bus import BusSettings, ensure_topics
 from services.runtime import run
 from services.runtime.errors import UserError
-from services.runtime.health import HealthSettings, serving
-from services.runtime.settings import load
+from services.runtime.health import HealthSettings, serve_health
+from services.runtime.settings import load_settings
 from services.vertex.settings import VertexSettings
-from services.worker.role import Role
+from services.worker.scheduler import WorkerConfig
 from services.worker.worker import Worker
 
 
 async def main() -> None:
-    """Signs in, joins the group, works until it is told to stop.
+    """Sign in, join the group and process requests until cancelled.
 
     Raises:
         UserError: Google's client is not installed, there are no credentials, or a setting is wrong.
@@ -23,9 +23,9 @@ async def main() -> None:
     try:
         from services.vertex.engine import VertexEngine
     except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed: pip install -r requirements/vertex.txt") from None
-    settings, bus, health = load(VertexSettings), load(BusSettings), load(HealthSettings)
-    role = Role(
+        raise UserError(f"{error.name} is not installed: pip install 'railbus[vertex]'") from None
+    settings, bus, health = load_settings(VertexSettings), load_settings(BusSettings), load_settings(HealthSettings)
+    config = WorkerConfig(
         name="vertex",
         topic=REQUESTS_VERTEX,
         slots=settings.vertex_slots,
@@ -43,10 +43,10 @@ async def main() -> None:
         sys.stdout.write(f"ready vertex model={engine.model} location={where}\n")
         sys.stdout.flush()
 
-    async with serving(health, is_ready.is_set):
+    async with serve_health(health, is_ready.is_set):
         try:
             await asyncio.gather(engine.start(), ensure_topics(bus))
-            await Worker(role, bus, engine).run(ready)
+            await Worker(config, bus, engine).run(ready)
         finally:
             await engine.close()
 

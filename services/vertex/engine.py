@@ -1,4 +1,4 @@
-"""The engine that answers in the cloud, through Google's own client."""
+"""The engine ``vertex``: answers from Vertex AI, through Google's own client."""
 
 import asyncio
 import contextlib
@@ -13,30 +13,29 @@ from google.oauth2.credentials import Credentials
 
 from services.runtime.clock import now_us
 from services.runtime.errors import UserError
-from services.vertex.google import Google
-from services.vertex.mapping import Answer, body_of
-from services.vertex.refusals import meaning, refusal, wait_us
+from services.vertex.client import VertexClient
+from services.vertex.errors import retry_wait_us, status_error, status_meaning
+from services.vertex.mapping import GenerateContentParser, request_body
 from services.vertex.settings import VertexSettings
-from services.worker.engine import Done, EngineError, EngineStats, Job, Step
+from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 
-SIGN_IN_S: Final = 20.0
-"""Longest search for credentials; on a machine of Google's it asks the metadata server."""
+SIGN_IN_TIMEOUT_S: Final = 20.0
+"""How long to search for credentials; on Google Cloud the search asks the metadata server."""
 
 EMULATED_PROJECT: Final = "emulated"
 
-_HELP: Final = (
+_CREDENTIALS_HELP: Final = (
     "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the key file of a service"
     " account; without an account, use the emulator: `railbus up --vertex-emulator`"
 )
 
-
-_FAULTS: Final = (errors.APIError, aiohttp.ClientError, GoogleAuthError, OSError)
+_CLIENT_ERRORS: Final = (errors.APIError, aiohttp.ClientError, GoogleAuthError, OSError)
 
 
 class VertexEngine:
-    """One model of Vertex AI; see ``services.worker.engine.Engine``."""
+    """Engine ``vertex``: one model of Vertex AI; see ``services.worker.engine.Engine``."""
 
     name = "vertex"
 
@@ -44,64 +43,62 @@ class VertexEngine:
         self._settings = settings
         self.model = settings.vertex_model
         self.capacity = settings.vertex_slots
-        self._google: Google | None = None
+        self._client: VertexClient | None = None
         self._running = 0
 
     async def start(self) -> None:
-        """Finds credentials and makes the client; nothing is asked of the server.
+        """Find credentials and create the client; no request is sent.
 
         Raises:
             UserError: There are no credentials, or no project.
         """
-        self._google = Google(self._settings, *await _credentials(self._settings))
+        self._client = VertexClient(self._settings, *await _credentials(self._settings))
 
     def resolve(self, model: str) -> str:  # noqa: ARG002 - the name of a self-hosted model means nothing here
-        """Every request is answered by the one model."""
+        """Return the configured model, whatever was requested."""
         return self.model
 
-    async def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
-        """As the protocol says; whatever ends it early closes the connection, which ends the generation."""
-        if self._google is None:
+    async def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+        """Yield steps, then the result; an early exit closes the connection, which stops the generation."""
+        if self._client is None:
             raise EngineError("internal", "the engine was not started", retryable=False)
-        body = body_of(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
-        answer = Answer()
+        body = request_body(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
+        parser = GenerateContentParser()
         self._running += 1
         try:
-            async with contextlib.aclosing(_frames(self._google, job, body)) as frames:
-                async for frame in frames:
-                    step = answer.read(frame)
+            async with contextlib.aclosing(_responses(self._client, job, body)) as responses:
+                async for data in responses:
+                    step = parser.read(data)
                     if step is not None:
                         yield step
-            yield answer.end()
-        except _FAULTS as error:
-            raise _translated(error) from None
+            yield parser.end()
+        except _CLIENT_ERRORS as error:
+            raise _engine_error(error) from None
         finally:
             self._running -= 1
 
     def stats(self) -> EngineStats:
-        """How busy it is."""
         return EngineStats(running=self._running)
 
     async def close(self) -> None:
-        """Closes the connections."""
-        if self._google is not None:
-            await self._google.close()
+        if self._client is not None:
+            await self._client.close()
 
 
-async def _frames(google: Google, job: Job, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-    """The answer's frames; asks again while the server is busy, has said nothing, and there is time."""
-    tries, heard = 0, False
+async def _responses(client: VertexClient, job: Job, body: dict[str, Any]) -> AsyncGenerator[str, None]:
+    """Yield the answer's responses; retry a busy server until the first response, within the deadline."""
+    tries, received = 0, False
     while True:
         tries += 1
         try:
-            async with contextlib.aclosing(google.stream(job.model, body)) as frames:
-                async for frame in frames:
-                    heard = True
-                    yield frame
+            async with contextlib.aclosing(client.stream(job.model, body)) as responses:
+                async for data in responses:
+                    received = True
+                    yield data
         except errors.APIError as error:
             headers = getattr(error.response, "headers", None)
-            wait = wait_us(tries, headers, error.details, now_us(), job.expires_us)
-            if heard or wait is None or not meaning(error.code).again:
+            wait = retry_wait_us(tries, headers, error.details, now_us(), job.expires_us)
+            if received or wait is None or not status_meaning(error.code).retry_same_server:
                 raise
             await asyncio.sleep(wait / 1e6)
         else:
@@ -112,24 +109,23 @@ async def _credentials(settings: VertexSettings) -> tuple[Any, str]:
     if settings.emulated:
         return Credentials(token="emulated"), settings.vertex_project or EMULATED_PROJECT  # type: ignore[no-untyped-call] # noqa: S106
     try:
-        async with asyncio.timeout(SIGN_IN_S):
+        async with asyncio.timeout(SIGN_IN_TIMEOUT_S):
             found, project = await asyncio.to_thread(google.auth.default, scopes=[SCOPE])
     except (DefaultCredentialsError, TimeoutError):
-        raise UserError(f"no Google credentials: {_HELP}") from None
+        raise UserError(f"no Google credentials: {_CREDENTIALS_HELP}") from None
     project = settings.vertex_project or project
     if not project:
         raise UserError("the Google credentials name no project: set RAILBUS_VERTEX_PROJECT")
     return found, project
 
 
-def _translated(error: Exception) -> EngineError:
-    """The client's errors in our words."""
+def _engine_error(error: Exception) -> EngineError:
     match error:
         case errors.APIError():
-            return refusal(error.code or 500)
+            return status_error(error.code or 500)
         case GoogleAuthError():
-            return EngineError("auth", "Google does not take the credentials: sign in again", retryable=False)
+            return EngineError("auth", "Google refused the credentials: sign in again", retryable=False)
         case aiohttp.ClientConnectorError() | TimeoutError():
             return EngineError("unavailable", "Vertex AI cannot be reached", retryable=True)
         case _:
-            return EngineError("unavailable", "Vertex AI broke the connection off", retryable=True)
+            return EngineError("unavailable", "Vertex AI closed the connection", retryable=True)

@@ -1,4 +1,4 @@
-"""Between our events and the JSON of Vertex AI's ``streamGenerateContent``. Pure: values in, values out."""
+"""Map between our types and the JSON of Vertex AI's ``streamGenerateContent``. Pure: values in, values out."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -7,26 +7,30 @@ import msgspec
 
 from schemas.requests import Message, Sampling
 from schemas.stream import FinishReason, Usage
-from services.worker.engine import Done, EngineError, Step
+from services.worker.engine import EngineError, GenerationResult, Step
 
-MOST_STOPS: Final = 5
-"""Stop strings that the API takes."""
+MAX_STOP_SEQUENCES: Final = 5
+"""The API's limit."""
 
 CHARS_PER_TOKEN: Final = 4
-"""For chunks, of which the API tells no token count; the usage at the end is exact."""
+"""Estimate for chunks, which carry no token count; the usage at the end is exact."""
 
 _REFUSED: Final = frozenset({"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"})
 _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
 
 
-def body_of(messages: Sequence[Message], sampling: Sampling, thinking_tokens: int) -> dict[str, Any]:
-    """The request's body. System messages stand apart; a conversation of them alone becomes the user's turn.
+def request_body(messages: Sequence[Message], sampling: Sampling, thinking_tokens: int) -> dict[str, Any]:
+    """Return the request's body.
+
+    System messages become ``systemInstruction``; if there are no others they become the user's turn.
 
     Raises:
-        EngineError: ``bad_request``: more stop strings than the API takes.
+        EngineError: ``bad_request``: more stop strings than the API accepts.
     """
-    if len(sampling.stop) > MOST_STOPS:
-        raise EngineError("bad_request", f"Vertex AI takes at most {MOST_STOPS} stop strings", retryable=False)
+    if len(sampling.stop) > MAX_STOP_SEQUENCES:
+        raise EngineError(
+            "bad_request", f"Vertex AI accepts at most {MAX_STOP_SEQUENCES} stop strings", retryable=False
+        )
     system = [_part(message) for message in messages if message.role == "system"]
     turns = [
         {"role": "model" if message.role == "assistant" else "user", "parts": [_part(message)]}
@@ -50,34 +54,34 @@ def body_of(messages: Sequence[Message], sampling: Sampling, thinking_tokens: in
     return body | {"generationConfig": config}
 
 
-class Part(msgspec.Struct):
-    """A piece of content; a ``thought`` is not for the user."""
+class CandidatePart(msgspec.Struct):
+    """A part of the content; a ``thought`` is not shown to the user."""
 
     text: str = ""
     thought: bool = False
 
 
-class Content(msgspec.Struct):
-    """What a candidate says."""
+class CandidateContent(msgspec.Struct):
+    """The content of a candidate."""
 
-    parts: list[Part] = []
+    parts: list[CandidatePart] = []
 
 
 class Candidate(msgspec.Struct, rename="camel"):
-    """One answer; we ask for one."""
+    """One of the requested answers; we request one."""
 
-    content: Content | None = None
+    content: CandidateContent | None = None
     finish_reason: str | None = None
 
 
-class Feedback(msgspec.Struct, rename="camel"):
-    """Of the prompt."""
+class PromptFeedback(msgspec.Struct, rename="camel"):
+    """The filter's result for the prompt."""
 
     block_reason: str | None = None
 
 
-class Metadata(msgspec.Struct, rename="camel"):
-    """Token counts, running totals."""
+class UsageMetadata(msgspec.Struct, rename="camel"):
+    """Token counts so far."""
 
     prompt_token_count: int = 0
     candidates_token_count: int = 0
@@ -85,19 +89,19 @@ class Metadata(msgspec.Struct, rename="camel"):
     cached_content_token_count: int = 0
 
 
-class Frame(msgspec.Struct, rename="camel"):
-    """One ``GenerateContentResponse``, as far as we read it."""
+class GenerateContentResponse(msgspec.Struct, rename="camel"):
+    """The fields of ``GenerateContentResponse`` that we read."""
 
     candidates: list[Candidate] = []
-    prompt_feedback: Feedback | None = None
-    usage_metadata: Metadata | None = None
+    prompt_feedback: PromptFeedback | None = None
+    usage_metadata: UsageMetadata | None = None
 
 
-_decoder: Final = msgspec.json.Decoder(Frame)
+_decoder: Final = msgspec.json.Decoder(GenerateContentResponse)
 
 
-class Answer:
-    """What was read of one answer so far."""
+class GenerateContentParser:
+    """The state of one answer while its responses are read."""
 
     __slots__ = ("_finish", "_usage")
 
@@ -106,23 +110,22 @@ class Answer:
         self._usage = Usage()
 
     def read(self, data: str) -> Step | None:
-        """The step in a frame's JSON, if it has text.
+        """Return the step in a response's JSON; None if it has no text.
 
         Raises:
-            EngineError: ``safety_block``: prompt or answer was refused by a filter of Google's; ``internal``: it is not
-                a frame.
+            EngineError: ``safety_block``: Google's filter refused prompt or answer; ``internal``: not a response.
         """
         try:
-            frame = _decoder.decode(data)
+            response = _decoder.decode(data)
         except msgspec.DecodeError:
-            raise EngineError("internal", "Vertex AI sent what is not its protocol", retryable=True) from None
-        if frame.prompt_feedback is not None and frame.prompt_feedback.block_reason is not None:
-            raise _blocked("the prompt", frame.prompt_feedback.block_reason)
-        if frame.usage_metadata is not None:
-            self._usage = _usage(frame.usage_metadata)
-        if not frame.candidates:
+            raise EngineError("internal", "Vertex AI sent an unreadable response", retryable=True) from None
+        if response.prompt_feedback is not None and response.prompt_feedback.block_reason is not None:
+            raise _blocked("the prompt", response.prompt_feedback.block_reason)
+        if response.usage_metadata is not None:
+            self._usage = _usage(response.usage_metadata)
+        if not response.candidates:
             return None
-        candidate = frame.candidates[0]
+        candidate = response.candidates[0]
         if candidate.finish_reason is not None:
             self._finish = candidate.finish_reason
             if self._finish in _REFUSED:
@@ -131,17 +134,19 @@ class Answer:
         text = "".join(part.text for part in parts if not part.thought)
         return Step(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN)) if text else None
 
-    def end(self) -> Done:
-        """The answer's end, once the stream is over.
+    def end(self) -> GenerationResult:
+        """Return the result, once the stream has ended.
 
         Raises:
-            EngineError: The stream broke off, or ended for a reason that is no end.
+            EngineError: The answer is incomplete.
         """
         if self._finish is None:
-            raise EngineError("unavailable", "Vertex AI ended the stream before the answer", retryable=True)
+            raise EngineError(
+                "unavailable", "Vertex AI ended the stream before the answer was complete", retryable=True
+            )
         if self._finish not in _ENDS:
             raise EngineError("internal", f"Vertex AI ended the answer with {self._finish[:40]}", retryable=True)
-        return Done(finish_reason=_ENDS[self._finish], usage=self._usage)
+        return GenerationResult(finish_reason=_ENDS[self._finish], usage=self._usage)
 
 
 def _part(message: Message) -> dict[str, str]:
@@ -152,10 +157,10 @@ def _blocked(what: str, why: str) -> EngineError:
     return EngineError("safety_block", f"Vertex AI refused {what}: {why[:40]}", retryable=False)
 
 
-def _usage(told: Metadata) -> Usage:
-    """Thoughts are paid for like the answer."""
+def _usage(metadata: UsageMetadata) -> Usage:
     return Usage(
-        prompt_tokens=told.prompt_token_count,
-        completion_tokens=told.candidates_token_count + told.thoughts_token_count,
-        cached_tokens=told.cached_content_token_count,
+        prompt_tokens=metadata.prompt_token_count,
+        # Thoughts are billed like the answer.
+        completion_tokens=metadata.candidates_token_count + metadata.thoughts_token_count,
+        cached_tokens=metadata.cached_content_token_count,
     )

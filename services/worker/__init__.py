@@ -1,1 +1,1 @@
-"""What every worker does: takes requests up, runs them on an engine, tells the stream log. A library."""
+"""The part that all workers share: accept requests, run them on an engine, publish their events. A library."""

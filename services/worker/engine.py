@@ -1,4 +1,4 @@
-"""What the worker needs of an engine, and nothing more."""
+"""The interface between the worker and an engine."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from schemas.requests import Lane, Message, Sampling
 from schemas.stream import ErrorClass, FinishReason, Speculation, Timings, Usage
 
 EngineName = Literal["llama", "openai", "simulated", "vllm"]
-"""The generator's engines."""
+"""The engines that the generator can run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,13 +16,13 @@ class Job:
     """One execution of one attempt of a request.
 
     Attributes:
-        request_id: The request; engines that draw at random seed themselves with it.
-        run: Unique per execution.
-        model: As the engine's ``resolve`` named it.
+        request_id: Also the seed of an engine that samples without one.
+        run: Unique id of the execution.
+        model: The name that the engine's ``resolve`` returned.
         messages: The conversation, oldest first.
-        sampling: How tokens are drawn.
+        sampling: Sampling parameters.
         lane: ``interactive`` goes before ``batch`` where the engine has priorities.
-        expires_us: When the request must be closed, microseconds since the epoch: then nothing is worth waiting for.
+        expires_us: When the request must be closed, in microseconds since the epoch. Nothing waits longer.
     """
 
     request_id: str
@@ -36,13 +36,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one engine step said.
+    """The output of one engine step.
 
     Attributes:
         text: May be empty while a character is incomplete; the worker merges such steps into the next chunk.
-        tokens: Tokens of the step.
-        drafted: Tokens the draft proposed in it.
-        accepted: Of those, accepted by the target.
+        tokens: Tokens generated.
+        drafted: Tokens that the draft proposed.
+        accepted: Drafted tokens that the target accepted.
     """
 
     text: str
@@ -52,14 +52,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """The execution came to its own end.
+class GenerationResult:
+    """The end of a complete answer.
 
     Attributes:
         finish_reason: ``stop`` or ``length``.
-        usage: Tokens.
-        timings: Milliseconds.
-        speculation: Drafting totals; None when speculation is off or the engine does not say.
+        usage: Token counts.
+        timings: Durations in milliseconds.
+        speculation: Drafting totals; None when speculation is off or the engine does not report them.
     """
 
     finish_reason: FinishReason
@@ -69,15 +69,15 @@ class Done:
 
 
 class EngineError(Exception):
-    """An execution ended without an answer. The message is for people and never holds prompt text.
+    """An execution failed. The message is for people and never contains prompt text.
 
-    ``engine_dead`` means that no execution of this process can succeed any more: the worker fails what is open and
+    ``engine_dead`` means that no execution of this process can succeed any more: the worker fails all open requests and
     ends the process, so that its supervisor starts a new one.
 
     Attributes:
-        error_class: What kind of failure.
-        retryable: Whether another attempt could help.
-        param: Which field of the request is at fault; None when none.
+        error_class: The kind of failure.
+        retryable: Whether another attempt could succeed.
+        param: The field of the request that is wrong; None for none.
     """
 
     def __init__(self, error_class: ErrorClass, message: str, *, retryable: bool, param: str | None = None) -> None:
@@ -89,11 +89,11 @@ class EngineError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """A look inside.
+    """An engine's load.
 
     Attributes:
         running: Executions that hold a slot.
-        waiting: Executions that wait for one inside the engine.
+        waiting: Executions that wait for a slot inside the engine.
     """
 
     running: int
@@ -101,12 +101,12 @@ class EngineStats:
 
 
 class Engine(Protocol):
-    """Turns jobs into steps.
+    """An engine that generates answers.
 
     Attributes:
         name: ``llama``, ``openai``, ``simulated`` ...
-        model: The model that answers to ``default``.
-        capacity: Most jobs at once; the worker never has more running.
+        model: The model that answers requests for ``default``.
+        capacity: Maximum number of concurrent jobs; the worker never runs more.
     """
 
     name: str
@@ -114,30 +114,31 @@ class Engine(Protocol):
     capacity: int
 
     async def start(self) -> None:
-        """Loads or connects, whatever makes ``generate`` work.
+        """Load the model or connect to it; ``generate`` works afterwards.
 
         Raises:
-            UserError: Something is missing that a person can supply; the message names the remedy.
+            UserError: The operator must change something; the message names the remedy.
         """
 
     def resolve(self, model: str) -> str:
-        """The name of the model that will answer a request for ``model``.
+        """Return the name of the model that will answer a request for ``model``.
 
         Raises:
-            EngineError: ``bad_request`` with the param ``model``: it is not served here.
+            EngineError: ``bad_request`` with the param ``model``: this engine does not serve it.
         """
 
-    def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
-        """Steps, then ``Done``. Cancelling the task that waits for a step, or ``aclose()``, aborts within one token.
+    def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+        """Yield steps, then a ``GenerationResult``.
 
-        After ``Done`` the generator may take a moment (well below a second) to end: it holds its slot until then.
+        Cancelling the task that waits for a step, or ``aclose()``, aborts within one token. After ``GenerationResult``
+        the generator may take a moment (well below a second) to end: it holds its slot until then.
 
         Raises:
             EngineError: The job failed.
         """
 
     def stats(self) -> EngineStats:
-        """How busy it is."""
+        """Return the current load."""
 
     async def close(self) -> None:
-        """Ends what still runs and frees everything."""
+        """Abort what still runs and free all resources."""

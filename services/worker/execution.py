@@ -1,4 +1,4 @@
-"""One execution: the engine's steps become events on the stream log."""
+"""Run one request on the engine and write its events to the stream log."""
 
 import asyncio
 import logging
@@ -10,81 +10,80 @@ from services.bus import BusError, Producer
 from services.runtime import metrics
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
-from services.worker.desk import STOPPING, Refusal, Ticket
-from services.worker.engine import Done, Engine, EngineError, Job
-from services.worker.narrator import Narrator
-from services.worker.role import Role
+from services.worker.engine import Engine, EngineError, GenerationResult, Job
+from services.worker.event_builder import EventBuilder
+from services.worker.scheduler import STOPPING, Refusal, Ticket, WorkerConfig
 
 _log = logger("worker")
 
-BROKE: Final = Refusal("internal", "the worker failed; see its log", retryable=True)
+WORKER_FAILED: Final = Refusal("internal", "the worker failed; see its log", retryable=True)
 
 
-class Executions:
-    """Runs tickets on an engine and writes what comes of it.
+class ExecutionRunner:
+    """Runs accepted requests on an engine and writes their events.
 
     Args:
-        engine: Started.
-        producer: Started.
-        role: What ``Started`` says of gate and check.
+        engine: A started engine.
+        producer: A started producer.
+        config: Its gate and check are written into ``Started``.
         source: Service and instance.
     """
 
-    def __init__(self, engine: Engine, producer: Producer, role: Role, source: str) -> None:
+    def __init__(self, engine: Engine, producer: Producer, config: WorkerConfig, source: str) -> None:
         self._engine = engine
         self._producer = producer
-        self._role = role
+        self._config = config
         self._source = source
 
     async def run(self, ticket: Ticket) -> Finished | Failed:
-        """Writes everything from ``Started`` to the last event, and returns that.
+        """Write every event from ``Started`` to the last one, and return the last one.
 
-        Whoever stops it says why in the ticket, then cancels the task; but only one that has ``begun`` and is not
-        ``over``, because before it the cancellation would skip this code, and after it tear the last event away.
+        To stop an execution, set ``ticket.stopped`` and cancel the task, but only once it has ``begun`` and while it is
+        not ``over``: an earlier cancellation would skip this code, a later one could lose the final event.
         """
-        narrator = Narrator(ticket, self._source)
+        events = EventBuilder(ticket, self._source)
         timer = self._expire_later(ticket)
-        end = await self._ended(ticket, narrator)
+        end = await self._ended(ticket, events)
         timer.cancel()
-        _count(end, narrator)
+        _count(end, events)
         if isinstance(end, Failed) and end.error_class != "cancelled":
             _log.info("request %s: run %s failed: %s: %s", end.request_id, end.run, end.error_class, end.message)
         await self._write(ticket, end)
         return end
 
     async def refuse(self, ticket: Ticket, refusal: Refusal) -> None:
-        """Writes that a request will not run."""
-        narrator = Narrator(ticket, self._source)
-        failed = narrator.failed(refusal, now_us())
-        _count(failed, narrator)
+        """Write that a request will not run."""
+        events = EventBuilder(ticket, self._source)
+        failed = events.failed(refusal, now_us())
+        _count(failed, events)
         await self._write(ticket, failed)
 
-    async def _ended(self, ticket: Ticket, narrator: Narrator) -> Finished | Failed:
+    async def _ended(self, ticket: Ticket, events: EventBuilder) -> Finished | Failed:
         ticket.begun = True
         try:
             if ticket.stopped is not None:
-                return narrator.failed(ticket.stopped, now_us())
-            return narrator.finished(await self._generate(ticket, narrator), now_us())
+                return events.failed(ticket.stopped, now_us())
+            return events.finished(await self._generate(ticket, events), now_us())
         except asyncio.CancelledError:
-            return narrator.failed(ticket.stopped or STOPPING, now_us())
+            return events.failed(ticket.stopped or STOPPING, now_us())
         except EngineError as error:
-            return narrator.failed(Refusal.of(error), now_us())
-        except Exception as error:  # noqa: BLE001 - one request's misfortune must not be all others'
+            return events.failed(Refusal.of(error), now_us())
+        except Exception as error:  # noqa: BLE001 - one request's failure must not end the others
             details = error if _log.isEnabledFor(logging.DEBUG) else None
             _log.error("run %s: %s", ticket.run, type(error).__name__, exc_info=details)
-            return narrator.failed(BROKE, now_us())
+            return events.failed(WORKER_FAILED, now_us())
         finally:
             ticket.over = True
 
-    async def _generate(self, ticket: Ticket, narrator: Narrator) -> Done:
-        """Writes ``Started`` and every chunk."""
-        request, engine, role, post = ticket.request, self._engine, self._role, self._producer.post
+    async def _generate(self, ticket: Ticket, events: EventBuilder) -> GenerationResult:
+        """Write ``Started`` and every chunk."""
+        request, engine, config, post = ticket.request, self._engine, self._config, self._producer.post
         model = engine.resolve(request.model)
-        started = narrator.started(
+        started = events.started(
             model=model,
             engine=engine.name,
-            gate=role.input_gate,
-            check=role.output_check,
+            gate=config.input_gate,
+            check=config.output_check,
             now_us=now_us(),
         )
         await self._write(ticket, started)
@@ -97,32 +96,32 @@ class Executions:
             lane=request.lane,
             expires_us=ticket.expires_us,
         )
-        done: Done | None = None
+        result: GenerationResult | None = None
         items = engine.generate(job)
         try:
             async for item in items:
-                if isinstance(item, Done):
-                    done = item
+                if isinstance(item, GenerationResult):
+                    result = item
                     continue
-                for chunk in narrator.chunks(item, now_us()):
-                    # Waits only while the producer's buffer is full; acknowledgements are the producer's business.
+                for chunk in events.chunks(item, now_us()):
+                    # Waits only while the producer's buffer is full; the producer handles acknowledgements.
                     await post(STREAMS, chunk, traceparent=ticket.traceparent)
                     if chunk.seq == 0:
                         metrics.GENERATOR_TTFT.observe((chunk.at - ticket.accepted_us) / 1_000)
         finally:
             await items.aclose()
-        if done is None:
-            raise EngineError("internal", "the engine ended without saying how", retryable=True)
-        return done
+        if result is None:
+            raise EngineError("internal", "the engine ended the answer without a result", retryable=True)
+        return result
 
     def _expire_later(self, ticket: Ticket) -> asyncio.TimerHandle:
-        """No execution outlives its request, even when nobody is there to cancel it."""
+        """Stop the execution when its request expires, even if no cancel arrives."""
         task = asyncio.current_task()
 
         def expire() -> None:
             if ticket.stoppable and task is not None:
                 total_ms = ticket.request.deadlines.total_ms
-                ticket.stopped = Refusal("timeout", f"its {total_ms} ms have passed", retryable=False)
+                ticket.stopped = Refusal("timeout", f"the deadline of {total_ms} ms has passed", retryable=False)
                 task.cancel()
 
         delay_s = (ticket.expires_us - now_us()) / 1e6
@@ -135,10 +134,10 @@ class Executions:
             _log.error("run %s: %s was not written: %s", ticket.run, type(event).__name__, error)
 
 
-def _count(end: Finished | Failed, narrator: Narrator) -> None:
-    """Metrics of one execution, once: counting each chunk would cost as much as writing it."""
-    metrics.CHUNKS.inc(narrator.seq)
-    metrics.TOKENS.inc(narrator.tokens)
+def _count(end: Finished | Failed, events: EventBuilder) -> None:
+    """Count one execution's metrics at its end: counting each chunk would cost as much as writing it."""
+    metrics.CHUNKS.inc(events.seq)
+    metrics.TOKENS.inc(events.tokens)
     if isinstance(end, Finished):
         metrics.EXECUTIONS.labels("finished").inc()
         if end.speculation is not None:

@@ -1,90 +1,41 @@
 """What the whole way costs over asking the model server directly: edge, bus, generator, router, broker.
 
-    python -m tests.bench.added_ttft [--kit DIR] [--streams 1,16,64] [--rounds 3]
+    python -m tests.bench.added_ttft [--streams 1,16,64] [--rounds 3] [--prompts same] [--governed]
 
-Uses the load kit that also measures our peers (``upstream.py``: a fake OpenAI-compatible server on a fixed schedule;
-``client.py``: a closed-loop streaming client), so that figures can be laid beside theirs. Direct and through-Railbus
-runs alternate. CPU is that of the whole tree under ``railbus up``, broker and supervisor included; ``others`` is how
-many cores anybody else on the machine used meanwhile: figures from a busy machine are not worth keeping.
+The load kit beside this file is the model server, on a fixed schedule, and the closed-loop client. Direct and
+through-Railbus runs alternate. CPU is that of the whole tree under ``railbus up``, broker and supervisor included;
+``others`` is how many cores anybody else on the machine used meanwhile: figures from a busy machine are not worth
+keeping. Prompts are all the same unless ``--prompts distinct`` is given: rails know a prompt after the first time.
 """
 
 import argparse
-import json
-import shutil
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import psutil
+from tests.bench.kit.servers import load, upstream, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-KIT = ROOT.parent / "shared" / "peers"
 MODEL = "fake-A-t30-g20-n50"
-STREAMS_PER_CONNECTION = {1: 16, 16: 8, 64: 4}
+REQUESTS_PER_STREAM = {1: 16, 16: 8, 64: 4}
+_seeds = count(1)  # of the prompts: no two runs ask the same
 
 
-def tree_cpu_s(process: psutil.Process) -> float:
-    """User and system seconds of a process and all below it, now."""
-    total = 0.0
-    for each in [process, *process.children(recursive=True)]:
-        try:
-            total += sum(each.cpu_times()[:2])
-        except psutil.NoSuchProcess:
-            continue
-    return total
-
-
-def tree_rss_mb(process: psutil.Process) -> float:
-    """Resident memory of a process and all below it, in MiB; shared pages count in each."""
-    return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]) / 2**20
-
-
-def client(kit: Path, url: str, streams: int) -> dict[str, Any]:
+def client(url: str, streams: int, prompts: str, *options: str) -> dict[str, Any]:
     """One closed-loop run; the client's own figures."""
-    count = streams * STREAMS_PER_CONNECTION.get(streams, 4)
-    command = [sys.executable, str(kit / "client.py"), "--url", f"{url}/v1/chat/completions", "--model", MODEL]
-    command += ["-c", str(streams), "-n", str(count), "--warmup", str(min(2 * streams, 64))]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    figures: dict[str, Any] = json.loads(run.stdout)
-    figures["all_streams"] = count + min(2 * streams, 64)
+    requests = streams * REQUESTS_PER_STREAM.get(streams, 4)
+    command = ["--model", MODEL, "--streams", str(streams), "--requests", str(requests), "--prompts", prompts]
+    figures = load(url, *command, "--seed", str(next(_seeds)), *options)
+    if figures["errors"] or figures["wrong_text"]:
+        sys.exit(f"streams failed: {figures['errors']}, {figures['wrong_text']} with another text")
     return figures
-
-
-def busy_s() -> float:
-    """Processor seconds that anybody used since the machine started."""
-    times = psutil.cpu_times()
-    return sum(getattr(times, name, 0.0) for name in ("user", "system", "nice", "softirq", "irq", "steal"))
-
-
-def through(kit: Path, url: str, streams: int, tree: psutil.Process, upstream: psutil.Process) -> dict[str, Any]:
-    """A run through Railbus, with what the tree spent on it."""
-    before, upstream_before, all_before, began = tree_cpu_s(tree), tree_cpu_s(upstream), busy_s(), time.monotonic()
-    figures = client(kit, url, streams)
-    spent = tree_cpu_s(tree) - before
-    known = spent + tree_cpu_s(upstream) - upstream_before + figures["client_cpu_s"]
-    figures["cpu_ms_per_stream"] = spent * 1e3 / figures["all_streams"]
-    figures["others"] = max(0.0, (busy_s() - all_before - known) / (time.monotonic() - began))
-    figures["rss_mb"] = tree_rss_mb(tree)
-    return figures
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
-    """Until somebody answers there."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            sys.exit(f"a server ended before it was ready, with code {process.returncode}")
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except OSError:
-            time.sleep(0.1)
-    sys.exit(f"nobody answers at {url}")
 
 
 def table(rows: list[dict[str, Any]]) -> None:
@@ -95,66 +46,74 @@ def table(rows: list[dict[str, Any]]) -> None:
         print(
             f"| {row['streams']} | {row['direct_p50']:.1f} / {row['direct_p99']:.1f} "
             f"| {row['added_p50']:.1f} / {row['added_p99']:.1f} | {row['chunks_per_s']:.0f} "
-            f"| {row['cpu_ms_per_stream']:.1f} | {row['rss_mb']:.0f} | {row['others']:.2f} |"
+            f"| {row['cpu_ms_per_stream']:.1f} | {row['rss_mib']:.0f} | {row['others']:.2f} |",
+            flush=True,
         )
 
 
-def measure(kit: Path, streams: int, rounds: int, urls: tuple[str, str], processes: tuple[int, int]) -> dict[str, Any]:
+def measure(streams: int, rounds: int, prompts: str, urls: tuple[str, str], trees: list[str]) -> dict[str, Any]:
     """Direct and through, in turn."""
-    tree, upstream = psutil.Process(processes[0]), psutil.Process(processes[1])
     direct, ours = [], []
     for _ in range(rounds):
-        direct.append(client(kit, urls[0], streams))
-        ours.append(through(kit, urls[1], streams, tree, upstream))
-        if ours[-1]["errors"] or ours[-1]["ok"] != ours[-1]["streams"]:
-            sys.exit(f"streams failed: {ours[-1]['errors']}")
+        direct.append(client(urls[0], streams, prompts))
+        ours.append(client(urls[1], streams, prompts, *trees))
 
-    def median(runs: list[dict[str, Any]], name: str) -> float:
-        return statistics.median(run[name] for run in runs)
+    def median(runs: list[dict[str, Any]], *path: str) -> float:
+        values: list[Any] = runs
+        for name in path:
+            values = [value[name] for value in values]
+        return statistics.median(values)
 
-    row = {"streams": streams, "direct_p50": median(direct, "ttft_p50"), "direct_p99": median(direct, "ttft_p99")}
-    row |= {name: median(ours, name) for name in ("chunks_per_s", "cpu_ms_per_stream", "rss_mb", "others")}
-    row["added_p50"] = median(ours, "ttft_p50") - row["direct_p50"]
-    row["added_p99"] = median(ours, "ttft_p99") - row["direct_p99"]
+    row = {"streams": streams, "direct_p50": median(direct, "ttft_ms", "p50")}
+    row |= {"direct_p99": median(direct, "ttft_ms", "p99"), "chunks_per_s": median(ours, "chunks_per_s")}
+    row |= {"cpu_ms_per_stream": median(ours, "trees", "railbus", "cpu_ms_per_answer")}
+    row |= {"rss_mib": median(ours, "trees", "railbus", "rss_mib"), "others": median(ours, "others_cores")}
+    row["added_p50"] = median(ours, "ttft_ms", "p50") - row["direct_p50"]
+    row["added_p99"] = median(ours, "ttft_ms", "p99") - row["direct_p99"]
     return row
+
+
+@contextmanager
+def railbus_up(checkout: Path, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a checkout's ``railbus up`` while the block runs."""
+    with tempfile.TemporaryDirectory(prefix="railbus-bench-", ignore_cleanup_errors=True) as folder:
+        command = [sys.executable, "-m", "services.cli", "up", "--port", str(port), "--data-dir", folder, *options]
+        environment = os.environ | {"PYTHONPATH": str(checkout)}
+        tree = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=checkout, env=environment)
+        try:
+            wait_for(f"http://127.0.0.1:{port}/readyz", tree)
+            yield tree
+        finally:
+            tree.terminate()
+            try:
+                tree.wait(20)
+            except subprocess.TimeoutExpired:
+                tree.kill()
+                tree.wait()
 
 
 def main() -> None:
     """Start upstream and Railbus, measure, stop both."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.added_ttft", description=__doc__)
-    parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.added_ttft", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("--streams", default="1,16,64")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--prompts", choices=("same", "distinct"), default="same")
     parser.add_argument("--governed", action="store_true", help="with rails and safety")
     parser.add_argument("--option", action="append", default=[], help="another option for railbus up")
-    parser.add_argument("--port", type=int, default=18080, help="of the edge; the upstream is on the next")
-    arguments = parser.parse_args()
-    if not (arguments.kit / "upstream.py").exists():
-        sys.exit(f"no load kit at {arguments.kit}: give its folder with --kit")
-    model_url, edge_url = f"http://127.0.0.1:{arguments.port + 1}", f"http://127.0.0.1:{arguments.port}"
-    folder = Path(tempfile.mkdtemp(prefix="railbus-bench-"))
-    upstream = subprocess.Popen(
-        [sys.executable, str(arguments.kit / "upstream.py"), "--port", str(arguments.port + 1)],
-        stdout=subprocess.DEVNULL,
-    )
-    up = [sys.executable, "-m", "services.cli", "up", "--engine", "openai", "--upstream-url", model_url]
-    up += ["--port", str(arguments.port), "--data-dir", str(folder), *arguments.option]
-    up.append("--governed" if arguments.governed else "--no-governed")
-    tree = subprocess.Popen(up, stdout=subprocess.DEVNULL)
-    try:
-        wait_for(f"{model_url}/v1/models", upstream)
-        wait_for(f"{edge_url}/readyz", tree)
-        counts = [int(count) for count in arguments.streams.split(",")]
-        pids = (tree.pid, upstream.pid)
-        table([measure(arguments.kit, count, arguments.rounds, (model_url, edge_url), pids) for count in counts])
-    finally:
-        for process in (tree, upstream):
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+    parser.add_argument("--port", type=int, default=18080, help="of the edge")
+    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose services are started (this one's)")
+    given = parser.parse_args()
+    governed = "--governed" if given.governed else "--no-governed"
+    with upstream() as server:
+        options = ("--engine", "openai", "--upstream-url", server.url, *given.option, governed)
+        with railbus_up(given.checkout.resolve(), given.port, *options) as tree:
+            urls = (server.url, f"http://127.0.0.1:{given.port}")
+            trees = ["--tree", f"railbus={tree.pid}", "--tree", f"upstream={server.process.pid}"]
+            counts = [int(streams) for streams in given.streams.split(",")]
+            table([measure(streams, given.rounds, given.prompts, urls, trees) for streams in counts])
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from schemas.stream import Chunk
 from schemas.topics import STREAMS
 from services.bus import BusSettings, Producer, TailReader, ensure_topics
 from services.runtime.clock import now_ms, now_us
-from tests.contract.brokers import Broker, BrokerUnavailable
+from tests.support.brokers import Broker, BrokerUnavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 WARM_S = 2.0

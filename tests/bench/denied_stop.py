@@ -1,10 +1,11 @@
 """How soon a denied request stops costing: from its verdict to the model server's connection being closed.
 
-    python -m tests.bench.denied_stop [--requests 40] [--kit DIR]
+    python -m tests.bench.denied_stop [--requests 40]
 
-A tree with the default policy in front of the peers' load kit, whose first token would take two seconds: every prompt
-holds a key, so it is denied while the model server still reads it. Times are those of the verdict on the log and of
-the load kit's own journal, which notes when its client went away. Engine time saved is what was left of the answer.
+A tree with the default policy in front of the kit's model server, whose first token would take two seconds: every
+prompt holds a key, so it is denied while the model server still reads it. Times are those of the verdict on the log and
+of the model server's own journal, which notes when its client went away. Engine time saved is what was left of the
+answer.
 """
 
 import argparse
@@ -19,9 +20,9 @@ from pathlib import Path
 import aiohttp
 
 from schemas.stream import Verdict
-from tests.bench.added_ttft import KIT
-from tests.bench.kit import stream_log, upstream
-from tests.e2e.tree import running
+from tests.bench.kit.servers import upstream
+from tests.bench.stream_log import stream_log
+from tests.support.tree import running_tree
 
 FIRST_MS, GAP_MS, CHUNKS = 2_000, 20, 100
 MODEL = f"fake-A-t{FIRST_MS}-g{GAP_MS}-n{CHUNKS}"
@@ -52,8 +53,8 @@ async def ask(url, count, pace_s):
 def report(log, journal):
     denied = sorted(record.event.at / 1e6 for record in log if isinstance(record.event, Verdict))
     entries = [json.loads(line) for line in journal.read_text().splitlines()]
-    arrived = sorted(entry["t"] for entry in entries if entry["ev"] == "arrive")
-    gone = sorted(entry["t"] for entry in entries if entry["ev"] == "client_gone")
+    arrived = sorted(entry["at_s"] for entry in entries if entry["event"] == "arrived")
+    gone = sorted(entry["at_s"] for entry in entries if entry["event"] == "client_gone")
     if len(arrived) != len(gone):
         sys.exit(f"{len(denied)} verdicts, {len(arrived)} requests at the model server, {len(gone)} given up")
     # One after another, so the verdict is the last before the end; some come before the model server is even asked.
@@ -72,15 +73,13 @@ def report(log, journal):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.bench.denied_stop", description=__doc__)
-    parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
     parser.add_argument("--requests", type=int, default=40)
-    parser.add_argument("--port", type=int, default=18092, help="of the model server")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         journal = folder / "journal.jsonl"
-        url = stack.enter_context(upstream(arguments.kit, arguments.port, journal))
-        tree = stack.enter_context(running(folder, "--engine", "openai", "--upstream-url", url, governed=True))
+        url = stack.enter_context(upstream(journal=journal)).url
+        tree = stack.enter_context(running_tree(folder, "--engine", "openai", "--upstream-url", url, governed=True))
         asyncio.run(ask(tree.url, arguments.requests, 0.1))
         time.sleep(0.5)
         report(asyncio.run(stream_log(tree.kafka)), journal)

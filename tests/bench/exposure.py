@@ -32,16 +32,16 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from schemas.books import Detached
+from schemas.side_events import Detached
 from schemas.stream import Cleared, Recall
 from schemas.topics import RECEIPTS, STREAMS
 from services.bus import BusSettings, TailReader
 from services.policy import Policy, load
-from services.policy.document import PatternFile
-from services.policy.toml import read_toml
-from services.safety.verdicts import rule_on
-from tests.e2e.speaker import TOKEN_CHARS, Saying, Speaker, speaking
-from tests.e2e.tree import running
+from services.policy.source.document import PatternFile
+from services.policy.source.toml import read_toml
+from services.safety.decide.recalls import rule_on
+from tests.support.model_server import TOKEN_CHARS, ModelServer, ScriptedAnswer, serve_model
+from tests.support.tree import running_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 TENANT = "local"
@@ -146,7 +146,7 @@ class Watch:
         self.receipts: dict[str, Detached] = {}
         self.cleared = 0
         self._bus = BusSettings(bootstrap=kafka)
-        self._tail = TailReader(self._bus, handler=self._take, wants=lambda kind, _: kind != "Chunk")
+        self._tail = TailReader(self._bus, handler=self._take, record_filter=lambda kind, _: kind != "Chunk")
 
     async def follow(self) -> asyncio.Task[None]:
         """Begin to read."""
@@ -196,9 +196,11 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else math.nan
 
 
-async def measure(url: str, watch: Watch, speaker: Speaker, made: list[Case], mode: str, args: Any) -> dict[str, Any]:
+async def measure(
+    url: str, watch: Watch, speaker: ModelServer, made: list[Case], mode: str, args: Any
+) -> dict[str, Any]:
     """One row."""
-    speaker.sayings |= {case.model: Saying(case.text, args.tokens_per_s, args.step) for case in made}
+    speaker.sayings |= {case.model: ScriptedAnswer(case.text, args.tokens_per_s, args.step) for case in made}
     waiting = list(made)
     await asyncio.gather(*(client(url, waiting, MODES[mode]) for _ in range(args.clients)))
     async with asyncio.timeout(10):
@@ -254,9 +256,9 @@ async def run(args: Any) -> None:
         "corpus": every,
         "disguised": DISGUISED,
     }
-    async with speaking() as speaker, contextlib.AsyncExitStack() as stack:
+    async with serve_model() as speaker, contextlib.AsyncExitStack() as stack:
         with tempfile.TemporaryDirectory() as folder:
-            tree_of = running(
+            tree_of = running_tree(
                 Path(folder), "--engine", "openai", "--upstream-url", speaker.url, governed=True,
                 RAILBUS_POLICY=str(ROOT / "policies" / "default"),
             )  # fmt: skip

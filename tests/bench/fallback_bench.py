@@ -19,15 +19,15 @@ from typing import Any
 
 import uvloop
 
-from schemas.books import Account
 from schemas.requests import Deadlines, Sampling
+from schemas.side_events import Account
 from schemas.stream import Chunk, Closed, Cutover, Started
 from schemas.topics import STREAMS
-from services.bus import Received, Unread
+from services.bus import Received, UnreadableRecord
 from services.stream import Screen, apply
 from tests.bench.router_bench import percentiles
-from tests.integration.router.harness import Lab, opened
-from tests.integration.router.people import Person
+from tests.integration.router.lab import RouterLab
+from tests.support.request_events import RequestEvents
 
 CASES = {
     "healthy": "simulated-n20",
@@ -43,9 +43,9 @@ CASES = {
 class Path:
     """The processes of one run, and the people who ask."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: RouterLab) -> None:
         self.lab = lab
-        self.people: dict[str, Person] = {}
+        self.people: dict[str, RequestEvents] = {}
         self.closed: dict[str, asyncio.Event] = {}
         lab.watch = self._on_records
 
@@ -57,14 +57,14 @@ class Path:
         )
         url = await emulator.ready()
         ratio = {"RAILBUS_FALLBACK_RATIO": "1", "RAILBUS_FALLBACK_FREE": "1000000", "RAILBUS_BREAKER_TRIP": "0"}
-        router_ready = lab.router(RAILBUS_FALLBACK="vertex", **(ratio | router))
+        router_ready = lab.run(RAILBUS_FALLBACK="vertex", **(ratio | router))
         generator = lab.start("services.generator", RAILBUS_ENGINE="simulated", RAILBUS_GENERATOR_SLOTS="256")
         vertex = lab.start("services.vertex", RAILBUS_VERTEX_URL=url, RAILBUS_VERTEX_MODEL="any")
         await asyncio.gather(router_ready, generator.ready(), vertex.ready())
 
-    async def ask(self, model: str, **fields: Any) -> Person:
+    async def ask(self, model: str, **fields: Any) -> RequestEvents:
         """Puts one request on the log."""
-        person = Person(model=model, sampling=Sampling(max_tokens=50), **fields)
+        person = RequestEvents(model=model, sampling=Sampling(max_tokens=50), **fields)
         self.people[person.id] = person
         self.closed[person.id] = asyncio.Event()
         await self.lab.post(person.request)
@@ -77,7 +77,7 @@ class Path:
                 await closed.wait()
         await asyncio.sleep(1.5)  # the accounts wait for the usage of cancelled workers
 
-    def _on_records(self, records: Sequence[Received | Unread]) -> None:
+    def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and isinstance(record.event, Closed):
                 self.closed[record.event.request_id].set()
@@ -91,7 +91,7 @@ class Path:
         return {rid: _told(self.people[rid], events) for rid, events in logs.items()}
 
 
-def _told(person: Person, events: list[Any]) -> dict[str, Any]:
+def _told(person: RequestEvents, events: list[Any]) -> dict[str, Any]:
     screen, shown = Screen(person.id), ""
     first_us: dict[int, int] = {}
     said: dict[int, str] = {}
@@ -120,11 +120,11 @@ def _told(person: Person, events: list[Any]) -> dict[str, Any]:
     }
 
 
-async def cases(lab: Lab) -> dict[str, Any]:
+async def cases(lab: RouterLab) -> dict[str, Any]:
     """Five of each, one after another."""
     path = Path(lab)
     await path.start(30)
-    asked: dict[str, list[Person]] = {}
+    asked: dict[str, list[RequestEvents]] = {}
     for name, model in CASES.items():
         asked[name] = []
         for _ in range(5):
@@ -146,7 +146,7 @@ async def cases(lab: Lab) -> dict[str, Any]:
     return table
 
 
-async def deadline(lab: Lab, rounds: int) -> dict[str, Any]:
+async def deadline(lab: RouterLab, rounds: int) -> dict[str, Any]:
     """Streams that ask again and again, each at its own time; then all at one instant. The engine never speaks."""
     path = Path(lab)
     await path.start(30)
@@ -154,7 +154,7 @@ async def deadline(lab: Lab, rounds: int) -> dict[str, Any]:
     await path.settled()
     dice = random.Random(5)
 
-    async def stream(people: list[Person]) -> None:
+    async def stream(people: list[RequestEvents]) -> None:
         await asyncio.sleep(dice.random())
         for _ in range(rounds):
             person = await path.ask("simulated-n20-mute")
@@ -163,7 +163,7 @@ async def deadline(lab: Lab, rounds: int) -> dict[str, Any]:
 
     found = {}
     for streams in (1, 16, 64):
-        spread: list[Person] = []
+        spread: list[RequestEvents] = []
         await asyncio.gather(*(stream(spread) for _ in range(streams)))
         burst = await asyncio.gather(*(path.ask("simulated-n20-mute") for _ in range(streams)))
         await path.settled()
@@ -179,7 +179,7 @@ async def deadline(lab: Lab, rounds: int) -> dict[str, Any]:
     return found
 
 
-async def race(lab: Lab, count: int, rate: float) -> dict[str, Any]:
+async def race(lab: RouterLab, count: int, rate: float) -> dict[str, Any]:
     """Every other request races; the first tokens of engine and cloud have a Lomax tail of scale 100 ms each."""
     path = Path(lab)
     await path.start(30, tail_ms=100)
@@ -255,7 +255,7 @@ async def main() -> None:
     parser.add_argument("--rate", type=float, default=60.0, help="requests a second")
     parser.add_argument("--json", action="store_true", help="all that was found")
     given = parser.parse_args()
-    async with opened() as lab:
+    async with RouterLab.opened() as lab:
         match given.what:
             case "cases":
                 result = await cases(lab)

@@ -1,11 +1,11 @@
 """What governance costs the first token: beside prefill, and in front of it as the control.
 
-    python -m tests.bench.governed_ttft [--requests 60] [--prefill-ms 40] [--kit DIR]
+    python -m tests.bench.governed_ttft [--requests 60] [--prefill-ms 40]
 
 Three arms take turns, request by request, so that all see the same machine: a tree without rails; a tree with rails and
 safety and the default policy, whose checks run beside the prefill; and the control, the same rails asked first, in
 this process, and the tree without rails asked after they have allowed. No prompt is used twice, so nothing is
-remembered. The model server is the peers' load kit: its first token comes ``--prefill-ms`` after the request.
+remembered. The model server is the kit's: its first token comes ``--prefill-ms`` after the request.
 
 Hidden time is what the rails took and nobody waited for: rail + ungoverned TTFT - governed TTFT, from medians.
 By the model it is min(rail, queue + prefill): ``services.physics.governance``.
@@ -28,11 +28,11 @@ from schemas.stream import Chunk, Started, Verdict
 from services.physics.governance import governed_start
 from services.policy import DEFAULT_POLICY, load
 from services.rails.evaluator import build_evaluator
-from services.rails.jailbreak import Classifier
+from services.rails.jailbreak import JailbreakClassifier
 from services.runtime.clock import now_ms
-from tests.bench.added_ttft import KIT
-from tests.bench.kit import stream_log, upstream
-from tests.e2e.tree import running
+from tests.bench.kit.servers import upstream
+from tests.bench.stream_log import stream_log
+from tests.support.tree import running_tree
 
 PROMPT = (
     "Our support desk writes about {} tickets a day. Summarise in three sentences what an append-only log is good for "
@@ -93,7 +93,7 @@ def at(values, share):
 
 async def measure(plain, governed, model, count):
     policy = load(DEFAULT_POLICY)
-    classifier = Classifier(1)
+    classifier = JailbreakClassifier(1)
     await classifier.prepare()
     judge = await build_evaluator(policy, classifier, None, None)
     arms = {"ungoverned": [], "governed": [], "serial": []}
@@ -141,17 +141,15 @@ def report(arms, refused, rails, prefills):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.bench.governed_ttft", description=__doc__)
-    parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
     parser.add_argument("--requests", type=int, default=60, help="of each arm")
     parser.add_argument("--prefill-ms", type=int, default=40)
-    parser.add_argument("--port", type=int, default=18090, help="of the model server")
     arguments = parser.parse_args()
     model = f"fake-A-t{arguments.prefill_ms}-g10-n8"
     with ExitStack() as stack:
-        url = stack.enter_context(upstream(arguments.kit, arguments.port))
+        url = stack.enter_context(upstream()).url
         trees = [
             stack.enter_context(
-                running(
+                running_tree(
                     Path(stack.enter_context(tempfile.TemporaryDirectory())),
                     "--engine", "openai", "--upstream-url", url, governed=governed,
                 )

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 from services.policy import load
-from tests.integration.rails.harness import RedisServer, asked, opened, unhurried
-from tests.unit.policy.folders import ROOT
+from tests.integration.rails.lab import RailsLab, RedisServer, copy_patient_policy, make_request
+from tests.support.policies import ROOT
 
 TEXT = (
     "Our support desk writes about {} tickets a day. Summarise in three sentences what an append-only log is good for "
@@ -28,11 +28,11 @@ DEADLINE_MS = next(
 
 
 async def one_by_one(lab, first, count, text):
-    return [(request := asked(first + n, text(n)), await lab.verdict(request)) for n in range(-3, count)][3:]
+    return [(request := make_request(first + n, text(n)), await lab.verdict(request)) for n in range(-3, count)][3:]
 
 
 async def at_once(lab, first, count, text):
-    requests = [asked(first + n, text(n)) for n in range(count)]
+    requests = [make_request(first + n, text(n)) for n in range(count)]
     await lab.ask(*requests)
     await lab.until(lambda: all(lab.verdicts(request) for request in requests))
     return [(request, lab.verdicts(request)[0]) for request in requests]
@@ -67,10 +67,10 @@ async def main(count):
     print("|---|---|---|---|---|---|---|---|")
     redis = RedisServer()
     try:
-        async with opened() as lab:
+        async with RailsLab.opened() as lab:
             with tempfile.TemporaryDirectory() as folder:
-                policy = str(unhurried(Path(folder), jailbreak=True))
-                service = lab.spawn(RAILBUS_POLICY=policy)
+                policy = str(copy_patient_policy(Path(folder), jailbreak=True))
+                service = lab.start(RAILBUS_POLICY=policy)
                 await service.ready()
                 show("one by one", await one_by_one(lab, 10_000, count, TEXT.format))
                 long = await one_by_one(lab, 20_000, count // 6, lambda n: f"{n} " + LONG)
@@ -79,7 +79,7 @@ async def main(count):
                 show("64 at once", await at_once(lab, 40_000, 64, lambda n: TEXT.format(n + 2_000)))
                 show("64 at once, same words", await at_once(lab, 50_000, 64, lambda _: TEXT.format("many")))
                 service.stop()
-                service = lab.spawn(RAILBUS_POLICY=policy, RAILBUS_REDIS_URL=redis.url)
+                service = lab.start(RAILBUS_POLICY=policy, RAILBUS_REDIS_URL=redis.url)
                 await service.ready()
                 show("remembered in Redis", await one_by_one(lab, 60_000, count, lambda _: TEXT.format(0)))
                 service.stop()

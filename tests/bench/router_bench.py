@@ -23,16 +23,16 @@ from typing import Any
 
 import uvloop
 
-from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Request
+from schemas.side_events import Account, Cancel
 from schemas.stream import Chunk, Closed, Cutover, Verdict
 from schemas.topics import REQUESTS_VERTEX, STREAMS
-from services.bus import Received, Unread
+from services.bus import Received, UnreadableRecord
 from services.runtime.clock import now_us
 from services.stream import Screen, apply
 from tests.bench.router_report import percentiles, told
-from tests.integration.router.harness import Lab, opened
-from tests.integration.router.people import Person
+from tests.integration.router.lab import RouterLab
+from tests.support.request_events import RequestEvents
 
 CLOUD = {
     "RAILBUS_FALLBACK": "vertex",
@@ -42,14 +42,14 @@ CLOUD = {
 }
 
 
-async def deadlines(lab: Lab, count: int) -> dict[str, Any]:
+async def deadlines(lab: RouterLab, count: int) -> dict[str, Any]:
     """All requests are open at once, their first-token deadlines spread over 20 seconds."""
-    router = await lab.router(**CLOUD, RAILBUS_BREAKER_TRIP="0")
-    people: dict[str, Person] = {}
+    router = await lab.run(**CLOUD, RAILBUS_BREAKER_TRIP="0")
+    people: dict[str, RequestEvents] = {}
     late_ms: dict[str, float] = {}
     dice = random.Random(1)
 
-    def watch(records: Sequence[Received | Unread]) -> None:
+    def watch(records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and isinstance(record.event, Cutover):
                 asked = people[record.event.request_id].request
@@ -59,7 +59,7 @@ async def deadlines(lab: Lab, count: int) -> dict[str, Any]:
     begin = time.monotonic()
     for _ in range(count):
         spread_ms = 8_000 - int((time.monotonic() - begin) * 1e3) + dice.randrange(20_000)
-        person = Person(deadlines=Deadlines(ttft_ms=max(spread_ms, 1), total_ms=60_000))
+        person = RequestEvents(deadlines=Deadlines(ttft_ms=max(spread_ms, 1), total_ms=60_000))
         people[person.id] = person
         await lab.post(person.request, person.started())
     produced_s = time.monotonic() - begin
@@ -79,7 +79,7 @@ async def deadlines(lab: Lab, count: int) -> dict[str, Any]:
     }
 
 
-def endings(lab: Lab, people: dict[str, Person]) -> dict[str, Any]:
+def endings(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
     """What the log says of how they closed."""
     effective: dict[str, Closed] = {}
     for closed in lab.written(Closed):
@@ -107,7 +107,7 @@ def endings(lab: Lab, people: dict[str, Person]) -> dict[str, Any]:
     }
 
 
-async def _load(lab: Lab, people: dict[str, Person], seconds: float, rate: float, total_ms: int) -> None:
+async def _load(lab: RouterLab, people: dict[str, RequestEvents], seconds: float, rate: float, total_ms: int) -> None:
     """Workers that start and then fall silent: the cloud answers half of them, nobody the rest."""
     dice = random.Random(2)
     begin = time.monotonic()
@@ -116,7 +116,7 @@ async def _load(lab: Lab, people: dict[str, Person], seconds: float, rate: float
         while (elapsed := time.monotonic() - begin) < seconds:
             while number < elapsed * rate:
                 number += 1
-                person = Person(deadlines=Deadlines(total_ms=total_ms))
+                person = RequestEvents(deadlines=Deadlines(total_ms=total_ms))
                 people[person.id] = person
                 tasks.create_task(lab.post(person.request, person.started()))
                 if dice.random() < 0.5:
@@ -124,44 +124,44 @@ async def _load(lab: Lab, people: dict[str, Person], seconds: float, rate: float
             await asyncio.sleep(0.01)
 
 
-async def _answer_later(lab: Lab, person: Person) -> None:
+async def _answer_later(lab: RouterLab, person: RequestEvents) -> None:
     await asyncio.sleep(0.6)
     await lab.post(person.started(2), person.chunk(0, 2), person.finished(0, 2))
 
 
-async def _all_accounted(lab: Lab, people: dict[str, Person]) -> None:
+async def _all_accounted(lab: RouterLab, people: dict[str, RequestEvents]) -> None:
     await lab.until(lambda: len({account.request_id for account in lab.written(Account)}) == len(people), 60)
 
 
-async def kills(lab: Lab, count: int, rate: float) -> dict[str, Any]:
+async def kills(lab: RouterLab, count: int, rate: float) -> dict[str, Any]:
     """Killed and started again, each time in the middle of everything."""
     env = CLOUD | {"RAILBUS_ROUTER_INSTANCE": "only", "RAILBUS_TOTAL_MAX_MS": "20000"}
-    people: dict[str, Person] = {}
-    router = await lab.router(**env)
+    people: dict[str, RequestEvents] = {}
+    router = await lab.run(**env)
     loading = asyncio.create_task(_load(lab, people, count * 2.0, rate, 2_500))
     back_s = []
     for _ in range(count):
         await asyncio.sleep(1 + random.random())
         router.kill()
         begin = time.monotonic()
-        router = await lab.router(**env)
+        router = await lab.run(**env)
         back_s.append(time.monotonic() - begin)
     await loading
     await _all_accounted(lab, people)
     return {"kills": count, "killed_to_deciding_ms": percentiles(s * 1e3 for s in back_s)} | endings(lab, people)
 
 
-async def rebalance(lab: Lab, seconds: float, rate: float) -> dict[str, Any]:
+async def rebalance(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
     """One router stays; another joins for two seconds and leaves for two."""
     env = CLOUD | {"RAILBUS_TOTAL_MAX_MS": "20000"}
-    people: dict[str, Person] = {}
-    await lab.router(**env)
+    people: dict[str, RequestEvents] = {}
+    await lab.run(**env)
     loading = asyncio.create_task(_load(lab, people, seconds, rate, 5_000))
     moves = 0
     while not loading.done():
-        other = await lab.router(**env)
+        other = await lab.run(**env)
         await asyncio.sleep(2)
-        await asyncio.to_thread(other.stop)
+        await other.stop()
         await asyncio.sleep(2)
         moves += 2
     await loading
@@ -172,15 +172,15 @@ async def rebalance(lab: Lab, seconds: float, rate: float) -> dict[str, Any]:
     )
 
 
-async def egress(lab: Lab, count: int) -> dict[str, Any]:
+async def egress(lab: RouterLab, count: int) -> dict[str, Any]:
     """A tenth of the prompts may leave; the others are marked, denied, or kept by policy. All attempts fail."""
-    await lab.router(**CLOUD, RAILBUS_INPUT_GATE="hold")
-    people: dict[str, Person] = {}
+    await lab.run(**CLOUD, RAILBUS_INPUT_GATE="hold")
+    people: dict[str, RequestEvents] = {}
     may_leave: set[str] = set()
     dice = random.Random(3)
     for number in range(count):
         fate = dice.choice(["free", "marked", "marked", "denied", "denied", "kept", "kept", "kept", "silent", "silent"])
-        person = Person(
+        person = RequestEvents(
             egress="forbidden" if fate == "marked" else "allowed", deadlines=Deadlines(total_ms=3_000, verdict_ms=2_000)
         )
         people[person.id] = person
@@ -211,22 +211,22 @@ async def egress(lab: Lab, count: int) -> dict[str, Any]:
     }
 
 
-async def losers(lab: Lab, times: int) -> dict[str, Any]:
+async def losers(lab: RouterLab, times: int) -> dict[str, Any]:
     """Attempt 1 speaks at every millisecond from -20 to +20 around its deadline; attempt 2 30 ms after it began."""
-    await lab.router(**CLOUD, RAILBUS_BREAKER_TRIP="0")
-    people: dict[str, Person] = {}
+    await lab.run(**CLOUD, RAILBUS_BREAKER_TRIP="0")
+    people: dict[str, RequestEvents] = {}
     dice = random.Random(4)
     plans = [(offset, how) for offset in range(-20, 21) for how in ("cancel", "race")] * times
     dice.shuffle(plans)
 
-    async def live(person: Person, offset_ms: int) -> None:
+    async def live(person: RequestEvents, offset_ms: int) -> None:
         await lab.post(person.request, person.started())
         await asyncio.sleep((200 + offset_ms) / 1e3 - (now_us() - person.request.at) / 1e6)
         await lab.post(person.chunk(0))
         await asyncio.sleep(0.1)
         await lab.post(person.finished(0))
 
-    def cloud(records: Sequence[Received | Unread]) -> None:
+    def cloud(records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and record.topic == REQUESTS_VERTEX.name:
                 tasks.create_task(_answer(lab, people[record.event.request_id]))  # type: ignore[union-attr]
@@ -234,7 +234,7 @@ async def losers(lab: Lab, times: int) -> dict[str, Any]:
     lab.watch = cloud
     async with asyncio.TaskGroup() as tasks:
         for offset, how in plans:
-            person = Person(fallback=how)
+            person = RequestEvents(fallback=how)
             people[person.id] = person
             tasks.create_task(live(person, offset))
             await asyncio.sleep(0.015)
@@ -242,25 +242,25 @@ async def losers(lab: Lab, times: int) -> dict[str, Any]:
     return judged(lab, people) | endings(lab, people)
 
 
-async def _answer(lab: Lab, person: Person) -> None:
+async def _answer(lab: RouterLab, person: RequestEvents) -> None:
     await asyncio.sleep(0.03)
     await lab.post(person.started(2), person.chunk(0, 2), person.finished(0, 2))
 
 
-async def breaker(lab: Lab, rate: float) -> dict[str, Any]:
+async def breaker(lab: RouterLab, rate: float) -> dict[str, Any]:
     """Healthy for 5 s, silent for 10 s, healthy for 8 s; requests come evenly."""
-    await lab.router(**CLOUD)
-    people: dict[str, Person] = {}
+    await lab.run(**CLOUD)
+    people: dict[str, RequestEvents] = {}
     begin = time.monotonic()
     asked_s: dict[str, float] = {}
 
-    async def live(person: Person, healthy: bool) -> None:
+    async def live(person: RequestEvents, healthy: bool) -> None:
         await lab.post(person.request, person.started())
         if healthy:
             await asyncio.sleep(0.05)
             await lab.post(person.chunk(0), person.finished(0))
 
-    def cloud(records: Sequence[Received | Unread]) -> None:
+    def cloud(records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and record.topic == REQUESTS_VERTEX.name:
                 tasks.create_task(_answer(lab, people[record.event.request_id]))  # type: ignore[union-attr]
@@ -268,7 +268,7 @@ async def breaker(lab: Lab, rate: float) -> dict[str, Any]:
     lab.watch = cloud
     async with asyncio.TaskGroup() as tasks:
         while (elapsed := time.monotonic() - begin) < 23:
-            person = Person()
+            person = RequestEvents()
             people[person.id], asked_s[person.id] = person, elapsed
             tasks.create_task(live(person, not 5 <= elapsed < 15))
             await asyncio.sleep(1 / rate)
@@ -290,12 +290,12 @@ async def breaker(lab: Lab, rate: float) -> dict[str, Any]:
     } | endings(lab, people)
 
 
-async def budget(lab: Lab, seconds: float, rate: float) -> dict[str, Any]:
+async def budget(lab: RouterLab, seconds: float, rate: float) -> dict[str, Any]:
     """Every attempt of the engine's fails."""
-    await lab.router(**CLOUD | {"RAILBUS_FALLBACK_RATIO": "0.1", "RAILBUS_FALLBACK_FREE": "0"})
-    people: dict[str, Person] = {}
+    await lab.run(**CLOUD | {"RAILBUS_FALLBACK_RATIO": "0.1", "RAILBUS_FALLBACK_FREE": "0"})
+    people: dict[str, RequestEvents] = {}
 
-    def cloud(records: Sequence[Received | Unread]) -> None:
+    def cloud(records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and record.topic == REQUESTS_VERTEX.name:
                 tasks.create_task(_answer(lab, people[record.event.request_id]))  # type: ignore[union-attr]
@@ -304,7 +304,7 @@ async def budget(lab: Lab, seconds: float, rate: float) -> dict[str, Any]:
     begin = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
         while time.monotonic() - begin < seconds:
-            person = Person()
+            person = RequestEvents()
             people[person.id] = person
             tasks.create_task(lab.post(person.request, person.started(), person.failed()))
             await asyncio.sleep(1 / rate)
@@ -314,7 +314,7 @@ async def budget(lab: Lab, seconds: float, rate: float) -> dict[str, Any]:
     return result | {"cloud_share": round(result["cloud_calls"] / len(people), 4), "reasons": dict(reasons)}
 
 
-def judged(lab: Lab, people: dict[str, Person]) -> dict[str, Any]:
+def judged(lab: RouterLab, people: dict[str, RequestEvents]) -> dict[str, Any]:
     """Folds every request's log and says what its reader saw."""
     logs: dict[str, list[Received]] = {rid: [] for rid in people}
     for record in lab.log:
@@ -358,7 +358,7 @@ async def main() -> None:
     parser.add_argument("--rate", type=float, default=40.0, help="requests a second")
     parser.add_argument("--json", action="store_true", help="all that was found")
     given = parser.parse_args()
-    async with opened() as lab:
+    async with RouterLab.opened() as lab:
         match given.what:
             case "deadlines":
                 result = await deadlines(lab, given.count or 5_000)

@@ -15,9 +15,9 @@ from statistics import mean, quantiles
 from typing import Any
 
 from services.policy import Policy, Scanner, load
-from services.policy.document import PatternFile
-from services.policy.toml import read_toml
-from services.safety.verdicts import prompt_rules, rule_on
+from services.policy.source.document import PatternFile
+from services.policy.source.toml import read_toml
+from services.safety.decide.recalls import immediate_rules, rule_on
 from tests.bench.safety_throughput import TEXT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,25 +27,25 @@ TENANT = "local"
 
 def held(policy: Policy) -> dict[str, float]:
     """Tokens held back at each offset of ordinary text."""
-    scanner, waits = Scanner(policy.machine), []
+    scanner, waits = Scanner(policy.automaton), []
     for char in TEXT * 10:
         scanner.feed(char)
         waits.append((scanner.position - scanner.undecided) / TOKEN_CHARS)
     return {
         "mean": round(mean(waits), 2),
         **spread(waits),
-        "always_the_longest": policy.machine.max_chars / TOKEN_CHARS,
+        "always_the_longest": policy.automaton.max_chars / TOKEN_CHARS,
     }
 
 
 def exposed(policy: Policy, step_tokens: int) -> dict[str, float]:
     """Tokens of a sample that were shown before its recall, the sample beginning anywhere in an engine step."""
     size, seen = step_tokens * TOKEN_CHARS, []
-    prompt = prompt_rules(policy, TENANT)
+    prompt = immediate_rules(policy, TENANT)
     for example in recalled_examples(policy):
         for lead in range(size):
             text = "x" * lead + " " + example + " and so on, as was said. "
-            scanner = Scanner(policy.machine, prompt)
+            scanner = Scanner(policy.automaton, prompt)
             for index in range(0, len(text), size):
                 if scanner.feed(text[index : index + size]):
                     shown = min(index + size, len(text)) - (lead + 1)

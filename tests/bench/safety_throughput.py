@@ -22,10 +22,10 @@ import uvloop
 from services.bus import Received
 from services.policy import Policy, Scanner, load
 from services.processor import Effect
-from services.safety.checker import Checker
-from services.safety.core import Safety
-from services.safety.looks import Look, Seen
-from services.safety.nemo import nemo_check
+from services.safety.checks.executor import CheckExecutor
+from services.safety.checks.nemo import nemo_check
+from services.safety.core import SafetyCore
+from services.safety.decide.check_types import CheckRequest, CheckResult
 from tests.unit.safety.world import Answer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def events(streams: int, chunks: int, chars: int) -> list[Any]:
 async def both_tiers(policy: Policy, log: list[Any]) -> tuple[float, Counter[str]]:
     """CPU seconds for the whole log, with every look answered by NeMo, and what was done."""
     check = await nemo_check(policy)
-    core = Safety(policy, "safety/bench")
+    core = SafetyCore(policy, "safety/bench")
     core.gained(0)
     core.caught_up(0, 1, 1)
     counts: Counter[str] = Counter()
@@ -61,10 +61,10 @@ async def both_tiers(policy: Policy, log: list[Any]) -> tuple[float, Counter[str
     def do(effects: Sequence[Effect]) -> None:
         for effect in effects:
             counts[type(effect).__name__] += 1
-            if isinstance(effect, Look):
+            if isinstance(effect, CheckRequest):
                 checker.put(effect)
 
-    checker = Checker(lambda _: {1: check}, lambda look, answer: do(core.answer(look, answer, 1)))
+    checker = CheckExecutor(lambda _: {1: check}, lambda look, answer: do(core.take_outcome(look, answer, 1)))
     begun = time.process_time()
     for index in range(0, len(log), BATCH):
         for event in log[index : index + BATCH]:
@@ -72,7 +72,7 @@ async def both_tiers(policy: Policy, log: list[Any]) -> tuple[float, Counter[str
         while core.busy:
             do(core.step(1))
             await asyncio.sleep(0)
-    while core.looking:  # noqa: ASYNC110 - answers come by tasks of this loop; it only lets them run
+    while core.pending_checks:  # noqa: ASYNC110 - answers come by tasks of this loop; it only lets them run
         await asyncio.sleep(0)
     spent = time.process_time() - begun
     await check.close()
@@ -87,14 +87,14 @@ def tier_0(policy: Policy, log: list[Any]) -> float:
         if hasattr(event, "text"):
             scanner = scanners.get(event.request_id)
             if scanner is None:
-                scanner = scanners[event.request_id] = Scanner(policy.machine)
+                scanner = scanners[event.request_id] = Scanner(policy.automaton)
             scanner.feed(event.text)
     return time.process_time() - begun
 
 
 def without_rails(policy: Policy, log: list[Any]) -> float:
     """CPU seconds of the core with tier 1 answered by nothing at all."""
-    core = Safety(policy, "safety/bench")
+    core = SafetyCore(policy, "safety/bench")
     core.gained(0)
     core.caught_up(0, 1, 1)
     begun = time.process_time()
@@ -103,8 +103,8 @@ def without_rails(policy: Policy, log: list[Any]) -> float:
             core.read(Received("", 0, 0, 0, event, None), 1, 1)
         while core.busy:
             for effect in core.step(1):
-                if isinstance(effect, Look):
-                    core.answer(effect, Seen(()), 1)
+                if isinstance(effect, CheckRequest):
+                    core.take_outcome(effect, CheckResult(()), 1)
     return time.process_time() - begun
 
 

@@ -1,9 +1,10 @@
 """This checkout against another one, in turns: A B B A, so that a machine that slows down slows both.
 
-    python -m tests.bench.side_by_side OTHER [--kit DIR] [--turns 1] [--what bus_hop added_ttft governed]
+    python -m tests.bench.side_by_side OTHER [--turns 1] [--what bus_hop added_ttft governed]
 
-Both run with this interpreter and its packages. Of every figure that a bench prints: the other's mean, ours, and the
-ratio ours / other; below 1 is less time or more chunks a second.
+Both run with this interpreter and its packages. ``added_ttft`` and ``governed`` are this checkout's bench and load kit,
+which start the services of the one and of the other; ``bus_hop`` is each one's own. Of every figure that a bench
+prints: the other's mean, ours, and the ratio ours / other; below 1 is less time or more chunks a second.
 """
 
 import argparse
@@ -15,25 +16,26 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
-from tests.bench.added_ttft import KIT, ROOT
+ROOT = Path(__file__).resolve().parents[2]
 
 HEADS = ("direct_p50", "direct_p99", "added_p50", "added_p99", "chunks_per_s", "cpu_ms_per_stream", "rss_mb", "others")
 RATES = {"chunks_per_s", "per_s"}
 """Figures of which more is better."""
 
 
-def commands(kit: Path) -> dict[str, list[str]]:
-    """What is run in each checkout."""
-    whole = ["tests.bench.added_ttft", "--kit", str(kit), "--rounds", "1"]
-    return {"bus_hop": ["tests.bench.bus_hop"], "added_ttft": whole, "governed": [*whole, "--governed"]}
+WHAT = ("bus_hop", "added_ttft", "governed")
 
 
-def run(tree: Path, command: list[str]) -> dict[str, dict[str, float]]:
+def run(what: str, tree: Path) -> dict[str, dict[str, float]]:
     """Row -> figure -> value, as the bench printed them."""
-    environment = os.environ | {"PYTHONPATH": str(tree)}
+    home, command = tree, ["tests.bench.bus_hop"]
+    if what != "bus_hop":
+        home, command = ROOT, ["tests.bench.added_ttft", "--rounds", "1", "--checkout", str(tree)]
+    command += ["--governed"] if what == "governed" else []
     done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=tree, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
+        [sys.executable, "-m", *command], cwd=home, env=os.environ | {"PYTHONPATH": str(home)},
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
     rows = (row for line in done.stdout.splitlines() if (row := parsed(line)) is not None)
     return dict(rows)
 
@@ -56,15 +58,14 @@ def main() -> None:
     """Print one table a bench."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.side_by_side", description=__doc__)
     parser.add_argument("other", type=Path, help="another checkout")
-    parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
     parser.add_argument("--turns", type=int, default=1, help="how often A B B A (%(default)s)")
-    parser.add_argument("--what", nargs="+", choices=list(commands(KIT)), default=list(commands(KIT)))
+    parser.add_argument("--what", nargs="+", choices=WHAT, default=WHAT)
     options = parser.parse_args()
     for what in options.what:
         found: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         for index, tree in enumerate([options.other.resolve(), ROOT, ROOT, options.other.resolve()] * options.turns):
             print(f"{what}, run {index + 1}: {'ours' if tree == ROOT else 'the other'}", file=sys.stderr, flush=True)
-            for row, figures in run(tree, commands(options.kit)[what]).items():
+            for row, figures in run(what, tree).items():
                 for name, value in figures.items():
                     found[row, name][tree == ROOT].append(value)
         print(f"\n{what}\n| row | figure | other | ours | ratio |\n|---|---|---|---|---|")

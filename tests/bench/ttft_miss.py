@@ -1,16 +1,15 @@
 """What an upstream may do wrong, through all of Railbus: edge, engine ``openai``, router, Vertex worker, emulator.
 
-    python -m tests.bench.ttft_miss [--kit DIR] [--times 5]
+    python -m tests.bench.ttft_miss [--times 5]
 
-The upstream is the load kit's (``upstream.py``), whose model name says what it does; the same cases were put to LiteLLM
-1.109.1, whose figures stand beside. Deadlines: 200 ms to the first token, 200 ms of silence within an answer. Times are
-a client's of the edge, milliseconds since it asked, connection included; the cutover's is the log's, since receipt.
+The upstream is the kit's, whose model name says what it does (``tests/bench/kit/schedule.py``). Deadlines: 200 ms to
+the first token, 200 ms of silence within an answer. Times are a client's of the edge, milliseconds since it asked,
+connection included; the cutover's is the log's, since receipt.
 """
 
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,32 +23,31 @@ import uvloop
 
 from schemas.stream import Chunk, Cutover
 from schemas.topics import STREAMS
-from services.bus import BusSettings, Received, TailReader, Unread
-from services.cli.answers import Answered
-from services.cli.ask_edge import Edge, ask_edge
-from services.cli.ports import free_port
-from services.cli.question import Question
+from services.bus import BusSettings, Received, TailReader, UnreadableRecord
+from services.cli.client.answer_ops import AnswerOp
+from services.cli.client.chat_request import ChatRequest
+from services.cli.client.edge_client import EdgeAddress, ask_edge
 from services.stream import Close, Restart, Show, apply
-from tests.bench.added_ttft import KIT, wait_for
+from tests.bench.kit.servers import Upstream, upstream
 from tests.bench.router_report import percentiles
-from tests.e2e.tree import Tree, running
+from tests.support.tree import Tree, running_tree
 
 NOTHING = "nothing"
 
 CASES = {
-    "healthy": ("fake-A-t30-g20-n20-ho", NOTHING, "-"),
-    "late, no headers": ("fake-A-t2000-g20-n20", "ttft", "260-310 with 1 stream, never with 64"),
-    "late, headers at once": ("fake-A-t2000-g20-n20-ho", "ttft", "260-310 with 1 stream, never with 64"),
-    "late by 50 ms": ("fake-A-t250-g20-n20-ho", "ttft", "not told"),
-    "role chunk, then silence": ("fake-A-t2000-g20-n20-hdr", "ttft", "not told"),
-    "keep-alive comments": ("fake-A-t2000-g20-n20-ka", "ttft", "never: first token at 2,030"),
-    "empty deltas": ("fake-A-t2000-g20-n20-kr", "ttft", "never: first token at 2,030"),
-    "503": ("fake-A-err503", "hard_error", "falls over"),
-    "silence after 10 chunks": ("fake-A-t30-g20-n20-stall10", "stall", "not told"),
-    "death after 10 chunks": ("fake-A-t30-g20-n20-die10", "hard_error", "never"),
-    "connection refused": ("fake-A-t30", "hard_error", "falls over"),
+    "healthy": ("fake-A-t30-g20-n20-h0", NOTHING),
+    "late, no headers": ("fake-A-t2000-g20-n20", "ttft"),
+    "late, headers at once": ("fake-A-t2000-g20-n20-h0", "ttft"),
+    "late by 50 ms": ("fake-A-t250-g20-n20-h0", "ttft"),
+    "role chunk, then silence": ("fake-A-t2000-g20-n20-role", "ttft"),
+    "keep-alive comments": ("fake-A-t2000-g20-n20-ka", "ttft"),
+    "empty deltas": ("fake-A-t2000-g20-n20-empty", "ttft"),
+    "503": ("fake-A-err503", "hard_error"),
+    "silence after 10 chunks": ("fake-A-t30-g20-n20-stall10", "stall"),
+    "death after 10 chunks": ("fake-A-t30-g20-n20-close10", "hard_error"),
+    "connection refused": ("fake-A-t30", "hard_error"),
 }
-"""Model of the kit, the trigger that is due, and what LiteLLM did."""
+"""The upstream's model, and the trigger that is due."""
 
 ENV = {"RAILBUS_BREAKER_TRIP": "0", "RAILBUS_FALLBACK_RATIO": "1", "RAILBUS_FALLBACK_FREE": "1000"}
 
@@ -71,7 +69,7 @@ async def ask(url: str, model: str) -> Asked:
     """One question."""
     asked, began = Asked(), time.monotonic()
 
-    def take(answered: Answered) -> None:
+    def take(answered: AnswerOp) -> None:
         now_ms = (time.monotonic() - began) * 1e3
         asked.request_id = answered.request_id
         asked.visible = apply(asked.visible, answered.op)
@@ -86,8 +84,8 @@ async def ask(url: str, model: str) -> Asked:
             case Close():
                 asked.outcome = answered.op.outcome
 
-    question = Question(prompt="hello", model=model, ttft_ms=200, stall_ms=200, total_ms=10_000)
-    await ask_edge(question, Edge(url), take)
+    question = ChatRequest(prompt="hello", model=model, ttft_ms=200, stall_ms=200, total_ms=10_000)
+    await ask_edge(question, EdgeAddress(url), take)
     return asked
 
 
@@ -103,7 +101,7 @@ class Log:
             BusSettings(bootstrap=tree.kafka, partitions=self.partitions), handler=self._on_records
         )
 
-    def _on_records(self, records: Sequence[Received | Unread]) -> None:
+    def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             event = record.event if isinstance(record, Received) else None
             if isinstance(event, Cutover):
@@ -115,7 +113,7 @@ class Log:
 
 def row(name: str, asked: list[Asked], log: Log) -> dict[str, Any]:
     """What happened in one case."""
-    _, due, theirs = CASES[name]
+    _, due = CASES[name]
     cuts = [log.cutovers.get(one.request_id) for one in asked]
     triggers = {cut[0].trigger if cut else NOTHING for cut in cuts}
     since_ms = [cut[1] - received_ms(one.request_id) for one, cut in zip(asked, cuts, strict=True) if cut]
@@ -130,7 +128,6 @@ def row(name: str, asked: list[Asked], log: Log) -> dict[str, Any]:
             one.after_restart_ms - (one.last_before_ms or 0) for one in asked if one.after_restart_ms is not None
         ),
         "one_voice": all(voices),
-        "litellm": theirs,
     }
 
 
@@ -139,7 +136,7 @@ def received_ms(request_id: str) -> float:
     return int(request_id.replace("-", "")[:12], 16)
 
 
-async def cases(tree: Tree, upstream: subprocess.Popen[bytes], times: int) -> list[dict[str, Any]]:
+async def cases(tree: Tree, server: Upstream, times: int) -> list[dict[str, Any]]:
     """All of them, one stream at a time; the upstream ends before the last."""
     log = Log(tree)
     async with asyncio.TaskGroup() as tasks:
@@ -149,10 +146,9 @@ async def cases(tree: Tree, upstream: subprocess.Popen[bytes], times: int) -> li
         for model in ("fake-A-t30-g20-n5", "fake-A-err503"):  # the first use of everything
             await ask(tree.url, model)
         found = {}
-        for name, (model, _, _) in CASES.items():
+        for name, (model, _) in CASES.items():
             if name == "connection refused":
-                upstream.terminate()
-                upstream.wait(10)
+                server.stop()
             found[name] = [await ask(tree.url, model) for _ in range(times)]
         await asyncio.sleep(0.5)
         reading.cancel()
@@ -161,15 +157,13 @@ async def cases(tree: Tree, upstream: subprocess.Popen[bytes], times: int) -> li
 
 def table(rows: list[dict[str, Any]]) -> None:
     """As in RESULTS.md."""
-    print(
-        "| upstream | falls over by | `Cutover` at ms | first text at ms | longest silence ms | one voice | LiteLLM |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print("| upstream | falls over by | `Cutover` at ms | first text at ms | longest silence ms | one voice |")
+    print("|---|---|---|---|---|---|")
     for it in rows:
         by = it["trigger"] if it["as_due"] else f"NOT AS DUE: {it['trigger']}"
         first, voice = it["first_text_ms"]["p50"], "yes" if it["one_voice"] else "NO"
         times = f"{pair(it['cutover_ms'])} | {first} | {pair(it['silence_ms'])}"
-        print(f"| {it['case']} | {by} | {times} | {voice} | {it['litellm']} |")
+        print(f"| {it['case']} | {by} | {times} | {voice} |")
 
 
 def pair(values: dict[str, float]) -> str:
@@ -180,23 +174,13 @@ def pair(values: dict[str, float]) -> str:
 def main() -> None:
     """Starts upstream and Railbus, asks, stops both. Exit code 1 when a case did not fall over as it should."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kit", type=Path, default=KIT, help="folder of the load kit")
     parser.add_argument("--times", type=int, default=5, help="requests of each case")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    if not (given.kit / "upstream.py").exists():
-        sys.exit(f"no load kit at {given.kit}: give its folder with --kit")
-    port = free_port()
-    upstream = subprocess.Popen([sys.executable, str(given.kit / "upstream.py"), "--port", str(port)])
-    try:
-        wait_for(f"http://127.0.0.1:{port}/v1/models", upstream)
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = ("--engine", "openai", "--upstream-url", f"http://127.0.0.1:{port}", "--vertex-emulator")
-            with running(Path(folder), *arguments, "--no-governed", **ENV) as tree:
-                rows = uvloop.run(cases(tree, upstream, given.times))
-    finally:
-        upstream.kill()
-        upstream.wait()
+    with upstream() as server, tempfile.TemporaryDirectory() as folder:
+        arguments = ("--engine", "openai", "--upstream-url", server.url, "--vertex-emulator")
+        with running_tree(Path(folder), *arguments, "--no-governed", **ENV) as tree:
+            rows = uvloop.run(cases(tree, server, given.times))
     print(json.dumps(rows)) if given.json else table(rows)
     sys.exit(0 if all(it["as_due"] and it["one_voice"] for it in rows) else 1)
 

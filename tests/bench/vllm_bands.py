@@ -1,29 +1,42 @@
-"""``.venv-vllm/bin/python -m tests.bench.vllm_bands [ROUNDS]``: drafting by batch against never drafting, real vLLM.
+"""Drafting by batch against never drafting, real vLLM.
 
-Three engines are loaded at once and asked in turns, A B C C B A, so that a clock that drifts strikes all alike:
-``off``, ``by batch`` (n-gram of 4 up to batch 4, nothing beyond), and ``off again``, which says how far two equal ones
-differ. A round asks each the same texts at each batch. Four minutes with 15 rounds.
+    .venv-vllm/bin/python -m tests.bench.vllm_bands [ROUNDS] [--what bands|executor|rest]
+
+Engines are loaded at once and asked in turns, A B C C B A, so that a clock that drifts strikes all alike; ``off again``
+says how far two equal ones differ. A round asks each the same texts at each batch. Four minutes with 15 rounds.
+
+``bands``     n-gram of 4 up to batch 4, nothing beyond
+``executor``  the same at batch 16, with our executor, which asks for drafts after steps that drafted, and with vLLM's
+``rest``      a draft model of one small layer, which drafts nothing at batch 16
 """
 
+import argparse
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.requests import Message, Sampling
-from services.generator.engines.vllm import VllmEngine
-from services.generator.engines.vllm_settings import VllmSettings
+from services.generator.engines.vllm import start
+from services.generator.engines.vllm.engine import VllmEngine
+from services.generator.engines.vllm.settings import VllmSettings
 from services.worker.engine import Job, Step
-from tests.vllm.models import make_model, sentence
+from tests.bench.vllm_model import bench_model, small_draft
+from tests.vllm.models import sentence
 
 TOKENS = 48
 WORDS = 64
-BATCHES = (1, 4, 16)
-BANDS = "1-4:4 5-16:0"
-ARMS = {"off": {}, "by batch": {"vllm_method": "ngram", "vllm_speculative_tokens_by_batch": BANDS}, "off again": {}}
+NGRAM = {"vllm_method": "ngram", "vllm_speculative_tokens_by_batch": "1-4:4 5-16:0"}
+VLLM_EXECUTOR = "vLLM's executor"
+ARMS = {
+    "bands": {"off": {}, "by batch": NGRAM, "off again": {}},
+    "executor": {"off": {}, "by batch": NGRAM, VLLM_EXECUTOR: NGRAM, "off again": {}},
+    "rest": {"off": {}, "at rest": {"vllm_speculative_tokens_by_batch": "1-4:4 5-16:0"}, "off again": {}},
+}
+BATCHES = {"bands": (1, 4, 16), "executor": (16,), "rest": (16,)}
 
 
 @dataclass
@@ -31,19 +44,23 @@ class Arm:
     """An engine, and its milliseconds a token by batch, one each round."""
 
     engine: VllmEngine
-    paces: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
+    paces: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
-async def main(rounds):
+async def main(what, rounds):
     """Prints the table."""
+    batches = BATCHES[what]
     with tempfile.TemporaryDirectory() as folder:
-        target = make_model(Path(folder) / "target", seed=5, layers=6, hidden=768)
-        arms = {name: Arm(engine(target, **how)) for name, how in ARMS.items()}
+        target = bench_model(Path(folder) / "target")
+        drafts = {"vllm_draft": small_draft(Path(folder) / "draft")} if what == "rest" else {}
+        arms = {name: Arm(engine(target, **how, **(drafts if how else {}))) for name, how in ARMS[what].items()}
+        ours = start.SKIP_DRAFT_EXECUTOR
         try:
-            for arm in arms.values():
+            for name, arm in arms.items():
+                start.SKIP_DRAFT_EXECUTOR = "mp" if name == VLLM_EXECUTOR else ours
                 await arm.engine.start()
             for n in range(rounds + 1):
-                for batch in BATCHES:
+                for batch in batches:
                     for arm in list(arms.values())[:: 1 if n % 2 else -1]:
                         pace = await ask(arm.engine, n, batch)
                         if n:  # the first one warms up
@@ -51,7 +68,7 @@ async def main(rounds):
         finally:
             for arm in arms.values():
                 await arm.engine.close()
-    show(arms)
+    show(arms, batches)
 
 
 def engine(target, **how):
@@ -59,7 +76,7 @@ def engine(target, **how):
     return VllmEngine(
         VllmSettings(
             model_path=target, vllm_device="cpu", vllm_dtype="float32", vllm_kv_gib=0.25, vllm_block_size=32,
-            vllm_eager=True, vllm_max_len=512, vllm_max_seqs=max(BATCHES), vllm_prefix_caching=False, **how,
+            vllm_eager=True, vllm_max_len=512, vllm_max_seqs=16, vllm_prefix_caching=False, **how,
         )
     )  # fmt: skip
 
@@ -84,17 +101,23 @@ async def pace(on, run, content):
     return 1e3 * (times[-1] - times[0]) / max(1, tokens)
 
 
-def show(arms):
+def show(arms, batches):
     """Medians, and each round's ratio to ``off``."""
-    print(f"{'batch':>5}  {'arm':<10} {'ms a token':>10}   over off, p25 p50 p75")
-    for batch in BATCHES:
+    print(f"{'batch':>5}  {'arm':<15} {'ms a token':>10}   over off, p25 p50 p75")
+    for batch in batches:
         base = arms["off"].paces[batch]
         for name, arm in arms.items():
             paces = arm.paces[batch]
             ratios = statistics.quantiles([a / b for a, b in zip(paces, base, strict=True)], n=4)
             over = " ".join(f"{each:.3f}" for each in ratios)
-            print(f"{batch:>5}  {name:<10} {statistics.median(paces):>10.2f}   {over}")
+            print(f"{batch:>5}  {name:<15} {statistics.median(paces):>10.2f}   {over}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", nargs="?", type=int, default=15)
+    parser.add_argument("--what", choices=list(ARMS), default="bands")
+    given = parser.parse_args()
+    if given.rounds < 2:
+        parser.error("ROUNDS must be 2 or more: the table shows quartiles")
+    asyncio.run(main(given.what, given.rounds))

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Chunk, Failed, Finished
-from services.generator.engines.vllm import VllmEngine
-from services.generator.engines.vllm_settings import VllmSettings
+from services.generator.engines.vllm.engine import VllmEngine
+from services.generator.engines.vllm.settings import VllmSettings
 from services.generator.settings import GeneratorSettings
 from services.worker.worker import Worker
-from tests.integration.generator.lab import asking, opened
+from tests.integration.generator.lab import GeneratorLab, make_request
 from tests.vllm.models import make_model, nudged, sentence
 
 TOKENS = 64
@@ -43,9 +43,11 @@ async def main():
         )  # fmt: skip
         await engine.start()
         try:
-            async with opened() as lab:
+            async with GeneratorLab.opened() as lab:
                 ready = asyncio.Event()
-                working = asyncio.create_task(Worker(GeneratorSettings().role(), lab.bus, engine).run(ready.set))
+                working = asyncio.create_task(
+                    Worker(GeneratorSettings().worker_config(), lab.bus, engine).run(ready.set)
+                )
                 await ready.wait()
                 await compare(engine, lab)
                 await cancels(lab)
@@ -89,7 +91,7 @@ async def through_vllm(engine, content, name):
 async def through_log(lab, content):
     """Times of the chunks as the reader of the log sees them, from before the request is written."""
     request = replace(
-        asking(),
+        make_request(),
         messages=(Message(role="user", content=content),),
         sampling=Sampling(max_tokens=TOKENS, temperature=0.0),
     )
@@ -141,7 +143,7 @@ async def said(lab, request_id):
 async def ask(lab, n):
     """A long answer; its request id."""
     request = replace(
-        asking(), messages=(Message(role="user", content=sentence(n, 12)),),
+        make_request(), messages=(Message(role="user", content=sentence(n, 12)),),
         sampling=Sampling(max_tokens=900, temperature=1.0),
     )  # fmt: skip
     await lab.send(request)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.chaos import router
 from tests.chaos.campaign import SERVICES, faults_of, lab_of, play
-from tests.chaos.harness import table
+from tests.chaos.results import table
 
 
 async def main():

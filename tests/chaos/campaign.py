@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import rails, router, safety
-from tests.chaos.harness import FAULTS, ROUNDS, Found, dice, opened
-from tests.integration.rails.harness import unhurried
+from tests.chaos.faults import FAULTS
+from tests.chaos.lab import ROUNDS, open_lab, round_random
+from tests.chaos.results import RoundResult
+from tests.integration.rails.lab import copy_patient_policy
 
 SERVICES = ("safety", "rails", "router")
 ROUNDS_OF = {"safety": safety.round_of, "rails": rails.round_of, "router": router.round_of}
@@ -62,14 +64,14 @@ async def lab_of(kind, service, folder: Path, *, full):
     if service == "rails":  # no rail is late on a busy machine, and none needs a classifier
         shutil.rmtree(folder / "policy", ignore_errors=True)
         (folder / "policy").mkdir()
-        env = {"RAILBUS_POLICY": str(unhurried(folder / "policy"))}
-    async with opened(kind, service, folder, full=full, **env) as lab:
+        env = {"RAILBUS_POLICY": str(copy_patient_policy(folder / "policy"))}
+    async with open_lab(kind, service, folder, full=full, **env) as lab:
         yield lab
 
 
-async def play(lab, service, fault, number) -> Found:
+async def play(lab, service, fault, number) -> RoundResult:
     """One round."""
-    rng = dice(service, fault, number)
+    rng = round_random(service, fault, number)
     if fault in FAULTS or fault == "none":
         return await ROUNDS_OF[service](lab, fault, rng)
     pause_s, burst, on = ALL_PAUSES[fault]

@@ -6,8 +6,8 @@ import pytest
 import pytest_asyncio
 
 from tests.chaos.campaign import lab_of
-from tests.chaos.harness import ROUNDS
-from tests.contract.brokers import BrokerUnavailable
+from tests.chaos.lab import ROUNDS
+from tests.support.brokers import BrokerUnavailable
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

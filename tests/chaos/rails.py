@@ -4,7 +4,10 @@ import asyncio
 
 from schemas.requests import Request
 from schemas.stream import Verdict
-from tests.chaos.harness import STEP_S, Found, Talk, concluded, staged, until
+from tests.chaos.faults import run_round
+from tests.chaos.results import RoundResult, conclude
+from tests.chaos.talk import STEP_S, Talk
+from tests.support.waiting import comes_true
 
 PROMPTS = (("What is a log good for?", "allow"), ("Why does AKIAIOSFODNN7EXAMPLE fail?", "deny"))
 MOST = 2_000
@@ -24,14 +27,14 @@ async def round_of(lab, fault, rng):
             await talk.post(talk.ask())
             await asyncio.sleep(rng.uniform(*STEP_S))
 
-    await staged(lab, fault, rng, through=[ask], inside=[])
+    await run_round(lab, fault, rng, through=[ask], inside=[])
     patience_s = lab.session_s + 20
-    await until(lambda: all(lab.events(talk.id, Verdict) for talk, _ in asked), patience_s)
-    return concluded(lab, _judge(lab, fault, asked))
+    await comes_true(lambda: all(lab.events(talk.id, Verdict) for talk, _ in asked), patience_s)
+    return conclude(lab, _judge(lab, fault, asked))
 
 
 def _judge(lab, fault, asked):
-    found = Found("rails", fault, answers=len(asked))
+    found = RoundResult("rails", fault, answers=len(asked))
     for talk, decision in asked:
         verdicts = lab.events(talk.id, Verdict)
         if not verdicts:

@@ -5,11 +5,14 @@ import secrets
 import signal
 import time
 
-from schemas.books import Account
 from schemas.requests import Deadlines
+from schemas.side_events import Account
 from schemas.stream import Cleared, Closed, Cutover, Failed, Recall, Verdict
 from schemas.topics import REQUESTS_VERTEX
-from tests.chaos.harness import STEP_S, Found, Stage, Talk, concluded, staged, until
+from tests.chaos.faults import RoundPhase, run_round
+from tests.chaos.results import RoundResult, conclude
+from tests.chaos.talk import STEP_S, Talk
+from tests.support.waiting import comes_true
 
 ENV = {
     "RAILBUS_INPUT_GATE": "hold",
@@ -36,7 +39,7 @@ def fallback(*, on):
     return ENV | {"RAILBUS_FALLBACK": "vertex" if on else "off"}
 
 
-class Answer(Talk):
+class PlannedRequest(Talk):
     """A request with a fate. A healthy one is served in time, whatever happens.
 
     Attributes:
@@ -56,7 +59,7 @@ class Answer(Talk):
         await self.post(self.chunk("The first words. "))
         self._first_s = time.monotonic() - began
         if self.outcome == "denied":
-            await until(lambda: stage.phase > 0, 0.4)
+            await comes_true(lambda: stage.phase > 0, 0.4)
             await self.post(self.verdict("deny"))
             return
         await self._step()
@@ -112,18 +115,18 @@ async def round_of(lab, fault, rng):
     lab.watch = _cloud(lab)
     deadlines = PATIENT if fault.startswith("broker") else USUAL
     fates = ("completed", "completed", "denied", "completed", "recalled", "completed", "failed", "completed")
-    through = [Answer(lab, rng, fates[n % 8], deadlines=deadlines) for n in range(24)]
-    inside = [Answer(lab, rng, fates[n % 8], long=False, deadlines=deadlines) for n in range(8)]
+    through = [PlannedRequest(lab, rng, fates[n % 8], deadlines=deadlines) for n in range(24)]
+    inside = [PlannedRequest(lab, rng, fates[n % 8], long=False, deadlines=deadlines) for n in range(8)]
     answers = through + inside
-    await staged(lab, fault, rng, through=[a.play for a in through], inside=[a.play for a in inside])
-    return concluded(lab, await _judged(lab, fault, answers))
+    await run_round(lab, fault, rng, through=[a.play for a in through], inside=[a.play for a in inside])
+    return conclude(lab, await _judged(lab, fault, answers))
 
 
 async def paused_round(lab, pause_s, burst, rng, *, on):
     """One router is stopped for a while, and on waking has far more to read of one topic than of the others."""
     await _only(lab, 1, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
-    stage = Stage()
+    stage = RoundPhase()
     async with asyncio.TaskGroup() as tasks:
         for answer in (*healthy[:12], *others):
             tasks.create_task(answer.play(stage))
@@ -149,14 +152,14 @@ async def paused_round(lab, pause_s, burst, rng, *, on):
         stage.phase = 2
     lab.check_members()
     name = f"{pause_s} s, {'fallback' if on else 'no fallback'}, {burst}"
-    return concluded(lab, await _judged(lab, name, [*healthy, *others], late, woke, lag, on=on))
+    return conclude(lab, await _judged(lab, name, [*healthy, *others], late, woke, lag, on=on))
 
 
 async def started_round(lab, burst, rng, *, on):
     """A router begins when 5,000 records wait in the stream log and few elsewhere."""
     await _only(lab, 0, on=on)
     healthy, late, others = _cast(lab, rng, burst, on=on)
-    stage = Stage()
+    stage = RoundPhase()
     stage.phase = 1
     async with asyncio.TaskGroup() as tasks:
         for answer in (*healthy[:12], *others):
@@ -177,7 +180,7 @@ async def started_round(lab, burst, rng, *, on):
         stage.phase = 2
     lab.check_members()
     name = f"begins, {'fallback' if on else 'no fallback'}, {burst}"
-    return concluded(lab, await _judged(lab, name, [*healthy, *others], late, woke, lag, on=on))
+    return conclude(lab, await _judged(lab, name, [*healthy, *others], late, woke, lag, on=on))
 
 
 async def _only(lab, count, *, on):
@@ -241,16 +244,16 @@ class Late(Talk):
         return self.lab.when(self.id, lambda e: isinstance(e, Closed) and e.outcome == outcome)
 
 
-class Busy(Answer):
+class Busy(PlannedRequest):
     """A healthy answer that may be silent for long, and takes a flood of chunks."""
 
     async def play(self, stage):
         await self.post(self.ask(), self.attached(), self.started(), self.verdict(), self.chunk("Many words: "))
-        await until(lambda: stage.phase == 2, 60)
+        await comes_true(lambda: stage.phase == 2, 60)
         await self.post(self.finished(), self.cleared(final=True))
 
 
-class Refused(Answer):
+class Refused(PlannedRequest):
     """A long prompt that is denied at once."""
 
     def __init__(self, lab, rng):
@@ -261,7 +264,7 @@ class Refused(Answer):
 
 def _cast(lab, rng, burst, *, on):
     """Healthy answers, late requests, and those that make a topic long."""
-    healthy = [Answer(lab, rng, long=n % 3 < 2, tail=6) for n in range(24)]
+    healthy = [PlannedRequest(lab, rng, long=n % 3 < 2, tail=6) for n in range(24)]
     late = [Late(lab, kind, on=on) for kind in ("verdict", "token", "stall", "client") for _ in range(3)]
     bounds = Deadlines(verdict_ms=5_000, ttft_ms=5_000, stall_ms=30_000, total_ms=60_000)
     others = [Busy(lab, rng, deadlines=bounds) for _ in range(16)] if burst == "streams" else []
@@ -304,8 +307,8 @@ async def _judged(lab, name, answers, late=(), woke=0.0, lag=0.0, *, on=True):
     def over(talk):
         return lab.events(talk.id, Closed) and lab.events(talk.id, Account)
 
-    await until(lambda: all(map(over, everybody)), lab.session_s + 20)
-    found = Found("router", name, answers=len(everybody))
+    await comes_true(lambda: all(map(over, everybody)), lab.session_s + 20)
+    found = RoundResult("router", name, answers=len(everybody))
     for talk in everybody:
         closed, accounts = lab.events(talk.id, Closed), lab.events(talk.id, Account)
         found.duplicates += max(0, len(closed) - 1) + max(0, len(accounts) - 1)

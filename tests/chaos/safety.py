@@ -3,7 +3,10 @@
 import asyncio
 
 from schemas.stream import Chunk, Cleared, Finished, Recall
-from tests.chaos.harness import STEP_S, Found, Talk, concluded, staged, until
+from tests.chaos.faults import run_round
+from tests.chaos.results import RoundResult, conclude
+from tests.chaos.talk import STEP_S, Talk
+from tests.support.waiting import comes_true
 
 PROSE = (
     "A log is a sequence of records that only grows. ",
@@ -88,14 +91,14 @@ async def round_of(lab, fault, rng):
     through = [Speech(lab, rng, n, plans[n % 6] if n < 12 else (), long=True) for n in range(24)]
     inside = [Speech(lab, rng, n, (INSIDE,) if n < 4 else (), long=False) for n in range(8)]
     speeches = through + inside
-    await staged(lab, fault, rng, through=[s.play for s in through], inside=[s.play for s in inside])
-    await until(lambda: all(_final(lab, speech) for speech in speeches), lab.session_s + 20)
+    await run_round(lab, fault, rng, through=[s.play for s in through], inside=[s.play for s in inside])
+    await comes_true(lambda: all(_final(lab, speech) for speech in speeches), lab.session_s + 20)
     found = _judge(lab, fault, speeches)
     if not found.unended:
         await _compare(lab, speeches, found)
     for speech in speeches:
         await lab.post(speech.closed())
-    return concluded(lab, found)
+    return conclude(lab, found)
 
 
 def _final(lab, speech):
@@ -108,7 +111,7 @@ def _ends(event):
 
 
 def _judge(lab, fault, speeches):
-    found = Found("safety", fault, answers=len(speeches))
+    found = RoundResult("safety", fault, answers=len(speeches))
     for speech in speeches:
         name = f"{speech.id} (poison {[text for *_, text in speech.poison]})"
         recalls = lab.events(speech.id, Recall)
@@ -152,7 +155,7 @@ async def _compare(lab, speeches, found):
     again = [Talk(lab) for _ in speeches]
     for speech, copy in zip(speeches, again, strict=True):
         await copy.post(copy.ask(), copy.started(), copy.verdict(), *map(copy.chunk, speech.cuts), copy.finished())
-    if not await until(lambda: all(_final(lab, copy) for copy in again), 30):
+    if not await comes_true(lambda: all(_final(lab, copy) for copy in again), 30):
         found.wrong.append("the same answers, undisturbed, are not cleared within 30 s")
     for speech, copy in zip(speeches, again, strict=True):
         if (held := _taken(lab, speech)) != (wanted := _taken(lab, copy)):

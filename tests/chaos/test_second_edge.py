@@ -11,8 +11,6 @@ import os
 import re
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,8 +22,9 @@ import pytest
 from schemas.stream import Chunk
 from schemas.topics import STREAMS
 from services.bus import BusSettings, TailReader, partition_for
-from tests.contract.brokers import ROOT, Broker, _die_with_parent
-from tests.e2e.tree import clean_env
+from tests.support.brokers import Broker
+from tests.support.processes import ServiceProcess
+from tests.support.waiting import until
 
 ROUNDS = int(os.environ.get("RAILBUS_TEST_ROUNDS", "1"))
 PARTITIONS = 8
@@ -48,40 +47,12 @@ BODY = {
 }
 
 
-class Service:
-    """One process of the tree; what it says on stderr is kept."""
-
-    def __init__(self, name, folder, **env):
-        self.name = name
-        self._said = folder / f"{name}-{time.monotonic_ns()}.err"
-        with self._said.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"services.{name}"],
-                cwd=ROOT, env=clean_env() | env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                preexec_fn=_die_with_parent,
-            )  # fmt: skip
-
-    async def ready(self):
-        """Its ready line's last word: an edge's address."""
-        line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), PATIENCE_S)
-        assert line.startswith(b"ready"), (self.name, self.said)
-        return line.split()[-1].decode()
-
-    @property
-    def said(self):
-        return self._said.read_text()
-
+class Edge(ServiceProcess):
     @property
     def homes(self):
-        """An edge's home partitions, as it last said."""
-        lines = re.findall(r"home partitions: (.*)", self.said)
+        """Return its home partitions, as it logged them last."""
+        lines = re.findall(r"home partitions: (.*)", self.stderr)
         return set(map(int, lines[-1].split(", "))) if lines else set()
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 class Log:
@@ -89,7 +60,7 @@ class Log:
 
     def __init__(self, bus):
         self.chunks = defaultdict(dict)
-        self._tail = TailReader(bus, handler=self._take, wants=lambda kind, _: kind == "Chunk")
+        self._tail = TailReader(bus, handler=self._take, record_filter=lambda kind, _: kind == "Chunk")
 
     @asynccontextmanager
     async def read(self):
@@ -231,13 +202,6 @@ class People:
         self._start(url, resume=True)
 
 
-async def until(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        await asyncio.sleep(0.02)
-
-
 @pytest.mark.slow
 async def test_a_second_edge_joins_and_leaves_and_no_stream_stalls(tmp_path):
     broker = Broker("embedded", tmp_path / "data")
@@ -256,9 +220,9 @@ async def test_a_second_edge_joins_and_leaves_and_no_stream_stalls(tmp_path):
         stack.callback(broker.stop)
 
         async def start(name, env):
-            service = Service(name, tmp_path, **env)
-            stack.callback(service.stop)
-            return service, await service.ready()
+            service = (Edge if name == "edge" else ServiceProcess)(f"services.{name}", **env)
+            stack.callback(service.kill)
+            return service, (await service.ready()).split()[-1]
 
         await asyncio.gather(start("generator", env), start("router", env))
         first, url = await start("edge", edge_env)
@@ -307,12 +271,12 @@ async def play(first, url, start_second, http, stack):
     await until(lambda: all(reader.text for reader in on_second.all), "all answers there have begun")
     await asyncio.sleep(STAY_S)
 
-    second.process.send_signal(signal.SIGTERM)
+    second.signal(signal.SIGTERM)
     assert await on_second.end() == 1001
     for reader in on_second.on_http:
         assert reader.broken["code"] == "server_stopping"
     on_second.resume(url)
-    assert await asyncio.to_thread(second.process.wait, PATIENCE_S) == 0
+    assert await second.ended() == 0
     await until(lambda: first.homes == everything, "the first edge has all partitions again")
     assert not any(reader.is_over for reader in on_first.all), "the answers must be long enough for all this"
     await asyncio.gather(on_first.end(), on_second.end())

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.contract.brokers import Broker, BrokerUnavailable
-from tests.contract.lab import Lab, open_lab
+from tests.contract.lab import KafkaClients, open_clients
+from tests.support.brokers import Broker, BrokerUnavailable
 
 
 @pytest.fixture(scope="session", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -18,12 +18,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running broker that all tests of the session share."""
-    yield from running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
+    yield from running_broker(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
 
 
 @pytest.fixture(scope="module")
 def module_broker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from running(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
+    yield from running_broker(Broker(kind, tmp_path_factory.mktemp(kind) / "data"))
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def own_broker(module_broker: Broker) -> Broker:
 
 
 @pytest.fixture
-async def lab(broker: Broker) -> AsyncIterator[Lab]:
+async def lab(broker: Broker) -> AsyncIterator[KafkaClients]:
     """This test's topics and clients on the shared broker."""
-    async with open_lab(broker.address) as opened:
+    async with open_clients(broker.address) as opened:
         yield opened
     assert broker.is_running(), f"the broker did not survive this test: {broker.said()}"
 
 
-def running(broker: Broker) -> Iterator[Broker]:
+def running_broker(broker: Broker) -> Iterator[Broker]:
     """Starts the broker, yields it, stops it; skips the test where the broker cannot run."""
     try:
         broker.start()

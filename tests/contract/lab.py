@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -15,12 +15,13 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from tests.contract import wire
+from tests.support.waiting import until
 
 # How long a test waits for what must happen. Never how long it should take.
 PATIENCE_S = 20.0
 
 
-class Lab:
+class KafkaClients:
     """Clients of one broker, for one test."""
 
     def __init__(self, address: str, resources: contextlib.AsyncExitStack) -> None:
@@ -140,7 +141,7 @@ def unique(what: str) -> str:
     return f"{what}-{uuid.uuid4().hex[:12]}"
 
 
-async def take(consumer: AIOKafkaConsumer, count: int, within_s: float = PATIENCE_S) -> list[ConsumerRecord]:
+async def read_records(consumer: AIOKafkaConsumer, count: int, within_s: float = PATIENCE_S) -> list[ConsumerRecord]:
     """The next `count` records; fails if they do not come."""
     records: list[ConsumerRecord] = []
     try:
@@ -157,22 +158,9 @@ async def nothing_comes(consumer: AIOKafkaConsumer, for_s: float = 0.3) -> bool:
     return not any((await consumer.getmany(timeout_ms=int(for_s * 1000))).values())
 
 
-async def until(check: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> None:
-    """Waits until `check()` (plain or async) is true; fails with `what` if it does not become so."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    while True:
-        result = check()
-        if asyncio.iscoroutine(result):
-            result = await result
-        if result:
-            return
-        assert asyncio.get_running_loop().time() < deadline, f"not so within {within_s} s: {what}"
-        await asyncio.sleep(0.05)
-
-
 @contextlib.asynccontextmanager
-async def open_lab(address: str) -> AsyncIterator[Lab]:
+async def open_clients(address: str) -> AsyncIterator[KafkaClients]:
     async with contextlib.AsyncExitStack() as resources:
-        lab = Lab(address, resources)
+        lab = KafkaClients(address, resources)
         await lab.until_coordinated()
         yield lab

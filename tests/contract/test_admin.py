@@ -8,9 +8,10 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import InvalidPartitionsError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-from services.bus.topic_time import IncrementalAlterConfigs
+from services.bus.kafka.topic_timestamps import IncrementalAlterConfigs
 from tests.contract import wire
-from tests.contract.lab import Lab, take, unique, until
+from tests.contract.lab import KafkaClients, read_records, unique
+from tests.support.waiting import until
 
 NONE = 0
 UNKNOWN_TOPIC = 3
@@ -21,7 +22,7 @@ INVALID_REPLICATION_FACTOR = 38
 INVALID_CONFIG = 40
 
 
-async def _create(lab: Lab, name: str, partitions: int = 1, replicas: int = 1, **more: Any) -> int:
+async def _create(lab: KafkaClients, name: str, partitions: int = 1, replicas: int = 1, **more: Any) -> int:
     """Returns the error code."""
     validate_only = more.pop("validate_only", False)
     new = NewTopic(name, num_partitions=partitions, replication_factor=replicas, **more)
@@ -29,7 +30,7 @@ async def _create(lab: Lab, name: str, partitions: int = 1, replicas: int = 1, *
     return response.topic_errors[0][1]
 
 
-async def test_a_new_topic_has_the_partitions_it_asked_for_on_this_broker(lab: Lab) -> None:
+async def test_a_new_topic_has_the_partitions_it_asked_for_on_this_broker(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=5)
     (described,) = await (await lab.admin()).describe_topics([topic])
 
@@ -38,7 +39,7 @@ async def test_a_new_topic_has_the_partitions_it_asked_for_on_this_broker(lab: L
     assert described["is_internal"] is False
 
 
-async def test_the_cluster_is_one_broker_at_the_address_we_use(lab: Lab) -> None:
+async def test_the_cluster_is_one_broker_at_the_address_we_use(lab: KafkaClients) -> None:
     cluster = await (await lab.admin()).describe_cluster()
     host, port = lab.address.split(":")
 
@@ -65,27 +66,29 @@ async def test_the_cluster_is_one_broker_at_the_address_we_use(lab: Lab) -> None
         ("config", {"topic_configs": {"cleanup.policy": "burn"}}, INVALID_CONFIG),
     ],
 )
-async def test_a_topic_that_cannot_be_is_refused(lab: Lab, name: str, given: dict[str, Any], error: int) -> None:
+async def test_a_topic_that_cannot_be_is_refused(
+    lab: KafkaClients, name: str, given: dict[str, Any], error: int
+) -> None:
     assert await _create(lab, name, **given) == error
     assert name not in await (await lab.admin()).list_topics()
 
 
-async def test_a_topic_that_exists_is_not_made_again(lab: Lab) -> None:
+async def test_a_topic_that_exists_is_not_made_again(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=2)
     await lab.put(topic, [b"kept"])
 
     assert await _create(lab, topic, partitions=3) == ALREADY_EXISTS
-    assert [record.value for record in await take(await lab.reader(topic), 1)] == [b"kept"]
+    assert [record.value for record in await read_records(await lab.reader(topic), 1)] == [b"kept"]
 
 
-async def test_validate_only_makes_nothing(lab: Lab) -> None:
+async def test_validate_only_makes_nothing(lab: KafkaClients) -> None:
     name = unique("topic")
 
     assert await _create(lab, name, validate_only=True) == NONE
     assert name not in await (await lab.admin()).list_topics()
 
 
-async def test_several_topics_are_made_at_once_and_each_has_its_own_answer(lab: Lab) -> None:
+async def test_several_topics_are_made_at_once_and_each_has_its_own_answer(lab: KafkaClients) -> None:
     good, bad = unique("topic"), "not good"
     new = [NewTopic(name, num_partitions=1, replication_factor=1) for name in (good, bad)]
 
@@ -94,7 +97,7 @@ async def test_several_topics_are_made_at_once_and_each_has_its_own_answer(lab: 
     assert {name: code for name, code, *_ in response.topic_errors} == {good: NONE, bad: INVALID_TOPIC}
 
 
-async def test_a_deleted_topic_is_gone_and_its_name_is_free(lab: Lab) -> None:
+async def test_a_deleted_topic_is_gone_and_its_name_is_free(lab: KafkaClients) -> None:
     topic = await lab.topic()
     await lab.put(topic, [b"old", b"old"])
     admin = await lab.admin()
@@ -109,16 +112,16 @@ async def test_a_deleted_topic_is_gone_and_its_name_is_free(lab: Lab) -> None:
     await until(is_gone, "the deleted topic is gone")
     await lab.create_topic(topic, configs={"retention.ms": "-1"})
     await lab.put(topic, [b"new"])
-    assert [(r.offset, r.value) for r in await take(await lab.reader(topic), 1)] == [(0, b"new")]
+    assert [(r.offset, r.value) for r in await read_records(await lab.reader(topic), 1)] == [(0, b"new")]
 
 
-async def test_deleting_what_is_not_there_is_an_error(lab: Lab) -> None:
+async def test_deleting_what_is_not_there_is_an_error(lab: KafkaClients) -> None:
     response = await (await lab.admin()).delete_topics([unique("topic")])
 
     assert [code for _, code in response.topic_error_codes] == [UNKNOWN_TOPIC]
 
 
-async def test_partitions_can_be_added_and_records_stay(lab: Lab) -> None:
+async def test_partitions_can_be_added_and_records_stay(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=2)
     await lab.put(topic, [b"before"], partition=1)
     admin = await lab.admin()
@@ -131,31 +134,31 @@ async def test_partitions_can_be_added_and_records_stay(lab: Lab) -> None:
 
     await until(has_four, "the topic has four partitions")
     await lab.put(topic, [b"after"], partition=3)
-    records = await take(await lab.reader(topic, range(4)), 2)
+    records = await read_records(await lab.reader(topic, range(4)), 2)
     assert {(r.partition, r.value) for r in records} == {(1, b"before"), (3, b"after")}
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_partitions_cannot_be_taken_away(lab: Lab, count: int) -> None:
+async def test_partitions_cannot_be_taken_away(lab: KafkaClients, count: int) -> None:
     topic = await lab.topic(partitions=2)
 
     with pytest.raises(InvalidPartitionsError):
         await (await lab.admin()).create_partitions({topic: NewPartitions(count)})
 
 
-async def test_partitions_of_an_unknown_topic_cannot_be_added(lab: Lab) -> None:
+async def test_partitions_of_an_unknown_topic_cannot_be_added(lab: KafkaClients) -> None:
     with pytest.raises(for_code(UNKNOWN_TOPIC)):
         await (await lab.admin()).create_partitions({unique("topic"): NewPartitions(2)})
 
 
-async def test_settings_given_at_creation_are_described(lab: Lab) -> None:
+async def test_settings_given_at_creation_are_described(lab: KafkaClients) -> None:
     configs = {"retention.ms": "86400000", "max.message.bytes": "2000000", "cleanup.policy": "delete"}
     topic = await lab.topic(configs=configs)
 
     assert {name: await lab.topic_config(topic, name) for name in configs} == configs
 
 
-async def test_settings_can_be_changed_and_those_not_named_return_to_their_default(lab: Lab) -> None:
+async def test_settings_can_be_changed_and_unnamed_ones_return_to_default(lab: KafkaClients) -> None:
     default = await lab.topic_config(await lab.topic(), "max.message.bytes")
     topic = await lab.topic(configs={"retention.ms": "1000000", "max.message.bytes": "5000"})
 
@@ -165,7 +168,7 @@ async def test_settings_can_be_changed_and_those_not_named_return_to_their_defau
     assert await lab.topic_config(topic, "max.message.bytes") == default
 
 
-async def test_one_setting_can_be_changed_and_the_others_stay(lab: Lab) -> None:
+async def test_one_setting_can_be_changed_and_the_others_stay(lab: KafkaClients) -> None:
     topic = await lab.topic(configs={"retention.ms": "1000000", "max.message.bytes": "5000"})
 
     assert await _set(lab, topic, {"retention.ms": "2000000", "message.timestamp.type": "LogAppendTime"}) == NONE
@@ -175,7 +178,9 @@ async def test_one_setting_can_be_changed_and_the_others_stay(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("configs", [{"message.timestamp.type": "Mine"}, {"retention.ms": "soon"}, {"no.such": "1"}])
-async def test_one_setting_that_cannot_be_is_refused_and_nothing_changes(lab: Lab, configs: dict[str, str]) -> None:
+async def test_one_setting_that_cannot_be_is_refused_and_nothing_changes(
+    lab: KafkaClients, configs: dict[str, str]
+) -> None:
     topic = await lab.topic(configs={"retention.ms": "1000000"})
 
     assert await _set(lab, topic, configs) == INVALID_CONFIG
@@ -183,7 +188,7 @@ async def test_one_setting_that_cannot_be_is_refused_and_nothing_changes(lab: La
     assert await lab.topic_config(topic, "retention.ms") == "1000000"
 
 
-async def test_a_changed_setting_has_effect(lab: Lab) -> None:
+async def test_a_changed_setting_has_effect(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     await _alter(lab, topic, {"max.message.bytes": "1000"})
@@ -195,14 +200,16 @@ async def test_a_changed_setting_has_effect(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("configs", [{"retention.ms": "soon"}, {"no.such.setting": "1"}])
-async def test_settings_that_cannot_be_are_refused_and_nothing_changes(lab: Lab, configs: dict[str, str]) -> None:
+async def test_settings_that_cannot_be_are_refused_and_nothing_changes(
+    lab: KafkaClients, configs: dict[str, str]
+) -> None:
     topic = await lab.topic(configs={"retention.ms": "1000000"})
 
     assert await _alter(lab, topic, configs) == INVALID_CONFIG
     assert await lab.topic_config(topic, "retention.ms") == "1000000"
 
 
-async def test_settings_of_an_unknown_topic_are_an_error(lab: Lab) -> None:
+async def test_settings_of_an_unknown_topic_are_an_error(lab: KafkaClients) -> None:
     name = unique("topic")
 
     assert await _alter(lab, name, {"retention.ms": "1"}) == UNKNOWN_TOPIC
@@ -210,7 +217,7 @@ async def test_settings_of_an_unknown_topic_are_an_error(lab: Lab) -> None:
     assert response.resources[0][0] == UNKNOWN_TOPIC
 
 
-async def test_asking_for_an_unknown_topic_says_so_and_makes_nothing(lab: Lab) -> None:
+async def test_asking_for_an_unknown_topic_says_so_and_makes_nothing(lab: KafkaClients) -> None:
     name = unique("topic")
     connection = await lab.connection()
 
@@ -220,14 +227,14 @@ async def test_asking_for_an_unknown_topic_says_so_and_makes_nothing(lab: Lab) -
     assert name not in await (await lab.admin()).list_topics()
 
 
-async def _set(lab: Lab, topic: str, configs: dict[str, str]) -> int:
+async def _set(lab: KafkaClients, topic: str, configs: dict[str, str]) -> int:
     """Changes these settings only; returns the error code."""
     connection = await lab.connection()
     answer = await connection.send(IncrementalAlterConfigs({topic: configs}))
     return answer.responses[0][0]
 
 
-async def _alter(lab: Lab, topic: str, configs: dict[str, str]) -> int:
+async def _alter(lab: KafkaClients, topic: str, configs: dict[str, str]) -> int:
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs)
     (response,) = await (await lab.admin()).alter_configs([resource])
     return response.resources[0][0]

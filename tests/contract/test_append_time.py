@@ -10,7 +10,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from tests.contract import wire
-from tests.contract.lab import PATIENCE_S, Lab, take, unique, until
+from tests.contract.lab import PATIENCE_S, KafkaClients, read_records, unique
+from tests.support.waiting import until
 
 APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 CREATE_TIME = 0
@@ -23,14 +24,14 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def _stamps(lab: Lab, topic: str, count: int) -> list[tuple[int, int, int]]:
+async def _stamps(lab: KafkaClients, topic: str, count: int) -> list[tuple[int, int, int]]:
     """(offset, time, whose time) of the first records."""
-    records = await take(await lab.reader(topic), count)
+    records = await read_records(await lab.reader(topic), count)
     return [(record.offset, record.timestamp, record.timestamp_type) for record in records]
 
 
 @pytest.mark.parametrize("ahead_ms", [-10_000 * HOUR_MS, -HOUR_MS, 24 * HOUR_MS])
-async def test_a_record_has_the_brokers_time_whatever_its_writers_clock_says(lab: Lab, ahead_ms: int) -> None:
+async def test_a_record_has_the_brokers_time_whatever_its_writers_clock_says(lab: KafkaClients, ahead_ms: int) -> None:
     topic = await lab.topic(configs=APPEND_TIME)
     before = _now_ms()
 
@@ -44,7 +45,7 @@ async def test_a_record_has_the_brokers_time_whatever_its_writers_clock_says(lab
     assert (acknowledged.timestamp, acknowledged.timestamp_type) == (stamp, LOG_APPEND_TIME)
 
 
-async def test_times_of_a_partition_never_go_back_whatever_its_writers_clocks_say(lab: Lab) -> None:
+async def test_times_never_go_back_whatever_the_writers_clocks_say(lab: KafkaClients) -> None:
     topic = await lab.topic(configs=APPEND_TIME)
     producers = [await lab.producer() for _ in range(3)]
 
@@ -60,7 +61,7 @@ async def test_times_of_a_partition_never_go_back_whatever_its_writers_clocks_sa
     assert max(stamp for _, stamp, _ in stamps) <= _now_ms()
 
 
-async def test_all_records_of_a_batch_have_one_time_and_the_checksum_is_right(lab: Lab) -> None:
+async def test_all_records_of_a_batch_have_one_time_and_the_checksum_is_right(lab: KafkaClients) -> None:
     topic = await lab.topic(configs=APPEND_TIME)
     connection = await lab.connection()
     sent = wire.batch([b"%d" % number for number in range(64)])
@@ -77,7 +78,7 @@ async def test_all_records_of_a_batch_have_one_time_and_the_checksum_is_right(la
 
 
 @pytest.mark.parametrize("codec", [0, GZIP])
-async def test_a_compressed_batch_is_stamped_too(lab: Lab, codec: int) -> None:
+async def test_a_compressed_batch_is_stamped_too(lab: KafkaClients, codec: int) -> None:
     topic = await lab.topic(configs=APPEND_TIME)
     connection = await lab.connection()
     values = [b"much the same each time" * 20] * 30
@@ -85,12 +86,12 @@ async def test_a_compressed_batch_is_stamped_too(lab: Lab, codec: int) -> None:
     error, _, stamp = await wire.produce_timed(connection, topic, wire.batch(values, compression=codec))
 
     assert error == wire.NONE
-    records = await take(await lab.reader(topic), 30)
+    records = await read_records(await lab.reader(topic), 30)
     assert [record.value for record in records] == values
     assert {(record.timestamp, record.timestamp_type) for record in records} == {(stamp, LOG_APPEND_TIME)}
 
 
-async def test_a_place_is_found_by_the_brokers_time(lab: Lab) -> None:
+async def test_a_place_is_found_by_the_brokers_time(lab: KafkaClients) -> None:
     topic = await lab.topic(configs=APPEND_TIME)
     connection = await lab.connection()
     stamps = []
@@ -113,7 +114,7 @@ async def test_a_place_is_found_by_the_brokers_time(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("whose", ["CreateTime", "LogAppendTime"])
-async def test_the_answer_to_a_producer_tells_the_time_only_where_it_is_the_brokers(lab: Lab, whose: str) -> None:
+async def test_produce_response_has_a_time_only_where_it_is_the_brokers(lab: KafkaClients, whose: str) -> None:
     topic = await lab.topic(configs={"message.timestamp.type": whose})
     before = _now_ms()
 
@@ -122,7 +123,7 @@ async def test_the_answer_to_a_producer_tells_the_time_only_where_it_is_the_brok
     assert stamp == -1 if whose == "CreateTime" else before <= stamp <= _now_ms()
 
 
-async def test_a_retry_is_told_the_time_of_the_first_append(lab: Lab) -> None:
+async def test_a_retry_is_told_the_time_of_the_first_append(lab: KafkaClients) -> None:
     topic = await lab.topic(configs=APPEND_TIME)
     connection = await lab.connection()
     producer_id, epoch = await wire.producer_id(connection)
@@ -134,7 +135,7 @@ async def test_a_retry_is_told_the_time_of_the_first_append(lab: Lab) -> None:
     assert await wire.list_offset(connection, topic, wire.LATEST) == (wire.NONE, 2)
 
 
-async def test_a_producer_may_not_say_when_its_batch_was_appended(lab: Lab) -> None:
+async def test_a_producer_may_not_say_when_its_batch_was_appended(lab: KafkaClients) -> None:
     connection = await lab.connection()
     source = await lab.topic(configs=APPEND_TIME)
     await wire.produce(connection, source, wire.batch([b"v"]))
@@ -148,7 +149,7 @@ async def test_a_producer_may_not_say_when_its_batch_was_appended(lab: Lab) -> N
     assert [kind for *_, kind in await _stamps(lab, topics["CreateTime"], 1)] == [CREATE_TIME]
 
 
-async def test_a_topic_that_is_altered_keeps_the_times_of_what_stands_there(lab: Lab) -> None:
+async def test_a_topic_that_is_altered_keeps_the_times_of_what_stands_there(lab: KafkaClients) -> None:
     topic = await lab.topic()
     assert await lab.topic_config(topic, "message.timestamp.type") == "CreateTime"
     old = 1_700_000_000_000
@@ -176,7 +177,7 @@ async def test_a_topic_that_is_altered_keeps_the_times_of_what_stands_there(lab:
     assert found.timestamp == stamps[-1][1]
 
 
-async def test_records_expire_by_the_brokers_time(lab: Lab) -> None:
+async def test_records_expire_by_the_brokers_time(lab: KafkaClients) -> None:
     kept = await lab.topic(configs={"retention.ms": "3600000", **APPEND_TIME})
     expiring = await lab.topic(configs={"retention.ms": "1000", **APPEND_TIME})
     connection = await lab.connection()
@@ -190,7 +191,7 @@ async def test_records_expire_by_the_brokers_time(lab: Lab) -> None:
     assert await wire.list_offset(connection, kept, wire.EARLIEST) == (wire.NONE, 0)
 
 
-async def test_the_other_client_is_told_the_same(lab: Lab) -> None:
+async def test_the_other_client_is_told_the_same(lab: KafkaClients) -> None:
     topic = await lab.topic(configs=APPEND_TIME)
     reported: list[tuple[int, int]] = []
     before = _now_ms()

@@ -5,7 +5,8 @@ from aiokafka import TopicPartition
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.structs import OffsetAndMetadata
 
-from tests.contract.lab import Lab, take, unique, until
+from tests.contract.lab import KafkaClients, read_records, unique
+from tests.support.waiting import until
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 ILLEGAL_GENERATION = 22
@@ -13,7 +14,7 @@ UNKNOWN_MEMBER_ID = 25
 
 
 async def _commit(
-    lab: Lab, group: str, generation: int, member_id: str, topic: str, offset: int, partition: int = 0
+    lab: KafkaClients, group: str, generation: int, member_id: str, topic: str, offset: int, partition: int = 0
 ) -> int:
     """A commit as any process could send it; returns the error code."""
     request = OffsetCommitRequest(group, generation, member_id, -1, [(topic, [(partition, offset, "")])])
@@ -22,34 +23,34 @@ async def _commit(
     return error
 
 
-async def test_what_was_never_committed_is_none(lab: Lab) -> None:
+async def test_what_was_never_committed_is_none(lab: KafkaClients) -> None:
     topic = await lab.topic()
     consumer = await lab.consumer(group_id=unique("group"))
 
     assert await consumer.committed(TopicPartition(topic, 0)) is None
 
 
-async def test_a_group_goes_on_where_it_committed(lab: Lab) -> None:
+async def test_a_group_goes_on_where_it_committed(lab: KafkaClients) -> None:
     topic, group = await lab.topic(), unique("group")
     await lab.put(topic, [b"1", b"2", b"3"])
     first = await lab.consumer(topic, group_id=group)
-    records = await take(first, 2)
+    records = await read_records(first, 2)
     await first.commit({TopicPartition(topic, 0): records[-1].offset + 1})
     await first.stop()
 
     second = await lab.consumer(topic, group_id=group)
 
-    assert [record.value for record in await take(second, 1)] == [b"3"]
+    assert [record.value for record in await read_records(second, 1)] == [b"3"]
     assert await second.committed(TopicPartition(topic, 0)) == 2
 
 
-async def test_a_consumer_without_membership_commits_too(lab: Lab) -> None:
+async def test_a_consumer_without_membership_commits_too(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     partitions = [TopicPartition(topic, p) for p in range(2)]
     await lab.put(topic, [b"1", b"2"])
     first = await lab.consumer(group_id=group)
     first.assign(partitions)
-    await take(first, 2)
+    await read_records(first, 2)
     await first.commit()
     await first.stop()
 
@@ -60,7 +61,7 @@ async def test_a_consumer_without_membership_commits_too(lab: Lab) -> None:
     assert await second.position(partitions[0]) == 2
 
 
-async def test_commits_keep_their_note_and_the_last_one_counts(lab: Lab) -> None:
+async def test_commits_keep_their_note_and_the_last_one_counts(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     consumer = await lab.consumer(group_id=group)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -73,7 +74,7 @@ async def test_commits_keep_their_note_and_the_last_one_counts(lab: Lab) -> None
     assert offsets == {zero: OffsetAndMetadata(3, "went back, ünïcode"), one: OffsetAndMetadata(7, "")}
 
 
-async def test_groups_have_their_own_offsets(lab: Lab) -> None:
+async def test_groups_have_their_own_offsets(lab: KafkaClients) -> None:
     topic = await lab.topic()
     partition = TopicPartition(topic, 0)
     groups = [unique("group") for _ in range(3)]
@@ -84,11 +85,11 @@ async def test_groups_have_their_own_offsets(lab: Lab) -> None:
         assert await (await lab.consumer(group_id=group)).committed(partition) == number
 
 
-async def test_offsets_stay_when_all_members_have_left(lab: Lab) -> None:
+async def test_offsets_stay_when_all_members_have_left(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     await lab.put(topic, [b"1", b"2"])
     member = await lab.consumer(topic, group_id=group)
-    await take(member, 2)
+    await read_records(member, 2)
     await member.commit()
     await member.stop()
     admin = await lab.admin()
@@ -102,7 +103,7 @@ async def test_offsets_stay_when_all_members_have_left(lab: Lab) -> None:
     assert offsets[TopicPartition(topic, 0)].offset == 2
 
 
-async def test_a_zombie_cannot_commit(lab: Lab) -> None:
+async def test_a_zombie_cannot_commit(lab: KafkaClients) -> None:
     topic, group = await lab.topic(), unique("group")
     member = await lab.consumer(topic, group_id=group)
     await until(member.assignment, "the member has joined")
@@ -116,22 +117,22 @@ async def test_a_zombie_cannot_commit(lab: Lab) -> None:
     assert await member.committed(TopicPartition(topic, 0)) == 10
 
 
-async def test_a_commit_for_an_unknown_topic_is_refused(lab: Lab) -> None:
+async def test_a_commit_for_an_unknown_topic_is_refused(lab: KafkaClients) -> None:
     assert await _commit(lab, unique("group"), -1, "", "never-created", 1) == UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_automatic_commits_arrive_when_a_member_stops(lab: Lab) -> None:
+async def test_automatic_commits_arrive_when_a_member_stops(lab: KafkaClients) -> None:
     topic, group = await lab.topic(), unique("group")
     await lab.put(topic, [b"1", b"2", b"3"])
     member = await lab.consumer(topic, group_id=group, enable_auto_commit=True, auto_commit_interval_ms=60_000)
-    await take(member, 3)
+    await read_records(member, 3)
     await member.stop()
 
     assert await (await lab.consumer(group_id=group)).committed(TopicPartition(topic, 0)) == 3
 
 
 @pytest.mark.parametrize("members", [1, 2])
-async def test_groups_can_be_listed_and_described(lab: Lab, members: int) -> None:
+async def test_groups_can_be_listed_and_described(lab: KafkaClients, members: int) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     joined = [await lab.consumer(topic, group_id=group, client_id=f"client-{n}") for n in range(members)]
     admin = await lab.admin()
@@ -150,7 +151,7 @@ async def test_groups_can_be_listed_and_described(lab: Lab, members: int) -> Non
     assert (group, "consumer") in [listed[:2] for listed in await admin.list_consumer_groups()]
 
 
-async def test_a_group_that_never_was_is_dead(lab: Lab) -> None:
+async def test_a_group_that_never_was_is_dead(lab: KafkaClients) -> None:
     (response,) = await (await lab.admin()).describe_consumer_groups([unique("group")])
 
     assert response.groups[0][2] == "Dead"

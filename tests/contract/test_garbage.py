@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tests.contract import wire
-from tests.contract.lab import PATIENCE_S, Lab
+from tests.contract.lab import PATIENCE_S, KafkaClients
 
 API_VERSIONS = 18
 METADATA = 3
@@ -59,7 +59,7 @@ async def _send(address: str, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("what", GARBAGE)
-async def test_the_connection_is_closed_and_others_are_unaffected(lab: Lab, what: str) -> None:
+async def test_the_connection_is_closed_and_others_are_unaffected(lab: KafkaClients, what: str) -> None:
     topic = await lab.topic()
     healthy = await lab.connection()
     assert await wire.produce(healthy, topic, wire.batch([b"before"])) == (wire.NONE, 0)
@@ -71,7 +71,7 @@ async def test_the_connection_is_closed_and_others_are_unaffected(lab: Lab, what
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", struct.pack(">i", 100) + b"half a frame"], ids=["none", "one", "half"])
-async def test_a_client_that_goes_away_mid_request_harms_nobody(lab: Lab, data: bytes) -> None:
+async def test_a_client_that_goes_away_mid_request_harms_nobody(lab: KafkaClients, data: bytes) -> None:
     topic = await lab.topic()
     host, port = lab.address.split(":")
     for _ in range(30):
@@ -82,7 +82,7 @@ async def test_a_client_that_goes_away_mid_request_harms_nobody(lab: Lab, data: 
     assert await wire.produce(await lab.connection(), topic, wire.batch([b"v"])) == (wire.NONE, 0)
 
 
-async def test_a_client_that_goes_away_while_it_waits_harms_nobody(lab: Lab) -> None:
+async def test_a_client_that_goes_away_while_it_waits_harms_nobody(lab: KafkaClients) -> None:
     topic = await lab.topic()
     for _ in range(10):
         connection = await lab.connection()
@@ -96,7 +96,7 @@ async def test_a_client_that_goes_away_while_it_waits_harms_nobody(lab: Lab) -> 
     assert (await wire.fetch(healthy, topic, 0))[:2] == (wire.NONE, 1)
 
 
-async def test_an_unknown_version_of_api_versions_is_answered_so_that_clients_can_fall_back(lab: Lab) -> None:
+async def test_unknown_api_versions_request_is_answered_for_a_fallback(lab: KafkaClients) -> None:
     host, port = lab.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(_frame(_header(API_VERSIONS, 999, correlation=42) + bytes(8)))
@@ -117,7 +117,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_so_that_clients_ca
     writer.close()
 
 
-async def test_requests_sent_together_are_answered_in_order(lab: Lab) -> None:
+async def test_requests_sent_together_are_answered_in_order(lab: KafkaClients) -> None:
     host, port = lab.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"".join(_frame(_header(API_VERSIONS, 0, correlation=n)) for n in range(50)))
@@ -131,7 +131,7 @@ async def test_requests_sent_together_are_answered_in_order(lab: Lab) -> None:
     assert answered == list(range(50))
 
 
-async def test_a_request_that_arrives_byte_by_byte_is_answered(lab: Lab) -> None:
+async def test_a_request_that_arrives_byte_by_byte_is_answered(lab: KafkaClients) -> None:
     host, port = lab.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     for byte in _frame(_header(API_VERSIONS, 0, correlation=5)):

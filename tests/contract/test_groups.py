@@ -12,8 +12,9 @@ from aiokafka.admin import NewPartitions
 from aiokafka.errors import for_code
 from aiokafka.protocol.group import HeartbeatRequest
 
-from tests.contract.brokers import ROOT
-from tests.contract.lab import PATIENCE_S, Lab, take, unique, until
+from tests.contract.lab import PATIENCE_S, KafkaClients, read_records, unique
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 SESSION_MS = 2000
 ILLEGAL_GENERATION = 22
@@ -35,7 +36,7 @@ class Journal(ConsumerRebalanceListener):
 
 
 async def _member(
-    lab: Lab, topic: str, group: str, journal: Journal | None = None, **settings: object
+    lab: KafkaClients, topic: str, group: str, journal: Journal | None = None, **settings: object
 ) -> AIOKafkaConsumer:
     member = await lab.consumer(group_id=group, session_timeout_ms=SESSION_MS, **settings)
     member.subscribe([topic], listener=journal)
@@ -56,18 +57,18 @@ async def _until_shared(count: int, *members: AIOKafkaConsumer) -> None:
     await until(shared, f"{count} partitions shared among {len(members)} members")
 
 
-async def test_a_lone_member_has_every_partition_and_reads_all(lab: Lab) -> None:
+async def test_a_lone_member_has_every_partition_and_reads_all(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=4)
     for partition in range(4):
         await lab.put(topic, [f"{partition}".encode()], partition=partition)
 
     member = await _member(lab, topic, unique("group"))
 
-    assert sorted(r.value for r in await take(member, 4)) == [b"0", b"1", b"2", b"3"]
+    assert sorted(r.value for r in await read_records(member, 4)) == [b"0", b"1", b"2", b"3"]
     assert _partitions(member) == [0, 1, 2, 3]
 
 
-async def test_members_share_as_they_come_and_go(lab: Lab) -> None:
+async def test_members_share_as_they_come_and_go(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=6), unique("group")
     first = await _member(lab, topic, group)
     await _until_shared(6, first)
@@ -82,7 +83,7 @@ async def test_members_share_as_they_come_and_go(lab: Lab) -> None:
     await _until_shared(6, third)
 
 
-async def test_a_member_too_many_has_nothing_until_another_leaves(lab: Lab) -> None:
+async def test_a_member_too_many_has_nothing_until_another_leaves(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=1), unique("group")
     members = [await _member(lab, topic, group) for _ in range(2)]
     await until(lambda: sorted(len(_partitions(m)) for m in members) == [0, 1], "one owner, one without")
@@ -93,17 +94,17 @@ async def test_a_member_too_many_has_nothing_until_another_leaves(lab: Lab) -> N
     await _until_shared(1, idle)
 
 
-async def test_two_groups_do_not_disturb_each_other(lab: Lab) -> None:
+async def test_two_groups_do_not_disturb_each_other(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=2)
     await lab.put(topic, [b"1"])
     members = [await _member(lab, topic, unique("group")) for _ in range(2)]
 
     for member in members:
-        assert [r.value for r in await take(member, 1)] == [b"1"]
+        assert [r.value for r in await read_records(member, 1)] == [b"1"]
         assert _partitions(member) == [0, 1]
 
 
-async def test_each_record_goes_to_one_member_across_rebalances(lab: Lab) -> None:
+async def test_each_record_goes_to_one_member_across_rebalances(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=4), unique("group")
     producer = await lab.producer()
     seen: list[bytes] = []
@@ -132,7 +133,7 @@ async def test_each_record_goes_to_one_member_across_rebalances(lab: Lab) -> Non
     assert sorted(seen, key=int) == [f"{n}".encode() for n in range(80)]
 
 
-async def test_what_a_killed_member_had_goes_to_the_others(lab: Lab) -> None:
+async def test_what_a_killed_member_had_goes_to_the_others(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     survivor = await _member(lab, topic, group)
     await _until_shared(2, survivor)
@@ -156,11 +157,11 @@ async def test_what_a_killed_member_had_goes_to_the_others(lab: Lab) -> None:
 
     await _until_shared(2, survivor)
     # It was read but not committed, so it is read again.
-    assert [record.value for record in await take(survivor, 1)] == [b"unfinished"]
+    assert [record.value for record in await read_records(survivor, 1)] == [b"unfinished"]
 
 
 @pytest.mark.slow
-async def test_what_a_paused_member_had_goes_to_the_others_until_it_wakes(lab: Lab) -> None:
+async def test_what_a_paused_member_had_goes_to_the_others_until_it_wakes(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     journal = Journal()
     awake = await _member(lab, topic, group, journal)
@@ -190,7 +191,7 @@ async def test_what_a_paused_member_had_goes_to_the_others_until_it_wakes(lab: L
         await paused.wait()
 
 
-async def test_a_static_member_restarts_without_a_rebalance(lab: Lab) -> None:
+async def test_a_static_member_restarts_without_a_rebalance(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=4), unique("group")
     journals = {name: Journal() for name in ("one", "two")}
     members = {
@@ -211,7 +212,7 @@ async def test_a_static_member_restarts_without_a_rebalance(lab: Lab) -> None:
         assert len(journals[other].assigned) == told
 
 
-async def test_a_static_member_that_stays_away_loses_its_partitions(lab: Lab) -> None:
+async def test_a_static_member_that_stays_away_loses_its_partitions(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     staying = await _member(lab, topic, group, group_instance_id="staying")
     leaving = await _member(lab, topic, group, group_instance_id="leaving")
@@ -222,7 +223,7 @@ async def test_a_static_member_that_stays_away_loses_its_partitions(lab: Lab) ->
     await _until_shared(2, staying)
 
 
-async def test_a_rebalance_is_heard_of_in_the_heartbeat(lab: Lab) -> None:
+async def test_a_rebalance_is_heard_of_in_the_heartbeat(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     journal = Journal()
     first = await _member(lab, topic, group, journal)
@@ -235,7 +236,7 @@ async def test_a_rebalance_is_heard_of_in_the_heartbeat(lab: Lab) -> None:
     assert journal.assigned[-1] == _partitions(first)
 
 
-async def test_heartbeats_of_strangers_and_of_the_past_are_refused(lab: Lab) -> None:
+async def test_heartbeats_of_strangers_and_of_the_past_are_refused(lab: KafkaClients) -> None:
     topic, group = await lab.topic(), unique("group")
     member = await _member(lab, topic, group)
     await _until_shared(1, member)
@@ -250,16 +251,16 @@ async def test_heartbeats_of_strangers_and_of_the_past_are_refused(lab: Lab) -> 
     assert await heartbeat(coordinator.generation, "stranger") == UNKNOWN_MEMBER_ID
 
 
-async def test_a_session_timeout_outside_the_bounds_is_refused(lab: Lab) -> None:
+async def test_a_session_timeout_outside_the_bounds_is_refused(lab: KafkaClients) -> None:
     topic = await lab.topic()
     member = await lab.consumer(group_id=unique("group"), session_timeout_ms=5, heartbeat_interval_ms=1)
     member.subscribe([topic])
 
     with pytest.raises(for_code(INVALID_SESSION_TIMEOUT)):
-        await take(member, 1)
+        await read_records(member, 1)
 
 
-async def test_new_partitions_reach_the_group(lab: Lab) -> None:
+async def test_new_partitions_reach_the_group(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=1), unique("group")
     member = await _member(lab, topic, group, metadata_max_age_ms=500)
     await _until_shared(1, member)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.lab import Lab, take
+from tests.contract.lab import KafkaClients, read_records
 
 HEADERS: list[list[tuple[str, bytes | None]]] = [
     [],
@@ -18,17 +18,17 @@ HEADERS: list[list[tuple[str, bytes | None]]] = [
 
 
 @pytest.mark.parametrize("headers", HEADERS, ids=lambda h: h[0][0][:8] if h else "no headers")
-async def test_headers_are_kept(lab: Lab, headers: list[tuple[str, bytes | None]]) -> None:
+async def test_headers_are_kept(lab: KafkaClients, headers: list[tuple[str, bytes | None]]) -> None:
     topic = await lab.topic()
     producer = await lab.producer(max_batch_size=100_000)
     await producer.send_and_wait(topic, b"v", headers=headers)
 
-    (record,) = await take(await lab.reader(topic), 1)
+    (record,) = await read_records(await lab.reader(topic), 1)
 
     assert list(record.headers) == headers
 
 
-async def test_each_record_of_a_batch_has_its_own_headers(lab: Lab) -> None:
+async def test_each_record_of_a_batch_has_its_own_headers(lab: KafkaClients) -> None:
     topic = await lab.topic()
     producer = await lab.producer()
     batch = producer.create_batch()
@@ -36,6 +36,6 @@ async def test_each_record_of_a_batch_has_its_own_headers(lab: Lab) -> None:
         batch.append(timestamp=None, key=None, value=b"v", headers=[("n", f"{n}".encode())] * n)
     await (await producer.send_batch(batch, topic, partition=0))
 
-    records = await take(await lab.reader(topic), 5)
+    records = await read_records(await lab.reader(topic), 5)
 
     assert [list(record.headers) for record in records] == [[("n", f"{n}".encode())] * n for n in range(5)]

@@ -3,14 +3,14 @@
 import asyncio
 
 from tests.contract import wire
-from tests.contract.lab import Lab, take
+from tests.contract.lab import KafkaClients, read_records
 
 
-async def _values(lab: Lab, topic: str, count: int) -> list[bytes]:
-    return [record.value for record in await take(await lab.reader(topic), count)]
+async def _values(lab: KafkaClients, topic: str, count: int) -> list[bytes]:
+    return [record.value for record in await read_records(await lab.reader(topic), count)]
 
 
-async def test_a_repeated_batch_is_acknowledged_and_not_appended(lab: Lab) -> None:
+async def test_a_repeated_batch_is_acknowledged_and_not_appended(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     producer_id, epoch = await wire.producer_id(connection)
@@ -25,7 +25,7 @@ async def test_a_repeated_batch_is_acknowledged_and_not_appended(lab: Lab) -> No
     assert await _values(lab, topic, 4) == [b"1", b"2", b"3", b"4"]
 
 
-async def test_the_retry_may_come_over_another_connection(lab: Lab) -> None:
+async def test_the_retry_may_come_over_another_connection(lab: KafkaClients) -> None:
     topic = await lab.topic()
     first, second = await lab.connection(), await lab.connection()
     producer_id, epoch = await wire.producer_id(first)
@@ -37,7 +37,7 @@ async def test_the_retry_may_come_over_another_connection(lab: Lab) -> None:
     assert await wire.list_offset(first, topic, wire.LATEST) == (wire.NONE, 1)
 
 
-async def test_any_of_the_last_five_batches_is_recognised(lab: Lab) -> None:
+async def test_any_of_the_last_five_batches_is_recognised(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     producer_id, epoch = await wire.producer_id(connection)
@@ -50,7 +50,7 @@ async def test_any_of_the_last_five_batches_is_recognised(lab: Lab) -> None:
     assert await wire.list_offset(connection, topic, wire.LATEST) == (wire.NONE, 10)
 
 
-async def test_a_gap_is_refused_and_the_right_sequence_goes_on(lab: Lab) -> None:
+async def test_a_gap_is_refused_and_the_right_sequence_goes_on(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     producer_id, epoch = await wire.producer_id(connection)
@@ -65,7 +65,7 @@ async def test_a_gap_is_refused_and_the_right_sequence_goes_on(lab: Lab) -> None
     assert await wire.list_offset(connection, topic, wire.LATEST) == (wire.NONE, 2)
 
 
-async def test_sequences_are_counted_for_each_partition(lab: Lab) -> None:
+async def test_sequences_are_counted_for_each_partition(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=2)
     connection = await lab.connection()
     producer_id, epoch = await wire.producer_id(connection)
@@ -75,7 +75,7 @@ async def test_sequences_are_counted_for_each_partition(lab: Lab) -> None:
     assert await wire.produce(connection, topic, records, partition=1) == (wire.NONE, 0)
 
 
-async def test_an_old_epoch_is_fenced(lab: Lab) -> None:
+async def test_an_old_epoch_is_fenced(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     producer_id, epoch = await wire.producer_id(connection)
@@ -89,7 +89,7 @@ async def test_an_old_epoch_is_fenced(lab: Lab) -> None:
     assert await produce(epoch, 1) == wire.INVALID_PRODUCER_EPOCH
 
 
-async def test_a_new_epoch_starts_at_sequence_zero(lab: Lab) -> None:
+async def test_a_new_epoch_starts_at_sequence_zero(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     producer_id, epoch = await wire.producer_id(connection)
@@ -101,7 +101,7 @@ async def test_a_new_epoch_starts_at_sequence_zero(lab: Lab) -> None:
     assert (await wire.produce(connection, topic, jump))[0] == wire.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def test_every_producer_has_its_own_id(lab: Lab) -> None:
+async def test_every_producer_has_its_own_id(lab: KafkaClients) -> None:
     connections = [await lab.connection() for _ in range(3)]
 
     ids = await asyncio.gather(*[wire.producer_id(c) for c in connections * 5])
@@ -110,7 +110,7 @@ async def test_every_producer_has_its_own_id(lab: Lab) -> None:
     assert {epoch for _, epoch in ids} == {0}
 
 
-async def test_a_batch_whose_checksum_is_wrong_is_refused(lab: Lab) -> None:
+async def test_a_batch_whose_checksum_is_wrong_is_refused(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     records = bytearray(wire.batch([b"value"]))
@@ -121,7 +121,7 @@ async def test_a_batch_whose_checksum_is_wrong_is_refused(lab: Lab) -> None:
     assert await wire.produce(connection, topic, wire.batch([b"value"])) == (wire.NONE, 0)
 
 
-async def test_an_unknown_topic_or_partition_is_refused(lab: Lab) -> None:
+async def test_an_unknown_topic_or_partition_is_refused(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
 
@@ -131,7 +131,7 @@ async def test_an_unknown_topic_or_partition_is_refused(lab: Lab) -> None:
     assert error == wire.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_acks_zero_and_one(lab: Lab) -> None:
+async def test_acks_zero_and_one(lab: KafkaClients) -> None:
     topic = await lab.topic()
     for acks in (0, 1):
         producer = await lab.producer(acks=acks, enable_idempotence=False)

@@ -4,17 +4,17 @@ import asyncio
 import time
 
 from tests.contract import wire
-from tests.contract.lab import Lab, take
+from tests.contract.lab import KafkaClients, read_records
 
 WAIT_MS = 10_000
 # A waiting fetch must be answered because of the record, not because its wait is over. Generous: not a speed test.
 WOKEN_S = WAIT_MS / 1000 / 2
 
 
-async def test_a_waiting_fetch_is_woken_by_a_record(lab: Lab) -> None:
+async def test_a_waiting_fetch_is_woken_by_a_record(lab: KafkaClients) -> None:
     topic = await lab.topic()
     reader = await lab.reader(topic, fetch_max_wait_ms=WAIT_MS)
-    waiting = asyncio.create_task(take(reader, 1))
+    waiting = asyncio.create_task(read_records(reader, 1))
     await asyncio.sleep(0.5)
     assert not waiting.done()
 
@@ -26,13 +26,13 @@ async def test_a_waiting_fetch_is_woken_by_a_record(lab: Lab) -> None:
     assert time.monotonic() - sent < WOKEN_S
 
 
-async def test_a_fetch_that_waits_on_many_partitions_is_woken_by_any_of_them(lab: Lab) -> None:
+async def test_a_fetch_that_waits_on_many_partitions_is_woken_by_any_of_them(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=12)
     reader = await lab.reader(topic, range(12), fetch_max_wait_ms=WAIT_MS)
     producer = await lab.producer()
 
     for partition in (11, 0, 5):
-        waiting = asyncio.create_task(take(reader, 1))
+        waiting = asyncio.create_task(read_records(reader, 1))
         await asyncio.sleep(0.2)
         sent = time.monotonic()
         await producer.send_and_wait(topic, b"news", partition=partition)
@@ -41,10 +41,10 @@ async def test_a_fetch_that_waits_on_many_partitions_is_woken_by_any_of_them(lab
         assert time.monotonic() - sent < WOKEN_S
 
 
-async def test_all_who_wait_on_a_partition_are_woken(lab: Lab) -> None:
+async def test_all_who_wait_on_a_partition_are_woken(lab: KafkaClients) -> None:
     topic = await lab.topic()
     readers = [await lab.reader(topic, fetch_max_wait_ms=WAIT_MS) for _ in range(5)]
-    waiting = [asyncio.create_task(take(reader, 1)) for reader in readers]
+    waiting = [asyncio.create_task(read_records(reader, 1)) for reader in readers]
     await asyncio.sleep(0.5)
 
     sent = time.monotonic()
@@ -54,7 +54,7 @@ async def test_all_who_wait_on_a_partition_are_woken(lab: Lab) -> None:
     assert time.monotonic() - sent < WOKEN_S
 
 
-async def test_a_fetch_with_nothing_to_read_waits_as_long_as_it_asked(lab: Lab) -> None:
+async def test_a_fetch_with_nothing_to_read_waits_as_long_as_it_asked(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
 
@@ -65,7 +65,7 @@ async def test_a_fetch_with_nothing_to_read_waits_as_long_as_it_asked(lab: Lab) 
     assert (error, high_watermark, records) == (wire.NONE, 0, b"")
 
 
-async def test_a_fetch_that_asks_for_more_bytes_waits_for_them(lab: Lab) -> None:
+async def test_a_fetch_that_asks_for_more_bytes_waits_for_them(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
     waiting = asyncio.ensure_future(
@@ -85,7 +85,7 @@ async def test_a_fetch_that_asks_for_more_bytes_waits_for_them(lab: Lab) -> None
     assert time.monotonic() - sent < WOKEN_S
 
 
-async def test_an_error_in_one_partition_answers_at_once(lab: Lab) -> None:
+async def test_an_error_in_one_partition_answers_at_once(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
 

@@ -11,9 +11,10 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import RecordMetadata
 
 from tests.contract import wire
-from tests.contract.brokers import Broker
-from tests.contract.lab import Lab, open_lab, take, unique, until
+from tests.contract.lab import KafkaClients, open_clients, read_records, unique
 from tests.contract.test_groups import Journal
+from tests.support.brokers import Broker
+from tests.support.waiting import until
 
 ENDINGS: list[Callable[[Broker], object]] = [Broker.stop, Broker.kill]
 both_endings = pytest.mark.parametrize("end", ENDINGS, ids=["stopped", "killed"])
@@ -26,8 +27,8 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture
-async def lab(own_broker: Broker) -> AsyncIterator[Lab]:
-    async with open_lab(own_broker.address) as opened:
+async def lab(own_broker: Broker) -> AsyncIterator[KafkaClients]:
+    async with open_clients(own_broker.address) as opened:
         yield opened
 
 
@@ -41,7 +42,7 @@ async def _restart(broker: Broker, end: Callable[[Broker], object]) -> None:
 
 @both_endings
 async def test_clients_carry_on_and_nothing_is_lost_or_doubled(
-    own_broker: Broker, lab: Lab, end: Callable[[Broker], object]
+    own_broker: Broker, lab: KafkaClients, end: Callable[[Broker], object]
 ) -> None:
     topic = await lab.topic()
     producer = await lab.producer(request_timeout_ms=60_000)
@@ -57,20 +58,22 @@ async def test_clients_carry_on_and_nothing_is_lost_or_doubled(
         return len(sent)
 
     producing = asyncio.create_task(produce())
-    await take(reader, 20)
+    await read_records(reader, 20)
     await _restart(own_broker, end)
-    await take(reader, 20)
+    await read_records(reader, 20)
     stop_after.set()
     count = await producing
 
-    records = await take(await lab.reader(topic), count)
+    records = await read_records(await lab.reader(topic), count)
     assert [record.value for record in records] == [f"{n}".encode() for n in range(count)]
     assert [record.offset for record in records] == list(range(count))
     assert await reader.end_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): count}
 
 
 @both_endings
-async def test_everything_acknowledged_is_kept(own_broker: Broker, lab: Lab, end: Callable[[Broker], object]) -> None:
+async def test_everything_acknowledged_is_kept(
+    own_broker: Broker, lab: KafkaClients, end: Callable[[Broker], object]
+) -> None:
     topic, group = await lab.topic(partitions=3, configs={"retention.ms": "7200000"}), unique("group")
     partition = TopicPartition(topic, 1)
     deleted = await lab.topic()
@@ -88,10 +91,10 @@ async def test_everything_acknowledged_is_kept(own_broker: Broker, lab: Lab, end
 
     await _restart(own_broker, end)
 
-    async with open_lab(own_broker.address) as after:
+    async with open_clients(own_broker.address) as after:
         reader = await after.reader(topic, range(3), group_id=group)
         assert await reader.committed(partition) == 2
-        assert [record.value for record in await take(await after.reader(topic, [1]), 3)] == [b"1", b"2", b"3"]
+        assert [record.value for record in await read_records(await after.reader(topic, [1]), 3)] == [b"1", b"2", b"3"]
         assert deleted not in await (await after.admin()).list_topics()
         assert await after.topic_config(topic, "retention.ms") == "7200000"
         # A retry that arrives after the restart is still recognised.
@@ -103,7 +106,7 @@ async def test_everything_acknowledged_is_kept(own_broker: Broker, lab: Lab, end
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
-async def test_a_stable_group_goes_on_without_a_rebalance(own_broker: Broker, lab: Lab, static: bool) -> None:
+async def test_a_stable_group_goes_on_without_a_rebalance(own_broker: Broker, lab: KafkaClients, static: bool) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     members, journals = [], [Journal(), Journal()]
     for name, journal in zip(("one", "two"), journals, strict=True):
@@ -133,7 +136,7 @@ async def test_a_stable_group_goes_on_without_a_rebalance(own_broker: Broker, la
     assert {p.partition: o.offset for p, o in committed.items()} == {0: 7, 1: 7}
 
 
-async def test_a_group_finds_together_again(own_broker: Broker, lab: Lab) -> None:
+async def test_a_group_finds_together_again(own_broker: Broker, lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     members = [await lab.consumer(topic, group_id=group, session_timeout_ms=3000) for _ in range(2)]
     await until(lambda: all(len(m.assignment()) == 1 for m in members), "each member has a partition")

@@ -7,14 +7,15 @@ from aiokafka import TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from tests.contract import wire
-from tests.contract.lab import Lab, take, until
+from tests.contract.lab import KafkaClients, read_records
+from tests.support.waiting import until
 
 # Apache Kafka looks at retention every second here (infra/kafka/server.properties), and deletes whole segments only;
 # 1 MiB is the smallest segment that it takes.
 SEGMENT = 1 << 20
 
 
-async def test_a_partition_is_held_near_its_size(lab: Lab) -> None:
+async def test_a_partition_is_held_near_its_size(lab: KafkaClients) -> None:
     configs = {"retention.bytes": str(2 * SEGMENT), "segment.bytes": str(SEGMENT)}
     topic = await lab.topic(configs=configs)
     partition = TopicPartition(topic, 0)
@@ -31,11 +32,11 @@ async def test_a_partition_is_held_near_its_size(lab: Lab) -> None:
     begin = (await reader.beginning_offsets([partition]))[partition]
     assert (80 - begin) * 100_000 >= SEGMENT  # not more than asked
     await reader.seek_to_beginning(partition)
-    assert [record.value for record in await take(reader, 80 - begin)] == values[begin:]
+    assert [record.value for record in await read_records(reader, 80 - begin)] == values[begin:]
     assert await reader.end_offsets([partition]) == {partition: 80}
 
 
-async def test_records_that_are_too_old_go_and_offsets_go_on(lab: Lab) -> None:
+async def test_records_that_are_too_old_go_and_offsets_go_on(lab: KafkaClients) -> None:
     topic = await lab.topic(configs={"retention.ms": "1000"})
     connection = await lab.connection()
     now = int(time.time() * 1000)
@@ -51,7 +52,7 @@ async def test_records_that_are_too_old_go_and_offsets_go_on(lab: Lab) -> None:
     assert acknowledged.offset == 5
 
 
-async def test_records_that_are_young_enough_stay(lab: Lab) -> None:
+async def test_records_that_are_young_enough_stay(lab: KafkaClients) -> None:
     topic = await lab.topic(configs={"retention.ms": "3600000", "segment.bytes": str(SEGMENT)})
     connection = await lab.connection()
     await lab.put_batch(topic, [int(time.time() * 1000) - 60_000] * 5)
@@ -66,7 +67,7 @@ async def test_records_that_are_young_enough_stay(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("policy", ["earliest", "none"])
-async def test_a_reader_whose_place_was_deleted_is_told(lab: Lab, policy: str) -> None:
+async def test_a_reader_whose_place_was_deleted_is_told(lab: KafkaClients, policy: str) -> None:
     topic = await lab.topic(configs={"retention.ms": "1000"})
     connection = await lab.connection()
     await lab.put_batch(topic, [int(time.time() * 1000) - 10_000] * 5)
@@ -81,6 +82,6 @@ async def test_a_reader_whose_place_was_deleted_is_told(lab: Lab, policy: str) -
 
     if policy == "none":
         with pytest.raises(OffsetOutOfRangeError):
-            await take(reader, 1)
+            await read_records(reader, 1)
     else:
-        assert [record.value for record in await take(reader, 1)] == [b"kept"]
+        assert [record.value for record in await read_records(reader, 1)] == [b"kept"]

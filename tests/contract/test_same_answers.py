@@ -13,9 +13,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from tests.contract import wire
-from tests.contract.brokers import Broker
-from tests.contract.conftest import running
-from tests.contract.lab import Lab, open_lab, unique
+from tests.contract.conftest import running_broker
+from tests.contract.lab import KafkaClients, open_clients, unique
+from tests.support.brokers import Broker
 
 PARTITIONS = 2
 PRODUCERS = 3
@@ -39,21 +39,21 @@ class History:
 
 @pytest.fixture(scope="module", params=[pytest.param("both", marks=pytest.mark.kafka)])
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
-    kafka = running(Broker("kafka", tmp_path_factory.mktemp("kafka") / "data"))
-    embedded = running(Broker("embedded", tmp_path_factory.mktemp("embedded") / "data"))
+    kafka = running_broker(Broker("kafka", tmp_path_factory.mktemp("kafka") / "data"))
+    embedded = running_broker(Broker("embedded", tmp_path_factory.mktemp("embedded") / "data"))
     yield [next(kafka), next(embedded)]
     for broker in (kafka, embedded):
         next(broker, None)
 
 
 @pytest.fixture
-async def labs(both: list[Broker]) -> AsyncIterator[list[Lab]]:
-    async with open_lab(both[0].address) as kafka, open_lab(both[1].address) as embedded:
+async def labs(both: list[Broker]) -> AsyncIterator[list[KafkaClients]]:
+    async with open_clients(both[0].address) as kafka, open_clients(both[1].address) as embedded:
         yield [kafka, embedded]
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_same_requests_have_the_same_answers(labs: list[Lab], seed: int) -> None:
+async def test_the_same_requests_have_the_same_answers(labs: list[KafkaClients], seed: int) -> None:
     chance = random.Random(seed)
     history = History(unique("topic"), unique("group"), int(time.time() * 1000))
     for lab in labs:

@@ -9,7 +9,7 @@ import confluent_kafka as librdkafka
 import pytest
 from aiokafka.codec import has_lz4, has_snappy, has_zstd
 
-from tests.contract.lab import PATIENCE_S, Lab, take, unique
+from tests.contract.lab import PATIENCE_S, KafkaClients, read_records, unique
 
 READABLE_BY_BOTH = {"gzip": True, "snappy": has_snappy(), "lz4": has_lz4(), "zstd": has_zstd()}
 
@@ -22,7 +22,7 @@ def consumers() -> Iterator[list[librdkafka.Consumer]]:
         consumer.close()
 
 
-def _producer(lab: Lab, **settings: Any) -> librdkafka.Producer:
+def _producer(lab: KafkaClients, **settings: Any) -> librdkafka.Producer:
     defaults = {"bootstrap.servers": lab.address, "partitioner": "murmur2_random", "linger.ms": 5}
     return librdkafka.Producer({**defaults, **settings})
 
@@ -52,7 +52,7 @@ def _consume(consumer: librdkafka.Consumer, count: int) -> list[librdkafka.Messa
     raise AssertionError(f"{len(messages)} of {count} records came within {PATIENCE_S} s")
 
 
-def _consumer(lab: Lab, opened: list[librdkafka.Consumer], **settings: Any) -> librdkafka.Consumer:
+def _consumer(lab: KafkaClients, opened: list[librdkafka.Consumer], **settings: Any) -> librdkafka.Consumer:
     defaults = {
         "bootstrap.servers": lab.address,
         "group.id": unique("group"),
@@ -66,14 +66,14 @@ def _consumer(lab: Lab, opened: list[librdkafka.Consumer], **settings: Any) -> l
     return consumer
 
 
-async def test_what_one_client_writes_the_other_reads(lab: Lab, consumers: list[librdkafka.Consumer]) -> None:
+async def test_what_one_client_writes_the_other_reads(lab: KafkaClients, consumers: list[librdkafka.Consumer]) -> None:
     topic = await lab.topic()
     headers = [("kind", b"Request"), ("none", None), ("empty", b""), ("kind", b"again")]
     given = {"key": b"k", "value": None, "headers": headers, "timestamp": 1_700_000_000_123}
     await asyncio.to_thread(_produce, _producer(lab), topic, [given])
     await (await lab.producer()).send_and_wait(topic, None, key=b"k", headers=headers, timestamp_ms=1_700_000_000_123)
 
-    records = await take(await lab.reader(topic), 2)
+    records = await read_records(await lab.reader(topic), 2)
     consumer = _consumer(lab, consumers)
     consumer.subscribe([topic])
     messages = await asyncio.to_thread(_consume, consumer, 2)
@@ -86,7 +86,7 @@ async def test_what_one_client_writes_the_other_reads(lab: Lab, consumers: list[
         assert message.timestamp() == (librdkafka.TIMESTAMP_CREATE_TIME, 1_700_000_000_123)
 
 
-async def test_both_clients_put_a_key_into_the_same_partition(lab: Lab) -> None:
+async def test_both_clients_put_a_key_into_the_same_partition(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=7)
     seeded = random.Random(7)
     keys = [b"", b"a", b"ab", b"abc", b"abcd", "ключ".encode()] + [seeded.randbytes(n) for n in range(1, 60)]
@@ -99,7 +99,9 @@ async def test_both_clients_put_a_key_into_the_same_partition(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_compressed_batches_are_kept_readable(lab: Lab, consumers: list[librdkafka.Consumer], codec: str) -> None:
+async def test_compressed_batches_are_kept_readable(
+    lab: KafkaClients, consumers: list[librdkafka.Consumer], codec: str
+) -> None:
     topic = await lab.topic()
     values = [f"much the same each time {n}".encode() * 50 for n in range(100)]
     producer = _producer(lab, **{"compression.type": codec, "linger.ms": 50})
@@ -110,12 +112,12 @@ async def test_compressed_batches_are_kept_readable(lab: Lab, consumers: list[li
     messages = await asyncio.to_thread(_consume, consumer, 100)
     assert [message.value() for message in messages] == values
     if READABLE_BY_BOTH.get(codec, True):
-        assert [record.value for record in await take(await lab.reader(topic), 100)] == values
+        assert [record.value for record in await read_records(await lab.reader(topic), 100)] == values
 
 
 @pytest.mark.parametrize("codec", [codec for codec, readable in READABLE_BY_BOTH.items() if readable])
 async def test_our_compressed_batches_are_read_by_the_other_client(
-    lab: Lab, consumers: list[librdkafka.Consumer], codec: str
+    lab: KafkaClients, consumers: list[librdkafka.Consumer], codec: str
 ) -> None:
     topic = await lab.topic()
     values = [b"much the same each time" * 50] * 30
@@ -127,20 +129,22 @@ async def test_our_compressed_batches_are_read_by_the_other_client(
     assert [m.value() for m in await asyncio.to_thread(_consume, consumer, 30)] == values
 
 
-async def test_an_idempotent_producer_of_the_other_client(lab: Lab) -> None:
+async def test_an_idempotent_producer_of_the_other_client(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=2)
     values = [f"{n}".encode() for n in range(2000)]
     records = [{"value": value, "partition": n % 2} for n, value in enumerate(values)]
     producer = _producer(lab, **{"enable.idempotence": True, "batch.num.messages": 100})
     await asyncio.to_thread(_produce, producer, topic, records)
 
-    got = await take(await lab.reader(topic, range(2)), 2000)
+    got = await read_records(await lab.reader(topic, range(2)), 2000)
 
     for partition in range(2):
         assert [r.value for r in got if r.partition == partition] == values[partition::2]
 
 
-async def test_a_group_of_the_other_client_shares_and_commits(lab: Lab, consumers: list[librdkafka.Consumer]) -> None:
+async def test_a_group_of_the_other_client_shares_and_commits(
+    lab: KafkaClients, consumers: list[librdkafka.Consumer]
+) -> None:
     topic, group = await lab.topic(partitions=4), unique("group")
     for partition in range(4):
         await lab.put(topic, [b"1", b"2"], partition=partition)
@@ -167,7 +171,9 @@ async def test_a_group_of_the_other_client_shares_and_commits(lab: Lab, consumer
     assert {p.partition: o.offset for p, o in committed.items()} == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
-async def test_a_static_member_is_fenced_by_its_successor(lab: Lab, consumers: list[librdkafka.Consumer]) -> None:
+async def test_a_static_member_is_fenced_by_its_successor(
+    lab: KafkaClients, consumers: list[librdkafka.Consumer]
+) -> None:
     topic, group = await lab.topic(), unique("group")
     settings = {"group.id": group, "group.instance.id": "the one", "session.timeout.ms": 20_000}
     old, new = (_consumer(lab, consumers, **settings) for _ in range(2))
@@ -195,7 +201,7 @@ async def test_a_static_member_is_fenced_by_its_successor(lab: Lab, consumers: l
     assert "fenced" in str(error).lower()
 
 
-async def test_times_and_ends_through_the_other_client(lab: Lab, consumers: list[librdkafka.Consumer]) -> None:
+async def test_times_and_ends_through_the_other_client(lab: KafkaClients, consumers: list[librdkafka.Consumer]) -> None:
     topic = await lab.topic()
     start = 1_700_000_000_000
     await lab.put_batch(topic, [start + 10 * n for n in range(20)])
@@ -209,7 +215,7 @@ async def test_times_and_ends_through_the_other_client(lab: Lab, consumers: list
         assert found.offset == offset
 
 
-async def test_too_large_a_record_is_refused_to_the_other_client(lab: Lab) -> None:
+async def test_too_large_a_record_is_refused_to_the_other_client(lab: KafkaClients) -> None:
     topic = await lab.topic()
     producer = _producer(lab, **{"message.max.bytes": 5_000_000})
     errors: list[librdkafka.KafkaError | None] = []

@@ -5,7 +5,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from tests.contract import wire
-from tests.contract.lab import Lab, nothing_comes, take
+from tests.contract.lab import KafkaClients, nothing_comes, read_records
 
 START = 1_700_000_000_000
 
@@ -16,7 +16,7 @@ async def _offset_for(consumer: AIOKafkaConsumer, topic: str, timestamp: int) ->
     return None if found is None else (found.offset, found.timestamp)
 
 
-async def test_the_ends_of_an_empty_partition(lab: Lab) -> None:
+async def test_the_ends_of_an_empty_partition(lab: KafkaClients) -> None:
     topic = await lab.topic()
     reader = await lab.reader(topic)
     partition = TopicPartition(topic, 0)
@@ -26,7 +26,7 @@ async def test_the_ends_of_an_empty_partition(lab: Lab) -> None:
     assert await reader.offsets_for_times({partition: 0}) == {partition: None}
 
 
-async def test_the_ends_count_records_not_batches(lab: Lab) -> None:
+async def test_the_ends_count_records_not_batches(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=2)
     await lab.put_batch(topic, [START + n for n in range(7)])
     await lab.put_batch(topic, [START + n for n in range(5)])
@@ -38,7 +38,7 @@ async def test_the_ends_count_records_not_batches(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("offset", range(8))
-async def test_seek_to_an_offset_inside_a_batch(lab: Lab, offset: int) -> None:
+async def test_seek_to_an_offset_inside_a_batch(lab: KafkaClients, offset: int) -> None:
     topic = await lab.topic()
     await lab.put_batch(topic, [START + n for n in range(5)])
     await lab.put_batch(topic, [START + n for n in range(5, 8)])
@@ -46,7 +46,7 @@ async def test_seek_to_an_offset_inside_a_batch(lab: Lab, offset: int) -> None:
 
     reader.seek(TopicPartition(topic, 0), offset)
 
-    assert [record.offset for record in await take(reader, 8 - offset)] == list(range(offset, 8))
+    assert [record.offset for record in await read_records(reader, 8 - offset)] == list(range(offset, 8))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_seek_to_an_offset_inside_a_batch(lab: Lab, offset: int) -> None:
     ],
 )
 async def test_seek_by_time_finds_the_record_not_its_batch(
-    lab: Lab, timestamp: int, expected: tuple[int, int] | None
+    lab: KafkaClients, timestamp: int, expected: tuple[int, int] | None
 ) -> None:
     topic = await lab.topic()
     await lab.put_batch(topic, [START + 100 * n for n in range(5)])
@@ -74,7 +74,7 @@ async def test_seek_by_time_finds_the_record_not_its_batch(
     assert await _offset_for(await lab.reader(topic), topic, timestamp) == expected
 
 
-async def test_seek_by_time_where_times_go_back_and_repeat(lab: Lab) -> None:
+async def test_seek_by_time_where_times_go_back_and_repeat(lab: KafkaClients) -> None:
     topic = await lab.topic()
     await lab.put_batch(topic, [START + 50, START + 20, START + 80, START + 80, START + 10])
     await lab.put_batch(topic, [START + 30, START + 90])
@@ -86,7 +86,7 @@ async def test_seek_by_time_where_times_go_back_and_repeat(lab: Lab) -> None:
     assert await _offset_for(reader, topic, START + 81) == (6, START + 90)
 
 
-async def test_seek_by_time_inside_a_compressed_batch(lab: Lab) -> None:
+async def test_seek_by_time_inside_a_compressed_batch(lab: KafkaClients) -> None:
     topic = await lab.topic()
     await lab.put_batch(
         topic, [START + n for n in range(50)], values=[b"much the same" * 20] * 50, compression_type="gzip"
@@ -95,7 +95,7 @@ async def test_seek_by_time_inside_a_compressed_batch(lab: Lab) -> None:
     assert await _offset_for(await lab.reader(topic), topic, START + 33) == (33, START + 33)
 
 
-async def test_seek_by_time_in_several_partitions_at_once(lab: Lab) -> None:
+async def test_seek_by_time_in_several_partitions_at_once(lab: KafkaClients) -> None:
     topic = await lab.topic(partitions=3)
     producer = await lab.producer()
     for partition in range(2):
@@ -108,7 +108,7 @@ async def test_seek_by_time_in_several_partitions_at_once(lab: Lab) -> None:
     assert {p.partition: at and at.offset for p, at in found.items()} == {0: 3, 1: 2, 2: None}
 
 
-async def test_seek_to_beginning_and_to_end(lab: Lab) -> None:
+async def test_seek_to_beginning_and_to_end(lab: KafkaClients) -> None:
     topic = await lab.topic()
     await lab.put(topic, [b"1", b"2"])
     reader = await lab.reader(topic)
@@ -117,13 +117,13 @@ async def test_seek_to_beginning_and_to_end(lab: Lab) -> None:
     await reader.seek_to_end(partition)
     assert await reader.position(partition) == 2
     await lab.put(topic, [b"3"])
-    assert [record.value for record in await take(reader, 1)] == [b"3"]
+    assert [record.value for record in await read_records(reader, 1)] == [b"3"]
     await reader.seek_to_beginning(partition)
-    assert [record.value for record in await take(reader, 3)] == [b"1", b"2", b"3"]
+    assert [record.value for record in await read_records(reader, 3)] == [b"1", b"2", b"3"]
     assert reader.highwater(partition) == 3
 
 
-async def test_a_consumer_that_starts_at_the_end_reads_only_what_comes_later(lab: Lab) -> None:
+async def test_a_consumer_that_starts_at_the_end_reads_only_what_comes_later(lab: KafkaClients) -> None:
     topic = await lab.topic()
     await lab.put(topic, [b"old"])
     reader = await lab.reader(topic, auto_offset_reset="latest")
@@ -131,10 +131,10 @@ async def test_a_consumer_that_starts_at_the_end_reads_only_what_comes_later(lab
 
     await lab.put(topic, [b"new"])
 
-    assert [record.value for record in await take(reader, 1)] == [b"new"]
+    assert [record.value for record in await read_records(reader, 1)] == [b"new"]
 
 
-async def test_reading_at_the_end_waits_and_beyond_it_is_refused(lab: Lab) -> None:
+async def test_reading_at_the_end_waits_and_beyond_it_is_refused(lab: KafkaClients) -> None:
     topic = await lab.topic()
     await lab.put(topic, [b"1", b"2"])
     connection = await lab.connection()
@@ -145,18 +145,18 @@ async def test_reading_at_the_end_waits_and_beyond_it_is_refused(lab: Lab) -> No
         assert error == wire.OFFSET_OUT_OF_RANGE
 
 
-async def test_out_of_range_is_told_to_a_consumer_that_wants_to_know(lab: Lab) -> None:
+async def test_out_of_range_is_told_to_a_consumer_that_wants_to_know(lab: KafkaClients) -> None:
     topic = await lab.topic()
     await lab.put(topic, [b"1"])
     reader = await lab.reader(topic, auto_offset_reset="none")
     reader.seek(TopicPartition(topic, 0), 1000)
 
     with pytest.raises(OffsetOutOfRangeError):
-        await take(reader, 1)
+        await read_records(reader, 1)
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", b"1"), ("latest", b"later")])
-async def test_out_of_range_starts_again_as_the_consumer_chose(lab: Lab, policy: str, expected: bytes) -> None:
+async def test_out_of_range_starts_again_as_the_consumer_chose(lab: KafkaClients, policy: str, expected: bytes) -> None:
     topic = await lab.topic()
     await lab.put(topic, [b"1"])
     reader = await lab.reader(topic, auto_offset_reset=policy)
@@ -164,10 +164,10 @@ async def test_out_of_range_starts_again_as_the_consumer_chose(lab: Lab, policy:
     assert policy == "earliest" or await nothing_comes(reader)
     await lab.put(topic, [b"later"])
 
-    assert (await take(reader, 1))[0].value == expected
+    assert (await read_records(reader, 1))[0].value == expected
 
 
-async def test_offsets_of_an_unknown_partition_are_refused(lab: Lab) -> None:
+async def test_offsets_of_an_unknown_partition_are_refused(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection = await lab.connection()
 

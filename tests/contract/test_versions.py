@@ -11,7 +11,7 @@ from aiokafka.protocol import admin, commit, coordination, fetch, group, metadat
 from aiokafka.protocol.api import Request, RequestStruct
 
 from tests.contract import wire
-from tests.contract.lab import PATIENCE_S, Lab, unique
+from tests.contract.lab import PATIENCE_S, KafkaClients, unique
 
 PRODUCE = 0
 # Apache Kafka 4 names versions 0-2 too, because an old client falls over without them, but does not serve them.
@@ -112,7 +112,7 @@ def _versions(request: Request[Any], spoken: dict[int, tuple[int, int]]) -> list
     return [known for known in request._CLASSES if least <= known.API_VERSION <= most]
 
 
-async def _ask(lab: Lab, struct_class: type[RequestStruct], request: Request[Any]) -> tuple[Any, bytes]:
+async def _ask(lab: KafkaClients, struct_class: type[RequestStruct], request: Request[Any]) -> tuple[Any, bytes]:
     """The decoded response and the bytes that it did not account for."""
     body = request.build(struct_class)
     message = body.build_request_header(7, "contract").encode() + body.encode()
@@ -130,7 +130,7 @@ async def _ask(lab: Lab, struct_class: type[RequestStruct], request: Request[Any
 
 
 @pytest.mark.parametrize("what", CASES)
-async def test_each_version_is_answered_in_its_own_format(lab: Lab, what: str) -> None:
+async def test_each_version_is_answered_in_its_own_format(lab: KafkaClients, what: str) -> None:
     build, error_of, expected = CASES[what]
     topic, connection = await lab.topic(), await lab.connection()
     await wire.producer_id(connection)  # waits until a broker that is just up has some

@@ -4,14 +4,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.e2e.speaker import speaking
-from tests.e2e.tree import running
+from tests.support.model_server import serve_model
+from tests.support.tree import running_tree
 
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory):
     """One tree with the simulated engine for every test that leaves it as it was."""
-    with running(tmp_path_factory.mktemp("tree"), "--engine", "simulated") as started:
+    with running_tree(tmp_path_factory.mktemp("tree"), "--engine", "simulated") as started:
         yield started
 
 
@@ -22,8 +22,8 @@ def governed(tmp_path_factory):
     Whatever a test kills is started again by the tree.
     """
     with (
-        speaking_apart() as speaker,
-        running(
+        model_server_in_thread() as speaker,
+        running_tree(
             tmp_path_factory.mktemp("governed"), "--engine", "openai", "--upstream-url", speaker.url, governed=True
         ) as started,
     ):
@@ -31,12 +31,12 @@ def governed(tmp_path_factory):
 
 
 @contextmanager
-def speaking_apart():
+def model_server_in_thread():
     """The model server in a loop and thread of its own: no test's loop lives as long."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server = speaking()
+    server = serve_model()
     try:
         yield asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
     finally:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from schemas.topics import TOPICS
-from tests.e2e.tree import wait
+from tests.support.waiting import wait_until
 
 ID = "0199a2b4-1c00-7abc-8def-0123456789ab"
 BODY = {"request_id": ID, "tenant": "local", "at": 1, "source": "test/1"}
@@ -61,7 +61,7 @@ def test_every_one_of_every_topic_is_kept_as_it_was(tree):
         return {(each["topic"], case_of(each)): each for each in map(json.loads, done.stdout.splitlines())}
 
     cases = {(topic.name, name) for topic in TOPICS for name in wrong}
-    wait(lambda: cases <= found().keys(), "all of them are in railbus.dead")
+    wait_until(lambda: cases <= found().keys(), "all of them are in railbus.dead")
     for (topic, name), letter in found().items():
         if name is not None:
             _, key, value = wrong[name]
@@ -89,24 +89,34 @@ def test_one_of_them_is_listed_shown_and_put_back(tree):
         letters = map(json.loads, done.stdout.splitlines())
         return [letter["number"] for letter in letters if decoded(letter["value_b64"]) == value]
 
-    wait(lambda: len(numbers()) == 1, "it is in railbus.dead")
+    wait_until(lambda: len(numbers()) == 1, "it is in railbus.dead")
     (number,) = numbers()
     shown = tree.railbus("dead", "show", str(number))
     assert "railbus.control partition" in shown.stdout
     assert "00 20 70 75 74" in shown.stdout
     refused = tree.railbus("dead", "replay", str(number))
-    assert (refused.returncode, "say --yes" in refused.stderr) == (2, True), refused
+    assert (refused.returncode, "give --yes" in refused.stderr) == (2, True), refused
     assert len(numbers()) == 1
     done = tree.railbus("dead", "replay", str(number), "--yes")
     assert (done.returncode, f"{number} -> railbus.control" in done.stdout) == (0, True), done
-    wait(lambda: len(numbers()) == 2, "the router read it again, in vain")
+    wait_until(lambda: len(numbers()) == 2, "the router read it again, in vain")
+
+
+def test_a_foreign_record_on_the_dead_topic_is_listed_without_a_warning(tree):
+    producer = Producer({"bootstrap.servers": tree.kafka})
+    producer.produce("railbus.dead", b"a foreign record")
+    assert producer.flush(20) == 0
+    done = tree.railbus("dead", "list", "--reason", "header 'kind' is missing", "--topic", "dead")
+    assert "dead 0:" in done.stdout
+    assert re.fullmatch(r"\d+ dead letter\(s\)\n", done.stderr)
+    assert not tree.said("malformed: railbus.dead")
 
 
 def test_what_is_not_there_is_said(tree):
     for args, said in (
         (("show", "999999"), "there is no dead letter 999999"),
         (("replay", "999999", "--yes"), "no such dead letter: 999999"),
-        (("replay", "--yes"), "say which"),
+        (("replay", "--yes"), "name the dead letters"),
         (("list", "--topic", "nope"), "--topic 'nope': must be one of"),
         (("list", "--limit", "0"), "--limit 0: must be"),
     ):
@@ -129,8 +139,8 @@ def test_the_bad_ones_are_kept_with_their_reason_and_the_new_ones_counted(tree):
         letters = [json.loads(line)["event"] for line in done.stdout.splitlines() if '"DeadLetter"' in line]
         return [letter for letter in letters if letter["value_b64"] == "AP8ga2VwdCBhcyBpdCB3YXM="]
 
-    wait(lambda: len(buried()) == 1, "the malformed record is in railbus.dead")
+    wait_until(lambda: len(buried()) == 1, "the malformed record is in railbus.dead")
     (letter,) = buried()
     assert letter["topic"] == topic
     assert letter["reason"].startswith("Request: ")
-    wait(lambda: metric(router, "railbus_bus_skipped_total") > skipped, "the newer version is counted as skipped")
+    wait_until(lambda: metric(router, "railbus_bus_skipped_total") > skipped, "the newer version is counted as skipped")

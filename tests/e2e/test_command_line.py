@@ -8,16 +8,17 @@ import time
 
 import pytest
 
-from services.cli.answers import read_op
+from schemas.ids import uuid7
+from services.cli.client.answer_ops import parse_op
 from services.stream import apply
-from tests.e2e.tree import clean_env
+from tests.support.processes import bare_environment
 
 SAID = ("What is a log?", "--max-tokens", "30")
 
 
 def ops_of(done):
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return lines, [read_op(line) for line in lines]
+    return lines, [parse_op(line) for line in lines]
 
 
 def text_of(ops):
@@ -78,10 +79,18 @@ def test_tail_hides_prompts_until_it_is_asked_for_them(tree):
     assert prompt in shown.stdout
 
 
+def test_a_request_that_is_not_on_the_log_is_reported(tree):
+    request = uuid7(1_700_000_000_000, 1)
+    done = tree.railbus("tail", "--request", request, "--no-follow")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"no event of request {request} is on the log at {tree.kafka}" in done.stderr
+
+
 def test_tail_follows_from_now_on(tree):
     follower = subprocess.Popen(
         [sys.executable, "-m", "services.cli", "tail", "--topic", "accounts", "--json"],
-        stdout=subprocess.PIPE, text=True, cwd=tree.folder, env=clean_env(),
+        stdout=subprocess.PIPE, text=True, cwd=tree.folder, env=bare_environment(),
     )  # fmt: skip
     try:
         time.sleep(2)  # it says nothing before the first event; what it missed makes the next line fail
@@ -117,7 +126,12 @@ def test_the_doctor_finds_the_tree_well(tree):
     [
         (("--model", "simulated-err503"), 1, "failed"),
         (("--model", "simulated-mute", "--total-ms", "700"), 1, "expired"),
-        (("--model", "no-such-model"), 1, "this model is not served here"),
+        (
+            ("--model", "no-such-model"),
+            2,
+            "ask: this model is not served here; served is 'simulated'",
+        ),
+        (("--model", "no-such-model", "--via", "kafka"), 2, "this model is not served here"),
         (("--max-tokens", "0"), 2, "max_tokens"),
         (("--temperature", "7"), 2, "temperature"),
     ],
@@ -132,7 +146,7 @@ def test_exit_codes_and_reasons(tree, args, code, said):
 def test_ctrl_c_ends_a_question(tree):
     asking = subprocess.Popen(
         [sys.executable, "-m", "services.cli", "ask", "hello", "--model", "simulated-stall3"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tree.folder, env=clean_env(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tree.folder, env=bare_environment(),
     )  # fmt: skip
     assert asking.stdout.read(3)
     asking.send_signal(signal.SIGINT)

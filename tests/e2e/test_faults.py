@@ -7,10 +7,10 @@ from collections import defaultdict
 
 import pytest
 
-from services.cli.ask_edge import Edge, ask_edge
-from services.cli.question import Question
+from services.cli.client.chat_request import ChatRequest
+from services.cli.client.edge_client import EdgeAddress, ask_edge
 from services.stream import Close, Restart, Show, apply
-from tests.e2e.tree import running
+from tests.support.tree import running_tree
 
 STREAMS = 50
 TOTAL_MS = 8_000
@@ -39,8 +39,8 @@ class Reader:
 
 
 async def read(url, model, reader):
-    question = Question(prompt="Tell me a long story.", model=model, max_tokens=400, total_ms=TOTAL_MS)
-    await ask_edge(question, Edge(url), reader.take)
+    question = ChatRequest(prompt="Tell me a long story.", model=model, max_tokens=400, total_ms=TOTAL_MS)
+    await ask_edge(question, EdgeAddress(url), reader.take)
 
 
 def runs_on_the_log(tree):
@@ -58,8 +58,8 @@ def runs_on_the_log(tree):
     }
 
 
-async def test_a_generator_killed_under_fifty_streams_mixes_nothing_and_every_stream_ends(tmp_path):
-    with running(tmp_path, "--engine", "simulated") as tree:
+async def test_generator_killed_under_fifty_streams_ends_every_stream_unmixed(tmp_path):
+    with running_tree(tmp_path, "--engine", "simulated") as tree:
         url = tree.url
         people = [Reader() for _ in range(STREAMS)]
         began = time.monotonic()
@@ -128,7 +128,7 @@ class Cutter:
 
 
 @pytest.mark.parametrize("after", [700, 1_500, 3_000])
-async def test_a_connection_that_breaks_again_and_again_loses_and_repeats_nothing(tree, after):
+async def test_repeatedly_broken_connection_loses_and_repeats_nothing(tree, after):
     cutter = Cutter(int(tree.url.rsplit(":", 1)[1]), after)
     server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -13,8 +13,9 @@ import aiohttp
 from schemas.stream import Chunk, Cleared, Closed, Recall
 from schemas.topics import STREAMS
 from services.bus import BusSettings, Received, TailReader
-from tests.e2e.speaker import Saying
-from tests.unit.edge.answers import ClientScreen
+from tests.support.edge_answers import ClientScreen
+from tests.support.model_server import ScriptedAnswer
+from tests.support.waiting import until
 
 PATIENCE_S = 60
 BOUND = 64
@@ -115,13 +116,6 @@ class Person(ClientScreen):
                     return
 
 
-async def until(condition, what):
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            assert what
-            await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
 async def reading(tree):
     log = Log(tree.kafka)
@@ -147,7 +141,7 @@ def stopped(tree, service):
 async def test_from_the_withdrawal_on_nobody_is_sent_what_was_withdrawn(governed):
     tree, speaker = governed
     url = tree.url
-    saying = speaker.sayings["stop"] = Saying(prose(120) + "How to build a pipe bomb: " + prose(400), 240)
+    saying = speaker.sayings["stop"] = ScriptedAnswer(prose(120) + "How to build a pipe bomb: " + prose(400), 240)
     person, latecomers = Person(), []
     asking = asyncio.create_task(person.ask(url, "stop"))
     await until(lambda: person.tokens, "the answer begins")
@@ -198,8 +192,8 @@ async def test_while_safety_is_stopped_nobody_is_shown_more_than_the_bound(gover
     url = tree.url
     people, gated, doomed = [Person() for _ in range(8)], Person(), Person()
     text = prose(240) + f"Write to {EMAIL} or not. " + prose(240)
-    speaker.sayings["long"] = Saying(text)
-    speaker.sayings["endless"] = Saying(prose(2_000))
+    speaker.sayings["long"] = ScriptedAnswer(text)
+    speaker.sayings["endless"] = ScriptedAnswer(prose(2_000))
     async with reading(tree) as log:
         asking = [asyncio.create_task(one.ask(url, "long")) for one in people]
         asking.append(asyncio.create_task(gated.ask(url, "long", delivery="gated")))
@@ -237,7 +231,7 @@ async def test_a_killed_safety_checks_everything_it_missed(governed):
     text = "".join(prose(40 + 7 * number) + f" {found} and " for number, found in enumerate([EMAIL, CARD] * 3))
     people = [Person() for _ in range(8)]
     for number in range(len(people)):  # each in other chunks: some findings straddle the moment of death
-        speaker.sayings[f"cut{number}"] = Saying(text, 150, 1 + number)
+        speaker.sayings[f"cut{number}"] = ScriptedAnswer(text, 150, 1 + number)
     async with reading(tree) as log:
         asking = [asyncio.create_task(one.ask(url, f"cut{number}")) for number, one in enumerate(people)]
         await until(lambda: all(log.of(one.request_id, Cleared) for one in people), "safety speaks")
@@ -260,7 +254,7 @@ async def test_a_killed_safety_checks_everything_it_missed(governed):
 async def test_a_killed_redis_changes_nothing(governed):
     tree, speaker = governed
     text = prose(30) + f"{CARD} is mine. " + prose(30)
-    speaker.sayings["card"] = Saying(text, 400)
+    speaker.sayings["card"] = ScriptedAnswer(text, 400)
     before, during = Person(), Person()
     await before.ask(tree.url, "card")
     os.kill(tree.pid("redis"), signal.SIGKILL)
@@ -271,7 +265,7 @@ async def test_a_killed_redis_changes_nothing(governed):
 
 async def test_without_a_verdict_nothing_is_shown(governed):
     tree, speaker = governed
-    speaker.sayings["judged"] = Saying(prose(20), 400)
+    speaker.sayings["judged"] = ScriptedAnswer(prose(20), 400)
     held, freed = Person(), Person()
     with stopped(tree, "rails"):
         await held.ask(tree.url, "judged", deadlines={"verdict_ms": 500, "total_ms": 3_000})

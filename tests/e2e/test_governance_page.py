@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.browser import PROGRAM, browsing
-from tests.e2e.speaker import Saying
+from tests.support.model_server import ScriptedAnswer
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
 
@@ -37,7 +37,7 @@ async def picture(page, name):
 
 async def test_a_redacted_span_is_struck_through_and_says_why(governed):
     tree, speaker = governed
-    speaker.sayings["default"] = Saying(TEXT)
+    speaker.sayings["default"] = ScriptedAnswer(TEXT)
     async with browsing(tree.url) as page:
         await page.until('document.querySelector("#connection")?.textContent === "connected"')
         await page.run(ASK)
@@ -68,7 +68,7 @@ async def test_a_redacted_span_is_struck_through_and_says_why(governed):
 
 async def test_a_withdrawn_answer_is_struck_through_and_says_why(governed):
     tree, speaker = governed
-    speaker.sayings["default"] = Saying(BAD + "Some more of it. " * 40)
+    speaker.sayings["default"] = ScriptedAnswer(BAD + "Some more of it. " * 40)
     async with browsing(tree.url) as page:
         await page.until('document.querySelector("#connection")?.textContent === "connected"')
         await page.run(ASK)

@@ -4,9 +4,9 @@ import json
 
 from schemas.topics import REQUESTS_BATCH
 from services.bus import BusSettings, Producer
-from tests.e2e.speaker import Saying
-from tests.e2e.tree import wait
-from tests.integration.rails.harness import asked
+from tests.integration.rails.lab import make_request
+from tests.support.model_server import ScriptedAnswer
+from tests.support.waiting import wait_until
 
 PROMPT = "Mail anna@example.org"
 MASKED = "Mail [email address]"
@@ -28,7 +28,7 @@ def prompts(events):
 
 def test_a_masked_prompt_is_asked_again_and_only_that_answer_is_shown(governed):
     tree, speaker = governed
-    speaker.sayings["default"] = Saying("Done and dusted.")
+    speaker.sayings["default"] = ScriptedAnswer("Done and dusted.")
     details = []
     for _ in range(2):
         asked_once = tree.railbus("ask", "--json", PROMPT)
@@ -51,13 +51,13 @@ def test_a_masked_prompt_is_asked_again_and_only_that_answer_is_shown(governed):
 
 async def test_the_batch_is_judged_and_masked_as_well(governed):
     tree, speaker = governed
-    speaker.sayings["default"] = Saying("Done and dusted.")
+    speaker.sayings["default"] = ScriptedAnswer("Done and dusted.")
     producer = Producer(BusSettings(bootstrap=tree.kafka), role="app", name="test")
     await producer.start()
-    request = asked(77, PROMPT, lane="batch", tenant="local")
+    request = make_request(77, PROMPT, lane="batch", tenant="local")
     await producer.send(REQUESTS_BATCH, request)
     await producer.stop()
-    wait(lambda: "Closed" in on_log(tree, request.request_id), "the batch request is closed", within_s=60)
+    wait_until(lambda: "Closed" in on_log(tree, request.request_id), "the batch request is closed", within_s=60)
     events = on_log(tree, request.request_id)
     assert prompts(events) == [(1, "batch", PROMPT), (2, "batch", MASKED)]
     assert [one["outcome"] for one in events["Closed"]] == ["completed"]

@@ -11,7 +11,8 @@ from schemas.requests import Deadlines, Message, Request
 from schemas.topics import REQUESTS, REQUESTS_BATCH, TOPICS
 from services.bus import BusSettings, Producer
 from services.runtime.clock import now_ms, now_us
-from tests.e2e.tree import running, wait
+from tests.support.tree import running_tree
+from tests.support.waiting import wait_until
 
 PATIENT = Deadlines(verdict_ms=10_000, ttft_ms=10_000, stall_ms=10_000, total_ms=40_000)
 
@@ -39,7 +40,7 @@ SEEN = {
 @pytest.fixture(scope="module")
 def governed_tree(tmp_path_factory):
     folder = tmp_path_factory.mktemp("registry")
-    with running(folder, "--engine", "simulated", "--vertex-emulator", "--no-redis", governed=True) as started:
+    with running_tree(folder, "--engine", "simulated", "--vertex-emulator", "--no-redis", governed=True) as started:
         yield started
 
 
@@ -81,7 +82,7 @@ async def test_a_tree_writes_nothing_that_the_registry_does_not_allow(governed_t
         kinds = [record.get("kind") for record in dumped(tree)]
         return kinds.count("Account") >= questions + 1 and "DeadLetter" in kinds
 
-    wait(settled, "everything is closed and in the books", within_s=90)
+    wait_until(settled, "everything is closed and in the books", within_s=90)
     records = dumped(tree)
     unreadable = [record for record in records if "kind" not in record]
     assert [record["topic"] for record in unreadable] == [REQUESTS.name]

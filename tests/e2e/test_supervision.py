@@ -8,7 +8,9 @@ import sys
 import psutil
 import pytest
 
-from tests.e2e.tree import clean_env, running, wait
+from tests.support.processes import bare_environment
+from tests.support.tree import running_tree
+from tests.support.waiting import wait_until
 
 
 def ask(tree):
@@ -16,16 +18,16 @@ def ask(tree):
 
 
 def test_each_service_that_is_killed_comes_back_and_answers_go_on(tmp_path):
-    with running(tmp_path, "--engine", "simulated") as tree:
+    with running_tree(tmp_path, "--engine", "simulated") as tree:
         assert ask(tree).returncode == 0
         for service in ("redis", "router", "generator", "edge", "broker"):
             tree.kill(service)
             assert tree.said(f"{service} ended with signal 9; starting it again"), tree.stderr
-            wait(lambda: ask(tree).returncode == 0, f"an answer after {service} was killed")
+            wait_until(lambda: ask(tree).returncode == 0, f"an answer after {service} was killed")
 
 
 def test_ctrl_c_stops_everything_and_leaves_nothing(tmp_path):
-    with running(tmp_path, "--engine", "simulated") as tree:
+    with running_tree(tmp_path, "--engine", "simulated") as tree:
         children = tree.processes()
         assert len(children) == 5
         tree.process.send_signal(signal.SIGINT)
@@ -37,12 +39,12 @@ def test_ctrl_c_stops_everything_and_leaves_nothing(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
 def test_a_supervisor_that_is_killed_takes_everything_with_it(tmp_path):
-    with running(tmp_path, "--engine", "simulated") as tree:
+    with running_tree(tmp_path, "--engine", "simulated") as tree:
         children = tree.processes()
         os.kill(tree.process.pid, signal.SIGKILL)
         psutil.wait_procs(children, timeout=20)
         assert not any(child.is_running() for child in children)
-    with running(tmp_path, "--engine", "simulated") as again:
+    with running_tree(tmp_path, "--engine", "simulated") as again:
         assert ask(again).returncode == 0
 
 
@@ -55,7 +57,7 @@ def test_a_second_tree_in_the_same_folder_is_refused(tree):
 def test_a_service_that_cannot_run_ends_the_tree_with_its_message(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "services.cli", "up", "--port", "0", "--model-path", "/nowhere.gguf"],
-        capture_output=True, text=True, timeout=60, cwd=tmp_path, env=clean_env(), check=False,
+        capture_output=True, text=True, timeout=60, cwd=tmp_path, env=bare_environment(), check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "railbus up: generator cannot run: " in done.stderr
@@ -65,7 +67,7 @@ def test_a_service_that_cannot_run_ends_the_tree_with_its_message(tmp_path):
 
 def test_the_log_outlives_the_tree_where_it_is_told_to(tmp_path):
     for _ in range(2):
-        with running(tmp_path, "--engine", "simulated", "--data-dir", str(tmp_path / "kept")) as tree:
+        with running_tree(tmp_path, "--engine", "simulated", "--data-dir", str(tmp_path / "kept")) as tree:
             assert ask(tree).returncode == 0
             done = tree.railbus("tail", "--topic", "requests", "--from", "beginning", "--no-follow")
     assert len(done.stdout.splitlines()) == 2
@@ -79,7 +81,7 @@ def test_a_real_model_answers_once_and_the_tree_ends(tmp_path):
             sys.executable, "-m", "services.cli", "up", "--port", "0", "--no-governed", "--once",
             "--ask", "Name one planet.",
         ],
-        capture_output=True, text=True, timeout=120, cwd=tmp_path, env=clean_env(), check=False,
+        capture_output=True, text=True, timeout=120, cwd=tmp_path, env=bare_environment(), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "> Name one planet." in done.stdout

@@ -2,11 +2,12 @@
 
 import urllib.request
 
-from tests.e2e.tree import running, wait
+from tests.support.tree import running_tree
+from tests.support.waiting import wait_until
 
 
 def test_failed_requests_go_to_the_emulator_and_the_page_says_so(tmp_path):
-    with running(tmp_path, "--engine", "simulated", "--vertex-emulator", "--no-redis") as tree:
+    with running_tree(tmp_path, "--engine", "simulated", "--vertex-emulator", "--no-redis") as tree:
         with urllib.request.urlopen(tree.url, timeout=10) as page:
             assert '<p id="notice">Late and failed requests fall back to an emulator' in page.read().decode()
         assert {"vertex", "vertex-emulator"} <= tree.state["pids"].keys()
@@ -18,7 +19,7 @@ def test_failed_requests_go_to_the_emulator_and_the_page_says_so(tmp_path):
         assert done.returncode == 0, done
         assert "The cloud answers in place of the engine" in done.stdout
         tree.kill("vertex")
-        wait(lambda: answer().returncode == 0, "an answer after the Vertex worker was killed")
+        wait_until(lambda: answer().returncode == 0, "an answer after the Vertex worker was killed")
         assert "ready" in tree.railbus("doctor").stdout.split(" vertex ")[1].splitlines()[0]
 
 

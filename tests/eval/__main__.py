@@ -11,14 +11,14 @@ import asyncio
 import re
 import statistics
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from schemas.ids import uuid7
 from schemas.requests import Message, Request
 from services.policy import build, find_all
-from services.policy.files import read_files
 from services.policy.rulings import Finding
+from services.policy.source.files import read_files
 from tests.eval import corpora
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)  # NeMo's own configuration classes
@@ -91,6 +91,18 @@ def personal_table(policy, corpus, verdicts):
     print(f"\nTexts without any of the above that were masked all the same: {share(wrongly, without)}.")
 
 
+def kinds_table(results):
+    """Of the attacks whose corpus says what they are."""
+    passed, met = Counter(), Counter()
+    for corpus, verdicts in results:
+        for sample, verdict in zip(corpus.samples, verdicts, strict=True):
+            met.update(sample.kinds)
+            passed.update(sample.kinds if verdict.decision != "deny" else ())
+    print("| attacks of this kind | let through |\n|---|---|")
+    for kind, count in met.most_common():
+        print(f"| {kind} | {share(passed[kind], count)} |")
+
+
 def output_table(policy, results):
     """The same texts as if they were answers: what tier 0 would do."""
     print("| as answers | texts | stopped | redacted |")
@@ -108,7 +120,7 @@ def actions_on(policy, text):
         policy.rule_on(
             Finding(tenant="local", side="output", category=match.rule.category, rule=match.rule.name)
         ).action
-        for match in find_all(policy.machine, text)
+        for match in find_all(policy.automaton, text)
     }
 
 
@@ -134,12 +146,12 @@ async def main():
     chosen = parser.parse_args()
 
     from services.rails.evaluator import build_evaluator
-    from services.rails.jailbreak import Classifier
+    from services.rails.jailbreak import JailbreakClassifier
 
     policy = unhurried(chosen.policy)
     everything = [*corpora.attacks_and_questions(chosen.folder), corpora.personal(chosen.folder)]
     everything = [corpora.thinned(corpus, chosen.most) for corpus in everything]
-    classifier = Classifier(1)
+    classifier = JailbreakClassifier(1)
     try:
         missing = await classifier.prepare()
         if missing is not None:
@@ -151,6 +163,8 @@ async def main():
         classifier.close()
     print(f"Policy `{policy.document.name}`; {corpora.versions(chosen.folder)}.\n")
     input_table(policy, results)
+    print()
+    kinds_table(results)
     print()
     personal_table(policy, *results[-1])
     print()

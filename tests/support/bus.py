@@ -5,7 +5,8 @@ import random
 
 from schemas.base import AnyEvent
 from schemas.registry import KINDS, ROLES, ByTopic, writes
-from schemas.topics import Topic
+from schemas.requests import Request
+from schemas.topics import REQUESTS_BATCH, Topic
 
 _WRITES = dict(writes(*ROLES))
 
@@ -23,5 +24,7 @@ def copy_of(topic: Topic, prefix: str | None = None) -> Topic:
 
 
 def topic_of(event: AnyEvent) -> Topic:
-    """Where an event of this kind stands, the first of several topics."""
-    return KINDS[type(event).__name__].places[0].topic
+    """Return the topic that an event belongs on, the first of several."""
+    if isinstance(event, Request) and event.lane == "batch":
+        return REQUESTS_BATCH
+    return KINDS[type(event).__name__].access[0].topic

@@ -1,4 +1,4 @@
-"""These tests need vLLM: `make test-vllm`. Elsewhere nothing here is collected."""
+"""Fixtures of the vLLM tests: `make test-vllm`. Without vLLM nothing in this folder is collected."""
 
 import importlib.util
 
@@ -23,7 +23,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """Folders: ``target``, ``near`` (a drafter that mostly agrees), ``far`` (another model), ``base`` (no template)."""
+    """Make model folders: ``target``, ``near`` (a close drafter), ``far`` (another model), ``base`` (no template)."""
     root = tmp_path_factory.mktemp("models")
     target = make_model(root / "target", seed=1)
     small = make_model(root / "small", seed=5, size=24, spread=0.12)

@@ -1,4 +1,4 @@
-"""``python -m tests.vllm.draw TARGET DRAFT SEQUENCES``: what vLLM draws at temperature 1; a line of JSON for each arm.
+"""``python -m tests.vllm.draw TARGET DRAFT SEQUENCES``: sample at temperature 1, print a line of JSON for each arm.
 
 The engine runs inside this process, so that its sampler can be replaced by a wrong one.
 """
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from services.generator.engines.vllm_mend import MENDED
+from services.generator.engines.vllm.patches import PATCHED_WORKER
 
 GAMMA = 3
 TOKENS = 48
@@ -24,7 +24,7 @@ ARMS = {
 
 
 def draw(target, draft, arm, sequences, seed):
-    """The tokens of each sequence, and the engine's counts of its drafts."""
+    """Return the tokens of each sequence, and the engine's drafting counts."""
     from vllm import LLM, SamplingParams, _custom_ops
 
     _custom_ops._supports_onednn = False  # it compiles for every number of tokens anew, and here every step has its own
@@ -35,7 +35,7 @@ def draw(target, draft, arm, sequences, seed):
         model=target, dtype="float32", kv_cache_memory_bytes=1 << 27, block_size=32, enforce_eager=True, seed=seed,
         max_model_len=64, max_num_seqs=AT_ONCE, disable_hybrid_kv_cache_manager=True, language_model_only=True,
         speculative_config=speculation, disable_log_stats=False, enable_prefix_caching=True,
-        worker_extension_cls=MENDED,
+        worker_extension_cls=PATCHED_WORKER,
     )  # fmt: skip
     params = SamplingParams(temperature=1.0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": PROMPT}] * sequences, params, use_tqdm=False)
@@ -45,7 +45,7 @@ def draw(target, draft, arm, sequences, seed):
 
 
 def spoil():
-    """Replaces a rejected draft by a draw from p itself instead of from what is left of p over q."""
+    """Replace a rejected draft by a sample from p instead of from the residual of p over q."""
     import torch
     from vllm.v1.sample import rejection_sampler
 

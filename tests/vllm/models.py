@@ -1,4 +1,4 @@
-"""Tiny Gemma 3 models with random weights, made on the spot: enough for everything but sense."""
+"""Make tiny Gemma 3 models with random weights: they run like real ones and generate nonsense."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,13 @@ TEMPLATE = (
 
 
 def vocabulary(size):
-    """Special tokens, then words of one, two ... syllables."""
+    """Return special tokens, then words of one, two ... syllables."""
     words = SYLLABLES + [a + b for a in SYLLABLES for b in SYLLABLES]
     return [*SPECIAL, *words[: size - len(SPECIAL)]]
 
 
 def sentence(seed, length):
-    """Words that the tokenizers of 128 tokens and more know; the same seed gives the same."""
+    """Return random words in the vocabulary of tokenizers with 128 tokens and more."""
     words = vocabulary(78)[len(SPECIAL) :]
     return " ".join(words[(seed * 7_919 + i * (seed + 3) + i * i) % len(words)] for i in range(length))
 
@@ -43,7 +43,7 @@ def make_tokenizer(folder: Path, size: int, *, template: bool = True):
 
 
 def make_model(folder: Path, *, seed: int, size=128, layers=2, hidden=64, spread=0.3, template=True, context=1024):
-    """A target or draft; every second layer slides over 64 tokens, as Gemma 3's do over 1,024."""
+    """Make a target or draft model; every second layer has a sliding window of 64 tokens, where Gemma 3 has 1,024."""
     import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
@@ -62,7 +62,7 @@ def make_model(folder: Path, *, seed: int, size=128, layers=2, hidden=64, spread
 
 
 def nudged(source: Path, folder: Path, *, seed: int, noise: float, template=True):
-    """A drafter that nearly agrees with its target: the target's weights with noise on them."""
+    """Make a drafter close to its target: the target's weights with noise."""
     import torch
     from transformers import Gemma3ForCausalLM
 

@@ -1,4 +1,4 @@
-"""Greedy answers are the same, token for token, however they were drafted; and prompts share their beginnings."""
+"""Greedy answers are the same with every drafting method, and prompts share their cached prefixes."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from schemas.requests import Message, Sampling
 from services.generator.engines import make
-from services.worker.engine import Done, EngineError, Job, Step
+from services.worker.engine import EngineError, GenerationResult, Job, Step
 from tests.vllm.models import sentence
 
 PROMPTS = 56
@@ -47,7 +47,7 @@ async def answers(engine):
 
 
 class Plain:
-    """What the target says alone; asked once."""
+    """Generate the target's answers without a drafter, once."""
 
     answers = None
 
@@ -58,9 +58,9 @@ def plain():
 
 
 def check_sums(items, *, drafts):
-    """What the steps say adds up to what the end says."""
+    """Check that the steps add up to the result's totals."""
     *steps, done = items
-    assert isinstance(done, Done)
+    assert isinstance(done, GenerationResult)
     assert sum(step.tokens for step in steps) == done.usage.completion_tokens
     if not drafts:
         assert done.speculation is None
@@ -139,7 +139,7 @@ async def an_abort_frees_its_place(engine):
     await items.aclose()
     assert engine.stats().running == 0
     task = asyncio.create_task(answered(engine, job(sentence(1, 10), "gone too", max_tokens=900)))
-    while not engine.stats().running:  # noqa: ASYNC110 - the engine tells nobody
+    while not engine.stats().running:  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0.005)
     task.cancel()
     await asyncio.wait([task])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.integration.generator.lab import ROOT
-from tests.support.goodness import chi_square
+from tests.support.goodness_of_fit import chi_square
 from tests.vllm.draw import ARMS, GAMMA, PROMPT, TOKENS
 
 SEQUENCES = 420
@@ -24,7 +24,7 @@ PATIENCE_S = 400
 
 @pytest.fixture(scope="module")
 def drawn(models):
-    """What each arm drew."""
+    """Return each arm's samples."""
     folders = str(models["small"]), str(models["small_draft"])
     command = [sys.executable, "-m", "tests.vllm.draw", *folders, str(SEQUENCES)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -34,7 +34,7 @@ def drawn(models):
 
 
 def probabilities(folder, tokens):
-    """Of every token of the vocabulary at each drawn place, by transformers: another implementation of the model."""
+    """Compute all tokens' probabilities at each sampled position, with transformers as a reference."""
     import torch
     from transformers import Gemma3ForCausalLM
 
@@ -46,7 +46,7 @@ def probabilities(folder, tokens):
 
 
 def places(tokens, p, q, rng):
-    """Where each token fell in [0, 1)."""
+    """Return each token's position in [0, 1)."""
     order = np.argsort(-q / p, axis=-1, kind="stable")
     rank = np.argmax(order == tokens[..., None], axis=-1)[..., None]
     sums = np.cumsum(np.take_along_axis(p, order, axis=-1), axis=-1)
@@ -77,18 +77,20 @@ def test_what_is_drawn_is_the_targets(arm, drawn, models):
         assert drafts["accepted"] > GAMMA * tokens.size / 40, "there was something to get wrong"
 
 
-def test_what_is_mended_is_still_broken():
-    """The CPU kernel spreads temperatures into a copy, and whatever lay in memory is taken for them."""
+def test_the_patched_kernel_is_still_broken_in_vllm():
+    """Show that vLLM's CPU kernel writes the expanded temperatures into a copy that is never read."""
     import torch
     from vllm.platforms import current_platform
     from vllm.utils import cpu_triton_utils
 
-    from services.generator.engines.vllm_mend import spread
+    from services.generator.engines.vllm.patches import expand_batch_to_tokens
 
     current_platform.import_kernels()
     temperatures, ends = torch.tensor([0.5, 0.0, 2.0]), torch.tensor([2, 3, 3], dtype=torch.int32)
     delivered = torch.full((3,), 77.0)
     cpu_triton_utils._expand_kernel_impl(delivered, temperatures, ends, 0, 1)
-    assert delivered.tolist() == [77.0] * 3, "vLLM has mended it: services/generator/engines/vllm_mend.py can go"
-    assert spread(temperatures, ends, 3, 0, 1).tolist() == [0.5, 0.5, 1.0]
-    assert spread(torch.tensor([5, 7]), torch.tensor([1, 3]), 3).tolist() == [5, 7, 7], "top-k, and nothing to replace"
+    assert delivered.tolist() == [77.0] * 3, "vLLM has fixed it: services/generator/engines/vllm/patches.py can go"
+    assert expand_batch_to_tokens(temperatures, ends, 3, 0, 1).tolist() == [0.5, 0.5, 1.0]
+    assert expand_batch_to_tokens(torch.tensor([5, 7]), torch.tensor([1, 3]), 3).tolist() == [5, 7, 7], (
+        "top-k, and nothing to replace"
+    )

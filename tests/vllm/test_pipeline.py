@@ -1,4 +1,4 @@
-"""The real engine in the real pipeline: an app's request, the broker, the generator's process, the stream log."""
+"""vLLM in the whole pipeline: an app's request, the broker, the generator's process, the stream log."""
 
 import asyncio
 import re
@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Chunk, Failed, Finished, Started
-from services.cli.ports import free_port
-from tests.integration.generator import lab as lab_module
-from tests.integration.generator.lab import asking, opened
+from tests.integration.generator.lab import GeneratorLab, make_request
+from tests.support import processes
+from tests.support.processes import free_port
 from tests.vllm.models import sentence
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -23,14 +23,14 @@ STARTING_S = 240
 
 
 class Served:
-    """The lab with one generator in it that runs vLLM with a drafter and two places."""
+    """Start a lab with one generator that runs vLLM with a drafter and two slots."""
 
     def __init__(self, lab, process, health):
         self.lab, self.process, self.health = lab, process, health
 
     async def ask(self, n, *, tokens=40, lane="interactive", temperature=0.0):
         request = replace(
-            asking(lane=lane),
+            make_request(lane=lane),
             messages=(Message(role="user", content=sentence(n, 12)),),
             sampling=Sampling(max_tokens=tokens, temperature=temperature),
         )
@@ -45,20 +45,20 @@ class Served:
 
     def engines(self):
         """The processes that compute."""
-        children = psutil.Process(self.process.popen.pid).children(recursive=True)
+        children = psutil.Process(self.process.pid).children(recursive=True)
         return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def patience():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lab_module, "PATIENCE_S", STARTING_S)
+        patch.setattr(processes, "START_TIMEOUT_S", STARTING_S)
         yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(models, settings):
-    async with opened() as lab:
+    async with GeneratorLab.opened() as lab:
         health = free_port()
         process = await lab.generator(
             **settings
@@ -150,7 +150,7 @@ async def test_its_own_metrics_are_served(served):
 
 
 async def test_when_the_engine_dies_every_open_answer_says_so(served):
-    """Last: it takes the generator with it."""
+    """Run last: the generator ends."""
     lab = served.lab
     open_ones = [await served.ask(20 + n, tokens=900, temperature=1.0) for n in range(3)]
     for request_id in open_ones:

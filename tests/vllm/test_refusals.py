@@ -1,4 +1,4 @@
-"""What cannot start says why in one sentence, before anything is ready; and the process ends with 2."""
+"""A generator that cannot start reports why in one sentence, is never ready, and exits with 2."""
 
 import shutil
 import subprocess
@@ -8,13 +8,12 @@ import pytest
 
 from services.generator.engines import make
 from services.runtime.errors import UserError
-from tests.integration.generator.lab import ROOT, bare_environment
+from tests.support.processes import ROOT, bare_environment
 
 PATIENCE_S = 240
 
 
 def test_a_gpu_that_is_not_there(models, settings, tmp_path):
-    """As an operator sees it: one line, exit code 2, and nothing on standard output."""
     env = settings | {"RAILBUS_MODEL_PATH": str(models["target"]), "RAILBUS_VLLM_DEVICE": "gpu"}
     ended = run_generator(env)
     assert ended.returncode == 2
@@ -44,17 +43,17 @@ async def test_an_architecture_that_vllm_does_not_know(models, settings, tmp_pat
     shutil.copytree(models["target"], folder)
     config = folder / "config.json"
     config.write_text(config.read_text().replace("Gemma3ForCausalLM", "AbacusForCausalLM"))
-    await refused(settings | {"RAILBUS_MODEL_PATH": str(folder)}, "does not know the architecture AbacusForCausalLM")
+    await refused(settings | {"RAILBUS_MODEL_PATH": str(folder)}, "does not support the architecture AbacusForCausalLM")
 
 
 async def test_a_context_longer_than_the_models(models, settings):
     env = settings | {"RAILBUS_MODEL_PATH": str(models["target"]), "RAILBUS_VLLM_MAX_LEN": "9999"}
-    await refused(env, "RAILBUS_VLLM_MAX_LEN=9999: the model knows at most 1024 tokens")
+    await refused(env, "RAILBUS_VLLM_MAX_LEN=9999: the model supports at most 1024 tokens")
 
 
 async def test_a_drafter_with_other_words(models, settings):
     env = {"RAILBUS_MODEL_PATH": str(models["target"]), "RAILBUS_VLLM_DRAFT": str(models["small"])}
-    await refused(settings | env, "RAILBUS_VLLM_DRAFT: target and drafter have different vocabularies")
+    await refused(settings | env, "RAILBUS_VLLM_DRAFT: the drafter's vocabulary differs")
 
 
 async def test_a_base_model(models, settings):
@@ -73,7 +72,7 @@ async def refused(env, match):
 
 
 def run_generator(env):
-    """It never comes to need the broker, which is not there."""
+    """Run a generator without a broker, which it does not need before the engine is loaded."""
     return subprocess.run(
         [sys.executable, "-m", "services.generator"],
         cwd=ROOT, env=bare_environment() | env | {"RAILBUS_ENGINE": "vllm", "RAILBUS_KAFKA_BOOTSTRAP": "127.0.0.1:1"},

@@ -1,4 +1,4 @@
-"""vLLM as a server of its own, asked through engine `openai`."""
+"""vLLM as a separate server, used through the engine `openai`."""
 
 import asyncio
 import json
@@ -11,10 +11,9 @@ import urllib.request
 import pytest
 
 from schemas.requests import Message, Sampling
-from services.cli.ports import free_port
 from services.generator.engines import make
-from services.worker.engine import Done, EngineError, Job
-from tests.integration.generator.lab import ROOT, bare_environment
+from services.worker.engine import EngineError, GenerationResult, Job
+from tests.support.processes import ROOT, bare_environment, free_port
 from tests.vllm.models import sentence
 
 STARTING_S = 240
@@ -76,13 +75,13 @@ async def test_its_last_chunk_and_its_metrics_tell_of_its_drafts(server):
         assert engine.model == "tiny"
         async with asyncio.timeout(60):
             *steps, done = [item async for item in engine.generate(job(sentence(1, 20)))]
-        assert isinstance(done, Done)
+        assert isinstance(done, GenerationResult)
         assert sum(step.tokens for step in steps) == done.usage.completion_tokens
         assert len(steps) < done.usage.completion_tokens, "some steps said several tokens"
         told = done.speculation
         assert told.drafted >= told.accepted > 0 < told.steps
         assert sum(told.accepted_by_position) == told.accepted
-        totals = await engine._metrics.look()
+        totals = await engine._metrics.poll()
         assert (totals.drafted, totals.accepted) == (told.drafted, told.accepted), "nobody else asked"
         with pytest.raises(EngineError, match=r"the prompt is too long: .*the limit is 512 tokens"):
             async with asyncio.timeout(60):

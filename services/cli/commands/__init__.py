@@ -1,1 +1,1 @@
-"""One file a subcommand: ``add`` says its flags, ``run`` does it and gives the exit code."""
+"""One file a subcommand: ``add_arguments`` declares its flags, ``run`` runs it and returns the exit code."""

@@ -3,23 +3,25 @@
 import argparse
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from services.cli.arms import arms, catalogue, order, require_drafting
-from services.cli.benching import Failed, keep, measure
-from services.cli.command import INTERRUPTED
-from services.cli.commands.plan import planner
+from services.cli.bench.arms import BenchArm, abba_order, build_arms, catalogue_entry, require_drafting
+from services.cli.bench.runner import BenchRunError, measure, write_result
+from services.cli.commands.plan import run_planner
+from services.cli.common import run_coroutine
+from services.cli.tree.extras import bring_weights, need_embedded
 from services.runtime.errors import UserError
+from services.runtime.process import EXIT_INTERRUPTED
 
-MOST_RUNS: Final = 64
+MAX_RUNS: Final = 64
 
-MOST_REPEATS: Final = 32
-"""Of a closed loop, unless more are asked for."""
+MAX_REPEATS: Final = 32
+"""Repeats of a closed loop with small batches, unless --repeats is larger."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """``engine`` measures, ``report`` reads a result again, or two."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     whats = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     about = "measure an engine: open loops of seeded arrivals, closed loops of fixed shapes"
     _engine(whats.add_parser("engine", help=about, description=about))
@@ -29,32 +31,44 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 2 for the user's mistake; a run's own when it failed."""
+    """Return 0, 2 for a user's mistake, or the exit code of a run that failed."""
     if args.what == "report":
-        return planner("bench", args.result, *args.flags)
+        return run_planner("bench", args.result, *args.flags)
     if not args.gammas.strip():
         raise UserError("--gammas is empty: give how many tokens are drafted, such as 4, or 2,4,8")
-    compared = arms(args.engine, _numbers("--gammas", args.gammas, 1, 64), _env(args.plain), _env(args.speculative))
-    runs = order(compared, args.rounds)
+    compared = build_arms(
+        args.engine, _numbers("--gammas", args.gammas, 1, 64), _env(args.plain), _env(args.speculative)
+    )
+    runs = abba_order(compared, args.rounds)
     if not args.speculative:
         require_drafting(args.engine, os.environ)
-    if args.rounds < 1 or len(runs) > MOST_RUNS:
-        raise UserError(f"--rounds {args.rounds} makes {len(runs)} runs; 1 to {MOST_RUNS} are possible")
+    if args.rounds < 1 or len(runs) > MAX_RUNS:
+        raise UserError(f"--rounds {args.rounds} makes {len(runs)} runs; 1 to {MAX_RUNS} are possible")
     workload = _workload(args)
-    said = {name: getattr(args, name) for name in ("gpu", "target", "draft", "precision", "budget")}
+    flags = {name: getattr(args, name) for name in ("gpu", "target", "draft", "precision", "budget")}
+    if args.engine == "llama":
+        need_embedded()
+        if code := run_coroutine(_bring_weights(compared)):
+            return code
     try:
         measured = measure(runs, workload, args.limit_s)
-    except Failed as failed:
+    except BenchRunError as failed:
         return failed.code
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     with tempfile.TemporaryDirectory(prefix="railbus-bench-") as folder:
         out = args.out or Path(folder) / "result.json"
-        keep(out, compared, workload, measured, catalogue(args.engine, os.environ, said))
-        flags = ["--slo-ttft-ms", f"{args.slo_ttft_ms}", "--slo-token-ms", f"{args.slo_token_ms}"]
-        flags += ["--json"] if args.json else []
-        flags += ["--plot", str(args.plot)] if args.plot is not None else []
-        return planner("bench", str(out), *flags)
+        write_result(out, compared, workload, measured, catalogue_entry(args.engine, os.environ, flags))
+        options = ["--slo-ttft-ms", f"{args.slo_ttft_ms}", "--slo-token-ms", f"{args.slo_token_ms}"]
+        options += ["--json"] if args.json else []
+        options += ["--plot", str(args.plot)] if args.plot is not None else []
+        return run_planner("bench", str(out), *options)
+
+
+async def _bring_weights(compared: Sequence[BenchArm]) -> int:
+    for arm in compared:
+        await bring_weights(arm.env)
+    return 0
 
 
 def _engine(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +80,7 @@ def _engine(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--output", type=int, default=50, help="tokens of every answer, at most (50)")
     load.add_argument("--batches", default="1,2,4", help="requests at once in the closed loops; empty leaves them out")
     load.add_argument("--prompts", default="128,1024", help="tokens of prompt in the closed loops")
-    often = f"of the largest batch; smaller ones are repeated more often, up to {MOST_REPEATS} times (3)"
+    often = f"of the largest batch; smaller ones are repeated more often, up to {MAX_REPEATS} times (3)"
     load.add_argument("--repeats", type=int, default=3, help=often)
     load.add_argument("--temperature", type=float, default=0.0, help="of sampling (0)")
     load.add_argument("--seed", type=int, default=1, help="of prompts, arrivals and sampling (1)")
@@ -78,8 +92,11 @@ def _engine(parser: argparse.ArgumentParser) -> None:
         )
     what.add_argument("--rounds", type=int, default=1, help="times A B B A (1)")
     about = parser.add_argument_group("what the prediction is about; known for simulated and llama")
-    for name in ("gpu", "target", "draft", "precision", "budget"):
-        about.add_argument(f"--{name}", help="tokens of prompt in an engine step" if name == "budget" else None)
+    about.add_argument("--gpu", help="accelerator, from the catalogue, such as h100")
+    about.add_argument("--target", help="model that answers: from the catalogue, or a config.json")
+    about.add_argument("--draft", help="model that drafts, likewise; or none")
+    about.add_argument("--precision", help="of the linear layers: bf16, fp8 or int4")
+    about.add_argument("--budget", help="tokens of prompt in an engine step")
     ends = parser.add_argument_group("bounds and results")
     ends.add_argument(
         "--limit-s", type=float, default=300.0, help="time for all runs; what is not begun then is not (300)"
@@ -93,7 +110,7 @@ def _engine(parser: argparse.ArgumentParser) -> None:
 
 
 def _workload(args: argparse.Namespace) -> dict[str, Any]:
-    """As ``services.generator.bench`` reads it, which checks the numbers."""
+    """Return the workload for ``services.generator.bench``, which checks the numbers."""
     batches = _numbers("--batches", args.batches, 1, 256)
     cells = [
         {"batch": batch, "prompt": prompt, "repeats": _repeats(args.repeats, batch, max(batches))}
@@ -121,8 +138,8 @@ def _workload(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _repeats(largest: int, batch: int, most: int) -> int:
-    """Of a batch when the largest is repeated so often: as many answers of each, so that luck is as small in each."""
-    return max(largest, min(MOST_REPEATS, largest * most // batch))
+    """Return the repeats of a batch that give as many answers as the largest batch."""
+    return max(largest, min(MAX_REPEATS, largest * most // batch))
 
 
 def _numbers(flag: str, text: str, least: int, most: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""``railbus demo``: an ordinary answer, and everything that can happen to one, beside the log that decided it."""
+"""``railbus demo``: what can happen to an answer, scene by scene, beside its log."""
 
 import argparse
 import os
@@ -9,36 +9,35 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from services.cli.command import run_coroutine
-from services.cli.demo.scenes import SCENES, Scene, complaints
-from services.cli.demo.spans import Line, Span, picture, with_colours, without_colours
-from services.cli.demo.stage import Played, opened
-from services.cli.demo.story import heading, story
-from services.cli.packages import need_governance, need_vertex
+from services.cli.common import run_coroutine
+from services.cli.demo.demo_tree import SceneRun, open_demo_tree
+from services.cli.demo.scenes import SCENES, Scene, find_mismatches
+from services.cli.demo.styled_text import Span, StyledLine, to_ansi, to_plain_text, to_svg
+from services.cli.demo.timeline import render_timeline, timeline_header
+from services.cli.tree.extras import require_governance, require_vertex
 from services.runtime.errors import UserError
 from services.runtime.logging import LEVEL_VARIABLE
 
-COLUMNS: Final = 132
-"""Width where there is no terminal; a narrower one breaks lines earlier, down to ``NARROWEST``."""
+DEFAULT_COLUMNS: Final = 132
+"""Width where standard output is not a terminal."""
 
-NARROWEST: Final = 80
-WIDEST: Final = 150
+MIN_COLUMNS: Final = 80
+MAX_COLUMNS: Final = 150
 
 _NAMES: Final = tuple(scene.name for scene in SCENES)
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Its flags."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scene", action="append", choices=_NAMES, metavar="NAME", help=f"only this one, of {', '.join(_NAMES)}"
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of it as well")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also write it as an SVG picture")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 when every scene ended as it should, 1 when one did not."""
-    need_governance(instead="")
-    need_vertex()
+    """Return 0 when every scene ended as expected, else 1."""
+    require_governance(instead="")
+    require_vertex()
     for name in tuple(os.environ):  # the demo is the same everywhere
         if name.startswith("RAILBUS_") and name != LEVEL_VARIABLE:
             del os.environ[name]
@@ -47,36 +46,36 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _main(scenes: Sequence[Scene], svg: Path | None) -> int:
-    screen = _Screen()
+    screen = _DemoDisplay()
     failed = 0
     sys.stderr.write("starting broker, engine, rails, router, cloud emulator, safety and edge\n")
-    async with opened() as stage:
-        await stage.warm_up()
+    async with open_demo_tree() as tree:
+        await tree.warm_up()
         for scene in scenes:
             screen.begin(_title(scene, screen.columns))
 
-            def draw(played: Played) -> None:
-                screen.draw(partial(story, played.records, played.ops, screen.columns))
+            def draw(scene_run: SceneRun) -> None:
+                screen.draw(partial(render_timeline, scene_run.records, scene_run.ops, screen.columns))
 
-            played = await stage.play(scene, draw)
-            draw(played)
-            wrong = [played.failure] if played.failure else complaints(scene, played.told)
+            scene_run = await tree.play(scene, draw)
+            draw(scene_run)
+            wrong = [scene_run.failure] if scene_run.failure else find_mismatches(scene, scene_run.trace)
             failed += bool(wrong)
             screen.end(_verdict(wrong))
     screen.end(
         [Span(f"{len(scenes) - failed} of {len(scenes)} scenes ended as they should", "bad" if failed else "good")]
     )
     if svg is not None:
-        _write(svg, picture(screen.all, screen.columns))
+        _write(svg, to_svg(screen.all, screen.columns))
     return 1 if failed else 0
 
 
-def _title(scene: Scene, columns: int) -> list[Line]:
+def _title(scene: Scene, columns: int) -> list[StyledLine]:
     asked = f"  asked: {scene.prompt}   engine: {scene.script}"
-    return [[Span(f"{scene.name}: {scene.title}", "head")], [Span(asked[:columns], "soft")], heading(columns)]
+    return [[Span(f"{scene.name}: {scene.title}", "head")], [Span(asked[:columns], "dim")], timeline_header(columns)]
 
 
-def _verdict(wrong: Sequence[str]) -> Line:
+def _verdict(wrong: Sequence[str]) -> StyledLine:
     if wrong:
         return [Span(f"NOT as it should be: {'; '.join(wrong)}", "bad")]
     return [Span("as it should be", "good")]
@@ -89,57 +88,57 @@ def _write(path: Path, text: str) -> None:
         raise UserError(f"--svg {path}: {error.strerror}") from None
 
 
-def _nothing(*, marks: bool = False) -> list[Line]:  # noqa: ARG001 - in place of a scene
+def _no_scene(*, mark_void: bool = False) -> list[StyledLine]:  # noqa: ARG001 - in place of a scene
     return []
 
 
-class _Screen:
-    """Standard output: a scene is drawn again and again on a terminal, once anywhere else.
+class _DemoDisplay:
+    """Standard output: a terminal redraws a scene while it runs, anything else gets it once.
 
     Attributes:
-        columns: Its width.
-        all: Everything, as it stood at the end.
+        columns: Width.
+        all: All lines in their final form.
     """
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
-        size = shutil.get_terminal_size((COLUMNS, 50))
-        self.columns = max(NARROWEST, min(size.columns - 1 if self._live else COLUMNS, WIDEST))
+        size = shutil.get_terminal_size((DEFAULT_COLUMNS, 50))
+        self.columns = max(MIN_COLUMNS, min(size.columns - 1 if self._live else DEFAULT_COLUMNS, MAX_COLUMNS))
         self._rows = size.lines
         self._drawn = 0
-        self._scene: Callable[..., list[Line]] = _nothing
-        self.all: list[Line] = []
+        self._scene: Callable[..., list[StyledLine]] = _no_scene
+        self.all: list[StyledLine] = []
 
-    def begin(self, title: Sequence[Line]) -> None:
-        """A scene's first lines."""
+    def begin(self, title: Sequence[StyledLine]) -> None:
+        """Print a scene's first lines."""
         self.all += title
         for line in title:
             self._print(line)
 
-    def draw(self, scene: Callable[..., list[Line]]) -> None:
-        """The scene as it stands; what is longer than the terminal waits for its end."""
+    def draw(self, scene: Callable[..., list[StyledLine]]) -> None:
+        """Redraw the scene; one that is longer than the terminal is drawn at its end."""
         self._scene = scene
         if self._live and len(lines := scene()) < self._rows:
             self._back()
             for line in lines:
-                sys.stdout.write(with_colours(line) + "\n")
+                sys.stdout.write(to_ansi(line) + "\n")
             self._drawn = len(lines)
             sys.stdout.flush()
 
-    def end(self, line: Line) -> None:
-        """The scene stays as it is; the last line is written under it."""
+    def end(self, line: StyledLine) -> None:
+        """Print the scene in its final form, and the last line under it."""
         self._back()
         last = [line, [Span("")]]
         self.all += self._scene() + last
-        for each in self._scene(marks=not self._live) + last:
+        for each in self._scene(mark_void=not self._live) + last:
             self._print(each)
-        self._scene = _nothing
+        self._scene = _no_scene
 
     def _back(self) -> None:
         if self._drawn:
             sys.stdout.write(f"\x1b[{self._drawn}A\x1b[J")
             self._drawn = 0
 
-    def _print(self, line: Line) -> None:
-        sys.stdout.write((with_colours(line) if self._live else without_colours(line)) + "\n")
+    def _print(self, line: StyledLine) -> None:
+        sys.stdout.write((to_ansi(line) if self._live else to_plain_text(line)) + "\n")
         sys.stdout.flush()

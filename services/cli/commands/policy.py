@@ -3,42 +3,50 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from services.policy import DEFAULT_POLICY, BrokenPolicy, Fault, load
-from services.policy.golden import cases
-from services.policy.golden import run as run_case
-from services.policy.lint import lint
+from services.cli.tree.extras import need_policies
+
+if TYPE_CHECKING:
+    from services.policy import Fault
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Its flags."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("lint", "test", "version"), help="what to do")
     parser.add_argument(
         "folder",
         nargs="*",
         type=Path,
-        default=[DEFAULT_POLICY],
-        help="folders of policies (policies/default)",
+        help="folders of policies (default: the policy that comes with Railbus)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 1 when a policy is at fault."""
+    """Return 0, or 1 when a policy is at fault."""
+    need_policies()
+    from services.policy import DEFAULT_POLICY  # imported from here on: an installation without extras has no Rego
+
     action = {"lint": _lint, "test": _test, "version": _version}[args.action]
-    return max(action(folder) for folder in args.folder)
+    return max(action(folder) for folder in args.folder or [DEFAULT_POLICY])
 
 
 def _lint(folder: Path) -> int:
+    from services.policy import load
+    from services.policy.lint import lint
+
     faults = lint(folder)
     _show(folder, faults)
     if not faults:
         policy = load(folder)
-        longest = policy.machine.max_chars
+        longest = policy.automaton.max_chars
         print(f"{folder}: without fault; {len(policy.rules)} patterns, longest match {longest} characters")
     return 1 if faults else 0
 
 
 def _test(folder: Path) -> int:
+    from services.policy import BrokenPolicy, load
+    from services.policy.golden import cases, run_case
+
     try:
         policy = load(folder)
         golden = cases(policy)
@@ -52,6 +60,8 @@ def _test(folder: Path) -> int:
 
 
 def _version(folder: Path) -> int:
+    from services.policy import BrokenPolicy, load
+
     try:
         policy = load(folder)
     except BrokenPolicy as broken:
@@ -61,6 +71,6 @@ def _version(folder: Path) -> int:
     return 0
 
 
-def _show(folder: Path, faults: Sequence[Fault]) -> None:
+def _show(folder: Path, faults: "Sequence[Fault]") -> None:
     for fault in faults:
         print(f"{folder / fault.path}:{fault.line}: {fault.message}")

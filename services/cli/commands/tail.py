@@ -1,4 +1,4 @@
-"""``railbus tail``: events as they stand on the log, one a line."""
+"""``railbus tail``: the events on the log, one a line."""
 
 import argparse
 import asyncio
@@ -6,31 +6,32 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from schemas.ids import is_uuid7, time_ms
-from schemas.topics import TOPIC_NAMED, TOPICS, Topic
-from services.bus import AtTime, BusSettings, Received, TailReader, Unread, partition_counts, partition_for
-from services.cli.command import add_kafka, bus_settings, run_coroutine
-from services.cli.lines import at_us, json_line, line
-from services.cli.moments import Where, parse_moment
-from services.runtime.clock import now_ms
+from schemas.ids import time_ms
+from schemas.topics import TOPICS, Topic
+from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord, partition_counts, partition_for
+from services.cli.common import (
+    add_kafka_option,
+    bus_settings,
+    check_request_id,
+    reaching_broker,
+    read_through,
+    run_coroutine,
+    start_position,
+    topic_by_name,
+)
+from services.cli.show.event_format import event_json, event_line, event_time_us
+from services.cli.time_spec import StartPosition
 from services.runtime.errors import UserError
 
 MAX_SORTED: Final = 100_000
-"""With ``--no-follow`` so many events are put in the order of time before they are shown; the rest as they come."""
+"""With ``--no-follow``: events that are sorted by time before they are shown; the rest keep the order of the log."""
 
-SKEW_MS: Final = 60_000
+MAX_CLOCK_SKEW_MS: Final = 60_000
 """How far the clock of whoever made the request id may be ahead of the broker's."""
 
-REACH_S: Final = 15.0
-"""Longest time to wait for the broker."""
 
-POLL_S: Final = 0.02
-"""How often it looks whether everything that was there has been read."""
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    """Its flags."""
-    add_kafka(parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_kafka_option(parser)
     parser.add_argument("--request", metavar="ID", help="only this request")
     parser.add_argument("--topic", action="append", metavar="T", help="only this topic; may be given several times")
     parser.add_argument(
@@ -39,13 +40,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--no-follow", action="store_true", help="end with what is on the log now")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--show-prompts", action="store_true", help="show what was asked; it may be personal")
+    parser.add_argument("--show-prompts", action="store_true", help="show prompts; they may be personal")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 130 after Ctrl-C."""
-    if args.request is not None and not is_uuid7(args.request):
-        raise UserError(f"--request {args.request[:64]!r}: must be a UUIDv7 in lower case, as `railbus ask` prints it")
+    """Return 0; with ``--no-follow`` 1 when the request is not on the log."""
+    check_request_id(args.request)
     return run_coroutine(_Tail(args, bus_settings(args.kafka)).main())
 
 
@@ -55,44 +55,53 @@ class _Tail:
     def __init__(self, args: argparse.Namespace, settings: BusSettings) -> None:
         self._args = args
         self._settings = settings
-        self._topics = _chosen(args.topic)
+        self._topics = list(TOPICS) if args.topic is None else [topic_by_name(name) for name in args.topic]
         self._start = _start(args.moment, args.request)
         self._key: bytes | None = args.request.encode() if args.request else None
         self._zero_us: int | None = time_ms(args.request) * 1_000 if args.request else None
-        self._held: list[Received | Unread] = []
+        self._held: list[Received | UnreadableRecord] = []
+        self._received = False
 
     async def main(self) -> int:
-        """Reads until Ctrl-C, or until everything that was there is shown."""
+        """Read until Ctrl-C, or with ``--no-follow`` to the present end of the log."""
         key = self._key
-        wants = None if key is None else lambda _, found: found == key
-        reader = TailReader(self._settings, handler=self._take, wants=wants)
+        record_filter = None if key is None else lambda _, found: found == key
+        reader = TailReader(self._settings, handler=self._take, record_filter=record_filter)
+        code = 0
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(reader.run())
             ends = await self._begin(reader)
+            if self._args.no_follow or key is not None:
+                await read_through(reader, ends)
+            if key is not None and not self._received:
+                code = 1
+                self._report_unknown_request()
             if self._args.no_follow:
-                await _reached(reader, ends)
                 self._flush()
                 reading.cancel()
-        return 0
+        return code
 
     async def _begin(self, reader: TailReader) -> dict[tuple[Topic, int], int]:
-        """Follows every partition that can hold what is asked for; the end of each, where there is more to come."""
-        places = []
-        try:
-            async with asyncio.timeout(REACH_S):
-                there = await partition_counts(self._settings)
-                places = _places(self._topics, self._args.request, there)
-                ends = {place: await reader.end_offset(*place) for place in places}
-                begins = {place: await reader.follow(*place, self._start) for place in places}
-        except TimeoutError:
-            raise UserError(
-                f"the broker at {self._settings.bootstrap} does not answer: start it, or name another with --kafka"
-            ) from None
-        return {place: end for place, end in ends.items() if begins[place] < end}
+        """Follow every partition that can hold what is asked for; return the ends of those with records to read."""
+        async with reaching_broker(self._settings):
+            counts = await partition_counts(self._settings)
+            partitions = _partitions(self._topics, self._args.request, counts)
+            ends = {partition: await reader.end_offset(*partition) for partition in partitions}
+            begins = {partition: await reader.follow(*partition, self._start) for partition in partitions}
+        return {partition: end for partition, end in ends.items() if begins[partition] < end}
 
-    def _take(self, records: Sequence[Received | Unread]) -> None:
-        if self._key is not None:  # what has no kind comes unasked
+    def _report_unknown_request(self) -> None:
+        waiting = "" if self._args.no_follow else "; waiting for it until Ctrl-C"
+        sys.stderr.write(
+            f"railbus tail: no event of request {self._args.request} is on the log at {self._settings.bootstrap}:"
+            f" check the id (`railbus ask` prints it); the log may be younger than the request{waiting}\n"
+        )
+        sys.stderr.flush()
+
+    def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
+        if self._key is not None:  # a record without a kind is delivered whatever its key
             records = [record for record in records if isinstance(record, Received) or record.key == self._key]
+        self._received = self._received or bool(records)
         if self._args.no_follow and len(self._held) < MAX_SORTED:
             self._held += records
             return
@@ -101,57 +110,37 @@ class _Tail:
             self._print(record)
 
     def _flush(self) -> None:
-        for record in sorted(self._held, key=at_us):
+        for record in sorted(self._held, key=event_time_us):
             self._print(record)
         self._held.clear()
 
-    def _print(self, record: Received | Unread) -> None:
+    def _print(self, record: Received | UnreadableRecord) -> None:
         if self._args.json:
-            text = json_line(record, prompts=self._args.show_prompts)
+            text = event_json(record, prompts=self._args.show_prompts)
         else:
             if self._zero_us is None:
-                self._zero_us = at_us(record)
-            text = line(record, self._zero_us, prompts=self._args.show_prompts)
+                self._zero_us = event_time_us(record)
+            text = event_line(record, self._zero_us, prompts=self._args.show_prompts)
         sys.stdout.write(text + "\n")
         if not self._args.no_follow:
             sys.stdout.flush()
 
 
-async def _reached(reader: TailReader, ends: dict[tuple[Topic, int], int]) -> None:
-    while any((reader.position(*place) or 0) < end for place, end in ends.items()):  # noqa: ASYNC110 - the bus has no event for it
-        await asyncio.sleep(POLL_S)
-
-
-def _places(topics: list[Topic], request_id: str | None, there: dict[str, int]) -> list[tuple[Topic, int]]:
-    """Topic and partition of everything to be followed; a request stands in one partition of each topic."""
-    places = []
+def _partitions(topics: list[Topic], request_id: str | None, counts: dict[str, int]) -> list[tuple[Topic, int]]:
+    """Return the partitions to follow; a request's events are in one partition of each topic."""
+    partitions = []
     for topic in topics:
-        count = there.get(topic.name, 0)
+        count = counts.get(topic.name, 0)
         if request_id is None:
-            places += [(topic, partition) for partition in range(count)]
+            partitions += [(topic, number) for number in range(count)]
         elif count and topic.key == "request_id":
-            places.append((topic, partition_for(request_id, count)))
-    if not places:
-        raise UserError("none of the topics is there: `railbus topics --create` makes them")
-    return places
+            partitions.append((topic, partition_for(request_id, count)))
+    if not partitions:
+        raise UserError("none of these topics exists: `railbus topics --create` creates them")
+    return partitions
 
 
-def _chosen(names: list[str] | None) -> list[Topic]:
-    if names is None:
-        return list(TOPICS)
-    chosen = []
-    for name in names:
-        topic = TOPIC_NAMED.get(name) or TOPIC_NAMED.get(f"railbus.{name}")
-        if topic is None:
-            raise UserError(f"--topic {name[:64]!r}: must be one of {', '.join(TOPIC_NAMED)}")
-        chosen.append(topic)
-    return chosen
-
-
-def _start(moment: str | None, request_id: str | None) -> Where:
+def _start(moment: str | None, request_id: str | None) -> StartPosition:
     if moment is None:
-        return "end" if request_id is None else AtTime(max(0, time_ms(request_id) - SKEW_MS))
-    try:
-        return parse_moment(moment, now_ms())
-    except ValueError as error:
-        raise UserError(f"--from {error}") from None
+        return "end" if request_id is None else AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
+    return start_position(moment)

@@ -1,4 +1,4 @@
-"""``railbus topics``: what is there, how much of it, for how long."""
+"""``railbus topics``: the topics, their records and their retention."""
 
 import argparse
 import asyncio
@@ -6,37 +6,27 @@ from typing import Final
 
 from schemas.topics import TOPICS, Topic
 from services.bus import BusSettings, TailReader, ensure_topics, partition_counts
-from services.cli.command import add_kafka, bus_settings, run_coroutine
-from services.runtime.errors import UserError
-
-REACH_S: Final = 15.0
-"""Longest time to wait for the broker."""
+from services.cli.common import add_kafka_option, bus_settings, reaching_broker, run_coroutine
 
 _HOUR_MS: Final = 3_600_000
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Its flags."""
-    add_kafka(parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_kafka_option(parser)
     parser.add_argument("--create", action="store_true", help="create what is missing")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0; 1 when a topic is missing."""
+    """Return 0, or 1 when a topic is missing."""
     return run_coroutine(_main(bus_settings(args.kafka), create=args.create))
 
 
 async def _main(settings: BusSettings, *, create: bool) -> int:
-    try:
-        async with asyncio.timeout(REACH_S):
-            if create:
-                await ensure_topics(settings)
-            there = await partition_counts(settings)
-            records = await _records(settings, there)
-    except TimeoutError:
-        raise UserError(
-            f"the broker at {settings.bootstrap} does not answer: start it, or name another with --kafka"
-        ) from None
+    async with reaching_broker(settings):
+        if create:
+            await ensure_topics(settings)
+        there = await partition_counts(settings)
+        records = await _records(settings, there)
     print(f"{'topic':<24} {'partitions':>10} {'records':>9} {'kept':>6}  holds")
     for topic in TOPICS:
         kept = f"{topic.retention_ms // _HOUR_MS} h"
@@ -49,7 +39,7 @@ async def _main(settings: BusSettings, *, create: bool) -> int:
 
 
 async def _records(settings: BusSettings, there: dict[str, int]) -> dict[str, int]:
-    """Records the broker still has of each topic: its end offsets less its oldest ones."""
+    """Return how many records each topic has: its end offsets less its first ones."""
     reader = TailReader(settings, handler=lambda _: None)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.run())

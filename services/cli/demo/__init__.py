@@ -1,1 +1,1 @@
-"""``railbus demo``: what the log does to an answer, scene by scene, from real events of a tree of its own."""
+"""``railbus demo``: scenes from a tree of its own, each an answer beside its log."""

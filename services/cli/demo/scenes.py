@@ -1,19 +1,19 @@
-"""The scenes: what is asked, what the simulated engine is made to do, and how it should end. Pure."""
+"""The scenes: the question, the script of the simulated engine, and the expected end. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.base import AnyEvent
-from schemas.books import Cancel, CancelReason
 from schemas.requests import Fallback
-from schemas.stream import Action, Chunk, Cutover, How, Outcome, Recall, StreamEvent, Trigger
-from services.cli.question import Question
+from schemas.side_events import Cancel, CancelReason
+from schemas.stream import Chunk, Cutover, CutoverMode, Outcome, Recall, RecallAction, StreamEvent, Trigger
+from services.cli.client.chat_request import ChatRequest
 from services.stream import Op, Screen, Show, apply
 
-EASY_MS: Final = 2_000
+LENIENT_TTFT_MS: Final = 2_000
 """First-token deadline of the scenes that are not about it."""
 
-PATIENT_MS: Final = 5_000
+LENIENT_STALL_MS: Final = 5_000
 """Likewise of silence within the answer."""
 
 TOTAL_MS: Final = 15_000
@@ -21,20 +21,20 @@ TOTAL_MS: Final = 15_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One question and what should become of it.
+    """One question and its expected end.
 
     Attributes:
-        name: As ``--scene`` takes it.
+        name: Value of ``--scene``.
         title: What it shows.
-        prompt: What is asked.
-        script: What the engine is made to do; see ``services.generator.engines.script``.
-        fallback: What a missed first-token deadline does.
+        prompt: The question.
+        script: The engine's script; see ``services.generator.engines.simulated.fault_script``.
+        fallback: What happens after a missed first-token deadline.
         ttft_ms: First-token deadline.
         stall_ms: Longest silence within the answer.
-        outcome: How the request should be closed.
-        cutover: Trigger and way of the one cutover that should be effective; None for none.
-        stopped: Why a worker should be told to stop; None for no such word.
-        recall: What should be done to the answer; None for nothing.
+        outcome: Expected outcome.
+        cutover: Trigger and way of the one expected cutover; None for none.
+        stopped: Reason of the expected ``Cancel``; None for none.
+        recall: Action of the expected recall; None for none.
     """
 
     name: str
@@ -42,17 +42,16 @@ class Scene:
     prompt: str = "What is an append-only log good for?"
     script: str
     fallback: Fallback = "cancel"
-    ttft_ms: int = EASY_MS
-    stall_ms: int = PATIENT_MS
+    ttft_ms: int = LENIENT_TTFT_MS
+    stall_ms: int = LENIENT_STALL_MS
     outcome: Outcome = "completed"
-    cutover: tuple[Trigger, How] | None = None
+    cutover: tuple[Trigger, CutoverMode] | None = None
     stopped: CancelReason | None = None
-    recall: Action | None = None
+    recall: RecallAction | None = None
 
     @property
-    def question(self) -> Question:
-        """As it is asked."""
-        return Question(
+    def question(self) -> ChatRequest:
+        return ChatRequest(
             prompt=self.prompt, model=f"simulated-{self.script}", fallback=self.fallback, ttft_ms=self.ttft_ms,
             stall_ms=self.stall_ms, total_ms=TOTAL_MS,
         )  # fmt: skip
@@ -92,27 +91,27 @@ SCENES: Final = (
 
 
 @dataclass(slots=True)
-class Told:
-    """What was read of one scene: its events in the order of the log, and what the edge sent.
+class SceneTrace:
+    """Events and ops of one scene.
 
     Attributes:
-        events: Of every topic.
-        ops: As they came.
+        events: Events of every topic, in the order of the log.
+        ops: Ops that the edge sent, in order.
     """
 
     events: list[AnyEvent] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
 
 
-def complaints(scene: Scene, told: Told) -> list[str]:
-    """What did not end as it should, each in one sentence; empty when all is well."""
-    fold = _fold(told.events)
+def find_mismatches(scene: Scene, trace: SceneTrace) -> list[str]:
+    """Return what differs from the expected end, each in one sentence."""
+    fold = _fold(trace.events)
     outcome = None if fold.screen.closed is None else fold.screen.closed.outcome
     wanted = [] if scene.cutover is None else [scene.cutover]
-    recalls = {event.action for event in told.events if isinstance(event, Recall)}
-    stops = {event.reason for event in told.events if isinstance(event, Cancel)}
+    recalls = {event.action for event in trace.events if isinstance(event, Recall)}
+    stops = {event.reason for event in trace.events if isinstance(event, Cancel)}
     shown = ""
-    for op in told.ops:
+    for op in trace.ops:
         shown = apply(shown, op)
     checks = (
         (f"it was closed as {outcome}, not as {scene.outcome}", outcome != scene.outcome),
@@ -120,43 +119,48 @@ def complaints(scene: Scene, told: Told) -> list[str]:
         (f"its recalls are {sorted(recalls)}", recalls != ({scene.recall} if scene.recall else set())),
         (f"no worker was told to stop ({scene.stopped})", scene.stopped is not None and scene.stopped not in stops),
         ("the reader saw something else than the log says", shown != fold.shown),
-        ("the reader saw more than one voice", outcome == "completed" and not recalls and shown != fold.heard),
-        ("model text was shown in spite of the refusal", outcome == "denied" and fold.said > 0),
-        ("withdrawn text is still there", outcome == "recalled" and fold.heard[:20] in shown),
+        (
+            "the reader saw more than one voice",
+            outcome == "completed" and not recalls and shown != fold.last_voice_text,
+        ),
+        ("model text was shown in spite of the refusal", outcome == "denied" and fold.shown_pieces > 0),
+        ("withdrawn text is still there", outcome == "recalled" and fold.last_voice_text[:20] in shown),
     )
     return [text for text, wrong in checks if wrong]
 
 
 @dataclass(slots=True)
-class _Fold:
-    """What the log says.
+class _FoldedLog:
+    """The stream log of one scene, folded.
 
     Attributes:
-        screen: At its end.
-        cutovers: Trigger and way of the effective ones.
-        shown: What stands on a screen at the end.
-        said: Pieces of text that were shown.
-        heard: All that the last voice said.
+        screen: The fold at its end.
+        cutovers: Trigger and way of each effective cutover.
+        shown: The visible text at the end.
+        shown_pieces: Number of ``Show`` ops.
+        last_voice_text: All text of the last voice.
     """
 
     screen: Screen
-    cutovers: list[tuple[Trigger, How]]
+    cutovers: list[tuple[Trigger, CutoverMode]]
     shown: str = ""
-    said: int = 0
-    heard: str = ""
+    shown_pieces: int = 0
+    last_voice_text: str = ""
 
 
-def _fold(events: list[AnyEvent]) -> _Fold:
+def _fold(events: list[AnyEvent]) -> _FoldedLog:
     stream = [event for event in events if isinstance(event, StreamEvent)]
-    fold = _Fold(Screen(stream[0].request_id if stream else ""), [])
+    fold = _FoldedLog(Screen(stream[0].request_id if stream else ""), [])
     for event in stream:
         attempts = fold.screen.attempts
         for op in fold.screen.feed(event):
             fold.shown = apply(fold.shown, op)
-            fold.said += isinstance(op, Show)
+            fold.shown_pieces += isinstance(op, Show)
         if isinstance(event, Cutover) and fold.screen.attempts > attempts:
             fold.cutovers.append((event.trigger, event.how))
     voice = fold.screen.voice
     if voice is not None:
-        fold.heard = "".join(event.text for event in stream if isinstance(event, Chunk) and event.run == voice.run)
+        fold.last_voice_text = "".join(
+            event.text for event in stream if isinstance(event, Chunk) and event.run == voice.run
+        )
     return fold

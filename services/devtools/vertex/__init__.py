@@ -1,1 +1,1 @@
-"""A local server that speaks Vertex AI's ``streamGenerateContent`` over HTTP, with scripted latency and faults."""
+"""An emulator of Vertex AI's ``streamGenerateContent`` over HTTP, with scripted latency and faults."""

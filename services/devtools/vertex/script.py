@@ -1,23 +1,23 @@
-"""What an emulated answer is made to do, written as the model's name. Pure.
+"""Scripts for emulated answers, written as the model's name. Pure.
 
-``emulated-n50-ttft300`` says 50 words, the first after 300 ms. The parts, in any order::
+``emulated-n50-ttft300`` generates 50 words, the first after 300 ms. The parts, in any order::
 
-    n<k>       k words, unless maxOutputTokens ends it sooner
-    ttft<ms>   the first word so late
-    tail<ms>   the first word later by a heavy-tailed time (Lomax, shape 1.5) of this scale
-    gap<ms>    each further word so late
-    err<code>  refuses with this HTTP status
-    wait<s>    the refusal asks to retry after so many seconds
-    heal<k>    refuses the first k requests only
-    bad        the answer is not JSON
-    die<k>     breaks the connection off after k words
-    stall<k>   silence after k words, for ever
-    fault<k>   an error in the stream after k words
-    empty<k>   k frames without text come before the first word
-    shut       the prompt is blocked by a safety filter
-    block<k>   the answer is blocked by a safety filter after k words
+    n<k>       generate k words, at most maxOutputTokens
+    ttft<ms>   send the first word after this time
+    tail<ms>   delay the first word by a heavy-tailed time (Lomax, shape 1.5) of this scale
+    gap<ms>    wait this time between words
+    err<code>  refuse with this HTTP status
+    wait<s>    ask in the refusal for a retry after this many seconds
+    heal<k>    refuse the first k requests only
+    bad        send an answer that is not JSON
+    die<k>     close the connection after k words
+    stall<k>   send nothing more after k words, and keep the connection open
+    fault<k>   send an error in the stream after k words
+    empty<k>   send k responses without text before the first word
+    shut       block the prompt by a safety filter
+    block<k>   block the answer by a safety filter after k words
 
-Any other model name answers as the server's defaults say.
+Any other model name gets the server's defaults.
 """
 
 import random
@@ -46,8 +46,8 @@ STATUS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """Parts as above; None where nothing is said."""
+class EmulatorScript:
+    """The parts of a script; None for a part that is not given."""
 
     n: int = 40
     ttft: int = 30
@@ -64,57 +64,57 @@ class Script:
     shut: int | None = None
     block: int | None = None
 
-    def first_s(self, draw: random.Random) -> float:
-        """When the first word comes, in seconds."""
-        tail = self.tail * (float((1 - draw.random()) ** (-1 / _SHAPE)) - 1)
+    def first_s(self, rng: random.Random) -> float:
+        """Return the time to the first word, in seconds."""
+        tail = self.tail * (float((1 - rng.random()) ** (-1 / _SHAPE)) - 1)
         return (self.ttft + tail) / 1_000
 
 
-def parse(model: str, default: Script) -> Script:
-    """The script of a model.
+def parse_script(model: str, default: EmulatorScript) -> EmulatorScript:
+    """Return the script in a model's name.
 
     Raises:
-        ValueError: A part is not known; the message names it.
+        ValueError: A part is unknown; the message names it.
     """
     head, *parts = model.split("-")
     if head != PREFIX:
         return default
-    known = {field.name for field in fields(Script)}
-    said: dict[str, int] = {}
+    known = {field.name for field in fields(EmulatorScript)}
+    values: dict[str, int] = {}
     for part in parts:
         match = _PART.fullmatch(part)
         if match is None or match[1] not in known:
             msg = f"{part!r} in model {model[:100]!r}: the parts are {', '.join(sorted(known))}, each with a number"
             raise ValueError(msg)
-        said[match[1]] = int(match[2] or 1)
-    return replace(default, **said)
+        values[match[1]] = int(match[2] or 1)
+    return replace(default, **values)
 
 
 def word(index: int) -> str:
-    """The answer's word of this place, with the space before it."""
+    """Return the answer's word at this index, with the space before it."""
     return _WORDS[index % len(_WORDS)].capitalize() if index == 0 else " " + _WORDS[index % len(_WORDS)]
 
 
-def frame(text: str | None, *, finish: str | None = None, usage: dict[str, int] | None = None) -> dict[str, Any]:
-    """One ``GenerateContentResponse``."""
+def response(text: str | None, *, finish: str | None = None, usage: dict[str, int] | None = None) -> dict[str, Any]:
+    """Return one ``GenerateContentResponse``."""
     candidate: dict[str, Any] = {"index": 0}
     if text is not None:
         candidate["content"] = {"role": "model", "parts": [{"text": text}]}
     if finish is not None:
         candidate["finishReason"] = finish
-    response: dict[str, Any] = {"candidates": [candidate], "modelVersion": "emulated"}
+    body: dict[str, Any] = {"candidates": [candidate], "modelVersion": "emulated"}
     if usage is not None:
-        response["usageMetadata"] = usage
-    return response
+        body["usageMetadata"] = usage
+    return body
 
 
-def usage(prompt: int, said: int) -> dict[str, int]:
-    """``usageMetadata``."""
-    return {"promptTokenCount": prompt, "candidatesTokenCount": said, "totalTokenCount": prompt + said}
+def usage(prompt: int, generated: int) -> dict[str, int]:
+    """Return a ``usageMetadata``."""
+    return {"promptTokenCount": prompt, "candidatesTokenCount": generated, "totalTokenCount": prompt + generated}
 
 
 def error(code: int, wait_s: int | None = None, message: str = "scripted") -> dict[str, Any]:
-    """An error's body, as Google's APIs write it."""
+    """Return an error body in the format of Google's APIs."""
     body: dict[str, Any] = {"code": code, "message": message, "status": STATUS.get(code, "UNKNOWN")}
     if wait_s is not None:
         kind = "type.googleapis.com/google.rpc.RetryInfo"

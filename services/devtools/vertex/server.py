@@ -1,4 +1,4 @@
-"""The emulator's HTTP side: Vertex AI's REST paths, server-sent events, and counters for tests at ``/stats``."""
+"""The emulator's HTTP server: Vertex AI's REST paths, server-sent events, and counters for tests at ``/stats``."""
 
 import asyncio
 import contextlib
@@ -11,35 +11,34 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from services.devtools.vertex.script import Script, error, frame, parse, usage, word
+from services.devtools.vertex.script import EmulatorScript, error, parse_script, response, usage, word
 
-MAX_BODY: Final = 4 * 1024 * 1024
-"""Largest request in bytes."""
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
 _MODEL = "/{version}/projects/{project}/locations/{location}/publishers/google/models/{model}:streamGenerateContent"
 
 
-class Emulator:
-    """Answers by script and counts what happens.
+class VertexEmulator:
+    """An HTTP server that answers by script and counts calls.
 
     Args:
-        default: What a model does whose name says nothing.
-        seed: Of what is drawn.
+        default: Script of a model whose name contains none.
+        seed: Seed of the random latencies.
     """
 
-    def __init__(self, default: Script, seed: int = 0) -> None:
+    def __init__(self, default: EmulatorScript, seed: int = 0) -> None:
         self._default = default
-        self._draw = random.Random(seed)  # noqa: S311 - latencies
+        self._rng = random.Random(seed)  # noqa: S311 - latencies
         self.stats: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
 
     def app(self) -> web.Application:
-        """The routes."""
-        app = web.Application(client_max_size=MAX_BODY)
-        app.add_routes([web.post(_MODEL, self._stream), web.get("/stats", self._tell)])
+        """Return the application with its routes."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.add_routes([web.post(_MODEL, self._stream), web.get("/stats", self._show_stats)])
         return app
 
-    async def _tell(self, _: web.Request) -> web.Response:
+    async def _show_stats(self, _: web.Request) -> web.Response:
         return web.json_response(dict(self.stats))
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -47,7 +46,7 @@ class Emulator:
         if not request.headers.get("Authorization", "").startswith("Bearer "):
             return _refuse(401)
         try:
-            script = parse(request.match_info["model"], self._default)
+            script = parse_script(request.match_info["model"], self._default)
             body = orjson.loads(await request.read())
             prompt = _check(body)
         except ValueError as mistake:
@@ -57,18 +56,20 @@ class Emulator:
         limit = body.get("generationConfig", {}).get("maxOutputTokens")
         return await self._answer(request, script, prompt, limit)
 
-    def _refuses(self, model: str, script: Script) -> bool:
+    def _refuses(self, model: str, script: EmulatorScript) -> bool:
         self._refused[model] += 1
         return script.heal is None or self._refused[model] <= script.heal
 
-    async def _answer(self, request: web.Request, script: Script, prompt: int, limit: int | None) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+    async def _answer(
+        self, request: web.Request, script: EmulatorScript, prompt: int, limit: int | None
+    ) -> web.StreamResponse:
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
         self.stats["running"] += 1
         try:
-            async with contextlib.aclosing(self._frames(script, prompt, limit)) as frames:
-                async for data in frames:
-                    await response.write(data)
+            async with contextlib.aclosing(self._events(script, prompt, limit)) as events:
+                async for data in events:
+                    await stream.write(data)
             if script.die is not None:
                 self.stats["broken_off"] += 1
                 if request.transport is not None:
@@ -82,15 +83,15 @@ class Emulator:
             raise
         finally:
             self.stats["running"] -= 1
-        return response
+        return stream
 
-    async def _frames(self, script: Script, prompt: int, limit: int | None) -> AsyncGenerator[bytes, None]:
+    async def _events(self, script: EmulatorScript, prompt: int, limit: int | None) -> AsyncGenerator[bytes, None]:
         if script.shut is not None:
             yield _event({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": usage(prompt, 0)})
             return
         for _ in range(script.empty):
-            yield _event(frame(None))
-        await asyncio.sleep(script.first_s(self._draw))
+            yield _event(response(None))
+        await asyncio.sleep(script.first_s(self._rng))
         count = script.n if limit is None else min(script.n, limit)
         for index in range(count):
             if index == script.die:
@@ -101,15 +102,15 @@ class Emulator:
                 yield _event(error(500))
                 return
             if index == script.block:
-                yield _event(frame(None, finish="SAFETY", usage=usage(prompt, index)))
+                yield _event(response(None, finish="SAFETY", usage=usage(prompt, index)))
                 return
             if index == 0 and script.bad is not None:
                 yield b"data: {not json\n\n"
                 return
-            yield _event(frame(word(index)))
+            yield _event(response(word(index)))
             self.stats["words"] += 1
             await asyncio.sleep(script.gap / 1_000)
-        yield _event(frame("", finish="STOP" if count == script.n else "MAX_TOKENS", usage=usage(prompt, count)))
+        yield _event(response("", finish="STOP" if count == script.n else "MAX_TOKENS", usage=usage(prompt, count)))
 
 
 def _event(data: dict[str, Any]) -> bytes:
@@ -122,10 +123,10 @@ def _refuse(code: int, wait_s: int | None = None, message: str = "scripted") -> 
 
 
 def _check(body: Any) -> int:
-    """Refuses what Vertex AI would; the prompt's length in words.
+    """Return the prompt's length in words, after the checks that Vertex AI would make.
 
     Raises:
-        ValueError: Naming the field.
+        ValueError: The message names the field.
     """
     if not isinstance(body, dict) or not isinstance(body.get("contents"), list) or not body["contents"]:
         msg = "contents: at least one is required"
@@ -143,8 +144,8 @@ def _check(body: Any) -> int:
 
 
 @asynccontextmanager
-async def serving(emulator: Emulator, host: str, port: int) -> AsyncIterator[int]:
-    """Serves while the block runs; gives the port."""
+async def serving(emulator: VertexEmulator, host: str, port: int) -> AsyncIterator[int]:
+    """Serve while the block runs; yield the port."""
     runner = web.AppRunner(emulator.app(), access_log=None, handler_cancellation=True)
     await runner.setup()
     try:

@@ -1,5 +1,5 @@
 "use strict";
-// One page, one websocket: asks, applies ops as they come, and takes an answer up again where it was.
+// One page, one websocket: sends requests, applies ops as they arrive, and resumes an answer after a disconnect.
 
 const $ = (id) => document.getElementById(id);
 const RETRY_MS = [100, 200, 500, 1000, 2000];
@@ -8,7 +8,7 @@ const WARN = new Set(["restart", "catch_up"]);
 const MAX_ROWS = 400;
 const MAX_REASONS = 50;
 
-/** What stands on the screen: pieces of text; those that are gone stay, struck through, and count no more. */
+/** The answer as pieces of text. Removed pieces stay visible, struck through, and do not count in offsets. */
 class Screen {
   constructor(box) { this.box = box; this.clear(); }
 
@@ -24,7 +24,7 @@ class Screen {
     this.tail.appendData(text);
   }
 
-  /** Code points [start, end) of what is visible go; `text` comes in their place. */
+  /** Replace code points [start, end) of the visible text with `text`. */
   replace(start, end, text, why) {
     const next = [];
     let at = 0, placed = false;
@@ -88,7 +88,7 @@ class Timeline {
 
   extend(ms, id) {
     this.run.count += 1;
-    this.run.cells[2].textContent = `${this.run.count} times, until ${ms.toFixed(1)} ms`;
+    this.run.cells[2].textContent = `${this.run.count} ops, last at ${ms.toFixed(1)} ms`;
     this.run.cells[3].textContent = id;
   }
 
@@ -107,8 +107,8 @@ class Timeline {
 
 const screen_ = new Screen($("answer"));
 const timeline = new Timeline();
-let socket = null, attempt = 0, timer = 0, wish = null;
-let request = null; // { id, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the attempt that is heard
+let socket = null, attempt = 0, timer = 0, unsent = null; // unsent: a request that the server has not accepted yet
+let request = null; // { id, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the current attempt
 
 function connect() {
   clearTimeout(timer);
@@ -122,14 +122,14 @@ function connect() {
     if (request?.open && request.id) {
       socket.send(JSON.stringify({ type: "resume", request_id: request.id, after: request.last }));
       timeline.add("resume", request.last ? `after ${request.last}` : "from the beginning", "");
-    } else if (wish) {
-      socket.send(wish);
+    } else if (unsent) {
+      socket.send(unsent);
     }
   };
   socket.onmessage = (event) => take(JSON.parse(event.data));
   socket.onclose = (event) => {
     const why = event.reason ? ` (${event.reason})` : "";
-    say("connection", `disconnected${why}; trying again`, true);
+    say("connection", `disconnected${why}; reconnecting`, true);
     timer = setTimeout(connect, RETRY_MS[Math.min(attempt++, RETRY_MS.length - 1)]);
   };
 }
@@ -141,7 +141,7 @@ function say(id, text, bad) {
 
 function take(message) {
   if (message.type === "accepted") {
-    wish = null;
+    unsent = null;
     if (request) {
       request.id = message.request_id;
       history.replaceState(null, "", `#${message.request_id}`);
@@ -155,7 +155,7 @@ function take(message) {
   }
 }
 
-/** Under the answer: what was taken back, and by which rule of which policy. */
+/** List under the answer what was taken back, by which rule of which policy. */
 function explain(what, why) {
   if ($("why").childElementCount >= MAX_REASONS) return;
   $("why").appendChild(document.createElement("li")).textContent = `${what}: ${why}`;
@@ -175,7 +175,7 @@ function apply(op, id) {
       request.lastMs = now;
       request.tokens += op.tokens;
       screen_.show(op.text);
-      timeline.add("show", "once", id);
+      timeline.add("show", "1 op", id);
       break;
     case "replace":
       screen_.replace(op.start, op.end, op.text, why);
@@ -193,7 +193,7 @@ function apply(op, id) {
       timeline.add("refuse", `policy ${op.policy_version}`, id);
       break;
     case "restart":
-      screen_.replace(0, screen_.length, "", `attempt ${op.attempt} begins (${op.trigger})`);
+      screen_.replace(0, screen_.length, "", `attempt ${op.attempt} started (${op.trigger})`);
       request.tokens = 0;
       request.voiceMs = null;
       timeline.add("restart", `attempt ${op.attempt} takes over: ${op.trigger}`, id);
@@ -237,7 +237,7 @@ function begin(id) {
 
 function end(text, bad, ms) {
   if (request) request.open = false;
-  wish = null;
+  unsent = null;
   $("answer").setAttribute("aria-busy", "false");
   $("send").disabled = false;
   $("stop").disabled = true;
@@ -258,17 +258,17 @@ $("ask").addEventListener("submit", (event) => {
   begin(null);
   const body = { type: "ask", prompt: $("prompt").value, max_tokens: Number($("tokens").value) };
   if ($("delivery").value) body.railbus = { delivery: $("delivery").value };
-  wish = JSON.stringify(body);
+  unsent = JSON.stringify(body);
   if (socket.readyState === WebSocket.OPEN) {
     if ($("key").value) socket.send(JSON.stringify({ type: "hello", key: $("key").value }));
-    socket.send(wish);
+    socket.send(unsent);
   }
 });
 $("stop").addEventListener("click", () => {
   if (request?.id && socket.readyState === WebSocket.OPEN) {
     socket.send(JSON.stringify({ type: "cancel", request_id: request.id }));
   }
-  end("stopped here; the request ends when nobody comes back for it", false, performance.now() - timeline.began);
+  end("stopped here; the server cancels the request unless a client resumes it", false, performance.now() - timeline.began);
 });
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit();

@@ -1,1 +1,1 @@
-"""Measures one engine by itself, without bus and services: ``python -m services.generator.bench`` runs one arm once."""
+"""Measure one engine without bus and services: ``python -m services.generator.bench`` runs one arm once."""

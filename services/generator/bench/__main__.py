@@ -1,4 +1,4 @@
-"""``python -m services.generator.bench``: one run. The workload comes on standard input, the result goes to output."""
+"""``python -m services.generator.bench``: read a workload from standard input, run it, write the result as JSON."""
 
 import os
 import sys
@@ -9,30 +9,34 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from services.generator.bench import usage
-from services.generator.bench.loops import Driver
+from services.generator.bench import resources
+from services.generator.bench.driver import Driver
 from services.generator.bench.workload import Workload
 from services.generator.engines import make
 from services.generator.settings import GeneratorSettings
 from services.runtime import run
 from services.runtime.errors import UserError
-from services.runtime.settings import PREFIX, load
+from services.runtime.settings import PREFIX, load_settings
 from services.worker.engine import EngineError
 
 _SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 
 
 async def main() -> None:
-    """Starts the engine, drives it, writes one JSON object.
+    """Run the workload.
 
     Raises:
-        UserError: The workload is none, the engine cannot start, or its first request failed.
+        UserError: The workload is not valid, the engine cannot start, or its first request failed.
     """
     try:
         workload = msgspec.json.decode(sys.stdin.buffer.read(), type=Workload)
     except msgspec.DecodeError as error:
-        raise UserError(f"standard input is no workload: {error}; `railbus bench engine` writes one") from None
-    engine = make(load(GeneratorSettings, {**os.environ, f"{PREFIX}ENGINE": workload.engine}).engine, os.environ)
+        raise UserError(
+            f"standard input is not a workload: {error}; run `railbus bench engine`, which writes one"
+        ) from None
+    engine = make(
+        load_settings(GeneratorSettings, {**os.environ, f"{PREFIX}ENGINE": workload.engine}).engine, os.environ
+    )
     began = time.monotonic()
     try:
         await engine.start()
@@ -42,8 +46,8 @@ async def main() -> None:
             await driver.warm_up()
         except EngineError as error:
             raise UserError(str(error)) from None
-        said = {"engine": engine.name, "model": engine.model, "ready_s": round(ready_s, 3)}
-        result = said | await _measure(driver, workload)
+        about = {"engine": engine.name, "model": engine.model, "ready_s": round(ready_s, 3)}
+        result = about | await _measure(driver, workload)
     finally:
         await engine.close()
     sys.stdout.buffer.write(orjson.dumps(result) + b"\n")
@@ -51,16 +55,16 @@ async def main() -> None:
 
 
 async def _measure(driver: Driver, workload: Workload) -> dict[str, Any]:
-    began, cpu, busy = time.monotonic(), usage.cpu_seconds(), usage.busy_seconds()
+    began, cpu, busy = time.monotonic(), resources.cpu_seconds(), resources.busy_seconds()
     streams = []
     for stream in workload.streams:
         about = {"cache": stream.cache, "rate": stream.rate, "prompt": stream.prompt}
         streams.append(about | {"requests": await driver.stream(stream)})
     sets = await driver.cells(workload.cells)
-    spent, all_spent = _since(cpu, usage.cpu_seconds()), _since(busy, usage.busy_seconds())
+    spent, all_spent = _since(cpu, resources.cpu_seconds()), _since(busy, resources.busy_seconds())
     return {
         "settings": settings(os.environ),
-        "machine": usage.machine(),
+        "machine": resources.machine(),
         "cells": [
             {"batch": cell.batch, "prompt": cell.prompt, "sets": found}
             for cell, found in zip(workload.cells, sets, strict=True)
@@ -70,8 +74,8 @@ async def _measure(driver: Driver, workload: Workload) -> dict[str, Any]:
         "wall_s": round(time.monotonic() - began, 3),
         "cpu_s": spent,
         "others_s": None if spent is None or all_spent is None else max(0.0, round(all_spent - spent, 3)),
-        "memory_mib": usage.peak_mib(),
-        "gpu_mib": usage.gpu_mib(),
+        "memory_mib": resources.peak_mib(),
+        "gpu_mib": resources.gpu_mib(),
     }
 
 
@@ -80,7 +84,7 @@ def _since(before: float | None, now: float | None) -> float | None:
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """What this process was told, secrets left out: two runs are compared only where it says the same."""
+    """Return the RAILBUS_* variables without secrets: runs are compared only if these agree."""
     return {
         name: "(set)" if name.endswith(_SECRET) else value
         for name, value in sorted(env.items())

@@ -1,22 +1,22 @@
-"""One measured request: when each step came, and what the engine said of it in the end."""
+"""Measurements of one request: the time of each step, and the engine's counts at the end."""
 
 from dataclasses import dataclass, field
 
 from schemas.stream import Speculation, Usage
-from services.worker.engine import Done, Step
+from services.worker.engine import GenerationResult, Step
 
 
 @dataclass(slots=True, kw_only=True)
-class Record:
-    """One request; times in milliseconds since it was due, not since somebody had time for it.
+class RequestRecord:
+    """One request; times are milliseconds since it was due, which may be before it was sent.
 
     Attributes:
         due_ms: When it was due, since its loop began.
-        steps: When, how many tokens.
-        total_ms: When it was over.
-        usage: As the engine counts.
-        speculation: As the engine counts; None when it does not say.
-        error: Why it failed.
+        steps: Time and token count of each step.
+        total_ms: When it ended.
+        usage: The engine's counts.
+        speculation: The engine's drafting totals; None when it does not report them.
+        error: Why it failed; None if it did not.
     """
 
     due_ms: float
@@ -26,8 +26,8 @@ class Record:
     speculation: Speculation | None = None
     error: str | None = None
 
-    def heard(self, item: Step | Done, now_ms: float) -> None:
-        """An item came, so long after the request was due."""
+    def add(self, item: Step | GenerationResult, now_ms: float) -> None:
+        """Record an item received ``now_ms`` after the request was due."""
         if isinstance(item, Step):
             if item.tokens:
                 self.steps.append((round(now_ms, 3), item.tokens))
@@ -36,13 +36,13 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Set:
-    """Requests that were asked together.
+class Repetition:
+    """One batch of a closed loop: requests sent together.
 
     Attributes:
-        requests: All of them.
-        cores: How many processors this process and its children had meanwhile; None where the system does not say.
+        requests: The requests.
+        cores: Mean number of busy CPU cores of this process and its children; None where it cannot be measured.
     """
 
-    requests: list[Record]
+    requests: list[RequestRecord]
     cores: float | None

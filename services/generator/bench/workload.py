@@ -1,4 +1,4 @@
-"""What one run of a bench does, and the requests it is made of. Pure: seeded, no clock."""
+"""The workload of one bench run, and its prompts and arrival times. Pure: seeded, no clock."""
 
 import random
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ _LINES: Final = (
     "law leg lie lot map may men met net oil own pay red run sea set sit six sky son sun tax ten top try war win yes",
 )
 WORDS: Final = tuple(word for line in _LINES for word in line.split())
-"""Three letters each: with the space before it one token for usual tokenizers, and four characters."""
+"""Words of three letters: with a space one token in common tokenizers, and four characters."""
 
-ASKED: Final = " Write the text above again, word for word:"
-"""Repetition is what drafting from the prompt lives on, as in quoting, editing and summaries."""
+REPEAT_INSTRUCTION: Final = " Write the text above again, word for word:"
+"""End of each prompt: drafting from the prompt helps only where the answer repeats it, as in quotes and edits."""
 
-SHARED: Final = 0.8
-"""Share of a warm prompt that all have in common."""
+SHARED_PREFIX_SHARE: Final = 0.8
+"""Share of a warm prompt that is the same in all of them."""
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Closed loop: ``batch`` equal requests at once, one set after another.
+class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Closed loop: ``batch`` similar requests at once, and the next batch when all have ended.
 
     Attributes:
-        batch: Requests at once.
-        prompt: Tokens of each prompt, about.
-        repeats: Sets.
+        batch: Concurrent requests.
+        prompt: Approximate tokens of each prompt.
+        repeats: Number of batches.
     """
 
     batch: Annotated[int, msgspec.Meta(ge=1, le=256)]
@@ -37,14 +37,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     repeats: Annotated[int, msgspec.Meta(ge=1, le=100)]
 
 
-class Stream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Open loop: requests come when they come, whether the engine is ready for them or not.
+class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Open loop: requests arrive at a given rate, however busy the engine is.
 
     Attributes:
-        cache: ``warm``: the prompts begin alike, and that beginning was read before.
-        rate: Requests a second; the times between them are exponential.
-        requests: How many.
-        prompt: Tokens of each prompt, about.
+        cache: ``warm``: the prompts share a prefix that is in the engine's cache.
+        rate: Requests per second; the intervals are exponential.
+        requests: Number of requests.
+        prompt: Approximate tokens of each prompt.
     """
 
     cache: Cache
@@ -54,22 +54,22 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One run.
+    """The workload of one run.
 
     Attributes:
-        engine: Which one.
+        engine: Name of the engine.
         cells: Closed loops.
         streams: Open loops.
-        output: Tokens of each answer, at most.
-        temperature: Of sampling; 0 is greedy.
-        seed: Of prompts, arrivals and sampling.
-        request_s: A request that takes longer has failed.
-        limit_s: After that nothing new is begun.
+        output: Maximum tokens of each answer.
+        temperature: Sampling temperature; 0 is greedy.
+        seed: Seed of prompts, arrivals and sampling.
+        request_s: Timeout of a request.
+        limit_s: No request starts after this time.
     """
 
     engine: str
-    cells: Annotated[tuple[Cell, ...], msgspec.Meta(max_length=64)]
-    streams: Annotated[tuple[Stream, ...], msgspec.Meta(max_length=8)]
+    cells: Annotated[tuple[ClosedLoop, ...], msgspec.Meta(max_length=64)]
+    streams: Annotated[tuple[OpenLoop, ...], msgspec.Meta(max_length=8)]
     output: Annotated[int, msgspec.Meta(ge=2, le=4_096)]
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)]
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
@@ -77,30 +77,30 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limit_s: Annotated[float, msgspec.Meta(gt=0, le=7_200)]
 
 
-def prompt(tokens: int, draw: random.Random, *, beginning: str = "") -> str:
-    """About so many tokens of words, after a beginning that others may share; the same draw gives the same."""
-    missing = max(1, tokens - (len(beginning) + len(ASKED)) // 4)
-    return beginning + " ".join(draw.choice(WORDS) for _ in range(missing)) + ASKED
+def prompt(tokens: int, rng: random.Random, *, beginning: str = "") -> str:
+    """Return a prompt of about ``tokens`` tokens: the beginning, random words, and the instruction."""
+    missing = max(1, tokens - (len(beginning) + len(REPEAT_INSTRUCTION)) // 4)
+    return beginning + " ".join(rng.choice(WORDS) for _ in range(missing)) + REPEAT_INSTRUCTION
 
 
-def shared_beginning(tokens: int, seed: int) -> str:
-    """What all warm prompts of this length begin with."""
-    draw = random.Random(f"{seed}:{tokens}:shared")  # noqa: S311 - it must be repeatable
-    return "".join(draw.choice(WORDS) + " " for _ in range(int(tokens * SHARED)))
+def shared_prefix(tokens: int, seed: int) -> str:
+    """Return the common prefix of all warm prompts of this length."""
+    rng = random.Random(f"{seed}:{tokens}:shared")  # noqa: S311 - it must be repeatable
+    return "".join(rng.choice(WORDS) + " " for _ in range(int(tokens * SHARED_PREFIX_SHARE)))
 
 
-def prompts(stream: Stream, seed: int) -> Iterator[str]:
-    """One a request."""
-    draw = random.Random(f"{seed}:{stream.cache}:{stream.prompt}")  # noqa: S311 - it must be repeatable
-    beginning = shared_beginning(stream.prompt, seed) if stream.cache == "warm" else ""
+def prompts(stream: OpenLoop, seed: int) -> Iterator[str]:
+    """Yield one prompt per request."""
+    rng = random.Random(f"{seed}:{stream.cache}:{stream.prompt}")  # noqa: S311 - it must be repeatable
+    beginning = shared_prefix(stream.prompt, seed) if stream.cache == "warm" else ""
     for _ in range(stream.requests):
-        yield prompt(stream.prompt, draw, beginning=beginning)
+        yield prompt(stream.prompt, rng, beginning=beginning)
 
 
-def arrivals_s(stream: Stream, seed: int) -> Iterator[float]:
-    """When each request comes, in seconds since the start: a Poisson process."""
-    draw = random.Random(f"{seed}:{stream.rate}:arrivals")  # noqa: S311 - it must be repeatable
+def arrivals_s(stream: OpenLoop, seed: int) -> Iterator[float]:
+    """Yield each request's arrival time in seconds since the start: a Poisson process."""
+    rng = random.Random(f"{seed}:{stream.rate}:arrivals")  # noqa: S311 - it must be repeatable
     at = 0.0
     for _ in range(stream.requests):
-        at += draw.expovariate(stream.rate)
+        at += rng.expovariate(stream.rate)
         yield at

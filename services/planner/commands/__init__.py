@@ -1,1 +1,1 @@
-"""One subcommand a file."""
+"""The subcommands, one module each."""

@@ -10,16 +10,16 @@ CharSet = tuple[Range, ...]
 
 LAST: Final = 0x10FFFF
 _MAX_FOLDED_RANGE: Final = 0x500
-"""Ranges larger than this are scripts, not letters whose case matters; they are folded in ASCII only."""
+"""Larger ranges are whole scripts; only their ASCII letters are folded."""
 
 
 def of(chars: Iterable[str]) -> CharSet:
-    """The set of these characters."""
+    """Return the set of these characters."""
     return union([(ord(char), ord(char)) for char in chars])
 
 
 def union(ranges: Iterable[Range]) -> CharSet:
-    """Overlapping and touching ranges become one."""
+    """Join overlapping and touching ranges."""
     merged: list[Range] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -30,7 +30,7 @@ def union(ranges: Iterable[Range]) -> CharSet:
 
 
 def complement(chars: CharSet) -> CharSet:
-    """Every other character."""
+    """Return the set of all other characters."""
     ranges: list[Range] = []
     after = 0
     for low, high in chars:
@@ -43,14 +43,14 @@ def complement(chars: CharSet) -> CharSet:
 
 
 def contains(chars: CharSet, char: str) -> bool:
-    """Whether the character is in the set."""
+    """Return whether the character is in the set."""
     code = ord(char)
     index = bisect_right(chars, (code, LAST)) - 1
     return index >= 0 and code <= chars[index][1]
 
 
 def without_case(chars: CharSet) -> CharSet:
-    """The set with the other case of each of its letters, where that is one character."""
+    """Return the set with both cases of its letters, where the other case is one character."""
     ranges = list(chars)
     for low, high in chars:
         codes = range(low, high + 1) if high - low < _MAX_FOLDED_RANGE else range(max(low, 65), min(high, 122) + 1)

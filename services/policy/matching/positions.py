@@ -1,26 +1,26 @@
-"""From trees to positions (Glushkov's construction): each place of a pattern where a character is read. Pure."""
+"""From trees to positions (Glushkov's construction): where a pattern reads a character. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from services.policy.matching.charset import CharSet
-from services.policy.matching.regex import BadPattern, Chars, Choice, Node, Repeat, Sequence
+from services.policy.matching.regex import Alternation, BadPattern, Chars, Concatenation, Node, Repeat
 
 MAX_POSITIONS: Final = 4_096
-"""For one pattern with repeats. Nested ones multiply: this is where that ends."""
+"""Most positions of one pattern with repeats: nested ones multiply."""
 
 
-Part = tuple[bool, set[int], set[int]]
-"""Whether it matches the empty text, where it may begin, where it may end."""
+PositionSets = tuple[bool, set[int], set[int]]
+"""Whether a part matches the empty text, where it may begin, where it may end."""
 
 
 @dataclass(slots=True)
 class Positions:
-    """Every pattern's positions in one numbering.
+    """The positions of all patterns, numbered together.
 
     Attributes:
-        chars: Position -> which characters it reads.
-        follow: Position -> positions that may come next.
+        chars: By position, the characters that it reads.
+        follow: By position, the positions that may follow.
     """
 
     chars: list[CharSet] = field(default_factory=list)
@@ -28,10 +28,10 @@ class Positions:
     _begun: int = 0
 
     def add(self, node: Node) -> tuple[set[int], set[int]]:
-        """Number a pattern's places; returns where it may begin and where it may end.
+        """Assign numbers to a pattern's positions. Return where it may begin and where it may end.
 
         Raises:
-            BadPattern: It matches the empty text, or its repeats have more than 4,096 places.
+            BadPattern: The pattern matches the empty text, or has more than 4,096 positions.
         """
         self._begun = len(self.chars)
         nullable, first, last = self._part(node)
@@ -39,31 +39,31 @@ class Positions:
             raise BadPattern("it matches the empty text; at least one character must be required")
         return first, last
 
-    def _part(self, node: Node) -> Part:
+    def _part(self, node: Node) -> PositionSets:
         match node:
             case Chars(chars):
                 self.chars.append(chars)
                 self.follow.append(set())
                 place = {len(self.chars) - 1}
                 return False, place, place
-            case Sequence(parts):
+            case Concatenation(parts):
                 return self._sequence(parts)
-            case Choice(options):
+            case Alternation(options):
                 done = [self._part(option) for option in options]
                 nullables, firsts, lasts = zip(*done, strict=True)
                 return any(nullables), set().union(*firsts), set().union(*lasts)
             case Repeat(part, least, most):
                 return self._repeat(part, least, most)
 
-    def _sequence(self, parts: tuple[Node, ...]) -> Part:
+    def _sequence(self, parts: tuple[Node, ...]) -> PositionSets:
         nullable, first, last = True, set[int](), set[int]()
         for part in parts:
             nullable, first, last = self._join((nullable, first, last), self._part(part))
         return nullable, first, last
 
-    def _repeat(self, part: Node, least: int, most: int) -> Part:
-        """``x{2,4}`` is ``xx(x(x)?)?``: nested, so that each copy leads to one next copy only."""
-        tail: Part = (True, set(), set())
+    def _repeat(self, part: Node, least: int, most: int) -> PositionSets:
+        """Treat ``x{2,4}`` as ``xx(x(x)?)?``: nested, so that each copy has only one successor."""
+        tail: PositionSets = (True, set(), set())
         for _ in range(most - least):
             _nullable, first, last = self._join(self._copy(part), tail)
             tail = (True, first, last)
@@ -71,12 +71,12 @@ class Positions:
             tail = self._join(self._copy(part), tail)
         return tail
 
-    def _copy(self, part: Node) -> Part:
+    def _copy(self, part: Node) -> PositionSets:
         if len(self.chars) - self._begun > MAX_POSITIONS:
             raise BadPattern(f"its repeats multiply to more than {MAX_POSITIONS} places; lower their bounds")
         return self._part(part)
 
-    def _join(self, left: Part, right: Part) -> Part:
+    def _join(self, left: PositionSets, right: PositionSets) -> PositionSets:
         for place in left[2]:
             self.follow[place] |= right[1]
         first = left[1] | right[1] if left[0] else left[1]

@@ -1,8 +1,8 @@
 r"""The pattern language: the part of Python's ``re`` in which every match has a known longest length.
 
 Literals, ``.``, classes ``[a-z]`` ``[^...]``, ``\d \w \s`` (ASCII) and their negations, escapes, groups, alternation,
-and the quantifiers ``?``, ``{n}``, ``{n,m}``. All else is refused with its position and the remedy: ``*``, ``+`` and
-``{n,}`` because a match could be endless, anchors and look-around because a rule's ``guard`` says what they would.
+and the quantifiers ``?``, ``{n}``, ``{n,m}``. Anything else is refused with its position and the remedy: ``*``, ``+``
+and ``{n,}`` because a match could be endless, anchors and look-around because a rule's ``guard`` replaces them.
 
 Pure.
 """
@@ -37,43 +37,43 @@ class Chars:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
-    """One after the other; empty matches the empty text."""
+class Concatenation:
+    """A sequence of parts; none matches the empty text."""
 
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Any of them."""
+class Alternation:
+    """A choice of one option."""
 
     options: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """At least ``least``, at most ``most`` times."""
+    """A repetition, at least ``least`` and at most ``most`` times."""
 
     part: "Node"
     least: int
     most: int
 
 
-Node = Chars | Sequence | Choice | Repeat
+Node = Chars | Concatenation | Alternation | Repeat
 _Trie = dict[CharSet, Any]  # CharSet -> _Trie
 
 
 def parse(pattern: str, *, ignore_case: bool = False) -> Node:
-    """The pattern as a tree.
+    """Parse a pattern.
 
     Raises:
-        BadPattern: Outside the language.
+        BadPattern: The pattern is outside the language.
     """
     return _Parser(pattern, ignore_case=ignore_case).whole()
 
 
 def words(texts: Iterable[str], *, ignore_case: bool = False) -> Node:
-    """A tree that matches exactly these texts, common beginnings shared."""
+    """Return a tree that matches exactly these texts, with shared prefixes."""
     root: _Trie = {}
     for text in texts:
         node = root
@@ -88,43 +88,30 @@ def _branches(trie: "_Trie") -> Node:
     options: list[Node] = []
     for chars, rest in trie.items():
         parts: list[Node] = [Chars(chars)] if chars else []
-        while len(rest) == 1 and () not in rest:  # a stretch without a fork, kept flat
+        while len(rest) == 1 and () not in rest:  # no fork: keep it flat
             ((following, rest),) = rest.items()  # noqa: PLW2901 - walking down
             parts.append(Chars(following))
         if rest and list(rest) != [()]:
             parts.append(_branches(rest))
-        options.append(parts[0] if len(parts) == 1 else Sequence(tuple(parts)))
-    return options[0] if len(options) == 1 else Choice(tuple(options))
+        options.append(parts[0] if len(parts) == 1 else Concatenation(tuple(parts)))
+    return options[0] if len(options) == 1 else Alternation(tuple(options))
 
 
 def longest(node: Node) -> int:
-    """Length of the longest match, in characters."""
+    """Return the length of the longest match in characters."""
     match node:
         case Chars():
             return 1
-        case Sequence(parts):
+        case Concatenation(parts):
             return sum(map(longest, parts))
-        case Choice(options):
+        case Alternation(options):
             return max(map(longest, options))
         case Repeat(part, _, most):
             return longest(part) * most
 
 
-def shortest(node: Node) -> int:
-    """Length of the shortest match, in characters."""
-    match node:
-        case Chars():
-            return 1
-        case Sequence(parts):
-            return sum(map(shortest, parts))
-        case Choice(options):
-            return min(map(shortest, options))
-        case Repeat(part, least, _):
-            return shortest(part) * least
-
-
 class _Parser:
-    """Recursive descent over one pattern."""
+    """A recursive-descent parser of one pattern."""
 
     def __init__(self, pattern: str, *, ignore_case: bool) -> None:
         self._text = pattern
@@ -141,13 +128,13 @@ class _Parser:
         options = [self._sequence()]
         while self._take("|"):
             options.append(self._sequence())
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return options[0] if len(options) == 1 else Alternation(tuple(options))
 
     def _sequence(self) -> Node:
         parts: list[Node] = []
         while self._peek() not in {"", "|", ")"}:
             parts.append(self._quantified())
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _quantified(self) -> Node:
         node = self._atom()
@@ -191,14 +178,14 @@ class _Parser:
             case "\\":
                 return self._chars(self._escape())
             case "^" | "$":
-                raise self._error("anchors are not part of the language; a rule's guard says what may stand beside", -1)
+                raise self._error("anchors are not part of the language; use the rule's guard", -1)
             case "*" | "+" | "?" | "{":
                 raise self._error("a quantifier with nothing before it", -1)
         return self._chars(charset.of(char))
 
     def _group(self) -> Node:
         if self._take("?") and not self._take(":"):
-            raise self._error("only (...) and (?:...) groups; a rule's guard says what look-around would")
+            raise self._error("only (...) and (?:...) groups; use the rule's guard for look-around")
         node = self._choice()
         if not self._take(")"):
             raise self._error("'(' is not closed")
@@ -239,7 +226,7 @@ class _Parser:
         if char in _HEX:
             digits = self._text[self._at : self._at + _HEX[char]]
             if len(digits) < _HEX[char] or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
-                raise self._error(f"'\\{char}' wants {_HEX[char]} hexadecimal digits")
+                raise self._error(f"'\\{char}' needs {_HEX[char]} hexadecimal digits")
             self._at += _HEX[char]
             return charset.of(chr(int(digits, 16)))
         if char.isalnum():

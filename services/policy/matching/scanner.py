@@ -1,23 +1,23 @@
-"""One text, looked through while it arrives. Pure."""
+"""Finds matches in one text while it arrives. Pure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from services.policy.document import Validator
-from services.policy.matching.machine import BEGINS, END, ENDS, MAX_REMEMBERED, OTHER, Config, Machine, Rule
-from services.policy.validators import RUNNING, Running
+from services.policy.matching.automaton import BEGINS, END, ENDS, MAX_REMEMBERED, OTHER, Automaton, Config, Rule
+from services.policy.matching.validators import VALIDATORS, IncrementalValidator
+from services.policy.source.document import ValidatorName
 
 _TAIL_KEPT: Final = 2_048
-"""Text kept for validators before it is trimmed to what is undecided; more than any rule's longest match (512)."""
+"""Text kept for validators before it is trimmed; more than any rule's longest match (512)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Something that was found.
+    """A match of a rule.
 
     Attributes:
-        rule: Which rule.
+        rule: The rule.
         start: First code point of the span in the whole text.
         end: One past the last.
     """
@@ -28,37 +28,36 @@ class Match:
 
 
 _CHECK_WORK: Final = 4
-"""What a step of a validator costs, in look-ups."""
+"""The cost of a validator's step, in look-ups."""
 
 
-class _Check:
-    """A validator's step by step look at one begun match."""
+class _Validation:
+    """The validation of one open match."""
 
     __slots__ = ("end", "running")
 
-    def __init__(self, running: Running, start: int) -> None:
+    def __init__(self, running: IncrementalValidator, start: int) -> None:
         self.running = running
         self.end = start
 
 
 class Scanner:
-    """The state of one text: the places where a match may have begun.
+    """The scan of one text.
 
     Args:
-        machine: The rules.
-        prompt: Indexes of rules whose match is taken at its shortest, as soon as it is known.
+        automaton: The rules.
+        immediate: Indexes of the rules whose shortest match is taken, as soon as it is known.
 
     Attributes:
         position: How many code points were read.
-        work: What reading cost beyond one look-up a character, in such look-ups, about; whoever accounts for it sets it
-            back.
+        work: The cost beyond one look-up a character, in look-ups; the caller resets it.
     """
 
     __slots__ = (
+        "_automaton",
         "_checks",
         "_config",
-        "_machine",
-        "_prompt",
+        "_immediate",
         "_resolved",
         "_starts",
         "_tail",
@@ -68,29 +67,29 @@ class Scanner:
         "work",
     )
 
-    def __init__(self, machine: Machine, prompt: Collection[int] = ()) -> None:
+    def __init__(self, automaton: Automaton, immediate: Collection[int] = ()) -> None:
         self.position = 0
         self.work = 0
-        self._machine = machine
-        self._prompt = prompt
-        self._config = machine.config(OTHER, ())
-        self._starts: list[int] = []  # of the configuration's states, ascending; at most the longest match's length
-        self._waiting: dict[int, dict[int, int]] = {}  # rule -> start -> longest end so far; none empty
-        self._resolved: dict[int, int] = {}  # rule -> end of its last match
-        self._checks: dict[tuple[int, int], _Check] = {}  # (start, rule), of starts that are open or were lately
+        self._automaton = automaton
+        self._immediate = immediate
+        self._config = automaton.config(OTHER, ())
+        self._starts: list[int] = []  # of the open matches, ascending; at most the longest match's length
+        self._waiting: dict[int, dict[int, int]] = {}  # by rule and start, the longest end so far; none empty
+        self._resolved: dict[int, int] = {}  # by rule, the end of its last match
+        self._checks: dict[tuple[int, int], _Validation] = {}  # by start and rule
         self._tail = ""
         self._tail_start = 0
 
     @property
     def undecided(self) -> int:
-        """First code point whose matches are not all known: text before it is decided for good.
+        """First code point whose matches are not all known.
 
-        What is waiting waits for a match that began there or earlier, so it needs no look of its own.
+        Matches in ``_waiting`` wait for one that began there or earlier, so they need no look of their own.
         """
         return self._starts[0] if self._starts else self.position
 
     def feed(self, text: str) -> list[Match]:
-        """Read more text; returns the matches that are now certain, in the order in which they became so."""
+        """Read more text. Return the matches that are certain now, in the order in which they became so."""
         self._tail += text
         config, starts, waiting = self._config, self._starts, self._waiting
         found: list[Match] = []
@@ -119,51 +118,51 @@ class Scanner:
         return found
 
     def finish(self) -> list[Match]:
-        """The text is over; returns the remaining matches."""
+        """End the text. Return the remaining matches."""
         found: list[Match] = []
         for start, state in zip(self._starts, self._config.states, strict=True):
             if state.final is not None:
                 self._complete(start, state.final[END], self.position, found)
         self._starts.clear()
-        self._config = self._machine.config(OTHER, ())
+        self._config = self._automaton.config(OTHER, ())
         self._settle(self._config, found)
         return found
 
     def _complete(self, start: int, rules: tuple[int, ...], end: int, found: list[Match]) -> None:
-        """These rules match from ``start`` to ``end``, if their validators agree."""
+        """Note that these rules match from ``start`` to ``end``, if their validators agree."""
         for rule in rules:
             if self._hopeless(rule, start):
                 continue
-            validator = self._machine.rules[rule].validator
+            validator = self._automaton.rules[rule].validator
             if validator is not None and not self._valid(validator, rule, start, end):
                 continue
-            if rule in self._prompt:
+            if rule in self._immediate:
                 self._take(rule, start, end, found)
             else:
                 self._waiting.setdefault(rule, {})[start] = end
 
     def _hopeless(self, rule: int, start: int) -> bool:
-        """Whether no match of the rule that begins here can be taken any more.
+        """Return whether no match of the rule that begins here can be taken any more.
 
-        An earlier one reaches over it: taken already, or waiting. One that waits is only given up for a match that
-        began before it and ends later than now, which reaches over this start as well.
+        An earlier match covers its start: taken already, or waiting. A waiting one is only given up for a match that
+        began before it and ends later, which covers this start as well.
         """
         if start < self._resolved.get(rule, 0):
             return True
         waiting = self._waiting.get(rule)
         return waiting is not None and any(begun < start < end for begun, end in waiting.items())
 
-    def _valid(self, validator: Validator, rule: int, start: int, end: int) -> bool:
+    def _valid(self, validator: ValidatorName, rule: int, start: int, end: int) -> bool:
         check = self._checks.get((start, rule))
         if check is None:
-            check = self._checks[start, rule] = _Check(RUNNING[validator](), start)
+            check = self._checks[start, rule] = _Validation(VALIDATORS[validator](), start)
         self.work += _CHECK_WORK
         text = self._tail[check.end - self._tail_start : end - self._tail_start]
         check.end = end
         return check.running.feed(text)
 
     def _crowded(self, config: Config) -> Config:
-        """Many matches are open at once: account for it, and let go of those that are hopeless."""
+        """Account for many open matches, and drop those that cannot be taken any more."""
         starts, states = self._starts, config.states
         self.work += len(starts)
         if self._waiting:
@@ -174,7 +173,7 @@ class Scanner:
             ]
             if len(kept) < len(starts):
                 starts[:] = [starts[index] for index in kept]
-                config = self._machine.config(config.kind, tuple(states[index] for index in kept))
+                config = self._automaton.config(config.kind, tuple(states[index] for index in kept))
         if len(self._checks) > 2 * len(starts):
             self._forget_checks()
         return config
@@ -184,7 +183,7 @@ class Scanner:
         self._checks = {key: check for key, check in self._checks.items() if key[0] in still}
 
     def _settle(self, config: Config, found: list[Match]) -> None:
-        """Take what is waiting and can neither grow nor be preceded by an earlier start of the same rule."""
+        """Take waiting matches that can neither grow nor be overridden by an earlier start of the same rule."""
         entries = [(start, rule, end) for rule, ends in self._waiting.items() for start, end in ends.items()]
         self.work += len(entries) * (len(self._starts) + 1)
         for start, rule, end in sorted(entries):
@@ -198,14 +197,14 @@ class Scanner:
                     self._take(rule, start, end, found)
 
     def _may_match(self, config: Config, rule: int, start: int) -> bool:
-        """Whether a match of the rule that began here or earlier is still open."""
+        """Return whether a match of the rule that began here or earlier is still open."""
         return any(
             begun <= start and rule in state.alive for begun, state in zip(self._starts, config.states, strict=True)
         )
 
     def _take(self, rule: int, start: int, end: int, found: list[Match]) -> None:
         self._resolved[rule] = end
-        found.append(Match(self._machine.rules[rule], start, end))
+        found.append(Match(self._automaton.rules[rule], start, end))
 
     def _trim(self) -> None:
         keep = self._starts[0] if self._starts else self.position
@@ -215,9 +214,9 @@ class Scanner:
             self._forget_checks()
 
 
-def find_all(machine: Machine, text: str) -> list[Match]:
-    """Every match in a whole text, by start."""
-    scanner = Scanner(machine)
+def find_all(automaton: Automaton, text: str) -> list[Match]:
+    """Return every match in a whole text, by start."""
+    scanner = Scanner(automaton)
     found = scanner.feed(text)
     found.extend(scanner.finish())
     return sorted(found, key=lambda match: (match.start, match.end, match.rule.name))

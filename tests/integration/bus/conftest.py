@@ -6,7 +6,7 @@ import uvloop
 
 from schemas.topics import STREAMS, Topic
 from services.bus import BusSettings, Producer, ensure_topics
-from tests.contract.brokers import Broker
+from tests.support.brokers import Broker
 from tests.support.bus import any_role, copy_of
 
 NewTopic = Callable[[], Awaitable[Topic]]

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from schemas.ids import uuid7
 from schemas.stream import Chunk, Closed
 from schemas.wire import encode, key_of
-from services.bus import Received, Unread, partition_for
+from services.bus import Received, UnreadableRecord, partition_for
 from services.runtime.clock import now_ms
 
 LIMIT_S = 30.0
@@ -38,15 +38,15 @@ def closed(request_id: str, reason: str = "") -> Closed:
     )
 
 
-class Got:
+class RecordCollector:
     """A handler that keeps what it is handed."""
 
     def __init__(self) -> None:
-        self.records: list[Received | Unread] = []
+        self.records: list[Received | UnreadableRecord] = []
         self.calls: list[int] = []
         self._news = asyncio.Event()
 
-    def __call__(self, records: Sequence[Received | Unread]) -> None:
+    def __call__(self, records: Sequence[Received | UnreadableRecord]) -> None:
         self.records += records
         self.calls.append(len(records))
         self._news.set()
@@ -75,7 +75,7 @@ class Runs(Protocol):
 
 
 @asynccontextmanager
-async def running(*readers: Runs) -> AsyncIterator[list[asyncio.Task[None]]]:
+async def running_readers(*readers: Runs) -> AsyncIterator[list[asyncio.Task[None]]]:
     """Readers at work while the block runs; what ends one of them too early is raised."""
     tasks = [asyncio.create_task(reader.run()) for reader in readers]
     try:
@@ -89,15 +89,8 @@ async def running(*readers: Runs) -> AsyncIterator[list[asyncio.Task[None]]]:
             raise result
 
 
-async def eventually(there: Callable[[], bool]) -> None:
-    """Waits for a condition nothing tells about."""
-    async with asyncio.timeout(LIMIT_S):
-        while not there():  # noqa: ASYNC110 - that is the point
-            await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
-async def another_client(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
+async def foreign_producer(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
     """A producer that is not ours, to put anything on a topic."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **options)
     await producer.start()

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from schemas.topics import STREAMS, Topic
-from services.bus import BusSettings, GroupReader, Producer, TailReader, ensure_topics, fetcher
-from services.bus.cluster import Cluster
-from services.bus.fetch_wire import Partition
-from services.bus.fetcher import Events, Fetcher
-from services.bus.intake import Intake
-from tests.contract.brokers import Broker
-from tests.integration.bus.lab import Got, chunk, eventually, request_in, running
+from services.bus import BusSettings, GroupReader, Producer, TailReader, ensure_topics
+from services.bus.kafka.cluster import Cluster
+from services.bus.read import fetcher
+from services.bus.read.fetcher import Events, Fetcher
+from services.bus.read.record_decoder import RecordDecoder
+from services.bus.records import Partition
+from tests.integration.bus.lab import RecordCollector, chunk, request_in, running_readers
+from tests.support.brokers import Broker
 from tests.support.bus import any_role, copy_of
+from tests.support.waiting import until
 
 REQUEST = request_in(0)
 
@@ -71,9 +73,9 @@ async def test_a_follower_goes_on_where_the_lost_tail_began(
     forgetful: Forgetful, topic: Topic, overlap_ms: int, again: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "OVERLAP_MS", overlap_ms)
-    got = Got()
+    got = RecordCollector()
     tail = TailReader(forgetful.settings, handler=got)
-    async with running(tail):
+    async with running_readers(tail):
         await tail.follow(topic, 0, "beginning")
         await put(forgetful, topic, 0, 1, 2)
         forgetful.remember()
@@ -90,25 +92,25 @@ async def test_a_follower_waits_at_the_new_end_where_nothing_was_written_since(
     forgetful: Forgetful, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "OVERLAP_MS", 0)
-    got = Got()
+    got = RecordCollector()
     tail = TailReader(forgetful.settings, handler=got)
-    async with running(tail):
+    async with running_readers(tail):
         await tail.follow(topic, 0, "beginning")
         await put(forgetful, topic, 0, 1, 2)
         forgetful.remember()
         await put(forgetful, topic, 3, 4)
         await got.until_count(5)
         await forgetful.lose_the_rest()
-        await eventually(lambda: tail.position(topic, 0) == 3)
+        await until(lambda: tail.position(topic, 0) == 3)
     assert got.seqs == [0, 1, 2, 3, 4]
 
 
-async def test_a_group_goes_on_where_the_lost_tail_began_and_a_new_member_at_the_oldest(
+async def test_group_resumes_at_the_lost_tail_and_new_member_at_the_oldest(
     forgetful: Forgetful, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "OVERLAP_MS", 0)
-    got, new = Got(), Got()
-    async with running(GroupReader(forgetful.settings, topics=[topic], group="workers", handler=got)):
+    got, new = RecordCollector(), RecordCollector()
+    async with running_readers(GroupReader(forgetful.settings, topics=[topic], group="workers", handler=got)):
         await put(forgetful, topic, 0, 1, 2)
         forgetful.remember()
         await put(forgetful, topic, 3, 4, 5)
@@ -122,7 +124,7 @@ async def test_a_group_goes_on_where_the_lost_tail_began_and_a_new_member_at_the
         await asyncio.sleep(0.5)
     assert got.seqs == [0, 1, 2, 3, 4, 5, 16, 17, 18, 19]
     await forgetful.lose_the_rest()
-    async with running(GroupReader(forgetful.settings, topics=[topic], group="workers", handler=new)):
+    async with running_readers(GroupReader(forgetful.settings, topics=[topic], group="workers", handler=new)):
         await new.until_count(3)
     assert new.seqs == [0, 1, 2]
 
@@ -133,13 +135,13 @@ async def test_who_keeps_state_is_told_before_anything_is_read_on(forgetful: For
         await put(forgetful, topic, 0, 1, 2)
         forgetful.remember()
         await put(forgetful, topic, 3, 4, 5)
-        await eventually(lambda: told[-1:] == [5])
+        await until(lambda: told[-1:] == [5])
         await forgetful.lose_the_rest()
-        await eventually(lambda: told[-1:] == [2])
+        await until(lambda: told[-1:] == [2])
         assert told == [0, 1, 2, 3, 4, 5, ((topic.name, 0), 6, 0), 0, 1, 2]
         told.clear()
-        reading.place({(topic.name, 0): 999})
-        await eventually(lambda: told[-1:] == [2])
+        reading.start_at({(topic.name, 0): 999})
+        await until(lambda: told[-1:] == [2])
         assert told == [((topic.name, 0), 999, 0), 0, 1, 2]
 
 
@@ -150,7 +152,7 @@ async def test_what_retention_took_is_passed_over_and_told(forgetful: Forgetful)
     await asyncio.sleep(2.5)  # retention is looked at every second
     told: list[object] = []
     async with fetching(forgetful.settings, brief, told) as reading:
-        await eventually(lambda: bool(told))
+        await until(lambda: bool(told))
         assert told == [((brief.name, 0), 0, 3)]
         assert reading.position((brief.name, 0)) == 3
 
@@ -167,9 +169,9 @@ async def fetching(settings: BusSettings, topic: Topic, told: list[object]) -> A
 
     cluster = Cluster(settings, "test")
     await cluster.open()
-    await cluster.know([topic.name])
-    reading = Fetcher(cluster, intake=Intake(), hand_over=hand_over, on_moved=on_moved)
-    reading.place({(topic.name, 0): 0})
-    async with running(reading):
+    await cluster.wait_for_topics([topic.name])
+    reading = Fetcher(cluster, decoder=RecordDecoder(), hand_over=hand_over, on_moved=on_moved)
+    reading.start_at({(topic.name, 0): 0})
+    async with running_readers(reading):
         yield reading
     await cluster.close()

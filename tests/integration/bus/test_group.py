@@ -5,9 +5,19 @@ from collections.abc import Sequence
 import pytest
 
 from schemas.topics import Topic
-from services.bus import Assignment, BusSettings, GroupReader, Producer, Received, Room, TopicPartitions, Unread
+from services.bus import (
+    Assignment,
+    BusSettings,
+    GroupReader,
+    InFlightLimit,
+    Producer,
+    Received,
+    TopicPartitions,
+    UnreadableRecord,
+)
 from tests.integration.bus.conftest import NewTopic
-from tests.integration.bus.lab import LIMIT_S, Got, chunk, closed, eventually, request_in, running
+from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -28,13 +38,13 @@ async def test_one_member_reads_everything_and_goes_on_where_it_was(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
     first = await fill(producer, topic, 5)
-    got = Got()
-    async with running(GroupReader(settings, topics=[topic], group=group, handler=got)):
+    got = RecordCollector()
+    async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=got)):
         await got.until_count(20)
     assert sorted(got.offsets) == first
     second = await fill(producer, topic, 3)
-    again = Got()
-    async with running(GroupReader(settings, topics=[topic], group=group, handler=again)):
+    again = RecordCollector()
+    async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=again)):
         await again.until_count(12)
     assert sorted(again.offsets) == second
 
@@ -45,7 +55,7 @@ async def test_two_members_share_and_the_one_that_stays_takes_over(
     held: dict[str, TopicPartitions] = {"a": frozenset(), "b": frozenset()}
     lost: list[TopicPartitions] = []
     gained: list[TopicPartitions] = []
-    got = {"a": Got(), "b": Got()}
+    got = {"a": RecordCollector(), "b": RecordCollector()}
 
     def member(name: str) -> GroupReader:
         def assigned(assignment: Assignment) -> None:
@@ -56,17 +66,17 @@ async def test_two_members_share_and_the_one_that_stays_takes_over(
 
         return GroupReader(settings, topics=[topic], group=group, handler=got[name], on_assigned=assigned)
 
-    async with running(member("a")):
-        await eventually(lambda: len(held["a"]) == 4)
+    async with running_readers(member("a")):
+        await until(lambda: len(held["a"]) == 4)
         await fill(producer, topic, 2)
         await got["a"].until_count(8)
-        async with running(member("b")):
-            await eventually(lambda: len(held["a"]) == len(held["b"]) == 2)
+        async with running_readers(member("b")):
+            await until(lambda: len(held["a"]) == len(held["b"]) == 2)
             assert held["a"] | held["b"] == {(topic.name, partition) for partition in range(4)}
             await fill(producer, topic, 2)
             await got["b"].until_count(4)
             await got["a"].until_count(12)
-        await eventually(lambda: len(held["a"]) == 4)
+        await until(lambda: len(held["a"]) == 4)
         await fill(producer, topic, 1)
         await got["a"].until_count(16)
     assert {(topic.name, partition) for partition, _ in got["b"].offsets} == held["b"]
@@ -86,10 +96,10 @@ async def test_members_get_the_same_partitions_of_all_topics(
         def assigned(assignment: Assignment) -> None:
             held[number] = assignment.held
 
-        return GroupReader(settings, topics=topics, group=group, handler=Got(), on_assigned=assigned)
+        return GroupReader(settings, topics=topics, group=group, handler=RecordCollector(), on_assigned=assigned)
 
-    async with running(*(member(number) for number in range(3))):
-        await eventually(lambda: sum(map(len, held)) == 8 and all(held))
+    async with running_readers(*(member(number) for number in range(3))):
+        await until(lambda: sum(map(len, held)) == 8 and all(held))
     for partitions in held:
         first, second = ({p for name, p in partitions if name == topic.name} for topic in topics)
         assert first == second
@@ -101,21 +111,21 @@ async def test_manual_commits_follow_the_work(
     request_id = request_in(2)
     for seq in range(6):
         await producer.send(topic, chunk(request_id, seq))
-    got = Got()
+    got = RecordCollector()
     reader = GroupReader(settings, topics=[topic], group=group, handler=got, commit="manual")
-    async with running(reader):
+    async with running_readers(reader):
         await got.until_count(6)
         for offset in (0, 1, 3, 5):
             reader.done(topic.name, 2, offset)
-    again = Got()
+    again = RecordCollector()
     reader = GroupReader(settings, topics=[topic], group=group, handler=again, commit="manual")
-    async with running(reader):
+    async with running_readers(reader):
         await again.until_count(4)
         assert again.offsets == [(2, offset) for offset in (2, 3, 4, 5)]
         for offset in (5, 4, 3, 2):
             reader.done(topic.name, 2, offset)
-    last = Got()
-    async with running(GroupReader(settings, topics=[topic], group=group, handler=last, commit="manual")):
+    last = RecordCollector()
+    async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=last, commit="manual")):
         await producer.send(topic, closed(request_id))
         await last.until_count(1)
     assert last.offsets == [(2, 6)]
@@ -125,19 +135,19 @@ async def test_work_that_is_done_within_the_handler_is_committed(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
     await fill(producer, topic, 1)
-    got = Got()
+    got = RecordCollector()
 
-    def handler(records: Sequence[Received | Unread]) -> None:
+    def handler(records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             reader.done(record.topic, record.partition, record.offset)
         got(records)
 
     reader = GroupReader(settings, topics=[topic], group=group, handler=handler, commit="manual")
-    async with running(reader):
+    async with running_readers(reader):
         await got.until_count(4)
     await fill(producer, topic, 1)
-    again = Got()
-    async with running(GroupReader(settings, topics=[topic], group=group, handler=again)):
+    again = RecordCollector()
+    async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=again)):
         await again.until_count(4)
     assert sorted(again.offsets) == [(partition, 1) for partition in range(4)]
 
@@ -147,8 +157,8 @@ async def test_a_group_that_commits_never_begins_again(
 ) -> None:
     written = await fill(producer, topic, 1)
     for _ in range(2):
-        got = Got()
-        async with running(GroupReader(settings, topics=[topic], group=group, handler=got, commit="never")):
+        got = RecordCollector()
+        async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=got, commit="never")):
             await got.until_count(4)
         assert sorted(got.offsets) == written
 
@@ -157,13 +167,13 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
     await fill(producer, topic, 2)
-    got = Got()
-    async with running(GroupReader(settings, topics=[topic], group=group, handler=got)):
+    got = RecordCollector()
+    async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=got)):
         await got.until_count(8)
     told: list[str] = []
-    again = Got()
+    again = RecordCollector()
 
-    def handler(records: Sequence[Received | Unread]) -> None:
+    def handler(records: Sequence[Received | UnreadableRecord]) -> None:
         told.append("records")
         again(records)
 
@@ -176,26 +186,28 @@ async def test_rewinding_reads_the_recent_past_whatever_is_committed(
         rewind_ms=3_600_000,
         on_assigned=lambda _: told.append("assigned"),
     )
-    async with running(reader):
-        await eventually(lambda: reader.joined)
+    async with running_readers(reader):
+        await until(lambda: reader.joined)
         assert await reader.read_to_end(everything(topic))
         assert len(again.records) == 8
     assert sorted(again.offsets) == [(partition, offset) for partition in range(4) for offset in range(2)]
     assert told[:2] == ["assigned", "records"]
 
 
-async def test_reading_to_the_end_waits_for_what_stands_there_at_the_call_and_for_nothing_else(
+async def test_reading_to_the_end_waits_for_the_end_at_the_call_only(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
-    room, got = Room(1), Got()
+    room, got = InFlightLimit(1), RecordCollector()
 
-    def keep(records: Sequence[Received | Unread]) -> None:
-        room.take(len(records))
+    def keep(records: Sequence[Received | UnreadableRecord]) -> None:
+        room.acquire(len(records))
         got(records)
 
-    reader = GroupReader(settings, topics=[topic], group=group, handler=keep, room=room, commit="never", rewind_ms=0)
-    async with running(reader):
-        await eventually(lambda: reader.joined)
+    reader = GroupReader(
+        settings, topics=[topic], group=group, handler=keep, in_flight_limit=room, commit="never", rewind_ms=0
+    )
+    async with running_readers(reader):
+        await until(lambda: reader.joined)
         assert await reader.read_to_end(everything(topic)), "an empty log is read to its end"
         await fill(producer, topic, 2)
         to_end = asyncio.create_task(reader.read_to_end(everything(topic)))
@@ -205,7 +217,7 @@ async def test_reading_to_the_end_waits_for_what_stands_there_at_the_call_and_fo
         while len(got.records) < 8:
             assert not to_end.done()
             held = len(got.records)
-            room.give()
+            room.release()
             await got.until_count(held + 1)
         assert await to_end
         assert not await reader.read_to_end(frozenset({("railbus.nowhere", 0)}) | everything(topic))
@@ -216,7 +228,7 @@ async def test_a_kept_partition_is_read_on_while_the_group_is_joined_again(
 ) -> None:
     """Members come and go while records flow: what the first keeps all the time comes once, in order, without a gap."""
     held: list[TopicPartitions] = []
-    got = Got()
+    got = RecordCollector()
     reader = GroupReader(
         settings, topics=[topic], group=group, handler=got, commit="never", rewind_ms=60_000,
         on_assigned=lambda assignment: held.append(assignment.held),
@@ -233,14 +245,16 @@ async def test_a_kept_partition_is_read_on_while_the_group_is_joined_again(
             await asyncio.sleep(0.01)
         return seq
 
-    async with running(reader):
-        await eventually(lambda: bool(held))
+    async with running_readers(reader):
+        await until(lambda: bool(held))
         writing = asyncio.create_task(write())
         for _ in range(2):
-            async with running(GroupReader(settings, topics=[topic], group=group, handler=Got(), rewind_ms=60_000)):
+            async with running_readers(
+                GroupReader(settings, topics=[topic], group=group, handler=RecordCollector(), rewind_ms=60_000)
+            ):
                 count = len(held)
-                await eventually(lambda count=count: len(held[-1]) == 2 or len(held) > count + 3)
-            await eventually(lambda: len(held[-1]) == 4)
+                await until(lambda count=count: len(held[-1]) == 2 or len(held) > count + 3)
+            await until(lambda: len(held[-1]) == 4)
         stop.set()
         last = await writing
         kept = frozenset.intersection(*held)
@@ -256,30 +270,30 @@ async def test_without_a_handler_the_group_only_deals_partitions(
     await fill(producer, topic, 1)
     held: list[Assignment] = []
     reader = GroupReader(settings, topics=[topic], group=group, handler=None, on_assigned=held.append)
-    async with running(reader):
-        await eventually(lambda: bool(held))
+    async with running_readers(reader):
+        await until(lambda: bool(held))
         await asyncio.sleep(0.2)
     assert held == [Assignment(everything(topic), gained=everything(topic), lost=frozenset())]
-    got = Got()
-    async with running(GroupReader(settings, topics=[topic], group=group, handler=got)):
+    got = RecordCollector()
+    async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=got)):
         await got.until_count(4)
 
 
 async def test_a_room_holds_a_worker_back(settings: BusSettings, producer: Producer, topic: Topic, group: str) -> None:
     await fill(producer, topic, 10)
-    room, got = Room(3), Got()
+    room, got = InFlightLimit(3), RecordCollector()
 
-    def keep(records: Sequence[Received | Unread]) -> None:
-        room.take(len(records))
+    def keep(records: Sequence[Received | UnreadableRecord]) -> None:
+        room.acquire(len(records))
         got(records)
 
-    async with running(GroupReader(settings, topics=[topic], group=group, handler=keep, room=room)):
+    async with running_readers(GroupReader(settings, topics=[topic], group=group, handler=keep, in_flight_limit=room)):
         await got.until_count(3)
         await asyncio.sleep(0.2)
         assert len(got.records) == 3
         while len(got.records) < 40:
             held = len(got.records)
-            room.give()
+            room.release()
             await got.until_count(held + 1)
     assert max(got.calls) <= 3
 
@@ -295,7 +309,7 @@ async def test_an_error_in_a_callback_ends_the_reader(
         settings,
         topics=[topic],
         group=group,
-        handler=fail if where == "handler" else Got(),
+        handler=fail if where == "handler" else RecordCollector(),
         on_assigned=fail if where == "on_assigned" else None,
     )
     run = asyncio.create_task(reader.run())
@@ -310,21 +324,26 @@ async def test_a_static_member_keeps_its_partitions_over_a_restart(
     other_held: list[Assignment] = []
     held: list[Assignment] = []
 
-    def static(got: Got) -> GroupReader:
+    def static(got: RecordCollector) -> GroupReader:
         return GroupReader(
             settings, topics=[topic], group=group, handler=got, instance_id="one", on_assigned=held.append
         )
 
-    async with running(
+    async with running_readers(
         GroupReader(
-            settings, topics=[topic], group=group, handler=Got(), instance_id="two", on_assigned=other_held.append
+            settings,
+            topics=[topic],
+            group=group,
+            handler=RecordCollector(),
+            instance_id="two",
+            on_assigned=other_held.append,
         )
     ):
-        async with running(static(Got())):
-            await eventually(lambda: bool(held and other_held) and len(held[-1].held) == len(other_held[-1].held) == 2)
+        async with running_readers(static(RecordCollector())):
+            await until(lambda: bool(held and other_held) and len(held[-1].held) == len(other_held[-1].held) == 2)
         before, mine = len(other_held), held[-1].held
         held.clear()
-        async with running(static(Got())):
-            await eventually(lambda: bool(held))
+        async with running_readers(static(RecordCollector())):
+            await until(lambda: bool(held))
             assert held[-1].held == mine
         assert len(other_held) == before, "the other member was not disturbed"

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from schemas.topics import STREAMS, Topic
-from services.bus import BusSettings, GroupReader, NotSent, Producer, Received, TailReader, ensure_topics
-from services.bus import producer as producer_module
+from services.bus import BusSettings, GroupReader, NotAcknowledged, Producer, Received, TailReader, ensure_topics
+from services.bus.write import producer as producer_module
 from services.runtime.metrics import BROKER_AWAY
-from tests.contract.brokers import Broker
-from tests.integration.bus.lab import LIMIT_S, Got, chunk, closed, eventually, request_in, running
+from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
+from tests.support.brokers import Broker
 from tests.support.bus import any_role, copy_of
+from tests.support.waiting import until
 
 LONG_S = 90.0
 
@@ -47,14 +48,14 @@ async def test_the_broker_is_away_for_a_while(
 ) -> None:
     """Longer than a request may take (15 s), too: a batch in flight must not be given up."""
     caplog.set_level(logging.WARNING, "railbus.bus")
-    tailed, grouped = Got(), Got()
+    tailed, grouped = RecordCollector(), RecordCollector()
     tail = TailReader(own, handler=tailed)
     group = GroupReader(own, topics=[log], group="workers", handler=grouped)
     producer = Producer(own, role=any_role(), name="test")
     await producer.start()
     requests = [request_in(partition) for partition in range(4)]
     posted: list[asyncio.Future[object]] = []
-    async with running(tail, group):
+    async with running_readers(tail, group):
         for partition in range(4):
             await tail.follow(log, partition, "end")
         outage = asyncio.create_task(off_and_on(own_embedded_broker, away_s))
@@ -87,9 +88,9 @@ async def test_the_broker_is_not_there_yet(
 ) -> None:
     await asyncio.to_thread(own_embedded_broker.stop)
     caplog.set_level(logging.WARNING, "railbus.bus")
-    got = Got()
+    got = RecordCollector()
     tail, producer = TailReader(own, handler=got), Producer(own, role=any_role(), name="test")
-    async with running(tail):
+    async with running_readers(tail):
         starts: list[Callable[[], Awaitable[object]]] = [
             producer.start,
             lambda: ensure_topics(own, [log]),
@@ -124,7 +125,7 @@ async def test_stopping_while_the_broker_is_away_says_what_is_missing(
     async with asyncio.timeout(LIMIT_S):
         await producer.stop()
     for future in futures:
-        with pytest.raises(NotSent):
+        with pytest.raises(NotAcknowledged):
             await future
     assert said(caplog, f"{log.name}[3]: 3 accepted event(s) were not acknowledged")
 
@@ -163,13 +164,13 @@ async def test_a_broker_that_lost_its_log(
     settings = BusSettings(bootstrap=first.address)
     topic = copy_of(STREAMS, "lost")
     await ensure_topics(settings, [topic])
-    got = Got()
+    got = RecordCollector()
     tail, producer = TailReader(settings, handler=got), Producer(settings, role=any_role(), name="test")
     second = Broker("embedded", tmp_path_factory.mktemp("second") / "data", first.port)
     request_id = request_in(0)
     try:
         await producer.start()
-        async with running(tail):
+        async with running_readers(tail):
             await tail.follow(topic, 0, "end")
             for seq in range(5):
                 await producer.send(topic, chunk(request_id, seq))
@@ -193,10 +194,10 @@ async def test_a_broker_that_lost_its_log(
 async def test_a_worker_outlives_a_broker_that_is_killed(
     own_embedded_broker: Broker, own: BusSettings, log: Topic
 ) -> None:
-    got = Got()
+    got = RecordCollector()
     held: list[object] = []
-    async with running(GroupReader(own, topics=[log], group="workers", handler=got, on_assigned=held.append)):
-        await eventually(lambda: bool(held))
+    async with running_readers(GroupReader(own, topics=[log], group="workers", handler=got, on_assigned=held.append)):
+        await until(lambda: bool(held))
         own_embedded_broker.kill()
         await asyncio.sleep(0.5)
         await asyncio.to_thread(own_embedded_broker.start)
@@ -212,7 +213,7 @@ async def test_the_wrong_security_protocol_is_suspected(
     settings: BusSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     waiting = asyncio.create_task(ensure_topics(dataclasses.replace(settings, security_protocol="SSL")))
-    await eventually(lambda: bool(said(caplog, "is RAILBUS_KAFKA_SECURITY_PROTOCOL right?")))
+    await until(lambda: bool(said(caplog, "is RAILBUS_KAFKA_SECURITY_PROTOCOL right?")))
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     await ensure_topics(settings)

@@ -9,8 +9,17 @@ from schemas.ids import uuid7
 from schemas.requests import Message, Request
 from schemas.stream import Chunk, Verdict
 from schemas.topics import DEAD, REQUESTS, STREAMS, Topic
-from services.bus import BusSettings, Closed, Producer, Received, Refused, TailReader, ensure_topics, partition_for
-from tests.integration.bus.lab import Got, chunk, closed, request_in, running
+from services.bus import (
+    BusSettings,
+    EventRejected,
+    Producer,
+    ProducerClosed,
+    Received,
+    TailReader,
+    ensure_topics,
+    partition_for,
+)
+from tests.integration.bus.lab import RecordCollector, chunk, closed, request_in, running_readers
 from tests.support.bus import any_role, copy_of
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -19,10 +28,10 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 async def test_an_event_stands_where_its_request_belongs(
     settings: BusSettings, producer: Producer, topic: Topic
 ) -> None:
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
     events = [closed(request_in(partition)) for partition in range(4)]
-    async with running(reader):
+    async with running_readers(reader):
         for partition in range(4):
             await reader.follow(topic, partition, "end")
         positions = [await producer.send(topic, event, traceparent=TRACE) for event in events]
@@ -36,10 +45,10 @@ async def test_an_event_stands_where_its_request_belongs(
 
 async def test_posts_keep_their_order_whatever_lingers(settings: BusSettings, producer: Producer, topic: Topic) -> None:
     requests = [request_in(1) for _ in range(3)]
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
     posted = []
-    async with running(reader):
+    async with running_readers(reader):
         await reader.follow(topic, 1, "end")
         for seq, request_id in itertools.product(range(40), requests):
             event = closed(request_id) if seq == 39 else chunk(request_id, seq)
@@ -82,14 +91,14 @@ async def test_stopping_sends_what_lingers(settings: BusSettings, topic: Topic) 
 async def test_an_event_of_nearly_a_million_bytes(settings: BusSettings, topic: Topic) -> None:
     producer = Producer(settings, role={topic.name: frozenset({Chunk, Request})}, name="test")
     await producer.start()
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
     request_id = request_in(0)
     big = Request(
         request_id=request_id, tenant="t", at=1, source="test", model="m",
         messages=(Message(role="user", content="x" * 249_500),) * 4,
     )  # fmt: skip
-    async with running(reader):
+    async with running_readers(reader):
         await reader.follow(topic, 0, "end")
         await producer.post(topic, chunk(request_id, 0))
         for _ in range(3):
@@ -130,12 +139,12 @@ async def test_what_another_role_writes_is_refused(settings: BusSettings) -> Non
 
 async def test_a_producer_that_does_not_run_says_so(settings: BusSettings, topic: Topic) -> None:
     producer = Producer(settings, role=any_role(), name="test")
-    with pytest.raises(Closed, match="not started"):
+    with pytest.raises(ProducerClosed, match="not started"):
         await producer.post(topic, closed(request_in(0)))
     await producer.start()
     await producer.stop()
     await producer.stop()
-    with pytest.raises(Closed, match="stopped"):
+    with pytest.raises(ProducerClosed, match="stopped"):
         await producer.post(topic, closed(request_in(0)))
 
 
@@ -155,6 +164,6 @@ async def test_what_the_broker_refuses_for_good_is_told_and_the_rest_goes_on(
         for event in (closed(first), chunk(first, 0, "x" * 5_000), closed(second), chunk(second, 0))
     ]
     results = await asyncio.gather(*posted, return_exceptions=True)
-    assert [isinstance(result, Refused) for result in results] == [False, True, False, False]
+    assert [isinstance(result, EventRejected) for result in results] == [False, True, False, False]
     assert (await producer.send(small, closed(first))).partition == 0
     assert any("refuses" in message and "for good" in message for message in caplog.messages)

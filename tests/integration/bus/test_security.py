@@ -12,10 +12,11 @@ import pytest
 from schemas.topics import STREAMS
 from services.bus import BusSettings, Producer, TailReader, ensure_topics
 from services.runtime import UserError
-from tests.contract.brokers import Broker, free_port
-from tests.contract.conftest import running
-from tests.integration.bus.lab import LIMIT_S, Got, chunk, request_in
+from tests.contract.conftest import running_broker
+from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, request_in
+from tests.support.brokers import Broker
 from tests.support.bus import any_role, copy_of
+from tests.support.processes import free_port
 
 pytestmark = [
     pytest.mark.kafka,
@@ -55,7 +56,7 @@ def secure(tmp_path_factory):
     port = free_port()
     settings = folder / "more.properties"
     settings.write_text(SETTINGS.format(port=port, keystore=folder / "keystore.pem"))
-    for _ in running(Broker("kafka", folder / "data", options=("--settings", str(settings)))):
+    for _ in running_broker(Broker("kafka", folder / "data", options=("--settings", str(settings)))):
         yield BusSettings(
             bootstrap=f"127.0.0.1:{port}", security_protocol="SASL_SSL", sasl_mechanism="PLAIN",
             sasl_username="railbus", sasl_password="right", ssl_cafile=cert,
@@ -65,7 +66,7 @@ def secure(tmp_path_factory):
 async def test_what_is_sent_over_tls_with_a_password_is_read(secure):
     topic = copy_of(STREAMS)
     await ensure_topics(secure, [topic])
-    got, request_id = Got(), request_in(2)
+    got, request_id = RecordCollector(), request_in(2)
     reader = TailReader(secure, handler=got)
     producer = Producer(secure, role=any_role(), name="test")
     await producer.start()

@@ -6,21 +6,31 @@ import pytest
 
 from schemas.topics import Topic
 from schemas.wire import encode
-from services.bus import AtTime, BusSettings, GroupReader, Producer, Received, Room, TailReader, Unread, line
-from services.bus.tail import Start
+from services.bus import (
+    AtTime,
+    BusSettings,
+    GroupReader,
+    InFlightLimit,
+    Producer,
+    Received,
+    TailReader,
+    UnreadableRecord,
+)
+from services.bus.read import fetch_connection
+from services.bus.read.tail import Start
 from services.runtime.clock import now_ms
-from tests.contract.brokers import Broker
 from tests.integration.bus.conftest import NewTopic
 from tests.integration.bus.lab import (
     LIMIT_S,
-    Got,
-    another_client,
+    RecordCollector,
     chunk,
     closed,
+    foreign_producer,
     put_raw,
     request_in,
-    running,
+    running_readers,
 )
+from tests.support.brokers import Broker
 from tests.support.bus import any_role
 
 
@@ -46,9 +56,9 @@ async def test_every_start(settings: BusSettings, producer: Producer, topic: Top
         AtTime(now_ms() + 60_000): 20,
     }
     for start, begin in starts.items():
-        got = Got()
+        got = RecordCollector()
         reader = TailReader(settings, handler=got)
-        async with running(reader):
+        async with running_readers(reader):
             assert await reader.follow(topic, 0, start) == begin
             await got.until_count(20 - begin)
             assert reader.position(topic, 0) == 20
@@ -56,8 +66,8 @@ async def test_every_start(settings: BusSettings, producer: Producer, topic: Top
 
 
 async def test_asking_for_offsets(settings: BusSettings, producer: Producer, topic: Topic) -> None:
-    reader = TailReader(settings, handler=Got())
-    async with running(reader):
+    reader = TailReader(settings, handler=RecordCollector())
+    async with running_readers(reader):
         assert (await reader.begin_offset(topic, 1), await reader.end_offset(topic, 1)) == (0, 0)
         assert await reader.offset_at(topic, 1, 0) == 0
         await fill(producer, topic, 1, 5)
@@ -72,7 +82,7 @@ async def test_following_under_load_misses_nothing_and_repeats_nothing(
     settings: BusSettings, producer: Producer, topic: Topic
 ) -> None:
     """Partitions are followed one after the other while records arrive everywhere."""
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
     stop = False
 
@@ -84,7 +94,7 @@ async def test_following_under_load_misses_nothing_and_repeats_nothing(
             await asyncio.sleep(0.001)
         return (await producer.send(topic, closed(request_id))).offset
 
-    async with running(reader):
+    async with running_readers(reader):
         loads = [asyncio.create_task(load(partition)) for partition in range(4)]
         begins = {}
         for partition in range(4):
@@ -101,11 +111,11 @@ async def test_following_under_load_misses_nothing_and_repeats_nothing(
 async def test_a_follow_does_not_wait_for_the_fetch_before_it(
     settings: BusSettings, producer: Producer, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "WAIT_MS", 600_000)
+    monkeypatch.setattr(fetch_connection, "WAIT_MS", 600_000)
     await fill(producer, topic, 1, 3)
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
-    async with running(reader):
+    async with running_readers(reader):
         await reader.follow(topic, 0, "end")
         await asyncio.sleep(0.3)  # the fetch of partition 0 waits on the broker now, for ten minutes
         async with asyncio.timeout(LIMIT_S):
@@ -120,9 +130,9 @@ async def test_a_follow_does_not_wait_for_the_fetch_before_it(
 async def test_unfollowing_ends_delivery_and_others_go_on(
     settings: BusSettings, producer: Producer, topic: Topic
 ) -> None:
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
-    async with running(reader):
+    async with running_readers(reader):
         for partition in (0, 1):
             await reader.follow(topic, partition, "end")
         await producer.send(topic, closed(request_in(0)))
@@ -140,9 +150,9 @@ async def test_unfollowing_ends_delivery_and_others_go_on(
 
 async def test_following_again_from_earlier_goes_back(settings: BusSettings, producer: Producer, topic: Topic) -> None:
     await fill(producer, topic, 0, 6)
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
-    async with running(reader):
+    async with running_readers(reader):
         await reader.follow(topic, 0, 4)
         await got.until_count(2)
         assert await reader.follow(topic, 0, "end") == 6, "it stays where it is"
@@ -153,9 +163,9 @@ async def test_following_again_from_earlier_goes_back(settings: BusSettings, pro
 
 async def test_two_topics_at_once(settings: BusSettings, producer: Producer, new_topic: NewTopic) -> None:
     topics = [await new_topic(), await new_topic()]
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
-    async with running(reader):
+    async with running_readers(reader):
         for topic in topics:
             await reader.follow(topic, 0, "end")
         for topic in topics:
@@ -166,9 +176,11 @@ async def test_two_topics_at_once(settings: BusSettings, producer: Producer, new
 
 async def test_unwanted_records_are_passed_over(settings: BusSettings, producer: Producer, topic: Topic) -> None:
     mine, other = request_in(0), request_in(0)
-    got = Got()
-    reader = TailReader(settings, handler=got, wants=lambda kind, key: kind == "Closed" and key == mine.encode())
-    async with running(reader):
+    got = RecordCollector()
+    reader = TailReader(
+        settings, handler=got, record_filter=lambda kind, key: kind == "Closed" and key == mine.encode()
+    )
+    async with running_readers(reader):
         await reader.follow(topic, 0, "end")
         await producer.post(topic, chunk(mine, 0))
         await producer.post(topic, closed(other))
@@ -182,26 +194,26 @@ async def test_a_full_room_stops_delivery_until_a_place_is_given_back(
     settings: BusSettings, producer: Producer, topic: Topic
 ) -> None:
     await fill(producer, topic, 0, 1_000)
-    room = Room(10)
-    got = Got()
+    room = InFlightLimit(10)
+    got = RecordCollector()
 
-    def keep(records: Sequence[Received | Unread]) -> None:
-        room.take(len(records))
+    def keep(records: Sequence[Received | UnreadableRecord]) -> None:
+        room.acquire(len(records))
         got(records)
 
-    reader = TailReader(settings, handler=keep, room=room)
-    async with running(reader):
+    reader = TailReader(settings, handler=keep, in_flight_limit=room)
+    async with running_readers(reader):
         await reader.follow(topic, 0, "beginning")
         await got.until_count(10)
         await asyncio.sleep(0.2)
         assert len(got.records) == 10
         assert reader.position(topic, 0) == 10
-        room.give(3)
+        room.release(3)
         await got.until_count(13)
         await asyncio.sleep(0.2)
         assert len(got.records) == 13
         for _ in range(987):
-            room.give()
+            room.release()
             await asyncio.sleep(0)
         await got.until_count(1_000)
     assert got.offsets == [(0, offset) for offset in range(1_000)]
@@ -209,7 +221,7 @@ async def test_a_full_room_stops_delivery_until_a_place_is_given_back(
 
 
 async def test_what_a_handler_raises_ends_the_reader(settings: BusSettings, producer: Producer, topic: Topic) -> None:
-    def fail(_: Sequence[Received | Unread]) -> None:
+    def fail(_: Sequence[Received | UnreadableRecord]) -> None:
         raise ZeroDivisionError
 
     reader = TailReader(settings, handler=fail)
@@ -225,24 +237,24 @@ async def test_what_others_put_on_the_log(embedded_broker: Broker, settings: Bus
     good = closed(request_in(0))
     value, headers = encode(good)
     newer = [("kind", b"Closed"), ("v", b"2")]
-    got = Got()
+    got = RecordCollector()
     reader = TailReader(settings, handler=got)
-    async with running(reader):
+    async with running_readers(reader):
         await reader.follow(topic, 0, "end")
-        async with another_client(embedded_broker.address) as other:
+        async with foreign_producer(embedded_broker.address) as other:
             await other.send_and_wait(topic.name, b"\x00garbage", partition=0)
             await other.send_and_wait(topic.name, value, key=good.request_id.encode(), headers=newer, partition=0)
             await other.send_and_wait(topic.name, value, headers=[("kind", b"Novelty"), ("v", b"1")], partition=0)
             await other.send_and_wait(topic.name, None, key=b"k", headers=headers, partition=0)
             await put_raw(other, topic.name, good, 0)
         for codec in ("gzip", "snappy", "lz4", "zstd"):
-            async with another_client(embedded_broker.address, compression_type=codec) as other:
+            async with foreign_producer(embedded_broker.address, compression_type=codec) as other:
                 await put_raw(other, topic.name, good, 0)
         await got.until_count(7)
-    assert [type(record) for record in got.records] == [Unread, Unread] + [Received] * 5
+    assert [type(record) for record in got.records] == [UnreadableRecord, UnreadableRecord] + [Received] * 5
     assert got.offsets == [(0, offset) for offset in (0, 3, 4, 5, 6, 7, 8)]
     unread = got.records[0]
-    assert isinstance(unread, Unread)
+    assert isinstance(unread, UnreadableRecord)
     assert (unread.value, unread.headers) == (b"\x00garbage", ())
 
 
@@ -251,10 +263,10 @@ async def test_no_log_level_shows_what_is_said(
     settings: BusSettings, producer: Producer, topic: Topic, caplog: pytest.LogCaptureFixture, level: int
 ) -> None:
     caplog.set_level(level)
-    got = Got()
+    got = RecordCollector()
     readers = TailReader(settings, handler=got), GroupReader(settings, topics=[topic], group=topic.name, handler=got)
     writer = Producer(settings, role=any_role(), name="logged")
-    async with running(*readers):
+    async with running_readers(*readers):
         await writer.start()
         await readers[0].follow(topic, 0, "beginning")
         await writer.send(topic, closed(request_in(0), "a secret"))

@@ -10,8 +10,8 @@ from schemas.topics import STREAMS, TOPICS
 from services.bus import BusSettings, ensure_topics, partition_counts
 from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
-from tests.contract.brokers import Broker
-from tests.integration.bus.lab import another_client
+from tests.integration.bus.lab import foreign_producer
+from tests.support.brokers import Broker
 
 
 async def test_creates_every_topic_once_whoever_asks(own_embedded_broker: Broker) -> None:
@@ -44,7 +44,7 @@ async def test_the_records_of_an_older_installation_get_the_brokers_time(
     finally:
         await admin.close()
     assert not caplog.records
-    async with another_client(settings.bootstrap) as client:
+    async with foreign_producer(settings.bootstrap) as client:
         sent = await client.send_and_wait(topics[0].name, b"v", timestamp_ms=now_ms() + 3_600_000)
     assert sent.timestamp <= now_ms()
 

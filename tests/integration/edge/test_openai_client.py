@@ -1,4 +1,4 @@
-"""The official client works as it does anywhere, and what takes text back arrives in its own terms."""
+"""The official OpenAI client works unchanged; recalls and refusals arrive in OpenAI's terms."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 
 from schemas.requests import Deadlines
 from schemas.stream import Cutover, Failed, Recall
-from tests.integration.edge.stage import deltas
+from tests.integration.edge.lab import deltas
 
 MESSAGES = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hello"}]
 
@@ -16,9 +16,9 @@ def client(url):
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20)
 
 
-async def test_a_stream(stage):
-    async with client(await stage.edge()) as ai:
-        answering = asyncio.create_task(stage.answer("Hello ", "w\u00f6rld ", "\U0001f600"))
+async def test_a_stream(lab):
+    async with client(await lab.edge()) as ai:
+        answering = asyncio.create_task(lab.answer("Hello ", "w\u00f6rld ", "\U0001f600"))
         stream = await ai.chat.completions.create(
             model="tiny", messages=MESSAGES, stream=True, stream_options={"include_usage": True}, temperature=0.1,
             max_completion_tokens=7, top_p=0.9, seed=-1, stop=["END"], user="u",
@@ -40,9 +40,9 @@ async def test_a_stream(stage):
     )  # fmt: skip
 
 
-async def test_in_one_piece(stage):
-    async with client(await stage.edge()) as ai:
-        answering = asyncio.create_task(stage.answer("Hello ", "world"))
+async def test_in_one_piece(lab):
+    async with client(await lab.edge()) as ai:
+        answering = asyncio.create_task(lab.answer("Hello ", "world"))
         done = await ai.chat.completions.create(model="tiny", messages=MESSAGES)
         await answering
     assert done.choices[0].message.content == "Hello world"
@@ -53,8 +53,8 @@ async def test_in_one_piece(stage):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_synchronous_client(stage, stream):
-    url = await stage.edge()
+async def test_the_synchronous_client(lab, stream):
+    url = await lab.edge()
 
     def ask():
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20) as ai:
@@ -64,26 +64,26 @@ async def test_the_synchronous_client(stage, stream):
             return "".join(part.choices[0].delta.content or "" for part in made)
 
     asking = asyncio.create_task(asyncio.to_thread(ask))
-    await stage.answer("Hello ", "world")
+    await lab.answer("Hello ", "world")
     assert await asking == "Hello world"
 
 
-async def test_models(stage):
-    async with client(await stage.edge()) as ai:
-        answering = asyncio.create_task(stage.answer("x"))
+async def test_models(lab):
+    async with client(await lab.edge()) as ai:
+        answering = asyncio.create_task(lab.answer("x"))
         await ai.chat.completions.create(model="tiny", messages=MESSAGES)
         await answering
         assert [model.id async for model in ai.models.list()] == ["default", "tiny"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_unknown_model_is_404(stage, stream):
-    async with client(await stage.edge()) as ai:
+async def test_an_unknown_model_is_404(lab, stream):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="gpt-9", messages=MESSAGES, stream=stream))
-        writer = await stage.taken()
+        writer = await lab.next_writer()
         message = "this model is not served here; served is 'tiny'"
         failed = Failed(**writer.voiced(), error_class="bad_request", message=message, retryable=False, param="model")
-        await stage.say(failed, writer.closed("failed", message))
+        await lab.write(failed, writer.closed("failed", message))
         with pytest.raises(openai.NotFoundError) as error:
             await asking
     assert error.value.code == "model_not_found"
@@ -93,37 +93,37 @@ async def test_an_unknown_model_is_404(stage, stream):
 @pytest.mark.parametrize(
     ("error_class", "status"), [("unavailable", 503), ("engine_dead", 502), ("timeout", 504), ("bad_request", 400)]
 )
-async def test_a_failure_before_the_first_token_has_its_status(stage, error_class, status):
-    async with client(await stage.edge()) as ai:
+async def test_a_failure_before_the_first_token_has_its_status(lab, error_class, status):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))
-        writer = await stage.taken()
+        writer = await lab.next_writer()
         failed = Failed(**writer.voiced(), error_class=error_class, message="because", retryable=True)
-        await stage.say(writer.started(), failed, writer.closed("failed", "because"))
+        await lab.write(writer.started(), failed, writer.closed("failed", "because"))
         with pytest.raises(openai.APIStatusError) as error:
             await asking
     assert error.value.status_code == status
     assert "because" in error.value.message
 
 
-async def test_a_failure_in_the_middle_is_an_error_on_the_stream(stage):
-    async with client(await stage.edge()) as ai:
+async def test_a_failure_in_the_middle_is_an_error_on_the_stream(lab):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))
-        writer = await stage.taken()
-        await stage.say(writer.started(), writer.chunk("Half of"))
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("Half of"))
         stream = await asking
         assert (await anext(stream)).choices[0].delta.content == "Half of"
         failed = Failed(**writer.voiced(), error_class="engine_dead", message="engine died", retryable=True)
-        await stage.say(failed, writer.closed("failed", "engine died"))
+        await lab.write(failed, writer.closed("failed", "engine died"))
         with pytest.raises(openai.APIError, match="engine died"):
             await anext(stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_denied_prompt_ends_with_content_filter(stage, stream):
-    async with client(await stage.edge()) as ai:
+async def test_a_denied_prompt_ends_with_content_filter(lab, stream):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=stream))
-        writer = await stage.taken(checked=True)
-        await stage.say(writer.started(), writer.chunk("never seen"), writer.denied("Not here."))
+        writer = await lab.next_writer(checked=True)
+        await lab.write(writer.started(), writer.chunk("never seen"), writer.denied("Not here."))
         made = await asking
         if stream:
             (part,) = [part async for part in made]
@@ -136,11 +136,11 @@ async def test_a_denied_prompt_ends_with_content_filter(stage, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_recalled_answer_ends_with_content_filter(stage, stream):
-    async with client(await stage.edge()) as ai:
+async def test_a_recalled_answer_ends_with_content_filter(lab, stream):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=stream))
-        writer = await stage.taken(checked=True)
-        await stage.say(
+        writer = await lab.next_writer(checked=True)
+        await lab.write(
             writer.started(), writer.allowed(), writer.chunk("secret"), writer.recall(0, 6, "stop", "[gone]")
         )
         made = await asking
@@ -156,11 +156,11 @@ async def test_a_recalled_answer_ends_with_content_filter(stage, stream):
             assert made.railbus["op"] == "withdraw"
 
 
-async def test_a_redaction_keeps_the_safe_text(stage):
-    async with client(await stage.edge()) as ai:
+async def test_a_redaction_keeps_the_safe_text(lab):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES))
-        writer = await stage.taken(checked=True)
-        await stage.say(
+        writer = await lab.next_writer(checked=True)
+        await lab.write(
             writer.started(), writer.allowed(), writer.chunk("call "), writer.chunk("555-0100"), writer.chunk(" now"),
             writer.recall(5, 13), writer.finished(), writer.cleared(),
         )  # fmt: skip
@@ -169,11 +169,11 @@ async def test_a_redaction_keeps_the_safe_text(stage):
     assert made.choices[0].finish_reason == "content_filter"
 
 
-async def test_a_redaction_of_text_that_was_sent_is_noted_in_the_stream(stage):
-    async with client(await stage.edge()) as ai:
+async def test_a_redaction_of_sent_text_is_a_chunk_without_text(lab):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))
-        writer = await stage.taken(checked=True)
-        await stage.say(
+        writer = await lab.next_writer(checked=True)
+        await lab.write(
             writer.started(), writer.allowed(), writer.chunk("call 555-0100"), writer.recall(5, 13),
             writer.chunk(" now"), writer.finished(), writer.cleared(),
         )  # fmt: skip
@@ -185,15 +185,15 @@ async def test_a_redaction_of_text_that_was_sent_is_noted_in_the_stream(stage):
     assert [part.choices[0].finish_reason for part in parts] == [None, None, None, "content_filter"]
 
 
-async def test_gated_text_is_redacted_before_a_naive_client_sees_it(stage):
-    async with client(await stage.edge()) as ai:
+async def test_gated_text_is_redacted_before_a_naive_client_sees_it(lab):
+    async with client(await lab.edge()) as ai:
         gated = {"railbus": {"delivery": "gated"}}
         asking = asyncio.create_task(
             ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=True, extra_body=gated)
         )
-        writer = await stage.taken(checked=True)
+        writer = await lab.next_writer(checked=True)
         assert writer.delivery.mode == "gated"
-        await stage.say(
+        await lab.write(
             writer.started(), writer.allowed(), writer.chunk("call "), writer.chunk("555-0100"), writer.recall(5, 13),
             writer.finished(), writer.cleared(),
         )  # fmt: skip
@@ -202,72 +202,72 @@ async def test_gated_text_is_redacted_before_a_naive_client_sees_it(stage):
     assert parts[-1].choices[0].finish_reason == "content_filter"
 
 
-async def second_attempt(stage, writer):
-    """Half an answer, then another attempt's whole one."""
-    await stage.say(writer.started(), writer.chunk("half"))
+async def second_attempt(lab, writer):
+    """Write half an answer, then the whole answer of a second attempt."""
+    await lab.write(writer.started(), writer.chunk("half"))
     cutover = Cutover(**writer.common(), attempt=2, trigger="stall", seen_seq=0)
     writer.attempt, writer.seq, writer.start = 2, 0, 0
-    await stage.say(cutover, writer.started("other"), writer.chunk("whole"), writer.finished(), writer.closed())
+    await lab.write(cutover, writer.started("other"), writer.chunk("whole"), writer.finished(), writer.closed())
 
 
-async def test_a_restart_after_text_was_sent_is_an_error(stage):
-    async with client(await stage.edge()) as ai:
+async def test_a_restart_after_text_was_sent_is_an_error(lab):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))
-        await second_attempt(stage, await stage.taken())
+        await second_attempt(lab, await lab.next_writer())
         stream = await asking
         assert (await anext(stream)).choices[0].delta.content == "half"
-        with pytest.raises(openai.APIError, match="start anew"):
+        with pytest.raises(openai.APIError, match="restarted"):
             await anext(stream)
 
 
-async def test_a_restart_can_be_marked_instead(stage):
-    async with client(await stage.edge()) as ai:
+async def test_a_restart_can_be_a_marker_instead(lab):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(
             ai.chat.completions.create(
                 model="tiny", messages=MESSAGES, stream=True, extra_body={"railbus": {"restart": "marker"}}
             )
         )
-        await second_attempt(stage, await stage.taken())
+        await second_attempt(lab, await lab.next_writer())
         parts = [part async for part in await asking]
     assert [part.choices[0].delta.content for part in parts] == ["half", None, "whole", None]
     assert parts[1].railbus["op"] == "restart"
     assert parts[2].model == "other"
 
 
-async def test_in_one_piece_a_restart_is_not_seen(stage):
-    async with client(await stage.edge()) as ai:
+async def test_in_one_piece_a_restart_is_not_seen(lab):
+    async with client(await lab.edge()) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES))
-        await second_attempt(stage, await stage.taken())
+        await second_attempt(lab, await lab.next_writer())
         made = await asking
     assert made.choices[0].message.content == "whole"
     assert made.choices[0].finish_reason == "stop"
 
 
-async def test_a_request_that_nobody_closes_ends_by_its_deadline(stage):
-    async with client(await stage.edge()) as ai:
+async def test_a_request_without_a_close_ends_by_its_deadline(lab):
+    async with client(await lab.edge()) as ai:
         short = {"railbus": {"deadlines": {"total_ms": 100}}}
         with pytest.raises(openai.APIStatusError) as error:
             await ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=False, extra_body=short)
     assert error.value.status_code == 504
     assert error.value.code == "expired"
-    request = await stage.request()
+    request = await lab.next_request()
     assert request.deadlines == Deadlines(total_ms=100)
-    assert (await stage.detached(request.request_id)).reason == "error"
+    assert (await lab.detached(request.request_id)).reason == "error"
 
 
-async def test_a_late_joiner_never_sees_what_was_withdrawn(stage):
-    url = await stage.edge()
+async def test_a_late_joiner_never_sees_what_was_withdrawn(lab):
+    url = await lab.edge()
     async with client(url) as ai:
         asking = asyncio.create_task(ai.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))
-        writer = await stage.taken(checked=True)
-        await stage.say(writer.started(), writer.allowed(), writer.chunk("the secret"))
+        writer = await lab.next_writer(checked=True)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("the secret"))
         stream = await asking
         assert (await anext(stream)).choices[0].delta.content == "the secret"
         recall = writer.recall(0, 10, "stop", "[withdrawn]")
         assert isinstance(recall, Recall)
-        await stage.say(recall)
+        await lab.write(recall)
         assert (await anext(stream)).choices[0].finish_reason == "content_filter"
-    async with stage.http.get(f"{url}/v1/chat/completions/chatcmpl-{writer.request_id}") as response:
+    async with lab.http.get(f"{url}/v1/chat/completions/chatcmpl-{writer.request_id}") as response:
         data = await response.read()
     assert b"secret" not in data
     assert deltas(data) == "[withdrawn]"

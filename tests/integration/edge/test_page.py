@@ -1,24 +1,25 @@
-"""The page brings everything along, runs no script but its own file, and is told apart from the API."""
+"""The page loads nothing from other origins and runs only its own script; probes and models answer."""
 
 import re
 
 import pytest
+from yarl import URL
 
 PARTS = ("/", "/app.js", "/style.css")
 
 
 @pytest.fixture
-async def parts(stage):
-    url = await stage.edge()
+async def parts(lab):
+    url = await lab.edge()
     found = {}
     for path in PARTS:
-        async with stage.http.get(url + path) as response:
+        async with lab.http.get(url + path) as response:
             assert response.status == 200
             found[path] = (response.headers, await response.text())
     return found
 
 
-async def test_it_is_locked_down(parts):
+async def test_the_content_security_policy_is_strict(parts):
     for headers, _ in parts.values():
         policy = dict(rule.strip().split(" ", 1) for rule in headers["Content-Security-Policy"].split(";"))
         assert policy["default-src"] == "'none'"
@@ -28,21 +29,21 @@ async def test_it_is_locked_down(parts):
         assert "Access-Control-Allow-Origin" not in headers
 
 
-async def test_nothing_comes_from_elsewhere(parts):
+async def test_nothing_is_loaded_from_other_origins(parts):
     for _, text in parts.values():
         addresses = set(re.findall(r"https?://[^\"'\s)]+", text))
         assert addresses <= {"http://www.w3.org/2000/svg"}
 
 
 async def test_the_policy_leaves_it_working(parts):
-    """No inline script, style or handler: the policy would not run them."""
+    """Inline scripts, styles and handlers are absent: the policy would block them."""
     _, page = parts["/"]
     assert not re.search(r"<script(?![^>]*\ssrc=)[^>]*>", page)
     assert not re.search(r"<style|\sstyle=|\son\w+=", page)
     assert set(re.findall(r"(?:src|href)=\"(/[^\"]*)\"", page)) == set(PARTS) - {"/"}
 
 
-async def test_script_and_page_agree(parts):
+async def test_the_script_uses_only_ids_of_the_page(parts):
     _, page = parts["/"]
     _, script = parts["/app.js"]
     named = set(re.findall(r"\$\(\"([a-z-]+)\"\)", script)) | set(re.findall(r"say\(\"([a-z-]+)\"", script))
@@ -54,22 +55,45 @@ async def test_script_and_page_agree(parts):
         assert re.search(rf"<label[^>]*for=\"{control}\"|{around}", page, re.DOTALL)
 
 
-async def test_it_says_what_the_operator_wants_said(stage):
+async def test_the_page_shows_the_operators_notice(lab):
     for notice, shown in ((None, None), ("<b>emulated</b> here", "&lt;b&gt;emulated&lt;/b&gt; here")):
-        url = await stage.edge(**({} if notice is None else {"edge_notice": notice}))
-        async with stage.http.get(url) as response:
+        url = await lab.edge(**({} if notice is None else {"edge_notice": notice}))
+        async with lab.http.get(url) as response:
             page = await response.text()
         found = re.search(r'<p id="notice">(.*?)</p>', page)
         assert (found and found[1]) == shown
         assert "<!-- notice" not in page
 
 
-async def test_probes_and_models(stage):
-    url = await stage.edge()
-    for path, text in (("/healthz", "ok\n"), ("/readyz", "ready\n")):
-        async with stage.http.get(url + path, headers={"Host": "10.0.0.7:8080"}) as response:
+async def test_probes_and_models(lab):
+    url = await lab.edge()
+    for path, text in (("/healthz", "ok\n"), ("/health", "ok\n"), ("/readyz", "ready\n")):
+        async with lab.http.get(url + path, headers={"Host": "10.0.0.7:8080"}) as response:
             assert (response.status, await response.text()) == (200, text)
-    async with stage.http.get(f"{url}/metrics") as response:
+    async with lab.http.get(f"{url}/metrics") as response:
         assert "railbus_edge_streams" in await response.text()
-    async with stage.http.get(f"{url}/v1/models") as response:
-        assert (await response.json())["data"][0]["id"] == "default"
+    async with lab.http.get(f"{url}/v1/models") as response:
+        (default,) = (await response.json())["data"]
+    async with lab.http.get(f"{url}/v1/models/default") as response:
+        assert await response.json() == default
+        assert (default["id"], default["object"]) == ("default", "model")
+
+
+@pytest.mark.parametrize("name", ["nope", "org/model", "%ff", "%00", "x" * 4_000])
+async def test_an_unknown_model_has_an_openai_error(lab, name):
+    url = await lab.edge()
+    async with lab.http.get(URL(f"{url}/v1/models/{name}", encoded=True)) as response:
+        assert response.status == 404
+        error = (await response.json())["error"]
+    assert (error["code"], error["param"], error["type"]) == ("model_not_found", "model", "invalid_request_error")
+
+
+async def test_a_model_with_a_slash_in_its_name_is_found(lab):
+    url = await lab.edge()
+    async with lab.open_stream(url) as client:
+        writer = await lab.next_writer()
+        await lab.write(writer.started("org/tiny"), writer.chunk("x"), writer.finished(), writer.closed())
+        await client.rest()
+    for path in ("org/tiny", "org%2Ftiny"):
+        async with lab.http.get(URL(f"{url}/v1/models/{path}", encoded=True)) as response:
+            assert (await response.json())["id"] == "org/tiny"

@@ -1,4 +1,4 @@
-"""The process: what it refuses to start with, what it says, how it stops."""
+"""The process: refused settings, output, how it stops."""
 
 import asyncio
 import os
@@ -21,25 +21,25 @@ def command(**env):
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "expected"),
     [
-        ({"RAILBUS_EDGE_HOST": "0.0.0.0"}, "RAILBUS_EDGE_HOST=0.0.0.0 is no loopback address"),
+        ({"RAILBUS_EDGE_HOST": "0.0.0.0"}, "RAILBUS_EDGE_HOST=0.0.0.0 is not a loopback address"),
         ({"RAILBUS_EDGE_PORT": "http"}, "RAILBUS_EDGE_PORT='http'"),
         ({"RAILBUS_API_KEYS_FILE": "/nowhere.toml"}, "RAILBUS_API_KEYS_FILE /nowhere.toml"),
         ({"RAILBUS_API_KEYS_FILE": str(ROOT / "pyproject.toml")}, "it must hold a table [keys]"),
         ({"RAILBUS_CLIENT_BUFFER_BYTES": "1"}, "RAILBUS_CLIENT_BUFFER_BYTES='1'"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(env, said):
+def test_a_mistake_is_one_line_and_exit_code_2(env, expected):
     done = subprocess.run(**command(**env), capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stderr.startswith("railbus edge: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
 
-async def test_it_serves_and_stops(stage, broker):
+async def test_it_serves_and_stops(lab, broker):
     options = command(RAILBUS_KAFKA_BOOTSTRAP=broker.address)
     process = await asyncio.create_subprocess_exec(
         *options["args"], cwd=options["cwd"], env=options["env"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -48,12 +48,12 @@ async def test_it_serves_and_stops(stage, broker):
         line = await asyncio.wait_for(process.stdout.readline(), 20)
         assert line.startswith(b"ready edge http://127.0.0.1:")
         url = line.split()[-1].decode()
-        request, _ = await stage.ask(url)
-        async with stage.http.get(f"{url}/metrics") as response:
+        request, _ = await lab.ask(url)
+        async with lab.http.get(f"{url}/metrics") as response:
             assert "railbus_edge_requests_total 1.0" in await response.text()
-        async with stage.listening(url) as client:
-            writer = await stage.taken()
-            await stage.say(writer.started(), writer.chunk("begun"))
+        async with lab.open_stream(url) as client:
+            writer = await lab.next_writer()
+            await lab.write(writer.started(), writer.chunk("begun"))
             await client.until(b"begun")
             process.terminate()
             assert b"server_stopping" in await client.rest()
@@ -64,13 +64,13 @@ async def test_it_serves_and_stops(stage, broker):
             await process.communicate()
     assert process.returncode == 0
     assert out == b""
-    assert (await stage.detached(request.request_id)).reason == "complete"
-    assert (await stage.detached(writer.request_id)).reason == "shutdown"
+    assert (await lab.detached(request.request_id)).reason == "complete"
+    assert (await lab.detached(writer.request_id)).reason == "shutdown"
     assert b"Traceback" not in err
     assert b"hello" not in err  # no prompt in the log
 
 
-async def test_without_a_broker_it_waits_and_says_so():
+async def test_without_a_broker_it_waits_and_logs_one_line():
     options = command(RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:1", RAILBUS_EDGE_PORT="18099")
     process = await asyncio.create_subprocess_exec(
         *options["args"], cwd=options["cwd"], env=options["env"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

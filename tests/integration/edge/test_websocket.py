@@ -1,4 +1,4 @@
-"""Websockets: many requests on one connection, every op as it comes, taken up again after a break."""
+"""Websockets: many requests on one connection, every op as it arrives, resumed after a disconnect."""
 
 import asyncio
 import json
@@ -8,12 +8,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.integration.edge.stage import PATIENCE_S
-from tests.unit.edge.answers import ClientScreen
+from tests.integration.edge.lab import PATIENCE_S
+from tests.support.edge_answers import ClientScreen
 
 
 class Socket:
-    """A client that applies ops."""
+    """A client that applies the ops it receives."""
 
     def __init__(self, connection):
         self.connection = connection
@@ -32,14 +32,14 @@ class Socket:
         return message
 
     async def until(self, **fields):
-        """The next message with these fields."""
+        """Return the next message with these fields."""
         while True:
             message = await self.get()
             if fields.items() <= message.items():
                 return message
 
     async def until_closed(self):
-        """Read to the end; the code it was closed with."""
+        """Read to the end; return the close code."""
         try:
             while True:
                 await self.get()
@@ -53,10 +53,10 @@ async def socket(url, **options):
         yield Socket(connection)
 
 
-async def test_an_answer_op_by_op(stage):
-    async with socket(await stage.edge()) as client:
+async def test_an_answer_op_by_op(lab):
+    async with socket(await lab.edge()) as client:
         await client.send(type="ask", prompt="hello", max_tokens=5, ref="mine")
-        request = await stage.answer("Hello ", "world")
+        request = await lab.answer("Hello ", "world")
         accepted = await client.get()
         assert accepted["type"] == "accepted"
         assert accepted["ref"] == "mine"
@@ -67,18 +67,18 @@ async def test_an_answer_op_by_op(stage):
     assert client.screens[request.request_id].visible == "Hello world"
     assert request.messages[0].content == "hello"
     assert request.sampling.max_tokens == 5
-    assert (await stage.detached(request.request_id)).reason == "complete"
+    assert (await lab.detached(request.request_id)).reason == "complete"
 
 
-async def test_several_requests_at_once_on_one_connection(stage):
-    async with socket(await stage.edge()) as client:
+async def test_several_requests_at_once_on_one_connection(lab):
+    async with socket(await lab.edge()) as client:
         for number in range(4):
             await client.send(type="ask", messages=[{"role": "user", "content": str(number)}])
-        writers = [await stage.taken() for _ in range(4)]
-        await stage.say(*(writer.started() for writer in writers))
+        writers = [await lab.next_writer() for _ in range(4)]
+        await lab.write(*(writer.started() for writer in writers))
         for text in ("a", "b", "c"):
-            await stage.say(*(writer.chunk(text + writer.request_id[-1]) for writer in writers))
-        await stage.say(*(event for writer in writers for event in (writer.finished(), writer.closed())))
+            await lab.write(*(writer.chunk(text + writer.request_id[-1]) for writer in writers))
+        await lab.write(*(event for writer in writers for event in (writer.finished(), writer.closed())))
         for _ in writers:
             await client.until(op="close")
     for writer in writers:
@@ -86,28 +86,28 @@ async def test_several_requests_at_once_on_one_connection(stage):
         assert client.screens[writer.request_id].visible == f"a{mark}b{mark}c{mark}"
 
 
-async def test_a_break_in_the_middle_and_on_with_another_edge(stage):
-    first, second = await stage.edge(), await stage.edge()
+async def test_a_broken_connection_is_resumed_on_another_edge(lab):
+    first, second = await lab.edge(), await lab.edge()
     async with socket(first) as client:
         await client.send(type="ask", prompt="hello")
-        writer = await stage.taken()
-        await stage.say(writer.started(), writer.chunk("one "))
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("one "))
         last = (await client.until(op="show"))["id"]
         client.connection.transport.abort()
-    assert (await stage.detached(writer.request_id)).reason == "gone"
-    await stage.say(writer.chunk("two "))
+    assert (await lab.detached(writer.request_id)).reason == "gone"
+    await lab.write(writer.chunk("two "))
     async with socket(second) as client:
         await client.send(type="resume", request_id=writer.request_id, after=last)
         assert (await client.until(op="show"))["text"] == "two "
-        await stage.say(writer.chunk("three"), writer.finished(), writer.closed())
+        await lab.write(writer.chunk("three"), writer.finished(), writer.closed())
         await client.until(op="close")
         assert client.screens[writer.request_id].visible == "two three"
 
 
-async def test_after_the_end_only_the_end_is_missing(stage):
-    async with socket(await stage.edge()) as client:
+async def test_after_the_end_only_the_end_is_missing(lab):
+    async with socket(await lab.edge()) as client:
         await client.send(type="ask", prompt="hello")
-        request = await stage.answer("a")
+        request = await lab.answer("a")
         last = (await client.until(op="finish"))["id"]
         await client.until(op="close")
         await client.send(type="resume", request_id=request.request_id, after=last)
@@ -115,28 +115,28 @@ async def test_after_the_end_only_the_end_is_missing(stage):
         assert (await client.get())["op"] == "close"
 
 
-async def test_a_recall_takes_back_exactly_its_span(stage):
-    async with socket(await stage.edge()) as client:
+async def test_a_recall_replaces_exactly_its_span(lab):
+    async with socket(await lab.edge()) as client:
         await client.send(type="ask", prompt="hello")
-        writer = await stage.taken(checked=True)
-        await stage.say(writer.started(), writer.allowed(), writer.chunk("call \U0001f600 "), writer.chunk("555-0100"))
+        writer = await lab.next_writer(checked=True)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("call \U0001f600 "), writer.chunk("555-0100"))
         await client.until(text="555-0100")
-        await stage.say(writer.recall(7, 15), writer.chunk(" now"), writer.finished(), writer.cleared())
+        await lab.write(writer.recall(7, 15), writer.chunk(" now"), writer.finished(), writer.cleared())
         op = await client.until(op="replace")
         assert (op["start"], op["end"], op["rule"], op["category"]) == (7, 15, "card", "pii")
         await client.until(op="finish")
         assert client.screens[writer.request_id].visible == "call \U0001f600 [gone] now"
 
 
-async def test_cancel_leaves_the_request_to_the_router(stage):
-    async with socket(await stage.edge()) as client:
+async def test_cancel_leaves_the_request_to_the_router(lab):
+    async with socket(await lab.edge()) as client:
         await client.send(type="ask", prompt="hello")
-        writer = await stage.taken()
-        await stage.say(writer.started())
+        writer = await lab.next_writer()
+        await lab.write(writer.started())
         await client.until(op="begin")
         await client.send(type="cancel", request_id=writer.request_id)
         await client.until(type="detached", request_id=writer.request_id)
-        assert (await stage.detached(writer.request_id)).reason == "gone"
+        assert (await lab.detached(writer.request_id)).reason == "gone"
         await client.send(type="cancel", request_id=writer.request_id)
         assert (await client.until(type="error"))["error"]["code"] == "request_not_found"
 
@@ -158,26 +158,26 @@ async def test_cancel_leaves_the_request_to_the_router(stage):
         (b"\x00\x01", "invalid_json", None),
     ],
 )
-async def test_a_wrong_message_gets_an_error_and_the_connection_goes_on(stage, message, code, param):
-    async with socket(await stage.edge()) as client:
+async def test_a_wrong_message_gets_an_error_and_the_connection_stays_open(lab, message, code, param):
+    async with socket(await lab.edge()) as client:
         await client.connection.send(message)
         error = (await client.until(type="error"))["error"]
         assert (error["code"], error["param"]) == (code, param)
         await client.send(type="ask", prompt="hello")
-        await stage.answer("x")
+        await lab.answer("x")
         await client.until(op="close")
 
 
-async def test_a_message_too_large_ends_the_connection(stage):
-    async with socket(await stage.edge()) as client:
+async def test_a_message_too_large_ends_the_connection(lab):
+    async with socket(await lab.edge()) as client:
         await client.send(type="ask", prompt="x" * 2_000_000)
         with pytest.raises(ConnectionClosed) as error:
             await client.get()
         assert error.value.rcvd.code == 1009
 
 
-async def test_more_than_a_connection_may_have(stage):
-    async with socket(await stage.edge(max_socket_streams=1)) as client:
+async def test_too_many_requests_on_one_connection(lab):
+    async with socket(await lab.edge(max_socket_streams=1)) as client:
         await client.send(type="ask", prompt="one")
         await client.until(type="accepted")
         await client.send(type="ask", prompt="two", ref=2)
@@ -185,8 +185,8 @@ async def test_more_than_a_connection_may_have(stage):
         assert (error["error"]["code"], error["ref"]) == ("too_many_streams", 2)
 
 
-async def test_a_page_of_another_origin_is_kept_out(stage):
-    url = await stage.edge(allowed_origins="https://good.example")
+async def test_a_page_of_another_origin_is_refused(lab):
+    url = await lab.edge(allowed_origins="https://good.example")
     with pytest.raises(InvalidStatus) as error:
         async with socket(url, origin="https://evil.example"):
             pass
@@ -197,30 +197,30 @@ async def test_a_page_of_another_origin_is_kept_out(stage):
             await client.until(type="welcome")
 
 
-async def test_a_slow_client_is_told_to_come_back(stage):
-    url = await stage.edge(client_buffer_bytes=4_096)
+async def test_a_slow_client_is_closed_with_1013_and_can_resume(lab):
+    url = await lab.edge(client_buffer_bytes=4_096)
     async with socket(url, max_queue=1, max_size=None) as client:
         await client.send(type="ask", prompt="hello")
-        writer = await stage.taken()
-        await stage.say(writer.started())
+        writer = await lab.next_writer()
+        await lab.write(writer.started())
         for _ in range(40):
-            await stage.say(*(writer.chunk("x" * 8_000) for _ in range(50)))
-        assert (await stage.detached(writer.request_id)).reason == "slow"
+            await lab.write(*(writer.chunk("x" * 8_000) for _ in range(50)))
+        assert (await lab.detached(writer.request_id)).reason == "slow"
         assert await client.until_closed() == 1013
-    await stage.say(writer.finished(), writer.closed())
+    await lab.write(writer.finished(), writer.closed())
     async with socket(url, max_size=None) as again:
         await again.send(type="resume", request_id=writer.request_id, after=client.ids[writer.request_id])
         await again.until(op="close")
     assert len(client.screens[writer.request_id].visible + again.screens[writer.request_id].visible) == 16_000_000
 
 
-async def test_a_stopping_edge_says_so(stage):
-    async with socket(await stage.edge()) as client:
+async def test_a_stopping_edge_closes_with_1001(lab):
+    async with socket(await lab.edge()) as client:
         await client.send(type="ask", prompt="hello")
-        writer = await stage.taken()
+        writer = await lab.next_writer()
         await client.until(type="accepted")
-        await stage.stop_edges()
+        await lab.stop_edges()
         with pytest.raises(ConnectionClosed) as error:
             await client.get()
         assert error.value.rcvd.code == 1001
-        assert (await stage.detached(writer.request_id)).reason == "shutdown"
+        assert (await lab.detached(writer.request_id)).reason == "shutdown"

@@ -1,9 +1,9 @@
 import pytest
 
-from tests.integration.generator.lab import opened
+from tests.integration.generator.lab import GeneratorLab
 
 
 @pytest.fixture
 async def lab():
-    async with opened() as it:
+    async with GeneratorLab.opened() as it:
         yield it

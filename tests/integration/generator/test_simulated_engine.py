@@ -6,7 +6,7 @@ import pytest
 
 from schemas.requests import Message, Sampling
 from services.generator.engines import make
-from services.worker.engine import Done, EngineError, Job, Step
+from services.worker.engine import EngineError, GenerationResult, Job, Step
 
 PATIENCE_S = 30
 
@@ -46,7 +46,7 @@ async def test_the_same_request_gets_the_same_answer(engine):
 
 async def test_a_thousand_at_once(engine):
     answers = await asyncio.gather(*(answer(engine, job(n, "n20")) for n in range(1_000)))
-    assert all(isinstance(items[-1], Done) and items[-1].usage.completion_tokens == 20 for items in answers)
+    assert all(isinstance(items[-1], GenerationResult) and items[-1].usage.completion_tokens == 20 for items in answers)
     assert engine.stats().running == engine.stats().waiting == 0
 
 
@@ -60,7 +60,7 @@ async def test_an_abort_frees_the_slot_at_once(engine):
     waiting.cancel()
     await asyncio.wait([waiting])
     assert engine.stats().running == 0
-    assert isinstance((await answer(engine, job(2)))[-1], Done), "the clock goes on"
+    assert isinstance((await answer(engine, job(2)))[-1], GenerationResult), "the clock goes on"
 
 
 async def test_max_tokens_cuts(engine):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.integration.generator.lab import ROOT, bare_environment
+from tests.support.processes import ROOT, bare_environment
 
 READY = ROOT / ".venv-vllm" / ".ready"
 WANTED = os.environ.get("RAILBUS_TEST_VLLM") == "1"
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def test_vllm_on_the_cpu():
-    # What a `make test ARGS=...` round this was told is not meant for the make inside.
+    # The arguments of an outer `make test ARGS=...` are not meant for the inner make.
     env = {name: value for name, value in bare_environment().items() if not name.startswith("MAKE")}
     ended = subprocess.run(
         ["make", "test-vllm", "ARGS=tests/vllm"], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -35,7 +35,7 @@ def test_vllm_on_the_cpu():
 
 
 def test_a_question_through_rails_vllm_and_safety(tmp_path):
-    """Two environments: the governance of this one, and the generator of the other."""
+    """The generator runs in its own virtual environment, the other services in this one."""
     made = subprocess.run(
         [ROOT / ".venv-vllm/bin/python", "-c", MAKE_MODELS, str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,

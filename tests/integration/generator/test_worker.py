@@ -1,4 +1,4 @@
-"""The generator's process on a real broker: what comes of a request, whatever happens."""
+"""The generator's process on a real broker: every request gets its events, under every fault."""
 
 import asyncio
 import json
@@ -11,8 +11,9 @@ from schemas.stream import Failed, Finished, Started
 from schemas.topics import REQUESTS
 from schemas.wire import encode
 from services.stream import Screen
-from tests.integration.generator.lab import asking, bare_environment, opened
-from tests.integration.generator.upstream import breaks_off, falls_silent, refuses, running, says
+from tests.integration.generator.lab import GeneratorLab, make_request
+from tests.integration.generator.upstream import breaks_off, falls_silent, refuses, running_upstream, says
+from tests.support.processes import bare_environment
 
 
 async def test_a_request_becomes_an_answer(lab):
@@ -49,7 +50,7 @@ async def test_started_tells_the_settings(lab):
 async def test_the_trace_goes_on(lab):
     await lab.generator()
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    request = asking()
+    request = make_request()
     await lab.producer.send(REQUESTS, request, traceparent=trace)
     await lab.end(request.request_id)
     assert {record.traceparent for record in lab.records} == {trace}
@@ -72,7 +73,7 @@ async def test_what_cannot_be_answered_is_refused_with_a_reason(lab):
 
 
 async def test_a_cancel_stops_a_running_answer(lab):
-    async with running() as upstream:
+    async with running_upstream() as upstream:
         upstream.script = says(*["word "] * 10_000, gap_s=0.01)
         await lab.generator(RAILBUS_ENGINE="openai", RAILBUS_UPSTREAM_URL=upstream.address)
         asked = await lab.ask()
@@ -93,7 +94,7 @@ async def test_a_cancel_reaches_what_waits_and_what_is_not_there_yet(lab):
     waits = await lab.ask()
     await lab.cancel(waits)
     assert (await lab.end(waits)).error_class == "cancelled"
-    later = asking()
+    later = make_request()
     await lab.cancel(later.request_id, attempt=1)
     await lab.send(later)
     await lab.cancel(runs, attempt=1)
@@ -137,7 +138,7 @@ async def test_no_answer_outlives_its_request(lab):
     end = await lab.end(asked)
     assert (end.error_class, end.message, end.retryable, end.last_seq) == (
         "timeout",
-        "its 700 ms have passed",
+        "the deadline of 700 ms has passed",
         False,
         1,
     )
@@ -145,7 +146,7 @@ async def test_no_answer_outlives_its_request(lab):
 
 async def test_a_repeated_request_is_answered_once(lab):
     await lab.generator()
-    request = asking("simulated-n20")
+    request = make_request("simulated-n20")
     for _ in range(3):
         await lab.send(request)
     await lab.end(request.request_id)
@@ -194,8 +195,8 @@ async def test_batch_waits_on_the_log_where_another_finds_it(lab):
     await lab.until(lambda: sum(bool(lab.events(each, Finished)) for each in batch) >= len(batch) - taken_up)
 
 
-async def test_the_engines_failures_are_told(lab):
-    async with running() as upstream:
+async def test_the_engines_failures_are_reported(lab):
+    async with running_upstream() as upstream:
         await lab.generator(
             RAILBUS_ENGINE="openai", RAILBUS_UPSTREAM_URL=upstream.address, RAILBUS_UPSTREAM_READ_TIMEOUT_MS="300"
         )
@@ -215,7 +216,7 @@ async def test_the_engines_failures_are_told(lab):
 
 
 async def test_nothing_of_the_prompt_is_logged(lab, capfd):
-    async with running() as upstream:
+    async with running_upstream() as upstream:
         upstream.script = refuses(400, json.dumps({"error": {"message": "bad: Tell me about rivers."}}).encode())
         await lab.generator(RAILBUS_ENGINE="openai", RAILBUS_UPSTREAM_URL=upstream.address, RAILBUS_LOG_LEVEL="DEBUG")
         end = await lab.end(await lab.ask())
@@ -281,12 +282,12 @@ async def test_one_of_two_goes_and_the_other_takes_over(lab):
 
 
 async def test_a_broker_that_is_away_for_a_while_tears_nothing(tmp_path):
-    async with opened("--data-dir", str(tmp_path)) as lab:
+    async with GeneratorLab.opened(keep_log=True) as lab:
         await lab.generator(RAILBUS_SIM_TIME_SCALE="2", RAILBUS_SIM_DRAFT="none")
         asked = [await lab.ask("simulated-n120") for _ in range(5)]
         for each in asked:
             await lab.chunk(each, 10)
-        await lab.restart_broker()
+        await lab.restart_broker(away_s=0.7)
         for each in asked:
             end = await lab.end(each)
             assert isinstance(end, Finished)
@@ -296,7 +297,7 @@ async def test_a_broker_that_is_away_for_a_while_tears_nothing(tmp_path):
 
 async def test_what_is_no_request_does_no_harm(lab):
     await lab.generator()
-    value, headers = encode(asking())
+    value, headers = encode(make_request())
     junk = [
         (b"{", headers), (b"null", headers), (None, headers), (b"\xff" * 100, headers), (value, []),
         (value, [("kind", b"Request"), ("v", b"99")]), (value, [("kind", b"Chunk"), ("v", b"1")]),

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that answers as a test tells it to, and remembers what it was asked."""
+"""A real HTTP server on loopback that answers as a test defines, and records its requests."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ async def opened(request):
 
 
 def sends(*parts, gap_s=0.0):
-    """A stream of these bytes, as they are."""
+    """Stream these bytes unchanged."""
 
     async def script(request, _):
         response = await opened(request)
@@ -74,7 +74,7 @@ def sends(*parts, gap_s=0.0):
 
 
 def says(*texts, finish="stop", usage=None, tail=(), gap_s=0.0):
-    """A well-formed answer."""
+    """Stream a well-formed answer."""
     parts = [event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})]
     parts += [event(delta(text)) for text in texts]
     parts.append(event(delta(finish=finish)))
@@ -91,7 +91,7 @@ def refuses(status, body=b"", **headers):
 
 
 def breaks_off(*texts):
-    """The connection is torn down after these texts."""
+    """Stream these texts, then abort the connection."""
 
     async def script(request, _):
         response = await opened(request)
@@ -105,7 +105,7 @@ def breaks_off(*texts):
 
 
 def stays_open(*parts):
-    """These bytes, and then nothing."""
+    """Stream these bytes, then send nothing more."""
 
     async def script(request, _):
         response = await opened(request)
@@ -128,7 +128,7 @@ def falls_silent(*texts, headers=True):
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Upstream]:
+async def running_upstream() -> AsyncIterator[Upstream]:
     upstream = Upstream()
     app = web.Application(client_max_size=32_000_000)
     app.add_routes([web.post("/v1/chat/completions", upstream.complete), web.get("/v1/models", upstream.list_models)])

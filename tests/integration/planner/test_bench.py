@@ -1,4 +1,4 @@
-"""``railbus bench engine`` against an engine that runs, ``railbus plan`` on what it wrote, as a person would."""
+"""``railbus bench engine`` with a running engine, and ``railbus plan`` with its result, as a user runs them."""
 
 import json
 import os

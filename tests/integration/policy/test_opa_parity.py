@@ -4,12 +4,12 @@ from dataclasses import asdict
 
 import pytest
 
-from services.policy import ADMISSION, FINDING, Admittance, Finding, load
-from services.policy.decisions import DecisionLog
-from services.policy.golden import cases, questions
-from tests.integration.policy.opa_server import OpaServer
-from tests.unit.policy.folders import ROOT
-from tests.unit.policy.test_decisions import lines_of
+from services.policy import ADMISSION, FINDING, AdmissionRequest, Finding, load
+from services.policy.engines.decision_log import DecisionLog
+from services.policy.golden import cases, rego_questions
+from tests.support.opa_server import OpaServer
+from tests.support.policies import ROOT
+from tests.unit.policy.test_decision_log import lines_of
 
 NAMES = ("default", "strict")
 
@@ -28,7 +28,7 @@ def opa(request, tmp_path):
 
 def asked_of(policy):
     """Every question of the golden corpus, and every category for every tenant on both sides."""
-    yield from (question for case in cases(policy) for question in questions(policy, case))
+    yield from (question for case in cases(policy) for question in rego_questions(policy, case))
     data = policy.rego.data
     categories = {rule.category for rule in policy.rules} | {*data["findings"]["output"], "no_such_category"}
     tenants = [*data["tenants"], "no-such-tenant"]
@@ -55,7 +55,7 @@ def test_both_log_decisions_alike(opa, tmp_path):
     policy = load(opa.folder)
     log = DecisionLog(tmp_path / "decisions.jsonl", "rails")
     policy.listen(log)
-    admittance = Admittance(
+    admittance = AdmissionRequest(
         tenant="acme", model="m", lane="batch", attempt=1, prompt_chars=3, max_tokens=9_999, mode="gated",
         egress="allowed",
     )  # fmt: skip

@@ -14,13 +14,14 @@ import pytest
 from schemas.stream import Chunk
 from schemas.topics import Topic
 from schemas.wire import encode, key_of
-from services.bus import BusSettings, Producer, Received, TailReader, Unread
-from services.processor import Core, Done, Effect, Place, Processor, Reading, Write
+from services.bus import BusSettings, Producer, Received, TailReader, UnreadableRecord
+from services.processor import Core, Effect, Processor, ProcessorConfig, RecordDone, RecordPosition, Write
 from services.runtime.clock import now_us
-from tests.contract.brokers import Broker
 from tests.integration.bus.conftest import NewTopic
-from tests.integration.bus.lab import chunk, closed, eventually, request_in
+from tests.integration.bus.lab import chunk, closed, request_in
+from tests.support.brokers import Broker
 from tests.support.bus import any_role, copy_of
+from tests.support.waiting import until
 
 HOUR_MS = 3_600_000
 
@@ -49,7 +50,7 @@ class Recorder(Core):
         del self.read_of[number]
         self.due_us.pop(number, None)
 
-    def read(self, record: Received | Unread, at_us: int, now_us: int) -> Sequence[Effect]:
+    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
         self.told.append(("read", record.partition))
         self.read_of[record.partition].append(record.offset)
         self.ages_us.append(now_us - at_us)
@@ -83,13 +84,11 @@ async def processing(
     settings: BusSettings, core: Core, group: str, topics: Sequence[Topic], *, rewind_ms: int | None = HOUR_MS,
     drain_s: float = 1.0,
 ) -> AsyncIterator[Processor]:  # fmt: skip
-    reading = Reading(group=group, topics=topics, rewind_ms=rewind_ms, drain_s=drain_s)
+    reading = ProcessorConfig(group=group, topics=topics, rewind_ms=rewind_ms, drain_s=drain_s)
     processor = Processor(settings, reading, core, Producer(settings, role=any_role(), name="core"))
     task = asyncio.create_task(processor.run())
     try:
-        await asyncio.wait(
-            {task, asyncio.ensure_future(eventually(lambda: processor.ready))}, return_when="FIRST_COMPLETED"
-        )
+        await asyncio.wait({task, asyncio.ensure_future(until(lambda: processor.ready))}, return_when="FIRST_COMPLETED")
         if task.done():
             task.result()
         yield processor
@@ -128,19 +127,20 @@ async def test_a_second_member_takes_its_share_and_what_is_kept_notices_nothing(
             await asyncio.sleep(0.01)
         raise AssertionError("the test takes too long")
 
-    async with processing(settings, first, group, topics):
+    async with processing(settings, first, group, topics) as one:
         writing = asyncio.create_task(write())
         for _ in range(2):
             async with processing(settings, second, group, topics):
-                await eventually(lambda: len(first.read_of) == len(second.read_of) == 2)
+                await until(lambda: len(first.read_of) == len(second.read_of) == 2)
                 assert first.read_of.keys() | second.read_of.keys() == {0, 1, 2, 3}
-            await eventually(lambda: len(first.read_of) == 4)
+            await until(lambda: len(first.read_of) == 4)
+        await until(lambda: one.ready)  # caught up with what it has gained
         stop.set()
         total = await writing
         moved = {number for what, number in first.told if what == "lost"}
         assert len(moved) == 2, "the same two numbers go to and fro"
         for number in {0, 1, 2, 3} - moved:
-            await eventually(lambda number=number: len(first.read_of[number]) == 2 * total)
+            await until(lambda number=number: len(first.read_of[number]) == 2 * total)
             told = [what for what, which in first.told if which == number and what != "read"]
             assert told == ["gained", "caught up"]
             assert sorted(first.read_of[number]) == sorted([*range(total)] * 2), "once each, over four rebalances"
@@ -156,7 +156,7 @@ async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
     core, another = Recorder(), Another(settings)
     async with processing(settings, core, group, topics):
         another.write(topics[1], chunk(request_in(2), 0))
-        await eventually(lambda: ("read", 2) in core.told)
+        await until(lambda: ("read", 2) in core.told)
         for _ in range(5):
             core.told.clear()
             core.due_us[2] = now_us() + 150_000
@@ -164,7 +164,7 @@ async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
             writer.start()
             time.sleep(0.6)  # noqa: ASYNC251 - a process that is paused
             assert not core.told
-            await eventually(lambda: ("tick", 2) in core.told)
+            await until(lambda: ("tick", 2) in core.told)
             writer.join()
             assert [what for what, number in core.told if number == 2] == ["read", "tick"]
             assert 300_000 < core.ages_us[-1] < 600_000, "appended while nobody read, not when it was read"
@@ -192,27 +192,32 @@ async def test_what_is_done_is_committed_and_what_is_under_way_comes_to_its_end(
         await producer.send(log, chunk(request_id, seq))
     core = Recorder()
     async with processing(settings, core, group, [log], rewind_ms=None, drain_s=5.0) as processor:
-        await eventually(lambda: core.read_of[1] == [0, 1, 2, 3])
+        await until(lambda: core.read_of[1] == [0, 1, 2, 3])
         core.open = 2
-        processor.do([Done(Place(log.name, 1, 0)), Write(answers, closed(request_id), None, Place(log.name, 1, 1))])
+        processor.perform_all(
+            [
+                RecordDone(RecordPosition(log.name, 1, 0)),
+                Write(answers, closed(request_id), None, RecordPosition(log.name, 1, 1)),
+            ]
+        )
 
         async def finish() -> None:
             await asyncio.sleep(0.3)
-            processor.do([Write(answers, closed(request_id), None, Place(log.name, 1, 2))])
+            processor.perform_all([Write(answers, closed(request_id), None, RecordPosition(log.name, 1, 2))])
             core.open = 0
 
         finishing = asyncio.create_task(finish())
     await finishing
     again = Recorder()
     async with processing(settings, again, group, [log], rewind_ms=None):
-        await eventually(lambda: again.read_of[1] == [3])
+        await until(lambda: again.read_of[1] == [3])
     tail = TailReader(settings, handler=lambda _: None)
     reading = asyncio.create_task(tail.run())
     assert await tail.end_offset(answers, 1) == 2, "both answers were written, the second while it was stopping"
     reading.cancel()
 
 
-async def test_nothing_is_written_about_a_request_whose_partition_is_another_members(
+async def test_nothing_is_written_for_another_members_partition(
     settings: BusSettings, topics: list[Topic], group: str
 ) -> None:
     log, answers = topics
@@ -220,8 +225,8 @@ async def test_nothing_is_written_about_a_request_whose_partition_is_another_mem
     tail = TailReader(settings, handler=lambda _: None)
     reading = asyncio.create_task(tail.run())
     async with processing(settings, first, group, [log]) as one, processing(settings, second, group, [log]):
-        await eventually(lambda: len(first.read_of) == len(second.read_of) == 2)
-        one.do([Write(answers, closed(request_in(number))) for number in range(4)])
+        await until(lambda: len(first.read_of) == len(second.read_of) == 2)
+        one.perform_all([Write(answers, closed(request_in(number))) for number in range(4)])
         await asyncio.sleep(0.3)
         ends = {number: await tail.end_offset(answers, number) for number in range(4)}
         assert ends == {number: int(number in first.read_of) for number in range(4)}
@@ -242,6 +247,6 @@ async def test_it_is_ready_only_while_the_broker_tells_it_where_the_log_ends(
     async with processing(settings, Recorder(), group, [topic]) as processor:
         assert processor.ready
         own_embedded_broker.kill()
-        await eventually(lambda: not processor.ready)
+        await until(lambda: not processor.ready)
         own_embedded_broker.start()
-        await eventually(lambda: processor.ready)
+        await until(lambda: processor.ready)

@@ -1,11 +1,11 @@
 import pytest
 
-from tests.integration.rails.harness import RedisServer, opened
+from tests.integration.rails.lab import RailsLab, RedisServer
 
 
 @pytest.fixture
 async def lab():
-    async with opened() as it:
+    async with RailsLab.opened() as it:
         yield it
 
 

@@ -6,12 +6,12 @@ import msgspec
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from services.policy import Admittance
+from services.policy import AdmissionRequest
 
 PATH = "/v1/data/railbus/admission/decision"
 
 
-class OpaStandIn:
+class FakeOpaServer:
     """Decides as OPA would with this policy.
 
     Attributes:
@@ -47,4 +47,4 @@ class OpaStandIn:
                 return web.Response(status=status, text="{}")
             case bytes(body):
                 return web.Response(body=body, content_type="application/json")
-        return web.json_response({"result": msgspec.to_builtins(self._policy.admit(Admittance(**question)))})
+        return web.json_response({"result": msgspec.to_builtins(self._policy.admit(AdmissionRequest(**question)))})

@@ -8,17 +8,17 @@ import pytest
 import redis.asyncio
 
 from services.rails import cache as module
-from services.rails.cache import Cache, LocalCache, key_of
-from services.rails.rail import PASSED, Answer, Edit
+from services.rails.cache import LocalCache, RailCache, key_of
+from services.rails.rail import PASSED, Edit, RailAnswer
 from tests.unit.rails.world import policy, request
 
-ANSWERS = {"pii": Answer(edits=(Edit(0, 3, 9, "[email address]"),), detail="mask pii/email"), "secrets": PASSED}
+ANSWERS = {"pii": RailAnswer(edits=(Edit(0, 3, 9, "[email address]"),), detail="mask pii/email"), "secrets": PASSED}
 RAILS = ("secrets", "pii")
 
 
 @asynccontextmanager
 async def opened(url):
-    held = Cache(url)
+    held = RailCache(url)
     await held.open()
     yield held
     await held.close()
@@ -74,12 +74,12 @@ async def test_nobody_waits_for_an_answer_that_never_comes(cache, monkeypatch):
     async def stuck():
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(cache, "_ask_for_all", stuck)
+    monkeypatch.setattr(cache, "_look_up_all", stuck)
     async with asyncio.timeout(10):
         assert await cache.find("k", RAILS) is None
 
 
-def test_the_local_cache_forgets_what_is_old_and_what_nobody_asked_for_longest():
+def test_local_cache_evicts_the_old_and_the_least_recently_used():
     local = LocalCache(size=2, ttl_s=10.0)
     local.keep("a", ANSWERS, 0.0)
     local.keep("b", ANSWERS, 1.0)
@@ -119,6 +119,6 @@ async def test_away_or_hung_it_costs_one_short_wait_and_is_said_once(
     assert await cache.find("another", RAILS) is None
     assert await cache.find("k", RAILS) == ANSWERS  # from this process
     await cache.keep("k", ANSWERS)
-    assert [record.message[:13] for record in caplog.records if "Redis" in record.message] == [
-        "Redis is away", "Redis is away",
+    assert [record.message[:20] for record in caplog.records if "Redis" in record.message] == [
+        "Redis is unreachable", "Redis is unreachable",
     ]  # fmt: skip

@@ -7,43 +7,44 @@ import signal
 import pytest
 
 from services.policy import load
-from tests.integration.rails.harness import asked, eventually, unhurried
-from tests.integration.rails.opa import OpaStandIn
-from tests.unit.policy.folders import spoil
+from tests.integration.rails.lab import copy_patient_policy, make_request
+from tests.integration.rails.opa import FakeOpaServer
+from tests.support.policies import replace_in_file
+from tests.support.waiting import until
 
 
 @pytest.fixture
 async def opa(tmp_path):
-    folder = unhurried(tmp_path)
+    folder = copy_patient_policy(tmp_path)
     admission = 'name = "admission"\n'
-    spoil(folder, "policy.toml", admission, admission + "deadline_ms = 5_000\n")
-    server = OpaStandIn(load(folder))
+    replace_in_file(folder, "policy.toml", admission, admission + "deadline_ms = 5_000\n")
+    server = FakeOpaServer(load(folder))
     server.folder = folder
     yield server
     await server.close()
 
 
-async def test_killed_while_it_judges_another_of_its_group_answers_everything_once(lab, opa):
+async def test_killed_while_judging_a_group_member_answers_everything_once(lab, opa):
     url = await opa.start()
     env = {"RAILBUS_POLICY": str(opa.folder), "RAILBUS_OPA_URL": url}
-    spoil(opa.folder, "policy.toml", "deadline_ms = 5_000", "deadline_ms = 20_000")
-    first, second = lab.spawn(**env), lab.spawn(**env)
+    replace_in_file(opa.folder, "policy.toml", "deadline_ms = 5_000", "deadline_ms = 20_000")
+    first, second = lab.start(**env), lab.start(**env)
     await asyncio.gather(first.ready(), second.ready())
 
     number, requests, sources = 0, [], set()
     while len(sources) < 2:  # both have a partition
         number += 1
-        requests.append(asked(number, "Who are you?"))
+        requests.append(make_request(number, "Who are you?"))
         sources.add((await lab.verdict(requests[-1])).source)
         assert number < 200
 
     opa.open.clear()
     opa.asked.clear()
-    batch = [asked(3_000 + turn, f"Line {turn}", lane="batch") for turn in range(600)]
+    batch = [make_request(3_000 + turn, f"Line {turn}", lane="batch") for turn in range(600)]
     await lab.ask(*batch)
-    waiting = [asked(1_000 + turn, f"Question {turn}") for turn in range(40)]
+    waiting = [make_request(1_000 + turn, f"Question {turn}") for turn in range(40)]
     await lab.ask(*waiting)
-    await eventually(lambda: sum(one["lane"] == "interactive" for one in opa.asked) == len(waiting))
+    await until(lambda: sum(one["lane"] == "interactive" for one in opa.asked) == len(waiting))
     assert sum(one["lane"] == "batch" for one in opa.asked) <= 4  # two processes each: nobody waits behind the batch
     first.signal(signal.SIGKILL)
     opa.open.set()
@@ -54,18 +55,18 @@ async def test_killed_while_it_judges_another_of_its_group_answers_everything_on
         given = lab.verdicts(request)
         assert {verdict.decision for verdict in given} == {"allow"}
         assert lab.effective(request) == given[0]  # the first in the log is the one that counts
-    assert second.stop() == 0
+    assert await second.stop() == 0
 
 
 async def test_opa_that_is_slow_fails_or_talks_nonsense_closes_and_is_named(lab, opa):
-    service = lab.spawn(RAILBUS_POLICY=str(opa.folder), RAILBUS_OPA_URL=await opa.start())
+    service = lab.start(RAILBUS_POLICY=str(opa.folder), RAILBUS_OPA_URL=await opa.start())
     await service.ready()
     number = 0
 
     async def said():
         nonlocal number
         number += 1
-        return await lab.verdict(asked(number, "What is a log?"))
+        return await lab.verdict(make_request(number, "What is a log?"))
 
     assert (await said()).decision == "allow"
     for answer, detail in (
@@ -87,33 +88,31 @@ async def test_opa_that_is_slow_fails_or_talks_nonsense_closes_and_is_named(lab,
     assert (verdict.rails[0].rail, verdict.rails[0].result) == ("admission", "timeout")
     opa.open.set()
     assert (await said()).decision == "allow"
-    assert service.stop() == 0
+    assert await service.stop() == 0
 
 
-async def test_a_policy_that_is_spoilt_while_it_runs_is_refused_and_a_repaired_one_taken(lab, tmp_path):
-    folder = unhurried(tmp_path)
-    log = tmp_path / "stderr.txt"
-    with log.open("w") as stderr:
-        decisions = tmp_path / "decisions.jsonl"
-        service = lab.spawn(stderr=stderr, RAILBUS_POLICY=str(folder), RAILBUS_DECISION_LOG=str(decisions))
-        await service.ready()
-        old = (await lab.verdict(asked(1, "What is a log?"))).policy_version
+async def test_spoilt_policy_is_refused_and_a_repaired_one_is_taken(lab, tmp_path):
+    folder = copy_patient_policy(tmp_path)
+    decisions = tmp_path / "decisions.jsonl"
+    service = lab.start(RAILBUS_POLICY=str(folder), RAILBUS_DECISION_LOG=str(decisions))
+    await service.ready()
+    old = (await lab.verdict(make_request(1, "What is a log?"))).policy_version
 
-        line = spoil(folder, "rego/admission.rego", "decision := {", "decision := }{")
-        await eventually(lambda: f"policy refused, {old} stays: rego/admission.rego:{line}: " in log.read_text())
-        assert (await lab.verdict(asked(2, "What is a log?"))).policy_version == old
+    line = replace_in_file(folder, "rego/admission.rego", "decision := {", "decision := }{")
+    await until(lambda: f"policy rejected, {old} stays in force: rego/admission.rego:{line}: " in service.stderr)
+    assert (await lab.verdict(make_request(2, "What is a log?"))).policy_version == old
 
-        spoil(folder, "rego/admission.rego", "decision := }{", "decision := {")
-        spoil(folder, "nemo/config.yml", "  output:", "  input: {flows: [horoscope]}\n  output:")
-        await eventually(lambda: "NeMo refuses it" in log.read_text())
-        assert (await lab.verdict(asked(3, "What is a log?"))).policy_version == old
+    replace_in_file(folder, "rego/admission.rego", "decision := }{", "decision := {")
+    replace_in_file(folder, "nemo/config.yml", "  output:", "  input: {flows: [horoscope]}\n  output:")
+    await until(lambda: "NeMo rejects it" in service.stderr)
+    assert (await lab.verdict(make_request(3, "What is a log?"))).policy_version == old
 
-        spoil(folder, "nemo/config.yml", "[horoscope]", "[context bloat detection on input]")
-        spoil(folder, "policy.toml", 'default = "This request', 'default = "Sorry: this request')
-        new = load(folder).version
-        await eventually(lambda: f"policy default is now {new}" in log.read_text())
-        assert (await lab.verdict(asked(4, "Write to xylo@example.org."))).policy_version == new
-        assert service.stop() == 0
+    replace_in_file(folder, "nemo/config.yml", "[horoscope]", "[context bloat detection on input]")
+    replace_in_file(folder, "policy.toml", 'default = "This request', 'default = "Sorry: this request')
+    new = load(folder).version
+    await until(lambda: f"policy default is now {new}" in service.stderr)
+    assert (await lab.verdict(make_request(4, "Write to xylo@example.org."))).policy_version == new
+    assert await service.stop() == 0
     lines = [json.loads(line) for line in decisions.read_text().splitlines()]
     revisions = [line["bundles"]["default"]["revision"] for line in lines]
     assert revisions == [old, old, old, new, new]

@@ -1,4 +1,4 @@
-"""TLS in front of a server, by a peer that never says goodbye: whoever closes waits for it."""
+"""TLS in front of a server, by a peer that never closes properly, so that closing waits for it."""
 
 import socket
 import ssl
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 _NAME = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
 
 
-class NeverSaysGoodbye:
+class SilentTlsProxy:
     """Passes bytes on to a port of this machine."""
 
     def __init__(self, folder, port):

@@ -2,10 +2,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.router.harness import Lab, opened
+from tests.integration.router.lab import RouterLab
 
 
 @pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with opened() as it:
+async def lab() -> AsyncIterator[RouterLab]:
+    async with RouterLab.opened() as it:
         yield it

@@ -6,19 +6,19 @@ import random
 
 from aiokafka import AIOKafkaProducer
 
-from schemas.books import Account, Cancel, DeadLetter
 from schemas.registry import kinds_on
 from schemas.requests import Deadlines
+from schemas.side_events import Account, Cancel, DeadLetter
 from schemas.stream import Closed
 from schemas.topics import REQUESTS, TOPICS
 from services.bus import partition_for
-from tests.integration.router.harness import PARTITIONS, Lab
-from tests.integration.router.people import Person
+from tests.integration.router.lab import RouterLab
+from tests.support.request_events import RequestEvents
 
 
-async def test_answer_is_closed_accounted_for_and_cancelled_as_it_ends(lab: Lab) -> None:
-    router = await lab.router(RAILBUS_CLIENT_GRACE_MS="200")
-    done, late, gone = Person(), Person(deadlines=Deadlines(total_ms=700)), Person()
+async def test_answer_is_closed_accounted_for_and_cancelled_as_it_ends(lab: RouterLab) -> None:
+    router = await lab.run(RAILBUS_CLIENT_GRACE_MS="200")
+    done, late, gone = RequestEvents(), RequestEvents(deadlines=Deadlines(total_ms=700)), RequestEvents()
     for person in (done, late, gone):
         await lab.post(person.request, person.started(), person.chunk(0))
     await lab.post(done.finished(0), gone.attached(), gone.detached())
@@ -27,12 +27,12 @@ async def test_answer_is_closed_accounted_for_and_cancelled_as_it_ends(lab: Lab)
     assert {e.request_id: e.reason for e in lab.written(Cancel)} == {late.id: "expired", gone.id: "client_gone"}
     (closed,) = lab.written(Closed, late.id)
     assert closed.at >= late.request.at + 700_000
-    assert router.stop() == 0
+    assert await router.stop() == 0
 
 
-async def test_every_malformed_record_becomes_a_dead_letter_even_across_restarts(lab: Lab) -> None:
-    router = await lab.router(RAILBUS_ROUTER_INSTANCE="only")
-    person = Person()
+async def test_malformed_records_become_dead_letters_across_restarts(lab: RouterLab) -> None:
+    router = await lab.run(RAILBUS_ROUTER_INSTANCE="only")
+    person = RequestEvents()
     client = AIOKafkaProducer(bootstrap_servers=lab.bus.bootstrap)
     await client.start()
     topics = [topic for topic in TOPICS if topic.name != "railbus.dead"]
@@ -40,7 +40,7 @@ async def test_every_malformed_record_becomes_a_dead_letter_even_across_restarts
         await client.send_and_wait(
             topic.name, b"\x00garbage", b"\xffkey", headers=[("kind", kinds_on(topic)[0].name.encode())]
         )
-    partition = partition_for(person.id, PARTITIONS)
+    partition = partition_for(person.id, RouterLab.partitions)
     await client.send_and_wait(
         REQUESTS.name, b"{}", person.id.encode(), partition, headers=[("kind", b"Request"), ("v", b"1")]
     )
@@ -52,31 +52,31 @@ async def test_every_malformed_record_becomes_a_dead_letter_even_across_restarts
     assert [closed.outcome for closed in lab.written(Closed, person.id)] == ["rejected"]
 
     router.kill()
-    await lab.router(RAILBUS_ROUTER_INSTANCE="only")
-    other = Person(deadlines=Deadlines(total_ms=100))
+    await lab.run(RAILBUS_ROUTER_INSTANCE="only")
+    other = RequestEvents(deadlines=Deadlines(total_ms=100))
     await lab.post(other.request)
     await lab.until(lambda: len(lab.written(Account)) == 2)
     assert len(lab.written(DeadLetter)) == len(topics) + 1
     assert len(lab.written(Closed)) == 2
 
 
-async def test_request_that_expired_while_no_router_was_there_is_closed_by_the_next(lab: Lab) -> None:
-    person = Person(deadlines=Deadlines(total_ms=50))
+async def test_request_that_expired_without_a_router_is_closed_by_the_next(lab: RouterLab) -> None:
+    person = RequestEvents(deadlines=Deadlines(total_ms=50))
     await lab.post(person.request)
     await asyncio.sleep(0.1)
-    await lab.router()
+    await lab.run()
     await lab.until(lambda: bool(lab.written(Account)))
     assert [closed.outcome for closed in lab.written(Closed)] == ["expired"]
 
 
-async def test_killed_routers_close_every_request_once(lab: Lab) -> None:
+async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
     """Each request has its own fate; the router is killed at any moment of theirs, three times."""
     total_ms, kills = 2_500, 3
     instance = {"RAILBUS_ROUTER_INSTANCE": "only", "RAILBUS_CLIENT_GRACE_MS": "300"}
-    people: list[Person] = []
+    people: list[RequestEvents] = []
     dice = random.Random(7)
 
-    async def live(person: Person) -> None:
+    async def live(person: RequestEvents) -> None:
         await lab.post(person.request)
         await asyncio.sleep(dice.random() / 5)
         await lab.post(person.started())
@@ -94,17 +94,17 @@ async def test_killed_routers_close_every_request_once(lab: Lab) -> None:
     async def load() -> None:
         async with asyncio.TaskGroup() as lives:
             for _ in range(150):
-                people.append(Person(deadlines=Deadlines(total_ms=total_ms)))
+                people.append(RequestEvents(deadlines=Deadlines(total_ms=total_ms)))
                 lives.create_task(live(people[-1]))
                 await asyncio.sleep(0.03)
 
-    router = await lab.router(**instance)
+    router = await lab.run(**instance)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(load())
         for _ in range(kills):
             await asyncio.sleep(0.7 + dice.random())
             router.kill()
-            router = await lab.router(**instance)
+            router = await lab.run(**instance)
     await lab.until(lambda: len({a.request_id for a in lab.written(Account)}) == len(people))
     endings = lab.endings()
     assert endings.keys() == {person.id for person in people}

@@ -5,12 +5,12 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Request
+from schemas.side_events import Account, Cancel
 from schemas.stream import Closed, Cutover
 from schemas.topics import REQUESTS_VERTEX
-from tests.integration.router.harness import Lab
-from tests.integration.router.people import Person
+from tests.integration.router.lab import RouterLab
+from tests.support.request_events import RequestEvents
 
 CLOUD = {"RAILBUS_FALLBACK": "vertex", "RAILBUS_FALLBACK_RATIO": "1"}
 
@@ -18,7 +18,7 @@ CLOUD = {"RAILBUS_FALLBACK": "vertex", "RAILBUS_FALLBACK_RATIO": "1"}
 class Cloud:
     """The Vertex worker, played by the test: it answers every request that reaches it, and counts them."""
 
-    def __init__(self, lab: Lab, people: dict[str, Person]) -> None:
+    def __init__(self, lab: RouterLab, people: dict[str, RequestEvents]) -> None:
         self.calls: Counter[tuple[str, int]] = Counter()
         self._lab = lab
         self._people = people
@@ -26,7 +26,7 @@ class Cloud:
 
     async def run(self) -> None:
         while True:
-            await self._lab.until(lambda: len(self._lab.log) > self._seen, patience_s=60)
+            await self._lab.until(lambda: len(self._lab.log) > self._seen, within_s=60)
             news, self._seen = self._lab.log[self._seen :], len(self._lab.log)
             for record in news:
                 if record.topic == REQUESTS_VERTEX.name and isinstance(record.event, Request):
@@ -43,13 +43,14 @@ class Cloud:
             yield
         finally:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
 
-async def test_each_trigger_sends_the_prompt_to_the_cloud_and_its_answer_completes(lab: Lab) -> None:
-    await lab.router(**CLOUD)
-    late, racing = Person(), Person(fallback="race")
-    broken, stalled = Person(), Person(deadlines=Deadlines(ttft_ms=5_000, stall_ms=200))
+async def test_each_trigger_sends_the_prompt_to_the_cloud_and_completes(lab: RouterLab) -> None:
+    await lab.run(**CLOUD)
+    late, racing = RequestEvents(), RequestEvents(fallback="race")
+    broken, stalled = RequestEvents(), RequestEvents(deadlines=Deadlines(ttft_ms=5_000, stall_ms=200))
     people = {person.id: person for person in (late, racing, broken, stalled)}
     async with Cloud(lab, people).running():
         for person in people.values():
@@ -68,27 +69,27 @@ async def test_each_trigger_sends_the_prompt_to_the_cloud_and_its_answer_complet
     assert reasons == {(late.id, 1): "cutover", (racing.id, 1): "lost_race", (stalled.id, 1): "cutover"}
 
 
-async def test_routers_that_come_and_go_disturb_nothing(lab: Lab) -> None:
+async def test_routers_that_come_and_go_disturb_nothing(lab: RouterLab) -> None:
     """A second router joins and leaves, so that partitions move all the time; a third is killed."""
     env = CLOUD | {"RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "1000"}
-    people: dict[str, Person] = {}
+    people: dict[str, RequestEvents] = {}
 
     async def load() -> None:
         for _ in range(120):
-            person = Person()
+            person = RequestEvents()
             people[person.id] = person
             await lab.post(person.request, person.started())
             await asyncio.sleep(0.05)
 
     cloud = Cloud(lab, people)
-    await lab.router(**env)
+    await lab.run(**env)
     async with cloud.running():
         loading = asyncio.create_task(load())
         for end in ("stop", "kill", "stop"):
-            other = await lab.router(**env)
+            other = await lab.run(**env)
             await asyncio.sleep(0.5)
             if end == "stop":
-                assert await asyncio.to_thread(other.stop) == 0
+                assert await other.stop() == 0
             else:
                 other.kill()
         await loading
@@ -97,10 +98,10 @@ async def test_routers_that_come_and_go_disturb_nothing(lab: Lab) -> None:
     assert cloud.calls.keys() == {(request_id, 2) for request_id in people}
 
 
-async def test_prompts_that_must_stay_never_reach_the_cloud_topic(lab: Lab) -> None:
-    await lab.router(**CLOUD)
-    kept = [Person(egress="forbidden", deadlines=Deadlines(total_ms=1_000)) for _ in range(50)]
-    free = [Person(deadlines=Deadlines(total_ms=1_000)) for _ in range(5)]
+async def test_prompts_that_must_stay_never_reach_the_cloud_topic(lab: RouterLab) -> None:
+    await lab.run(**CLOUD)
+    kept = [RequestEvents(egress="forbidden", deadlines=Deadlines(total_ms=1_000)) for _ in range(50)]
+    free = [RequestEvents(deadlines=Deadlines(total_ms=1_000)) for _ in range(5)]
     for person in (*kept, *free):
         await lab.post(person.request, person.started())
     await lab.post(*(person.failed() for person in kept[::2]))

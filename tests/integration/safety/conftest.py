@@ -1,9 +1,9 @@
 import pytest
 
-from tests.integration.safety.harness import opened
+from tests.integration.safety.lab import SafetyLab
 
 
 @pytest.fixture
 async def lab():
-    async with opened() as it:
+    async with SafetyLab.opened() as it:
         yield it

@@ -1,4 +1,4 @@
-"""The engine, on Google's client, against the emulator over real HTTP."""
+"""The engine ``vertex`` with Google's client, against the emulator over real HTTP."""
 
 import asyncio
 import contextlib
@@ -10,20 +10,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 from schemas.requests import Message, Sampling
-from services.devtools.vertex.script import Script
-from services.devtools.vertex.server import Emulator, serving
+from services.devtools.vertex.script import EmulatorScript
+from services.devtools.vertex.server import VertexEmulator, serving
 from services.runtime.clock import now_us
 from services.runtime.errors import UserError
 from services.vertex.engine import VertexEngine
 from services.vertex.settings import VertexSettings
-from services.worker.engine import Done, EngineError, Job, Step
+from services.worker.engine import EngineError, GenerationResult, Job, Step
+from tests.support.waiting import until
 
 SECRET = "xyzzy-prompt"
 
 
 @asynccontextmanager
-async def engine(model: str) -> AsyncIterator[tuple[VertexEngine, Emulator]]:
-    emulator = Emulator(Script())
+async def engine(model: str) -> AsyncIterator[tuple[VertexEngine, VertexEmulator]]:
+    emulator = VertexEmulator(EmulatorScript())
     async with serving(emulator, "127.0.0.1", 0) as port:
         it = VertexEngine(VertexSettings(vertex_url=f"http://127.0.0.1:{port}", vertex_model=model))
         await it.start()
@@ -44,16 +45,16 @@ def job(model: str, *, seconds: float = 10, max_tokens: int = 100) -> Job:
     )
 
 
-async def run(model: str, **fields: float) -> tuple[list[Step], Done, Emulator]:
+async def run(model: str, **fields: float) -> tuple[list[Step], GenerationResult, VertexEmulator]:
     async with engine(model) as (it, emulator):
         items = [item async for item in it.generate(job(model, **fields))]  # type: ignore[arg-type]
     *steps, done = items
-    assert isinstance(done, Done)
+    assert isinstance(done, GenerationResult)
     assert it.stats().running == 0
     return [step for step in steps if isinstance(step, Step)], done, emulator
 
 
-async def failure(model: str, **fields: float) -> tuple[EngineError, Emulator, list[Step]]:
+async def failure(model: str, **fields: float) -> tuple[EngineError, VertexEmulator, list[Step]]:
     steps: list[Step] = []
     async with engine(model) as (it, emulator):
         with pytest.raises(EngineError) as caught:
@@ -104,7 +105,7 @@ async def test_frames_without_text_are_no_steps() -> None:
         ("fault2", "internal", True, 2),
     ],
 )
-async def test_errors_are_told_in_our_words(script: str, error_class: str, retryable: bool, words: int) -> None:
+async def test_errors_become_engine_errors(script: str, error_class: str, retryable: bool, words: int) -> None:
     error, emulator, steps = await failure(f"emulated-n9-gap1-{script}")
     assert (error.error_class, error.retryable) == (error_class, retryable)
     assert len(steps) == words
@@ -131,7 +132,7 @@ async def test_server_that_stays_away_is_given_up() -> None:
     assert emulator.stats["calls"] == 4
 
 
-async def test_nobody_listens() -> None:
+async def test_an_unreachable_server_is_an_error() -> None:
     it = VertexEngine(VertexSettings(vertex_url="http://127.0.0.1:9", vertex_model="m"))
     await it.start()
     with pytest.raises(EngineError, match="cannot be reached"):
@@ -179,9 +180,3 @@ async def test_without_credentials_it_says_what_to_do(monkeypatch: pytest.Monkey
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     with pytest.raises(UserError, match="gcloud auth application-default login"):
         await VertexEngine(VertexSettings()).start()
-
-
-async def until(condition: object) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # type: ignore[operator] # noqa: ASYNC110 - counters have no event
-            await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Router, Vertex worker and emulator as processes: what is late is answered from the cloud."""
+"""Router, Vertex worker and emulator as processes: late requests are answered from the cloud."""
 
 import asyncio
 import json
@@ -8,32 +8,33 @@ from typing import Any
 
 import pytest
 
-from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Sampling
+from schemas.side_events import Account, Cancel
 from schemas.stream import Chunk, Closed, Failed, Finished, Started
 from schemas.topics import CONTROL
 from services.runtime.clock import now_us
-from tests.integration.router.harness import Lab, Process, opened
-from tests.integration.router.people import Person
+from tests.integration.router.lab import RouterLab
+from tests.support.processes import ServiceProcess
+from tests.support.request_events import RequestEvents
 
 
 class Cloud:
-    """A lab with the emulator in it."""
+    """A lab with a Vertex AI emulator."""
 
-    def __init__(self, lab: Lab, emulator: Process, url: str) -> None:
+    def __init__(self, lab: RouterLab, emulator: ServiceProcess, url: str) -> None:
         self.lab = lab
         self.url = url
-        self.workers: list[Process] = []
+        self.workers: list[ServiceProcess] = []
 
-    async def worker(self, model: str = "emulated-n5-gap5", **env: str) -> Process:
+    async def worker(self, model: str = "emulated-n5-gap5", **env: str) -> ServiceProcess:
         """A Vertex worker and a router that uses it."""
-        await self.lab.router(RAILBUS_FALLBACK="vertex", RAILBUS_FALLBACK_RATIO="1")
+        await self.lab.run(RAILBUS_FALLBACK="vertex", RAILBUS_FALLBACK_RATIO="1")
         worker = self.lab.start("services.vertex", RAILBUS_VERTEX_URL=self.url, RAILBUS_VERTEX_MODEL=model, **env)
         assert "emulated" in await worker.ready()
         return worker
 
     async def stats(self) -> dict[str, int]:
-        """What the emulator has counted."""
+        """Return the emulator's counters."""
 
         def get() -> dict[str, int]:
             with urllib.request.urlopen(f"{self.url}/stats", timeout=10) as answer:
@@ -43,7 +44,7 @@ class Cloud:
         return await asyncio.to_thread(get)
 
     async def counted(self, name: str, count: int) -> None:
-        """Waits until the emulator has counted that."""
+        """Wait until a counter of the emulator has this value."""
         async with asyncio.timeout(20):
             while (await self.stats()).get(name, 0) != count:  # noqa: ASYNC110 - another process counts
                 await asyncio.sleep(0.02)
@@ -51,12 +52,12 @@ class Cloud:
 
 @pytest.fixture
 async def cloud() -> AsyncIterator[Cloud]:
-    async with opened() as lab:
+    async with RouterLab.opened() as lab:
         emulator = lab.start("services.devtools.vertex")
         yield Cloud(lab, emulator, await emulator.ready())
 
 
-async def closed(lab: Lab, person: Person) -> Closed:
+async def closed(lab: RouterLab, person: RequestEvents) -> Closed:
     await lab.until(lambda: bool(lab.written(Account, person.id)))
     (event,) = lab.written(Closed, person.id)
     assert isinstance(event, Closed)
@@ -65,7 +66,7 @@ async def closed(lab: Lab, person: Person) -> Closed:
 
 async def test_late_request_is_answered_from_the_cloud(cloud: Cloud) -> None:
     await cloud.worker(RAILBUS_OUTPUT_CHECK="off")
-    person = Person(sampling=Sampling(max_tokens=50))
+    person = RequestEvents(sampling=Sampling(max_tokens=50))
     await cloud.lab.post(person.request, person.started())
     assert (await closed(cloud.lab, person)).outcome == "completed"
     first, second = cloud.lab.written(Started, person.id)
@@ -80,7 +81,7 @@ async def test_late_request_is_answered_from_the_cloud(cloud: Cloud) -> None:
 
 async def test_race_that_the_engine_wins_stops_the_cloud(cloud: Cloud) -> None:
     await cloud.worker("emulated-n1000-ttft500-gap20")
-    person = Person(fallback="race")
+    person = RequestEvents(fallback="race")
     await cloud.lab.post(person.request, person.started())
     await cloud.counted("running", 1)
     await cloud.lab.post(person.chunk(0))
@@ -93,7 +94,7 @@ async def test_race_that_the_engine_wins_stops_the_cloud(cloud: Cloud) -> None:
 @pytest.mark.parametrize(("script", "reason"), [("err403", "auth"), ("shut", "safety_block"), ("die2", "unavailable")])
 async def test_cloud_that_fails_closes_the_request_with_its_reason(cloud: Cloud, script: str, reason: str) -> None:
     await cloud.worker(f"emulated-n9-gap1-{script}")
-    person = Person()
+    person = RequestEvents()
     await cloud.lab.post(person.request, person.started(), person.failed())
     ending = await closed(cloud.lab, person)
     assert ending.outcome == "failed"
@@ -102,7 +103,7 @@ async def test_cloud_that_fails_closes_the_request_with_its_reason(cloud: Cloud,
 
 async def test_worker_that_is_killed_leaves_a_request_that_expires(cloud: Cloud) -> None:
     worker = await cloud.worker("emulated-n9-gap1-stall3")
-    person = Person(deadlines=Deadlines(total_ms=3_000))
+    person = RequestEvents(deadlines=Deadlines(total_ms=3_000))
     await cloud.lab.post(person.request, person.started())
     await cloud.lab.until(lambda: len(cloud.lab.written(Chunk, person.id)) == 3)
     worker.kill()
@@ -111,10 +112,10 @@ async def test_worker_that_is_killed_leaves_a_request_that_expires(cloud: Cloud)
 
 async def test_worker_that_is_stopped_says_so_and_ends_the_calls(cloud: Cloud) -> None:
     worker = await cloud.worker("emulated-n9-gap1-stall3")
-    person = Person()
+    person = RequestEvents()
     await cloud.lab.post(person.request, person.started())
     await cloud.lab.until(lambda: len(cloud.lab.written(Chunk, person.id)) == 3)
-    assert await asyncio.to_thread(worker.stop) == 0
+    assert await worker.stop() == 0
     await cloud.lab.until(lambda: bool(cloud.lab.written(Failed, person.id)))
     await cloud.counted("cut_off", 1)
     assert (await closed(cloud.lab, person)).outcome == "failed"
@@ -122,7 +123,7 @@ async def test_worker_that_is_stopped_says_so_and_ends_the_calls(cloud: Cloud) -
 
 async def test_cancel_ends_the_call_and_its_cost(cloud: Cloud) -> None:
     await cloud.worker("emulated-n5000-gap10")
-    person = Person()
+    person = RequestEvents()
     await cloud.lab.post(person.request, person.started())
     await cloud.lab.until(lambda: bool(cloud.lab.written(Chunk, person.id)))
     fields: dict[str, Any] = person.about() | {"at": now_us()}
@@ -136,4 +137,4 @@ async def test_without_credentials_the_worker_says_what_is_missing(cloud: Cloud,
     worker = cloud.lab.start(
         "services.vertex", NO_GCE_CHECK="true", CLOUDSDK_CONFIG=str(tmp_path), GOOGLE_APPLICATION_CREDENTIALS=""
     )
-    assert await asyncio.to_thread(worker.wait) == 2
+    assert await worker.ended() == 2

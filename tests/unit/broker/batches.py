@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from services.broker.batch import HEADER, Header
+from services.broker.protocol.record_batch import HEADER, BatchHeader
 
 NOW_MS = 1_790_000_000_000
 
@@ -28,7 +28,7 @@ def split(data: bytes) -> list[bytes]:
     """The batches that a fetch returned, each by itself."""
     found = []
     while data:
-        size = Header._make(HEADER.unpack_from(data)).size
+        size = BatchHeader._make(HEADER.unpack_from(data)).size
         assert size <= len(data), "a fetch returns whole batches"
         found.append(data[:size])
         data = data[size:]

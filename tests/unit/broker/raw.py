@@ -5,8 +5,8 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from services.broker.server import EmbeddedBroker
-from services.broker.wire import Reader, Writer
+from services.broker.protocol.wire import Reader, Writer
+from services.broker.service import BrokerService
 
 PRODUCE, FETCH, METADATA, JOIN, API_VERSIONS, CREATE_TOPICS = 0, 1, 3, 11, 18, 19
 SOON_S = 5.0
@@ -46,7 +46,7 @@ class Raw:
 
 
 @asynccontextmanager
-async def connected(broker: EmbeddedBroker) -> AsyncIterator[Raw]:
+async def connected(broker: BrokerService) -> AsyncIterator[Raw]:
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     try:
         yield Raw(reader, writer)
@@ -90,7 +90,7 @@ def fetched(answer: Reader) -> list[tuple[str, int, int, bytes]]:
     return found
 
 
-async def create(broker: EmbeddedBroker, topic: str, partitions: int = 1) -> None:
+async def create(broker: BrokerService, topic: str, partitions: int = 1) -> None:
     body = Writer().i32(1).string(topic).i32(partitions).i16(1).i32(0).i32(0).i32(1000).i8(0).done()
     async with connected(broker) as raw:
         answer = await raw.ask(CREATE_TOPICS, 3, body)

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from services.broker import server
-from services.broker.codes import Code
-from services.broker.later import Later
+from services.broker import service
+from services.broker.protocol.error_codes import ErrorCode
+from services.broker.protocol.responses import DeferredResponse
 from tests.unit.broker import raw
 from tests.unit.broker.batches import build, records
 from tests.unit.broker.raw import connected
@@ -19,7 +19,7 @@ async def test_pipelined_requests_are_answered_in_their_order(broker):
             client.send(raw.PRODUCE, 7, raw.produce("t", build([b"%d" % number])), correlation=number)
         for number in range(50):
             correlation, answer = await client.answer()
-            assert (correlation, *raw.produced(answer)) == (number, Code.NONE, number)
+            assert (correlation, *raw.produced(answer)) == (number, ErrorCode.NONE, number)
 
 
 async def test_a_fetch_that_waits_holds_up_its_own_connection_and_no_other(broker):
@@ -27,7 +27,7 @@ async def test_a_fetch_that_waits_holds_up_its_own_connection_and_no_other(broke
     async with connected(broker) as waiting, connected(broker) as other:
         waiting.send(raw.FETCH, 4, raw.fetch(("t", 0, 0), wait_ms=LONG_MS), correlation=1)
         waiting.send(raw.METADATA, 1, raw.metadata(), correlation=2)
-        assert raw.produced(await other.ask(raw.PRODUCE, 7, raw.produce("t", build([b"a"])))) == (Code.NONE, 0)
+        assert raw.produced(await other.ask(raw.PRODUCE, 7, raw.produce("t", build([b"a"])))) == (ErrorCode.NONE, 0)
         correlation, answer = await waiting.answer()
         assert correlation == 1
         assert records(raw.fetched(answer)[0][3]) == [(0, b"a")]
@@ -77,7 +77,7 @@ async def test_a_fetch_waits_for_as_much_as_it_asked_for_or_its_time(broker):
         answer = await waiting.ask(raw.FETCH, 4, raw.fetch(("t", 0, 0), wait_ms=10, min_bytes=3 * size))
         assert len(records(raw.fetched(answer)[0][3])) == 2
         answer = await waiting.ask(raw.FETCH, 4, raw.fetch(("t", 0, 2), wait_ms=10))
-        assert raw.fetched(answer) == [("t", 0, Code.NONE, b"")]
+        assert raw.fetched(answer) == [("t", 0, ErrorCode.NONE, b"")]
 
 
 async def test_limits_of_a_fetch_hold_and_something_always_comes(broker):
@@ -101,10 +101,10 @@ async def test_what_is_asked_beyond_the_log_is_refused_at_once(broker):
     await raw.create(broker, "t")
     async with connected(broker) as client:
         for topic, partition, offset, code in (
-            ("t", 0, 1, Code.OFFSET_OUT_OF_RANGE),
-            ("t", 0, -1, Code.OFFSET_OUT_OF_RANGE),
-            ("t", 7, 0, Code.UNKNOWN_TOPIC_OR_PARTITION),
-            ("no", 0, 0, Code.UNKNOWN_TOPIC_OR_PARTITION),
+            ("t", 0, 1, ErrorCode.OFFSET_OUT_OF_RANGE),
+            ("t", 0, -1, ErrorCode.OFFSET_OUT_OF_RANGE),
+            ("t", 7, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("no", 0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ):
             answer = await client.ask(raw.FETCH, 4, raw.fetch((topic, partition, offset), wait_ms=LONG_MS))
             assert raw.fetched(answer) == [(topic, partition, code, b"")]
@@ -117,7 +117,7 @@ async def test_a_fetch_that_waits_is_told_when_its_topic_is_deleted(broker):
         await asyncio.sleep(0.05)
         await other.ask(20, 3, b"\0\0\0\1\0\1t\0\0\0\0")
         _, answer = await waiting.answer()
-        assert raw.fetched(answer) == [("t", 0, Code.UNKNOWN_TOPIC_OR_PARTITION, b"")]
+        assert raw.fetched(answer) == [("t", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, b"")]
 
 
 async def test_a_client_that_does_not_read_is_not_served_further(broker):
@@ -130,7 +130,7 @@ async def test_a_client_that_does_not_read_is_not_served_further(broker):
             slow.send(raw.FETCH, 4, raw.fetch(("t", 0, 0)), correlation=number)
         await slow.writer.drain()
         for _ in range(3):
-            assert raw.produced(await other.ask(raw.PRODUCE, 7, raw.produce("t", build())))[0] == Code.NONE
+            assert raw.produced(await other.ask(raw.PRODUCE, 7, raw.produce("t", build())))[0] == ErrorCode.NONE
         (connection,) = [each for each in broker.connections if each.unsent_bytes]
         assert connection.unsent_bytes < 2_000_000
         slow.writer.transport.resume_reading()
@@ -142,24 +142,24 @@ async def test_a_client_that_does_not_read_is_not_served_further(broker):
 
 def test_a_late_answer_is_given_once_and_not_after_a_cancel():
     told: list[bytes] = []
-    later = Later()
-    later.give(b"early")
+    later = DeferredResponse()
+    later.set_result(b"early")
     later.then(told.append)
-    later.give(b"again")
+    later.set_result(b"again")
     assert told == [b"early"]
 
     cancelled: list[str] = []
-    later = Later(lambda: cancelled.append("yes"))
+    later = DeferredResponse(lambda: cancelled.append("yes"))
     later.then(told.append)
     later.cancel()
     later.cancel()
-    later.give(b"too late")
+    later.set_result(b"too late")
     assert (told, cancelled) == ([b"early"], ["yes"])
 
 
 async def test_a_stop_does_not_wait_for_a_client_that_does_not_read(monkeypatch):
-    monkeypatch.setattr(server, "_FAREWELL_S", 0.05)
-    broker = server.EmbeddedBroker()
+    monkeypatch.setattr(service, "_FAREWELL_S", 0.05)
+    broker = service.BrokerService()
     await broker.start()
     await raw.create(broker, "t")
     async with connected(broker) as slow:

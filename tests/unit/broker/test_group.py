@@ -5,9 +5,16 @@ import itertools
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
-from services.broker.codes import Code
-from services.broker.group import Group
-from services.broker.members import Join, Joined, Protocol, State, Sync, Synced
+from services.broker.groups.group import Group
+from services.broker.groups.members import (
+    AssignmentProtocol,
+    GroupState,
+    JoinRequest,
+    JoinResponse,
+    SyncRequest,
+    SyncResponse,
+)
+from services.broker.protocol.error_codes import ErrorCode
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000
@@ -19,7 +26,7 @@ class Lab:
     def __init__(self, initial_delay_ms: int = 0) -> None:
         self.group = Group("g", initial_delay_ms=initial_delay_ms)
         self.now = 1_000
-        self.answers: dict[int, Joined | Synced] = {}
+        self.answers: dict[int, JoinResponse | SyncResponse] = {}
         self._tickets = itertools.count(1)
         self._ids = itertools.count(1)
 
@@ -31,7 +38,7 @@ class Lab:
     def join(self, member_id="", *, instance=None, metadata=b"m", protocols=None, id_required=False, kind="consumer"):
         """Returns the ticket."""
         ticket = next(self._tickets)
-        asked = Join(
+        asked = JoinRequest(
             member_id=member_id,
             instance_id=instance,
             client_id="c",
@@ -39,15 +46,15 @@ class Lab:
             session_ms=SESSION_MS,
             rebalance_ms=REBALANCE_MS,
             protocol_type=kind,
-            protocols=tuple(protocols or [Protocol("range", metadata)]),
+            protocols=tuple(protocols or [AssignmentProtocol("range", metadata)]),
             id_required=id_required,
         )
         self._take(self.group.join(asked, ticket, f"m{next(self._ids)}", self.now))
         return ticket
 
-    def sync(self, joined: Joined, assignments=None, instance=None):
+    def sync(self, joined: JoinResponse, assignments=None, instance=None):
         ticket = next(self._tickets)
-        asked = Sync(
+        asked = SyncRequest(
             member_id=joined.member_id,
             instance_id=instance,
             generation=joined.generation,
@@ -61,19 +68,19 @@ class Lab:
         self._take(answers)
         return code
 
-    def beat(self, joined: Joined, instance=None):
+    def beat(self, joined: JoinResponse, instance=None):
         return self.group.heartbeat(joined.member_id, instance, joined.generation, self.now)
 
-    def commits(self, joined: Joined, instance=None):
+    def commits(self, joined: JoinResponse, instance=None):
         return self.group.may_commit(joined.member_id, instance, joined.generation, self.now)
 
     def wait(self, ms):
         self.now += ms
         self._take(self.group.tick(self.now))
 
-    def joined(self, ticket) -> Joined:
+    def joined(self, ticket) -> JoinResponse:
         answer = self.answers[ticket]
-        assert isinstance(answer, Joined)
+        assert isinstance(answer, JoinResponse)
         return answer
 
     def stable(self, *instances):
@@ -93,7 +100,7 @@ class Lab:
             if m is not leader:
                 self.sync(m, instance=instance)
         self.sync(leader, plan, instance=instances[members.index(leader)])
-        assert self.group.state is State.STABLE
+        assert self.group.state is GroupState.STABLE
         return members
 
 
@@ -101,63 +108,66 @@ def restarted(lab: Lab) -> Lab:
     """The lab with the group as a broker finds it that was killed and started again."""
     after = Lab()
     after.now = 5
-    after.group = Group.restored("g", lab.group.kept, after.now)
+    after.group = Group.restored("g", lab.group.stable, after.now)
     after._ids = itertools.count(100)
     return after
 
 
-def test_after_a_restart_the_members_of_a_stable_group_go_on_without_a_rebalance():
+def test_stable_group_continues_after_a_restart_without_a_rebalance():
     lab = Lab()
     members = lab.stable(None, "static")
     after = restarted(lab)
-    assert after.group.kept == lab.group.kept
-    assert [after.beat(*each) for each in zip(members, (None, "static"), strict=True)] == [Code.NONE, Code.NONE]
-    assert after.commits(members[0]) is Code.NONE
+    assert after.group.stable == lab.group.stable
+    assert [after.beat(*each) for each in zip(members, (None, "static"), strict=True)] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+    ]
+    assert after.commits(members[0]) is ErrorCode.NONE
     assert after.group.leader == lab.group.leader
 
 
-def test_after_a_restart_a_member_that_is_gone_is_out_when_its_session_ends():
+def test_member_gone_before_a_restart_is_removed_when_its_session_ends():
     lab = Lab()
     stays, _ = lab.stable(None, None)
     after = restarted(lab)
     after.wait(SESSION_MS - 1)
-    assert after.beat(stays) is Code.NONE
+    assert after.beat(stays) is ErrorCode.NONE
     after.wait(1)
-    assert after.beat(stays) is Code.REBALANCE_IN_PROGRESS
+    assert after.beat(stays) is ErrorCode.REBALANCE_IN_PROGRESS
     alone = after.joined(after.join(stays.member_id))
     assert [peer.member_id for peer in alone.peers] == [stays.member_id]
 
 
-def test_after_a_restart_of_everything_static_members_have_their_assignment_at_once():
+def test_static_members_have_their_assignment_at_once_after_a_restart():
     lab = Lab()
     lab.stable("one", "two")
     after = restarted(lab)
     for name in ("one", "two"):
         joined = after.joined(after.join(instance=name))
-        old = next(join.member_id for join, _ in lab.group.kept.members if join.instance_id == name)
+        old = next(join.member_id for join, _ in lab.group.stable.members if join.instance_id == name)
         assert after.answers[after.sync(joined, instance=name)].assignment == old.encode()
-    assert after.group.kept != lab.group.kept, "their new ids are kept"
+    assert after.group.stable != lab.group.stable, "their new ids are kept"
 
 
-def test_what_is_kept_of_a_group_is_its_last_stable_generation_until_it_is_empty():
+def test_the_last_stable_generation_of_a_group_is_stored():
     lab = Lab()
-    assert lab.group.kept is None
+    assert lab.group.stable is None
     (member,) = lab.stable(None)
-    kept = lab.group.kept
+    kept = lab.group.stable
     lab.join()
-    assert lab.group.kept is kept, "it rebalances"
+    assert lab.group.stable is kept, "it rebalances"
     lab.wait(REBALANCE_MS + SESSION_MS)
     lab.wait(REBALANCE_MS + SESSION_MS)
-    assert lab.group.state is State.EMPTY
-    assert lab.group.kept is None
-    assert lab.beat(member) is Code.UNKNOWN_MEMBER_ID
+    assert lab.group.state is GroupState.EMPTY
+    assert lab.group.stable is None
+    assert lab.beat(member) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(
     ("topics", "data", "state"),
-    [("ab", b"", State.STABLE), ("ba", b"more", State.STABLE), ("abc", b"", State.COMPLETING)],
+    [("ab", b"", GroupState.STABLE), ("ba", b"more", GroupState.STABLE), ("abc", b"", GroupState.COMPLETING)],
 )
-def test_a_static_member_that_is_back_and_wants_something_else_gets_a_new_assignment(topics, data, state):
+def test_returning_static_member_with_new_topics_gets_a_new_assignment(topics, data, state):
     lab = Lab()
     joined = lab.joined(lab.join(instance="one", metadata=ConsumerProtocolMemberMetadata(0, ["a", "b"], b"").encode()))
     lab.sync(joined, {joined.member_id: b"all"}, instance="one")
@@ -168,21 +178,21 @@ def test_a_static_member_that_is_back_and_wants_something_else_gets_a_new_assign
 def test_a_single_member_leads_itself():
     lab = Lab()
     joined = lab.joined(lab.join())
-    assert (joined.code, joined.generation, joined.protocol) == (Code.NONE, 1, "range")
+    assert (joined.code, joined.generation, joined.protocol) == (ErrorCode.NONE, 1, "range")
     assert joined.leader == joined.member_id
     assert [peer.member_id for peer in joined.peers] == [joined.member_id]
     synced = lab.answers[lab.sync(joined, {joined.member_id: b"all"})]
-    assert synced == Synced(ticket=synced.ticket, assignment=b"all")
-    assert lab.beat(joined) is Code.NONE
+    assert synced == SyncResponse(ticket=synced.ticket, assignment=b"all")
+    assert lab.beat(joined) is ErrorCode.NONE
 
 
 def test_a_client_that_knows_how_is_given_an_id_first():
     lab = Lab()
     promised = lab.joined(lab.join(id_required=True))
-    assert promised.code is Code.MEMBER_ID_REQUIRED
-    assert lab.group.state is State.EMPTY
+    assert promised.code is ErrorCode.MEMBER_ID_REQUIRED
+    assert lab.group.state is GroupState.EMPTY
     joined = lab.joined(lab.join(promised.member_id, id_required=True))
-    assert (joined.code, joined.member_id) == (Code.NONE, promised.member_id)
+    assert (joined.code, joined.member_id) == (ErrorCode.NONE, promised.member_id)
 
 
 def test_an_id_that_is_not_used_is_forgotten_with_the_session():
@@ -190,7 +200,7 @@ def test_an_id_that_is_not_used_is_forgotten_with_the_session():
     promised = lab.joined(lab.join(id_required=True))
     lab.wait(SESSION_MS)
     assert lab.group.idle
-    assert lab.joined(lab.join(promised.member_id, id_required=True)).code is Code.UNKNOWN_MEMBER_ID
+    assert lab.joined(lab.join(promised.member_id, id_required=True)).code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_members_that_come_within_the_first_delay_share_one_generation():
@@ -210,7 +220,7 @@ def test_a_second_member_makes_the_first_rejoin():
     (first,) = lab.stable(None)
     second = lab.join()
     assert second not in lab.answers
-    assert lab.beat(first) is Code.REBALANCE_IN_PROGRESS
+    assert lab.beat(first) is ErrorCode.REBALANCE_IN_PROGRESS
     again = lab.join(first.member_id)
     assert lab.joined(again).generation == lab.joined(second).generation == 2
 
@@ -221,21 +231,21 @@ def test_a_member_that_does_not_rejoin_is_out_after_the_rebalance_timeout():
     second = lab.join()
     for _ in range(5):
         lab.wait(5_000)
-        assert lab.beat(first) is Code.REBALANCE_IN_PROGRESS
+        assert lab.beat(first) is ErrorCode.REBALANCE_IN_PROGRESS
     assert second not in lab.answers
     lab.wait(5_000)
     assert [peer.member_id for peer in lab.joined(second).peers] == [lab.joined(second).member_id]
-    assert lab.beat(first) is Code.UNKNOWN_MEMBER_ID
+    assert lab.beat(first) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_silent_member_is_out_after_its_session_and_the_others_rebalance():
+def test_silent_member_is_removed_after_its_session_and_others_rebalance():
     lab = Lab()
     first, second = lab.stable(None, None)
     lab.wait(SESSION_MS - 1)
-    assert lab.beat(first) is Code.NONE
+    assert lab.beat(first) is ErrorCode.NONE
     lab.wait(1)
-    assert lab.beat(first) is Code.REBALANCE_IN_PROGRESS
-    assert lab.beat(second) is Code.UNKNOWN_MEMBER_ID
+    assert lab.beat(first) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert lab.beat(second) is ErrorCode.UNKNOWN_MEMBER_ID
     again = lab.joined(lab.join(first.member_id))
     assert len(again.peers) == 1
 
@@ -244,16 +254,16 @@ def test_two_sessions_may_end_at_once():
     lab = Lab()
     lab.stable(None, None, None)
     lab.wait(SESSION_MS)
-    assert lab.group.state is State.EMPTY
+    assert lab.group.state is GroupState.EMPTY
     assert lab.group.idle
 
 
 def test_a_member_that_leaves_makes_room_at_once():
     lab = Lab()
     first, second = lab.stable(None, None)
-    assert lab.leave(second.member_id) is Code.NONE
-    assert lab.leave(second.member_id) is Code.UNKNOWN_MEMBER_ID
-    assert lab.beat(first) is Code.REBALANCE_IN_PROGRESS
+    assert lab.leave(second.member_id) is ErrorCode.NONE
+    assert lab.leave(second.member_id) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert lab.beat(first) is ErrorCode.REBALANCE_IN_PROGRESS
     assert len(lab.joined(lab.join(first.member_id)).peers) == 1
 
 
@@ -261,7 +271,7 @@ def test_the_last_one_out_leaves_the_group_empty():
     lab = Lab()
     (only,) = lab.stable(None)
     lab.leave(only.member_id)
-    assert (lab.group.state, lab.group.idle, lab.group.next_deadline_ms()) == (State.EMPTY, True, None)
+    assert (lab.group.state, lab.group.idle, lab.group.next_deadline_ms()) == (GroupState.EMPTY, True, None)
 
 
 def test_a_follower_waits_for_the_leaders_plan():
@@ -272,10 +282,10 @@ def test_a_follower_waits_for_the_leaders_plan():
     waiting = lab.sync(follower)
     assert waiting not in lab.answers
     lab.sync(leader, {follower.member_id: b"half"})
-    assert lab.answers[waiting] == Synced(ticket=waiting, assignment=b"half")
+    assert lab.answers[waiting] == SyncResponse(ticket=waiting, assignment=b"half")
 
 
-def test_a_leader_that_never_brings_its_plan_is_out_after_the_rebalance_timeout():
+def test_leader_without_a_plan_is_removed_after_the_rebalance_timeout():
     lab = Lab(initial_delay_ms=1)
     tickets = [lab.join(), lab.join()]
     lab.wait(1)
@@ -284,12 +294,12 @@ def test_a_leader_that_never_brings_its_plan_is_out_after_the_rebalance_timeout(
     for _ in range(6):
         lab.beat(leader)
         lab.wait(5_000)
-    assert lab.answers[waiting] == Synced(ticket=waiting, code=Code.REBALANCE_IN_PROGRESS)
-    assert lab.beat(leader) is Code.UNKNOWN_MEMBER_ID
+    assert lab.answers[waiting] == SyncResponse(ticket=waiting, code=ErrorCode.REBALANCE_IN_PROGRESS)
+    assert lab.beat(leader) is ErrorCode.UNKNOWN_MEMBER_ID
     assert lab.joined(lab.join(follower.member_id)).leader == follower.member_id
 
 
-def test_a_member_that_does_not_fetch_its_assignment_is_out_though_it_did_the_generation_before():
+def test_member_that_does_not_fetch_its_assignment_is_removed():
     lab = Lab()
     members = lab.stable(None, None)
     leader = next(member for member in members if member.leader == member.member_id)
@@ -297,10 +307,10 @@ def test_a_member_that_does_not_fetch_its_assignment_is_out_though_it_did_the_ge
     again = [lab.join(leader.member_id), lab.join(follower.member_id)]
     lab.sync(lab.joined(again[0]), {})
     for _ in range(6):
-        assert lab.beat(lab.joined(again[1])) is Code.NONE
+        assert lab.beat(lab.joined(again[1])) is ErrorCode.NONE
         lab.beat(lab.joined(again[0]))
         lab.wait(5_000)
-    assert lab.beat(lab.joined(again[1])) is Code.UNKNOWN_MEMBER_ID
+    assert lab.beat(lab.joined(again[1])) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_follower_that_asks_again_is_told_the_same_generation():
@@ -308,7 +318,7 @@ def test_a_follower_that_asks_again_is_told_the_same_generation():
     members = lab.stable(None, None)
     follower = next(member for member in members if member.leader != member.member_id)
     again = lab.joined(lab.join(follower.member_id))
-    assert (again.generation, again.peers, lab.group.state) == (follower.generation, (), State.STABLE)
+    assert (again.generation, again.peers, lab.group.state) == (follower.generation, (), GroupState.STABLE)
 
 
 def test_a_leader_that_rejoins_or_a_changed_subscription_rebalances():
@@ -317,7 +327,7 @@ def test_a_leader_that_rejoins_or_a_changed_subscription_rebalances():
     leader = next(member for member in members if member.leader == member.member_id)
     follower = next(member for member in members if member is not leader)
     lab.join(leader.member_id)
-    assert lab.group.state is State.PREPARING
+    assert lab.group.state is GroupState.PREPARING
     lab.join(follower.member_id)
     assert lab.group.generation == leader.generation + 1
 
@@ -325,30 +335,30 @@ def test_a_leader_that_rejoins_or_a_changed_subscription_rebalances():
     members = other.stable(None, None)
     follower = next(member for member in members if member.leader != member.member_id)
     other.join(follower.member_id, metadata=b"another topic")
-    assert other.group.state is State.PREPARING
+    assert other.group.state is GroupState.PREPARING
 
 
 def test_old_generations_and_strangers_are_refused():
     lab = Lab()
     (first,) = lab.stable(None)
-    stale = Joined(ticket=0, generation=first.generation - 1, member_id=first.member_id)
-    stranger = Joined(ticket=0, generation=first.generation, member_id="nobody")
-    assert lab.beat(stale) is Code.ILLEGAL_GENERATION
-    assert lab.beat(stranger) is Code.UNKNOWN_MEMBER_ID
-    assert lab.answers[lab.sync(stale)].code is Code.ILLEGAL_GENERATION
-    assert lab.answers[lab.sync(stranger)].code is Code.UNKNOWN_MEMBER_ID
+    stale = JoinResponse(ticket=0, generation=first.generation - 1, member_id=first.member_id)
+    stranger = JoinResponse(ticket=0, generation=first.generation, member_id="nobody")
+    assert lab.beat(stale) is ErrorCode.ILLEGAL_GENERATION
+    assert lab.beat(stranger) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert lab.answers[lab.sync(stale)].code is ErrorCode.ILLEGAL_GENERATION
+    assert lab.answers[lab.sync(stranger)].code is ErrorCode.UNKNOWN_MEMBER_ID
     commit = lab.group.may_commit
-    assert commit(first.member_id, None, first.generation, lab.now) is Code.NONE
-    assert commit(first.member_id, None, first.generation - 1, lab.now) is Code.ILLEGAL_GENERATION
-    assert commit("nobody", None, first.generation, lab.now) is Code.UNKNOWN_MEMBER_ID
-    assert commit("", None, -1, lab.now) is Code.UNKNOWN_MEMBER_ID
+    assert commit(first.member_id, None, first.generation, lab.now) is ErrorCode.NONE
+    assert commit(first.member_id, None, first.generation - 1, lab.now) is ErrorCode.ILLEGAL_GENERATION
+    assert commit("nobody", None, first.generation, lab.now) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit("", None, -1, lab.now) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_commits_need_no_member_while_nobody_is_there_and_wait_for_the_plan():
+def test_commits_need_no_member_in_an_empty_group_and_wait_for_the_plan():
     lab = Lab()
-    assert lab.group.may_commit("", None, -1, lab.now) is Code.NONE
+    assert lab.group.may_commit("", None, -1, lab.now) is ErrorCode.NONE
     joined = lab.joined(lab.join())
-    assert lab.group.may_commit(joined.member_id, None, 1, lab.now) is Code.REBALANCE_IN_PROGRESS
+    assert lab.group.may_commit(joined.member_id, None, 1, lab.now) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_a_commit_keeps_the_session_alive():
@@ -357,12 +367,12 @@ def test_a_commit_keeps_the_session_alive():
     lab.wait(SESSION_MS - 1)
     lab.group.may_commit(first.member_id, None, first.generation, lab.now)
     lab.wait(SESSION_MS - 1)
-    assert lab.beat(first) is Code.NONE
+    assert lab.beat(first) is ErrorCode.NONE
 
 
 def test_the_protocol_is_one_that_all_share_and_most_like():
     lab = Lab(initial_delay_ms=1)
-    a, b, c = Protocol("a", b"1"), Protocol("b", b"2"), Protocol("c", b"3")
+    a, b, c = AssignmentProtocol("a", b"1"), AssignmentProtocol("b", b"2"), AssignmentProtocol("c", b"3")
     tickets = [lab.join(protocols=offers) for offers in ([a, b, c], [c, b], [b, c])]
     lab.wait(1)
     assert lab.joined(tickets[0]).protocol == "b"
@@ -372,9 +382,11 @@ def test_the_protocol_is_one_that_all_share_and_most_like():
 def test_a_member_with_nothing_in_common_is_refused():
     lab = Lab()
     lab.stable(None)
-    assert lab.joined(lab.join(protocols=[Protocol("other", b"")])).code is Code.INCONSISTENT_GROUP_PROTOCOL
-    assert lab.joined(lab.join(kind="connect")).code is Code.INCONSISTENT_GROUP_PROTOCOL
-    assert lab.group.state is State.STABLE
+    assert (
+        lab.joined(lab.join(protocols=[AssignmentProtocol("other", b"")])).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
+    assert lab.joined(lab.join(kind="connect")).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert lab.group.state is GroupState.STABLE
 
 
 # Static members
@@ -385,16 +397,16 @@ def test_a_static_member_comes_back_to_its_assignment_without_a_rebalance():
     members = lab.stable("one", "two")
     for old, instance in zip(members, ("one", "two"), strict=True):
         back = lab.joined(lab.join(instance=instance))
-        assert back.code is Code.NONE
+        assert back.code is ErrorCode.NONE
         assert back.member_id != old.member_id
         assert (back.generation, back.peers) == (old.generation, ())
         assert back.leader != back.member_id, "nobody is to make a new plan"
         assert lab.answers[lab.sync(back, instance=instance)].assignment == old.member_id.encode()
-        assert lab.group.state is State.STABLE
-        assert lab.beat(old, instance) is Code.FENCED_INSTANCE_ID
-        assert lab.beat(old) is Code.UNKNOWN_MEMBER_ID
-        assert lab.answers[lab.sync(old, instance=instance)].code is Code.FENCED_INSTANCE_ID
-        assert lab.group.may_commit(old.member_id, instance, old.generation, lab.now) is Code.FENCED_INSTANCE_ID
+        assert lab.group.state is GroupState.STABLE
+        assert lab.beat(old, instance) is ErrorCode.FENCED_INSTANCE_ID
+        assert lab.beat(old) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert lab.answers[lab.sync(old, instance=instance)].code is ErrorCode.FENCED_INSTANCE_ID
+        assert lab.group.may_commit(old.member_id, instance, old.generation, lab.now) is ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_a_static_member_that_stays_away_is_out_after_its_session():
@@ -403,7 +415,7 @@ def test_a_static_member_that_stays_away_is_out_after_its_session():
     lab.wait(SESSION_MS - 1)
     lab.beat(second, "two")
     lab.wait(1)
-    assert lab.beat(second, "two") is Code.REBALANCE_IN_PROGRESS
+    assert lab.beat(second, "two") is ErrorCode.REBALANCE_IN_PROGRESS
     assert len(lab.joined(lab.join(second.member_id, instance="two")).peers) == 1
 
 
@@ -412,7 +424,7 @@ def test_a_twin_that_waits_to_join_is_fenced():
     lab.stable(None)
     first = lab.join(instance="twin")
     second = lab.join(instance="twin")
-    assert lab.joined(first).code is Code.FENCED_INSTANCE_ID
+    assert lab.joined(first).code is ErrorCode.FENCED_INSTANCE_ID
     assert second not in lab.answers
 
 
@@ -423,15 +435,15 @@ def test_a_twin_during_the_plan_starts_another_rebalance():
     _, second = (lab.joined(ticket) for ticket in tickets)
     waiting = lab.sync(second, instance="two")
     lab.join(instance="two")
-    assert lab.answers[waiting].code is Code.FENCED_INSTANCE_ID
-    assert lab.group.state is State.PREPARING
+    assert lab.answers[waiting].code is ErrorCode.FENCED_INSTANCE_ID
+    assert lab.group.state is GroupState.PREPARING
 
 
 def test_a_static_member_may_leave_by_its_instance():
     lab = Lab()
     lab.stable("one")
-    assert lab.leave("", "other") is Code.UNKNOWN_MEMBER_ID
-    assert lab.leave("", "one") is Code.NONE
+    assert lab.leave("", "other") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert lab.leave("", "one") is ErrorCode.NONE
     assert lab.group.idle
 
 

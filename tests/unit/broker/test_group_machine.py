@@ -7,9 +7,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from services.broker.codes import Code
-from services.broker.group import Group
-from services.broker.members import Join, Joined, Protocol, State, Sync, Synced
+from services.broker.groups.group import Group
+from services.broker.groups.members import (
+    AssignmentProtocol,
+    GroupState,
+    JoinRequest,
+    JoinResponse,
+    SyncRequest,
+    SyncResponse,
+)
+from services.broker.protocol.error_codes import ErrorCode
 
 PARTITIONS = frozenset(range(6))
 SESSION_MS = 10_000
@@ -68,7 +75,7 @@ class Groups(RuleBasedStateMachine):
         client.reset()
         ticket = client.waiting = next(self.numbers)
         self.asked[ticket] = client
-        asked = Join(
+        asked = JoinRequest(
             member_id=client.member_id,
             instance_id=client.instance,
             client_id="c",
@@ -76,7 +83,7 @@ class Groups(RuleBasedStateMachine):
             session_ms=SESSION_MS,
             rebalance_ms=REBALANCE_MS,
             protocol_type="consumer",
-            protocols=(Protocol("range", client.metadata),),
+            protocols=(AssignmentProtocol("range", client.metadata),),
             id_required=client.id_required,
         )
         self.take(self.group.join(asked, ticket, f"m{ticket}", self.now))
@@ -87,7 +94,7 @@ class Groups(RuleBasedStateMachine):
             return
         ticket = client.waiting = next(self.numbers)
         self.asked[ticket] = client
-        asked = Sync(
+        asked = SyncRequest(
             member_id=client.member_id,
             instance_id=client.instance,
             generation=client.generation,
@@ -111,7 +118,7 @@ class Groups(RuleBasedStateMachine):
             client.member_id = ""
             client.reset()
             self.take(answers)
-            assert code in {Code.NONE, Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID}
+            assert code in {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 
     @rule(client=clients)
     def die(self, client):
@@ -126,7 +133,7 @@ class Groups(RuleBasedStateMachine):
         if generation != self.group.generation:
             state = self.group.state
             code = self.group.heartbeat(client.member_id, client.instance, generation, self.now)
-            assert code is not Code.NONE
+            assert code is not ErrorCode.NONE
             assert self.group.state is state
 
     @rule(ms=st.sampled_from([0, 1, 50, 3_000, 9_999, 10_000, 20_000]))
@@ -142,16 +149,16 @@ class Groups(RuleBasedStateMachine):
             if client is None:
                 continue
             client.waiting = None
-            if answer.code is not Code.NONE:
-                client.member_id = answer.member_id if answer.code is Code.MEMBER_ID_REQUIRED else client.member_id
+            if answer.code is not ErrorCode.NONE:
+                client.member_id = answer.member_id if answer.code is ErrorCode.MEMBER_ID_REQUIRED else client.member_id
                 self.obey(client, answer.code)
-            elif isinstance(answer, Joined):
+            elif isinstance(answer, JoinResponse):
                 self.joined(client, answer)
             else:
-                assert isinstance(answer, Synced)
+                assert isinstance(answer, SyncResponse)
                 client.owns = frozenset(answer.assignment)
 
-    def joined(self, client: Client, answer: Joined):
+    def joined(self, client: Client, answer: JoinResponse):
         client.member_id, client.generation = answer.member_id, answer.generation
         client.leads = answer.leader == answer.member_id
         client.peers = [peer.member_id for peer in answer.peers]
@@ -159,12 +166,12 @@ class Groups(RuleBasedStateMachine):
         assert len(set(client.peers)) == len(client.peers)
 
     @staticmethod
-    def obey(client: Client, code: Code):
-        if code is Code.FENCED_INSTANCE_ID:
+    def obey(client: Client, code: ErrorCode):
+        if code is ErrorCode.FENCED_INSTANCE_ID:
             client.alive = False
-        if code in {Code.UNKNOWN_MEMBER_ID, Code.FENCED_INSTANCE_ID}:
+        if code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
             client.member_id = ""
-        if code is not Code.NONE:
+        if code is not ErrorCode.NONE:
             client.reset()
 
     # What must hold
@@ -176,7 +183,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def nobody_shares_a_partition(self):
-        if self.group.state is not State.STABLE:
+        if self.group.state is not GroupState.STABLE:
             return
         members = {member.id for member in self.group.members}
         owners = {
@@ -189,9 +196,9 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def the_leader_is_a_member(self):
-        if self.group.state in {State.COMPLETING, State.STABLE}:
+        if self.group.state in {GroupState.COMPLETING, GroupState.STABLE}:
             assert self.group.leader in {member.id for member in self.group.members}
-        assert (self.group.state is State.EMPTY) <= (len(self.group.members) == 0)
+        assert (self.group.state is GroupState.EMPTY) <= (len(self.group.members) == 0)
 
     @invariant()
     def somebody_looks_at_the_clock(self):

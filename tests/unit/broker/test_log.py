@@ -4,11 +4,11 @@ from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.broker import batch as batches
-from services.broker.batch import Refused
-from services.broker.codes import Code
-from services.broker.log import Appended, Found, PartitionLog
-from services.broker.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
+from services.broker.protocol import record_batch as batches
+from services.broker.protocol.error_codes import ErrorCode
+from services.broker.protocol.record_batch import BatchRejected
+from services.broker.storage.partition_log import AppendResult, PartitionLog, TimestampAndOffset
+from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
 from tests.unit.broker.batches import NOW_MS, build, records, split
 
 MINUTE_MS = 60_000
@@ -18,7 +18,7 @@ def log(**config) -> PartitionLog:
     return PartitionLog(TopicConfig(**config), now_ms=NOW_MS)
 
 
-def put(to: PartitionLog, batch: bytes, now_ms: int = NOW_MS) -> Appended:
+def put(to: PartitionLog, batch: bytes, now_ms: int = NOW_MS) -> AppendResult:
     return to.produce(memoryview(batch), 7, now_ms)
 
 
@@ -28,8 +28,8 @@ def read(of: PartitionLog, offset: int, max_bytes: int = 1 << 30) -> list[tuple[
 
 def test_batches_get_their_offsets_and_stay_as_they_were():
     kept = log()
-    assert put(kept, build([b"a", b"b"])) == Appended(0, again=False)
-    assert put(kept, build([b"c"])) == Appended(2, again=False)
+    assert put(kept, build([b"a", b"b"])) == AppendResult(0, duplicate=False)
+    assert put(kept, build([b"c"])) == AppendResult(2, duplicate=False)
     assert (kept.start, kept.end) == (0, 3)
     assert read(kept, 0) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
@@ -43,7 +43,7 @@ def test_a_read_from_the_middle_of_a_batch_gives_the_whole_batch():
     assert kept.read(4, 100, at_least_one=True) == b""
 
 
-def test_limits_cut_between_batches_and_the_first_is_given_whatever_its_size():
+def test_limits_cut_between_batches_and_the_first_is_always_given():
     kept = log()
     for value in (b"a", b"b", b"c"):
         put(kept, build([value]))
@@ -58,16 +58,16 @@ def test_limits_cut_between_batches_and_the_first_is_given_whatever_its_size():
 def test_a_batch_too_large_for_the_topic_is_refused_and_nothing_changes():
     kept = log(max_message_bytes=200)
     put(kept, build([b"a" * 50]))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BatchRejected) as refused:
         put(kept, build([b"a" * 200]))
-    assert refused.value.code is Code.MESSAGE_TOO_LARGE
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
     assert kept.end == 1
 
 
 def test_a_record_dated_far_ahead_is_refused():
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BatchRejected) as refused:
         put(log(), build(times_ms=[NOW_MS + 61 * MINUTE_MS]))
-    assert refused.value.code is Code.INVALID_TIMESTAMP
+    assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
 
 
 def test_a_retry_is_acknowledged_again_and_not_appended():
@@ -75,21 +75,21 @@ def test_a_retry_is_acknowledged_again_and_not_appended():
     first, second = build([b"a", b"b"], producer=(9, 0, 0)), build([b"c"], producer=(9, 0, 2))
     put(kept, first)
     put(kept, second)
-    assert put(kept, first) == Appended(0, again=True, time_ms=NOW_MS)
+    assert put(kept, first) == AppendResult(0, duplicate=True, time_ms=NOW_MS)
     assert kept.end == 3
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BatchRejected) as refused:
         put(kept, build([b"d"], producer=(9, 0, 4)))
-    assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_the_first_record_of_a_time_or_later_is_found_whatever_the_batching():
+def test_first_record_at_or_after_a_time_is_found_in_any_batching():
     kept = log()
     put(kept, build([b"a", b"b"], times_ms=[NOW_MS, NOW_MS + 10]))
     put(kept, build([b"c", b"d"], times_ms=[NOW_MS + 5, NOW_MS + 30], compression=1))
     put(kept, build([b"e"], times_ms=[NOW_MS + 20]))
-    assert kept.find_time(0) == Found(0, NOW_MS)
-    assert kept.find_time(NOW_MS + 1) == Found(1, NOW_MS + 10)
-    assert kept.find_time(NOW_MS + 11) == Found(3, NOW_MS + 30)
+    assert kept.find_time(0) == TimestampAndOffset(0, NOW_MS)
+    assert kept.find_time(NOW_MS + 1) == TimestampAndOffset(1, NOW_MS + 10)
+    assert kept.find_time(NOW_MS + 11) == TimestampAndOffset(3, NOW_MS + 30)
     assert kept.find_time(NOW_MS + 31) is None
     assert log().find_time(0) is None
 
@@ -102,12 +102,14 @@ def test_a_batch_that_cannot_be_opened_is_found_as_a_whole():
     sealed[22] |= 3  # lz4, says the header, which it is not
     sealed[17:21] = calc_crc32c(sealed[21:]).to_bytes(4, "big")
     put(kept, bytes(sealed))
-    assert kept.find_time(NOW_MS + 6) == Found(1, NOW_MS + 9)
+    assert kept.find_time(NOW_MS + 6) == TimestampAndOffset(1, NOW_MS + 9)
 
 
-def test_where_the_time_is_that_of_the_append_the_batch_says_so_and_is_whole():
+def test_append_time_is_written_into_a_batch_that_stays_valid():
     kept = log(append_time=True)
-    assert put(kept, build([b"a", b"b"], times_ms=[0, NOW_MS * 2]), NOW_MS) == Appended(0, again=False, time_ms=NOW_MS)
+    assert put(kept, build([b"a", b"b"], times_ms=[0, NOW_MS * 2]), NOW_MS) == AppendResult(
+        0, duplicate=False, time_ms=NOW_MS
+    )
     put(kept, build([b"c" * 500] * 3, compression=1), NOW_MS + 5)
     assert [(offset, value[:1]) for offset, value in read(kept, 0)] == [
         (0, b"a"), (1, b"b"), (2, b"c"), (3, b"c"), (4, b"c"),
@@ -132,9 +134,9 @@ def test_a_record_is_found_by_the_time_of_its_append():
     kept = log(append_time=True)
     for late in (0, 10, 20):
         put(kept, build([b"a", b"b"], times_ms=[1, 2]), NOW_MS + late)
-    assert kept.find_time(0) == Found(0, NOW_MS)
-    assert kept.find_time(NOW_MS + 1) == Found(2, NOW_MS + 10)
-    assert kept.find_time(NOW_MS + 20) == Found(4, NOW_MS + 20)
+    assert kept.find_time(0) == TimestampAndOffset(0, NOW_MS)
+    assert kept.find_time(NOW_MS + 1) == TimestampAndOffset(2, NOW_MS + 10)
+    assert kept.find_time(NOW_MS + 20) == TimestampAndOffset(4, NOW_MS + 20)
     assert kept.find_time(NOW_MS + 21) is None
 
 
@@ -151,15 +153,15 @@ def test_a_retry_is_told_the_time_of_the_first_append():
     kept = log(append_time=True)
     batch = build([b"a"], producer=(9, 0, 0))
     put(kept, batch)
-    assert put(kept, batch, NOW_MS + 50) == Appended(0, again=True, time_ms=NOW_MS)
+    assert put(kept, batch, NOW_MS + 50) == AppendResult(0, duplicate=True, time_ms=NOW_MS)
 
 
 def test_a_client_may_not_say_when_its_batch_was_appended():
     said = bytearray(build())
     batches.stamp(said, batches.parse(said), NOW_MS)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BatchRejected) as refused:
         put(log(append_time=True), bytes(said))
-    assert refused.value.code is Code.INVALID_TIMESTAMP
+    assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
     kept = log()
     assert put(kept, bytes(said)).time_ms == -1
     assert stamps(kept) == [(0, NOW_MS, 0)]
@@ -184,7 +186,7 @@ def test_retention_by_bytes_drops_the_oldest_segments_and_moves_the_start():
     assert len(records(kept.read(99, 1, at_least_one=True))) == 1
 
 
-def test_retention_by_time_drops_what_is_older_even_from_the_newest_segment():
+def test_retention_by_time_drops_old_records_of_the_newest_segment_too():
     kept = log(retention_ms=10 * MINUTE_MS, retention_bytes=-1)
     put(kept, build([b"old"]))
     later = NOW_MS + 5 * MINUTE_MS
@@ -196,16 +198,16 @@ def test_retention_by_time_drops_what_is_older_even_from_the_newest_segment():
     assert read(kept, kept.start) == [(1, b"new")]
     kept.expire(later + 11 * MINUTE_MS)
     assert (kept.start, kept.end, kept.size, kept.memory_bytes) == (2, 2, 0, 0)
-    assert put(kept, build([b"next"], times_ms=[later]), later) == Appended(2, again=False)
+    assert put(kept, build([b"next"], times_ms=[later]), later) == AppendResult(2, duplicate=False)
 
 
 def test_memory_is_given_back_until_nothing_is_left():
     kept = log()
     put(kept, build([b"x" * 1000]))
     assert kept.memory_bytes > 1000
-    assert kept.drop_one(NOW_MS)
+    assert kept.drop_oldest_segment(NOW_MS)
     assert (kept.memory_bytes, kept.start, kept.end) == (0, 1, 1)
-    assert not kept.drop_one(NOW_MS)
+    assert not kept.drop_oldest_segment(NOW_MS)
 
 
 class FullDisk:
@@ -244,11 +246,11 @@ class Model:
             for index, value in enumerate(values)
         ]
 
-    def find_time(self, at_ms: int, start: int) -> Found | None:
+    def find_time(self, at_ms: int, start: int) -> TimestampAndOffset | None:
         for base, _, times_ms in self.batches:
             for index, time_ms in enumerate(times_ms):
                 if base + index >= start and time_ms >= at_ms:
-                    return Found(base + index, time_ms)
+                    return TimestampAndOffset(base + index, time_ms)
         return None
 
 

@@ -1,13 +1,13 @@
 """All partitions together stay within the memory they were given."""
 
-from services.broker.core import Broker
 from services.broker.settings import BrokerSettings
+from services.broker.state import BrokerState
 from tests.unit.broker.batches import NOW_MS, build
 
 
 async def test_the_oldest_records_of_the_largest_partition_go_first(caplog):
     bound = 4 * 1024 * 1024
-    broker = Broker(BrokerSettings(memory_bytes=bound))
+    broker = BrokerState(BrokerSettings(memory_bytes=bound))
     broker.start()
     for name, partitions in (("small", 1), ("large", 2)):
         broker.topics.create(name, partitions, {"retention.ms": "-1", "retention.bytes": "-1"}, now_ms=NOW_MS)

@@ -7,14 +7,14 @@ import struct
 
 import pytest
 
-from services.broker.apis import API_VERSIONS, APIS, serve
-from services.broker.codes import Code
-from services.broker.core import Broker
-from services.broker.later import Later
-from services.broker.request import CloseConnection
-from services.broker.server import EmbeddedBroker
+from services.broker.apis.dispatch import API_VERSIONS, APIS, handle_frame
+from services.broker.protocol.error_codes import ErrorCode
+from services.broker.protocol.responses import CloseConnection, DeferredResponse
+from services.broker.protocol.wire import MalformedRequest, Writer
+from services.broker.service import BrokerService
 from services.broker.settings import BrokerSettings
-from services.broker.wire import Malformed, Writer
+from services.broker.state import BrokerState
+from services.broker.storage import error_log
 from tests.unit.broker import raw
 from tests.unit.broker.batches import build, records
 from tests.unit.broker.raw import connected
@@ -27,7 +27,7 @@ def no_traceback(caplog):
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def serves(broker: EmbeddedBroker) -> bool:
+async def serves(broker: BrokerService) -> bool:
     async with connected(broker) as client:
         return (await client.ask(raw.METADATA, 1, raw.metadata())).i32() == 1
 
@@ -59,7 +59,7 @@ async def test_garbage_closes_the_connection_with_one_line(broker, payload, capl
 
 
 async def test_a_request_over_the_limit_is_refused_by_its_length_alone():
-    broker = EmbeddedBroker(max_request_bytes=1000)
+    broker = BrokerService(max_request_bytes=1000)
     await broker.start()
     async with connected(broker) as client:
         client.writer.write(struct.pack(">i", 1001))
@@ -76,7 +76,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_request_is_forgotten(broker
 
 
 async def test_half_a_request_does_not_stay_for_ever():
-    broker = EmbeddedBroker(idle_connection_ms=200)
+    broker = BrokerService(idle_connection_ms=200)
     await broker.start()
     async with connected(broker) as client:
         client.writer.write(struct.pack(">i", 500) + b"half")
@@ -85,7 +85,7 @@ async def test_half_a_request_does_not_stay_for_ever():
 
 
 async def test_connections_beyond_the_bound_are_closed_at_once():
-    broker = EmbeddedBroker(max_connections=2)
+    broker = BrokerService(max_connections=2)
     await broker.start()
     async with connected(broker) as first, connected(broker) as second:
         for client in (first, second):
@@ -102,15 +102,15 @@ async def test_a_newer_client_learns_which_apiversions_it_may_use(broker):
     async with connected(broker) as client:
         client.send(API_VERSIONS, 3, b"\x00\x08aiokafka\x05x.y\x00")
         _, answer = await client.answer()
-        assert answer.i16() == Code.UNSUPPORTED_VERSION
+        assert answer.i16() == ErrorCode.UNSUPPORTED_VERSION
         assert answer.array(lambda: (answer.i16(), answer.i16(), answer.i16())) == [(API_VERSIONS, 0, 2)]
         answer = await client.ask(API_VERSIONS, 0, b"")
-        assert answer.i16() == Code.NONE
+        assert answer.i16() == ErrorCode.NONE
         served = answer.array(lambda: (answer.i16(), answer.i16(), answer.i16()))
-        assert served == [(key, api.least, api.most) for key, api in APIS.items()]
+        assert served == [(key, api.min_version, api.max_version) for key, api in APIS.items()]
 
 
-async def test_produce_without_acknowledgement_is_answered_by_silence_or_by_closing(broker):
+async def test_produce_without_acks_is_answered_by_silence_or_by_closing(broker):
     await raw.create(broker, "t")
     async with connected(broker) as client:
         client.send(raw.PRODUCE, 7, raw.produce("t", build([b"a"]), acks=0))
@@ -123,13 +123,13 @@ async def test_produce_without_acknowledgement_is_answered_by_silence_or_by_clos
 @pytest.mark.parametrize(
     ("topic", "partition", "acks", "batch", "code"),
     [
-        ("no", 0, -1, build(), Code.UNKNOWN_TOPIC_OR_PARTITION),
-        ("t", 1, -1, build(), Code.UNKNOWN_TOPIC_OR_PARTITION),
-        ("t", -1, -1, build(), Code.UNKNOWN_TOPIC_OR_PARTITION),
-        ("t", 0, 2, build(), Code.INVALID_REQUIRED_ACKS),
-        ("t", 0, 1, build()[:-1], Code.INVALID_RECORD),
-        ("t", 0, 1, build()[:-1] + b"?", Code.CORRUPT_MESSAGE),
-        ("t", 0, 1, build([b"x" * 1_100_000]), Code.MESSAGE_TOO_LARGE),
+        ("no", 0, -1, build(), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 1, -1, build(), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", -1, -1, build(), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 0, 2, build(), ErrorCode.INVALID_REQUIRED_ACKS),
+        ("t", 0, 1, build()[:-1], ErrorCode.INVALID_RECORD),
+        ("t", 0, 1, build()[:-1] + b"?", ErrorCode.CORRUPT_MESSAGE),
+        ("t", 0, 1, build([b"x" * 1_100_000]), ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )
 async def test_a_batch_is_refused_with_the_protocols_error(broker, topic, partition, acks, batch, code):
@@ -138,7 +138,7 @@ async def test_a_batch_is_refused_with_the_protocols_error(broker, topic, partit
         answer = await client.ask(raw.PRODUCE, 7, raw.produce(topic, batch, acks=acks, partition=partition))
         assert raw.produced(answer) == (code, -1)
         answer = await client.ask(raw.PRODUCE, 7, raw.produce("t", build([b"fine"])))
-        assert raw.produced(answer) == (Code.NONE, 0)
+        assert raw.produced(answer) == (ErrorCode.NONE, 0)
 
 
 # Fuzz: whatever a request's body is, the answer is an answer, or a refusal of that connection.
@@ -166,7 +166,7 @@ def damaged(rng: random.Random) -> tuple[int, int, bytes]:
     kind = rng.randrange(4)
     if kind == 0:
         key = rng.choice(list(APIS))
-        version = rng.randint(APIS[key].least, APIS[key].most)
+        version = rng.randint(APIS[key].min_version, APIS[key].max_version)
         return key, version, rng.randbytes(rng.randrange(80))
     changed = bytearray(body)
     if kind == 1:
@@ -180,22 +180,22 @@ def damaged(rng: random.Random) -> tuple[int, int, bytes]:
 @pytest.mark.parametrize("seed", range(8))
 async def test_any_bytes_are_answered_or_refused_and_never_break_the_broker(seed):
     rng = random.Random(seed)
-    broker = Broker(BrokerSettings())
+    broker = BrokerState(BrokerSettings())
     broker.start()
     broker.topics.create("t", 1, {}, now_ms=0)
-    waiting: list[Later] = []
+    waiting: list[DeferredResponse] = []
     outcomes = {"answered": 0, "refused": 0}
     for _ in range(500):
         key, version, body = damaged(rng)
         frame = Writer().i16(key).i16(version).i32(1).string("fuzz").done() + body
         try:
-            answer = serve(broker, frame, "127.0.0.1")
-        except (Malformed, CloseConnection):
+            answer = handle_frame(broker, frame, "127.0.0.1")
+        except (MalformedRequest, CloseConnection):
             outcomes["refused"] += 1
             continue
         outcomes["answered"] += 1
-        assert answer is None or isinstance(answer, bytes | Later)
-        if isinstance(answer, Later):
+        assert answer is None or isinstance(answer, bytes | DeferredResponse)
+        if isinstance(answer, DeferredResponse):
             waiting.append(answer)
     assert min(outcomes.values()) > 50, "the fuzz is to reach both"
     for each in waiting:
@@ -204,8 +204,9 @@ async def test_any_bytes_are_answered_or_refused_and_never_break_the_broker(seed
     broker.stop()
 
 
-async def test_a_batch_that_cannot_be_kept_is_refused_and_not_read_by_anybody(tmp_path, caplog):
-    broker = EmbeddedBroker(data_dir=tmp_path)
+async def test_a_batch_that_cannot_be_kept_is_refused_and_not_read_by_anybody(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(error_log, "_errors", error_log.StorageErrorLog())
+    broker = BrokerService(data_dir=tmp_path)
     await broker.start()
     await raw.create(broker, "t")
     in_the_way = tmp_path / "topics" / "t"
@@ -213,10 +214,10 @@ async def test_a_batch_that_cannot_be_kept_is_refused_and_not_read_by_anybody(tm
     in_the_way.write_bytes(b"")
     async with connected(broker) as client:
         ask = raw.produce("t", build([b"a"], producer=(5, 0, 0)))
-        assert raw.produced(await client.ask(raw.PRODUCE, 7, ask)) == (Code.KAFKA_STORAGE_ERROR, -1)
-        assert "could not be kept in the data directory" in caplog.text
+        assert raw.produced(await client.ask(raw.PRODUCE, 7, ask)) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert "t-0: the data directory cannot be written (Not a directory)" in caplog.text
         in_the_way.unlink()
-        assert raw.produced(await client.ask(raw.PRODUCE, 7, ask)) == (Code.NONE, 0)
+        assert raw.produced(await client.ask(raw.PRODUCE, 7, ask)) == (ErrorCode.NONE, 0)
         answer = await client.ask(raw.FETCH, 4, raw.fetch(("t", 0, 0)))
         assert records(raw.fetched(answer)[0][3]) == [(0, b"a")]
     await broker.stop()

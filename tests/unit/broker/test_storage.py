@@ -1,14 +1,14 @@
 import orjson
 import pytest
 
-from services.broker.log import Appended, Found, PartitionLog
-from services.broker.members import Join, Protocol, StableGroup
-from services.broker.offset_journal import STALE_LINES, OffsetJournal
-from services.broker.offsets import Committed, Offsets, Place
+from services.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
+from services.broker.groups.members import AssignmentProtocol, JoinRequest, StableGroup
 from services.broker.settings import BadSetting
-from services.broker.storage import Storage
-from services.broker.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
-from services.broker.topics import Topics
+from services.broker.storage.data_directory import Storage
+from services.broker.storage.offset_journal import STALE_LINES, OffsetJournal
+from services.broker.storage.partition_log import AppendResult, PartitionLog, TimestampAndOffset
+from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
+from services.broker.storage.topics import Topics
 from tests.unit.broker.batches import NOW_MS, build, records
 
 
@@ -23,7 +23,7 @@ class Disk:
     def open(self):
         self.storage = Storage(self.folder)
         self.topics = Topics(TopicConfig(), self.storage)
-        self.offsets = Offsets(self.storage)
+        self.offsets = CommittedOffsets(self.storage)
         self.storage.load(self.topics, self.offsets, NOW_MS)
 
     def close(self):
@@ -47,7 +47,7 @@ def disk(tmp_path):
     opened.close()
 
 
-def put(log: PartitionLog, batch: bytes) -> Appended:
+def put(log: PartitionLog, batch: bytes) -> AppendResult:
     return log.produce(memoryview(batch), 7, NOW_MS)
 
 
@@ -72,7 +72,7 @@ def test_topics_records_and_settings_survive_a_restart(disk):
         [(0, b"d")],
     ]
     assert disk.topics.existing("t").config.retention_ms == -1
-    assert put(disk.log("t", 0), build([b"e"])) == Appended(2, again=False)
+    assert put(disk.log("t", 0), build([b"e"])) == AppendResult(2, duplicate=False)
 
 
 def test_a_producers_retry_is_known_after_a_restart(disk):
@@ -80,15 +80,15 @@ def test_a_producers_retry_is_known_after_a_restart(disk):
     batch = build([b"a", b"b"], producer=(9, 0, 0))
     put(disk.log(), batch)
     disk.restart()
-    assert put(disk.log(), batch) == Appended(0, again=True, time_ms=NOW_MS)
+    assert put(disk.log(), batch) == AppendResult(0, duplicate=True, time_ms=NOW_MS)
 
 
-def test_a_partitions_time_goes_on_after_a_restart_with_a_clock_that_was_set_back(disk):
+def test_partition_time_continues_after_a_restart_with_an_earlier_clock(disk):
     disk.topics.create("t", 1, {"message.timestamp.type": "LogAppendTime"}, now_ms=NOW_MS)
     disk.log().produce(memoryview(build(times_ms=[1])), 7, NOW_MS + 500)
     disk.restart()
     assert disk.topics.existing("t").config.append_time
-    assert disk.log().find_time(0) == Found(0, NOW_MS + 500)
+    assert disk.log().find_time(0) == TimestampAndOffset(0, NOW_MS + 500)
     assert put(disk.log(), build()).time_ms == NOW_MS + 500
 
 
@@ -108,7 +108,7 @@ def test_segments_and_what_retention_dropped_survive_a_restart(disk):
 def test_offsets_go_on_after_everything_was_dropped(disk):
     disk.topics.create("t", 1, {}, now_ms=NOW_MS)
     put(disk.log(), build([b"a", b"b"]))
-    assert disk.log().drop_one(NOW_MS)
+    assert disk.log().drop_oldest_segment(NOW_MS)
     disk.restart()
     assert (disk.log().start, disk.log().end) == (2, 2)
 
@@ -126,7 +126,7 @@ def test_a_torn_tail_is_cut_off_wherever_it_was_torn(disk):
         disk.open()
         assert everything(disk.log()) == [(0, b"a"), (1, b"b")]
         assert path.stat().st_size == first
-    assert put(disk.log(), build([b"c"])) == Appended(2, again=False)
+    assert put(disk.log(), build([b"c"])) == AppendResult(2, duplicate=False)
 
 
 def test_a_damaged_batch_ends_the_log_there_and_the_log_goes_on(disk):
@@ -142,7 +142,7 @@ def test_a_damaged_batch_ends_the_log_there_and_the_log_goes_on(disk):
     path.write_bytes(data)
     disk.open()
     assert everything(disk.log()) == [(0, b"0")]
-    assert put(disk.log(), build([b"next"])) == Appended(1, again=False)
+    assert put(disk.log(), build([b"next"])) == AppendResult(1, duplicate=False)
     disk.restart()
     assert everything(disk.log()) == [(0, b"0"), (1, b"next")]
 
@@ -196,48 +196,48 @@ def test_a_segment_that_could_not_be_begun_leaves_the_log_as_it_was(disk):
     with pytest.raises(OSError, match="directory"):
         disk.log().begin_segment(NOW_MS)
     blocked.rmdir()
-    assert put(disk.log(), build([b"b"])) == Appended(1, again=False)
+    assert put(disk.log(), build([b"b"])) == AppendResult(1, duplicate=False)
     disk.restart()
     assert everything(disk.log()) == [(0, b"a"), (1, b"b")]
 
 
 def test_committed_offsets_survive_and_the_last_one_counts(disk):
-    disk.offsets.commit("g", Place("t", 0), Committed(5, -1, "first"))
-    disk.offsets.commit("g", Place("t", 0), Committed(7, 0, "last ü"))
-    disk.offsets.commit("g", Place("gone", 0), Committed(1, -1, ""))
+    disk.offsets.commit("g", TopicPartition("t", 0), CommittedOffset(5, -1, "first"))
+    disk.offsets.commit("g", TopicPartition("t", 0), CommittedOffset(7, 0, "last ü"))
+    disk.offsets.commit("g", TopicPartition("gone", 0), CommittedOffset(1, -1, ""))
     disk.offsets.forget_topic("gone")
     disk.restart()
-    assert disk.offsets.of("g") == {Place("t", 0): Committed(7, 0, "last ü")}
+    assert disk.offsets.of("g") == {TopicPartition("t", 0): CommittedOffset(7, 0, "last ü")}
 
 
 def test_a_torn_line_of_offsets_is_ignored(disk):
-    disk.offsets.commit("g", Place("t", 0), Committed(5, -1, ""))
+    disk.offsets.commit("g", TopicPartition("t", 0), CommittedOffset(5, -1, ""))
     disk.close()
     path = disk.folder / "offsets.jsonl"
     path.write_bytes(path.read_bytes() + b'["g","t",0,9')
     disk.open()
-    assert disk.offsets.of("g") == {Place("t", 0): Committed(5, -1, "")}
-    disk.offsets.commit("g", Place("t", 0), Committed(6, -1, ""))
+    assert disk.offsets.of("g") == {TopicPartition("t", 0): CommittedOffset(5, -1, "")}
+    disk.offsets.commit("g", TopicPartition("t", 0), CommittedOffset(6, -1, ""))
     disk.restart()
-    assert disk.offsets.of("g") == {Place("t", 0): Committed(6, -1, "")}
+    assert disk.offsets.of("g") == {TopicPartition("t", 0): CommittedOffset(6, -1, "")}
 
 
 def test_the_offsets_file_is_written_anew_before_it_grows_without_bound(tmp_path):
     journal = OffsetJournal(tmp_path / "offsets.jsonl")
-    offsets = Offsets(journal)
+    offsets = CommittedOffsets(journal)
     journal.load(offsets)
     for number in range(STALE_LINES + 20):
-        offsets.commit("g", Place("t", number % 3), Committed(number, -1, ""))
+        offsets.commit("g", TopicPartition("t", number % 3), CommittedOffset(number, -1, ""))
     journal.close()
     lines = (tmp_path / "offsets.jsonl").read_bytes().splitlines()
     assert len(lines) < 30
     assert orjson.loads(lines[-1]) == ["g", "t", (STALE_LINES + 19) % 3, STALE_LINES + 19, -1, ""]
 
 
-def test_stable_groups_survive_and_what_cannot_be_read_of_them_is_left_out(disk, caplog):
-    join = Join(
+def test_stable_groups_survive_and_unreadable_ones_are_left_out(disk, caplog):
+    join = JoinRequest(
         member_id="c-1", instance_id="one", client_id="c", client_host="h", session_ms=10_000, rebalance_ms=10_000,
-        protocol_type="consumer", protocols=(Protocol("range", b"\x00\xff"),), id_required=True,
+        protocol_type="consumer", protocols=(AssignmentProtocol("range", b"\x00\xff"),), id_required=True,
     )  # fmt: skip
     kept = {"g ü": StableGroup(generation=3, protocol="range", leader="c-1", members=((join, b"\x80"),))}
     assert disk.storage.load_groups() == {}
@@ -260,7 +260,7 @@ def test_a_directory_that_is_not_ours_is_refused_by_name(tmp_path, content):
     (tmp_path / "topics.json").write_bytes(content)
     storage = Storage(tmp_path)
     with pytest.raises(BadSetting, match=r"topics\.json"):
-        storage.load(Topics(TopicConfig(), storage), Offsets(), NOW_MS)
+        storage.load(Topics(TopicConfig(), storage), CommittedOffsets(), NOW_MS)
     storage.close()
 
 

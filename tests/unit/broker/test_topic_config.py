@@ -1,6 +1,6 @@
 import pytest
 
-from services.broker.topic_config import SMALLEST_SEGMENT_BYTES, InvalidConfig, TopicConfig
+from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, InvalidConfig, TopicConfig
 
 
 def test_settings_are_taken_and_shown():

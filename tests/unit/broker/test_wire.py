@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.broker.wire import Malformed, Reader, Writer
+from services.broker.protocol.wire import MalformedRequest, Reader, Writer
 
 
 @given(st.integers(-(2**15), 2**15 - 1), st.text(max_size=50), st.binary(max_size=50), st.lists(st.integers(0, 9)))
@@ -24,20 +24,20 @@ def test_a_request_that_ends_early_is_malformed_wherever_it_ends(size):
     body = Writer().string("topic").i32(1).i32(2).i8(1).done()
     assert len(body) == 16
     reader = Reader(body[:size])
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedRequest):
         (reader.string(), reader.i32(), reader.i32(), reader.i8())
 
 
 def test_an_array_cannot_announce_more_items_than_there_are_bytes():
     reader = Reader(Writer().i32(2**31 - 1).done())
-    with pytest.raises(Malformed, match="2147483647 items"):
+    with pytest.raises(MalformedRequest, match="2147483647 items"):
         reader.array(reader.i32)
 
 
 def test_text_must_be_utf_8_and_not_null_where_null_means_nothing():
-    with pytest.raises(Malformed, match="UTF-8"):
+    with pytest.raises(MalformedRequest, match="UTF-8"):
         Reader(b"\x00\x02\xff\xfe").string()
-    with pytest.raises(Malformed, match="null"):
+    with pytest.raises(MalformedRequest, match="null"):
         Reader(b"\xff\xff").string()
 
 

@@ -5,33 +5,35 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.bus.assignor import Claim, StickyByNumber, deal
+from services.bus.groups.assignor import OwnedPartitions, StickyNumberAssignor, sticky_assignment
 
 MEMBERS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=3),
-    st.builds(Claim, st.integers(-1, 9), st.frozensets(st.integers(0, 20), max_size=20)),
+    st.builds(OwnedPartitions, st.integers(-1, 9), st.frozensets(st.integers(0, 20), max_size=20)),
     min_size=1,
     max_size=8,
 )
 
 
 @given(st.integers(0, 20), MEMBERS)
-def test_every_number_has_one_owner_and_shares_differ_by_one_at_most(count: int, claims: dict[str, Claim]) -> None:
-    shares = deal(range(count), claims)
+def test_every_number_has_one_owner_and_shares_differ_by_one_at_most(
+    count: int, claims: dict[str, OwnedPartitions]
+) -> None:
+    shares = sticky_assignment(range(count), claims)
     assert sorted(number for share in shares.values() for number in share) == list(range(count))
     sizes = sorted(map(len, shares.values()))
     assert sizes[-1] - sizes[0] <= 1
-    assert deal(reversed(range(count)), dict(reversed(claims.items()))) == shares
+    assert sticky_assignment(reversed(range(count)), dict(reversed(claims.items()))) == shares
 
 
 @given(st.integers(1, 32), st.integers(1, 6), st.data())
 def test_nobody_who_stays_loses_more_than_the_newcomers_share(count: int, members: int, data: Any) -> None:
-    before = deal(range(count), {f"m{n}": Claim(-1, frozenset()) for n in range(members)})
+    before = sticky_assignment(range(count), {f"m{n}": OwnedPartitions(-1, frozenset()) for n in range(members)})
     gone = data.draw(st.sets(st.sampled_from(sorted(before)), max_size=members - 1))
     new = data.draw(st.integers(0, 3))
-    claims = {member: Claim(3, frozenset(share)) for member, share in before.items() if member not in gone}
-    claims |= {f"new{n}": Claim(-1, frozenset()) for n in range(new)}
-    after = deal(range(count), claims)
+    claims = {member: OwnedPartitions(3, frozenset(share)) for member, share in before.items() if member not in gone}
+    claims |= {f"new{n}": OwnedPartitions(-1, frozenset()) for n in range(new)}
+    after = sticky_assignment(range(count), claims)
     most = -(-count // len(claims))
     for member, claim in claims.items():
         assert len(claim.numbers - after[member]) <= max(0, len(claim.numbers) - count // len(claims))
@@ -41,8 +43,8 @@ def test_nobody_who_stays_loses_more_than_the_newcomers_share(count: int, member
 
 
 def test_a_member_that_the_group_forgot_yields_to_the_one_that_holds_now() -> None:
-    both = {"a": Claim(-1, frozenset({0, 1})), "b": Claim(7, frozenset({0, 1, 2, 3}))}
-    assert deal(range(4), both) == {"b": {0, 1}, "a": {2, 3}}
+    both = {"a": OwnedPartitions(-1, frozenset({0, 1})), "b": OwnedPartitions(7, frozenset({0, 1, 2, 3}))}
+    assert sticky_assignment(range(4), both) == {"b": {0, 1}, "a": {2, 3}}
 
 
 class Cluster:
@@ -51,12 +53,12 @@ class Cluster:
 
 
 def test_a_member_gets_its_numbers_of_every_topic_it_reads() -> None:
-    claims = {"one": Claim(1, frozenset({3, 0})), "two": Claim(1, frozenset({1, 2})), "old": None}
+    claims = {"one": OwnedPartitions(1, frozenset({3, 0})), "two": OwnedPartitions(1, frozenset({1, 2})), "old": None}
     members = {
-        member: StickyByNumber(lambda claim=claim: claim).metadata(["t", "u", "single"])
+        member: StickyNumberAssignor(lambda claim=claim: claim).metadata(["t", "u", "single"])
         for member, claim in claims.items()
         if claim is not None
     }
-    dealt = StickyByNumber(lambda: Claim(-1, frozenset())).assign(Cluster(), members)
+    dealt = StickyNumberAssignor(lambda: OwnedPartitions(-1, frozenset())).assign(Cluster(), members)
     assert dict(dealt["one"].assignment) == {"single": [0], "t": [0, 3], "u": [0, 3]}
     assert dict(dealt["two"].assignment) == {"single": [], "t": [1, 2], "u": [1, 2]}

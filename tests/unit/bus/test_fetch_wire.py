@@ -8,7 +8,7 @@ from aiokafka.protocol.fetch import FetchRequest_v4, FetchResponse_v4
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.bus.fetch_wire import FetchCall, Part, decode, encode
+from services.bus.read.fetch_wire import FetchCall, PartitionData, decode, encode
 
 topics = st.text("abc.é", min_size=1, max_size=20)
 partitions = st.tuples(topics, st.integers(0, 2**31 - 1))
@@ -57,7 +57,7 @@ def test_we_read_aiokafkas_response(
 ) -> None:
     body = FetchResponse_v4(throttle_time_ms=0, topics=answer).encode()
     expected = [
-        Part(topic, number, error, records or b"")
+        PartitionData(topic, number, error, records or b"")
         for topic, parts in answer
         for number, error, _, _, _, records in parts
     ]

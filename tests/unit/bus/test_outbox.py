@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from schemas.stream import Chunk, Closed
-from services.bus.outbox import BATCH_BYTES, Letter, Outbox, may_linger
+from services.bus.write.outbox import BATCH_BYTES, Outbox, OutgoingRecord, may_linger
 
 LANES = [("a", 0), ("a", 1), ("b", 0)]
 
 
-def letter(number: int, size: int = 10) -> Letter:
-    return Letter(b"k", b"x" * size, [], number, None)
+def letter(number: int, size: int = 10) -> OutgoingRecord:
+    return OutgoingRecord(b"k", b"x" * size, [], number, None)
 
 
 class OutboxMachine(RuleBasedStateMachine):
@@ -23,7 +23,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.outbox = Outbox()
         self.put_order: dict[tuple[str, int], list[int]] = {lane: [] for lane in LANES}
         self.acked: dict[tuple[str, int], list[int]] = {lane: [] for lane in LANES}
-        self.out: dict[tuple[str, int], list[Letter]] = {}
+        self.out: dict[tuple[str, int], list[OutgoingRecord]] = {}
         self.number = 0
 
     @rule(lane=st.sampled_from(LANES), urgent=st.booleans(), big=st.booleans())
@@ -45,11 +45,11 @@ class OutboxMachine(RuleBasedStateMachine):
     def settle(self, lane: tuple[str, int]) -> None:
         if lane in self.out:
             self.acked[lane] += [one.timestamp_ms for one in self.out.pop(lane)]
-            self.outbox.settled(lane)
+            self.outbox.complete_batch(lane)
 
     @rule()
     def lose_session(self) -> None:
-        assert self.outbox.recall() == sum(map(len, self.out.values()))
+        assert self.outbox.requeue_sent() == sum(map(len, self.out.values()))
         self.out.clear()
 
     @invariant()
@@ -77,7 +77,7 @@ def test_a_lane_with_urgent_records_goes_again_when_its_batch_is_over() -> None:
     outbox.put(LANES[0], letter(1), urgent=True)
     list(outbox.drain())
     assert not outbox.put(LANES[0], letter(2), urgent=True), "its lane is busy: the acknowledgement will wake it"
-    assert outbox.settled(LANES[0])
+    assert outbox.complete_batch(LANES[0])
 
 
 def test_lingering_records_wait_for_the_timer() -> None:
@@ -85,7 +85,7 @@ def test_lingering_records_wait_for_the_timer() -> None:
     assert not outbox.put(LANES[0], letter(1), urgent=False)
     list(outbox.drain())
     outbox.put(LANES[0], letter(2), urgent=False)
-    assert not outbox.settled(LANES[0])
+    assert not outbox.complete_batch(LANES[0])
 
 
 def test_records_whose_timer_ran_out_while_the_lane_was_busy_go_next() -> None:
@@ -94,7 +94,7 @@ def test_records_whose_timer_ran_out_while_the_lane_was_busy_go_next() -> None:
     list(outbox.drain())
     outbox.put(LANES[0], letter(2), urgent=False)
     assert list(outbox.drain()) == []
-    assert outbox.settled(LANES[0])
+    assert outbox.complete_batch(LANES[0])
 
 
 def test_records_of_a_batch_that_was_too_large_go_one_by_one() -> None:
@@ -104,12 +104,12 @@ def test_records_of_a_batch_that_was_too_large_go_one_by_one() -> None:
     list(outbox.drain())
     outbox.put(LANES[0], letter(4), urgent=True)
     outbox.put(LANES[0], letter(5), urgent=True)
-    outbox.isolate(LANES[0])
-    outbox.recall()
+    outbox.split_batch(LANES[0])
+    outbox.requeue_sent()
     batches = []
     while outbox.count:
         batches += [[one.timestamp_ms for one in letters] for _, letters in outbox.drain()]
-        outbox.settled(LANES[0])
+        outbox.complete_batch(LANES[0])
     assert batches == [[1], [2], [3], [4, 5]]
 
 

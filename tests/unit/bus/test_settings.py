@@ -4,18 +4,18 @@ import pytest
 
 from services.bus import BusSettings
 from services.runtime.errors import UserError
-from services.runtime.settings import load, variables
+from services.runtime.settings import load_settings, settings_variables
 
 
 def test_defaults() -> None:
-    settings = load(BusSettings, {})
+    settings = load_settings(BusSettings, {})
     assert settings == BusSettings()
     assert settings.addresses() == [("127.0.0.1", 9092)]
     assert settings.ssl_context() is None
 
 
 def test_every_setting_has_its_variable() -> None:
-    names = {variable.name for variable in variables(BusSettings)}
+    names = {variable.name for variable in settings_variables(BusSettings)}
     assert names == {
         "RAILBUS_KAFKA_BOOTSTRAP",
         "RAILBUS_PARTITIONS",
@@ -33,7 +33,7 @@ def test_every_setting_has_its_variable() -> None:
 
 
 def test_several_brokers_and_ipv6() -> None:
-    settings = load(BusSettings, {"RAILBUS_KAFKA_BOOTSTRAP": "a:1, [::1]:2"})
+    settings = load_settings(BusSettings, {"RAILBUS_KAFKA_BOOTSTRAP": "a:1, [::1]:2"})
     assert settings.addresses() == [("a", 1), ("::1", 2)]
 
 
@@ -65,7 +65,7 @@ def test_a_wrong_address_is_named(address: str) -> None:
 )
 def test_what_cannot_work_is_said_with_its_remedy(env: dict[str, str], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        load(BusSettings, env)
+        load_settings(BusSettings, env)
     assert message in str(caught.value)
     assert "hush" not in str(caught.value)
 

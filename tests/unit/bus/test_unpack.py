@@ -6,7 +6,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.bus.unpack import Item, unpack
+from services.bus.read.record_decoder import UnpackedRecord, unpack
 
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
@@ -32,7 +32,7 @@ def seal(data: bytearray) -> None:
     struct.pack_into(">I", data, _CRC_AT, calc_crc32c(memoryview(data)[_ATTRIBUTES_AT:]))
 
 
-def values(items: list[Item]) -> list[bytes]:
+def values(items: list[UnpackedRecord]) -> list[bytes]:
     return [item.record.value for item in items if item.record is not None]
 
 
@@ -57,7 +57,7 @@ def test_a_cut_batch_at_the_end_is_left_for_the_next_answer() -> None:
 
 def test_a_control_batch_only_moves_the_offset() -> None:
     items = list(unpack(batch(0, 1, control=True) + batch(1, 1), 0))
-    assert items[0] == Item(1)
+    assert items[0] == UnpackedRecord(1)
     assert values(items) == [b"v1"]
 
 

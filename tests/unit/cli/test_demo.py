@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from schemas.books import Cancel
 from schemas.requests import Delivery, Message, Request
+from schemas.side_events import Cancel
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Finished, Recall, Started, Verdict
 from services.bus import Received
-from services.cli.demo.paper import Paper
-from services.cli.demo.scenes import SCENES, Told, complaints
-from services.cli.demo.spans import Span, picture, width, with_colours, without_colours, wrapped
-from services.cli.demo.story import heading, rows_of, story
+from services.cli.demo.annotated_text import AnnotatedText
+from services.cli.demo.scenes import SCENES, SceneTrace, find_mismatches
+from services.cli.demo.styled_text import Span, line_width, to_ansi, to_plain_text, to_svg, wrap_spans
+from services.cli.demo.timeline import group_rows, render_timeline, timeline_header
 from services.stream import Refuse, Replace, Restart, Screen, Show, Withdraw, apply
 from tests.support.bus import topic_of
 
@@ -73,7 +73,7 @@ def told(*events):
     for event in events:
         if not isinstance(event, Request | Cancel):
             ops += screen.feed(event)
-    return Told(list(events), ops)
+    return SceneTrace(list(events), ops)
 
 
 GOOD = {
@@ -98,7 +98,7 @@ GOOD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_what_ends_as_it_should_has_no_complaint(name):
-    assert complaints(BY_NAME[name], GOOD[name]) == []
+    assert find_mismatches(BY_NAME[name], GOOD[name]) == []
 
 
 @pytest.mark.parametrize(
@@ -112,24 +112,24 @@ def test_what_ends_as_it_should_has_no_complaint(name):
     ],
 )
 def test_what_ends_otherwise_is_said(name, change, complaint):
-    assert complaint in complaints(dataclasses.replace(BY_NAME[name], **change), GOOD[name])
+    assert complaint in find_mismatches(dataclasses.replace(BY_NAME[name], **change), GOOD[name])
 
 
 def test_a_reader_who_saw_something_else_is_noticed():
-    lying = Told(GOOD["stall"].events, [*GOOD["stall"].ops, Show(text="abc ", tokens=1)])
-    assert "the reader saw something else than the log says" in complaints(BY_NAME["stall"], lying)
-    assert "the reader saw more than one voice" in complaints(BY_NAME["stall"], lying)
+    lying = SceneTrace(GOOD["stall"].events, [*GOOD["stall"].ops, Show(text="abc ", tokens=1)])
+    assert "the reader saw something else than the log says" in find_mismatches(BY_NAME["stall"], lying)
+    assert "the reader saw more than one voice" in find_mismatches(BY_NAME["stall"], lying)
 
 
 def test_no_answer_at_all_is_no_success():
-    assert complaints(BY_NAME["ordinary"], Told([asked()], []))
+    assert find_mismatches(BY_NAME["ordinary"], SceneTrace([asked()], []))
 
 
 def cells(ops, **options):
-    paper = Paper(**options)
+    paper = AnnotatedText(**options)
     for row, op in enumerate(ops):
         paper.take(op, row)
-    return [paper.cell(row) for row in range(len(ops))]
+    return [paper.spans_of_row(row) for row in range(len(ops))]
 
 
 LIKE = {"rule": "r", "category": "c", "policy_version": "p", "recall_id": "x"}
@@ -138,9 +138,9 @@ LIKE = {"rule": "r", "category": "c", "policy_version": "p", "recall_id": "x"}
 def test_void_text_stays_where_it_was_shown_and_is_struck_out():
     ops = [Show(text="one two ", tokens=2), Show(text="three", tokens=1), Replace(start=4, end=10, text="[x]", **LIKE)]
     assert cells(ops) == [
-        [("one ", "plain"), ("two ", "gone")], [("th", "gone"), ("ree", "plain")], [("[x]", "new")],
+        [("one ", "plain"), ("two ", "void")], [("th", "void"), ("ree", "plain")], [("[x]", "new")],
     ]  # fmt: skip
-    assert cells(ops, marks=True)[0] == [("one ", "plain"), ("-two- ", "gone")]
+    assert cells(ops, mark_void=True)[0] == [("one ", "plain"), ("-two- ", "void")]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_void_text_stays_where_it_was_shown_and_is_struck_out():
     ],
 )
 def test_an_answer_that_is_taken_back(end, row):
-    assert cells([Show(text="abc", tokens=1), end]) == [[("abc", "gone")], row]
+    assert cells([Show(text="abc", tokens=1), end]) == [[("abc", "void")], row]
 
 
 def test_nothing_is_taken_back_where_nothing_was_shown():
@@ -167,7 +167,7 @@ def test_a_second_replacement_counts_what_is_visible_then():
     visible = ""
     for op in ops:
         visible = apply(visible, op)
-    pieces = [span for cell in cells(ops) for span in cell if span.style != "gone"]
+    pieces = [span for cell in cells(ops) for span in cell if span.style != "void"]
     assert sorted(visible) == sorted("".join(span.text for span in pieces))
     assert visible == "XYZef!"
 
@@ -182,23 +182,23 @@ def test_runs_of_chunks_are_told_together_the_first_one_alone():
         *(chunk(seq, "abc ", at=5 + seq) for seq in range(4)),
         Cleared(**about(9), attempt=1, run="r1", seq=2, policy_version="p"),
     ]
-    rows = rows_of([record(event, offset) for offset, event in enumerate([*events, chunk(4, "abc ", at=10)])])
+    rows = group_rows([record(event, offset) for offset, event in enumerate([*events, chunk(4, "abc ", at=10)])])
     assert [len(row.records) for row in rows] == [1, 1, 5]
 
 
 def test_the_stream_log_keeps_its_order_whatever_the_clocks_say():
     late = [record(started(at=9), 0), record(chunk(0, "abc ", at=5), 1), record(cancel("denied"), 0)]
-    kinds = [type(row.records[0].event).__name__ for row in rows_of(late)]
+    kinds = [type(row.records[0].event).__name__ for row in group_rows(late)]
     assert kinds == ["Cancel", "Started", "Chunk"]
 
 
 def test_a_story_has_the_reader_on_the_left_and_the_log_on_the_right():
     events = [asked(), started(), chunk(0, "abc "), verdict()]
-    lines = story(
+    lines = render_timeline(
         [record(event, offset) for offset, event in enumerate(events)], {(0, 3): [Show(text="abc ", tokens=1)]}, 132
     )
-    text = [without_colours(line) for line in lines]
-    left = without_colours(heading(132)).index("what the reader sees")
+    text = [to_plain_text(line) for line in lines]
+    left = to_plain_text(timeline_header(132)).index("what the reader sees")
     assert [line.split()[0] for line in text] == ["0.0", "2.0", "5.0", "3.0"]
     assert "abc" in text[3][left : left + 10]
     assert "allow" in text[3]
@@ -208,16 +208,16 @@ def test_a_story_has_the_reader_on_the_left_and_the_log_on_the_right():
 
 @pytest.mark.parametrize("columns", [1, 3, 7, 40])
 def test_wrapping_loses_no_word_and_keeps_to_its_width(columns):
-    spans = [Span("one two  three ", "gone"), Span("fourandmore five ", "plain"), Span("six")]
-    lines = wrapped(spans, columns)
-    assert all(width(line) <= columns for line in lines)
+    spans = [Span("one two  three ", "void"), Span("fourandmore five ", "plain"), Span("six")]
+    lines = wrap_spans(spans, columns)
+    assert all(line_width(line) <= columns for line in lines)
     assert "".join(span.text for line in lines for span in line).replace(" ", "") == "onetwothreefourandmorefivesix"
 
 
 def test_colours_and_the_picture():
     line = [Span("a & b", "bad"), Span(" <c>")]
-    assert with_colours(line) == "\x1b[31ma & b\x1b[0m <c>"
-    drawn = picture([line, []], 20)
+    assert to_ansi(line) == "\x1b[31ma & b\x1b[0m <c>"
+    drawn = to_svg([line, []], 20)
     assert 'class="bad">a &amp; b</text>' in drawn
     assert "&lt;c&gt;" in drawn
     assert drawn.count("<text") == 2

@@ -1,6 +1,8 @@
 """The program as people start it: mistakes are one line and exit code 2."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -25,9 +27,15 @@ def railbus(*args, cwd, **env):
         (["tail", "--topic", "gossip"], {}, "--topic 'gossip': must be one of railbus.requests"),
         (["tail", "--from", "yesterday"], {}, "--from 'yesterday' is no moment"),
         (["up", "--engine", "openai"], {}, "--engine openai needs --upstream-url"),
+        (["up", "--draft-path", "DIR"], {}, "leave it out, or choose --engine vllm; RAILBUS_LLAMA_SPECULATION"),
+        (["up", "--engine", "simulated", "--draft-path", "DIR"], {}, "has no effect with engine simulated"),
         (["doctor"], {"RAILBUS_LOG_LEVEL": "LOUD"}, "RAILBUS_LOG_LEVEL='LOUD'"),
         (["gossip"], {}, "invalid choice: 'gossip'"),
-        ([], {}, "the following arguments are required: COMMAND"),
+        ([], {}, "railbus: name a command; `railbus up --ask` starts everything"),
+        (["tail", "--requst", "x"], {}, "usage: railbus tail "),
+        (["dead", "list", "--bogus"], {}, "railbus dead list: error: unrecognized arguments: --bogus"),
+        (["up", "--port", "99999", "--engine", "simulated", "--no-governed"], {}, "--port 99999: must be between"),
+        (["up", "--engine", "simulated", "--no-governed"], {"RAILBUS_STATE_DIR": "/dev/null/x"}, "RAILBUS_STATE_DIR"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, args, env, said):
@@ -55,8 +63,18 @@ def test_a_taken_port_is_said_with_the_remedy(tmp_path):
         port = taken.getsockname()[1]
         done = railbus("up", "--engine", "simulated", "--port", str(port), cwd=tmp_path)
     assert done.returncode == 2
-    assert f"railbus up: port {port} is in use" in done.stderr
+    assert f"railbus up: --port {port}: the port is in use" in done.stderr
     assert "--port" in done.stderr
+
+
+def test_ctrl_c_during_the_imports_ends_the_program_in_silence(tmp_path):
+    code = (
+        "import signal, services.cli.__main__ as program\n"
+        "program._module = lambda name: signal.raise_signal(signal.SIGINT)\n"
+        "program.main(['ask', 'hi'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 def test_help_names_every_command(tmp_path):
@@ -64,6 +82,12 @@ def test_help_names_every_command(tmp_path):
     assert done.returncode == 0
     for command in ("up", "ask", "tail", "topics", "doctor"):
         assert f"\n    {command} " in done.stdout
+
+
+def test_the_version_is_the_installed_one(tmp_path):
+    done = railbus("--version", cwd=tmp_path)
+    assert done.returncode == 0
+    assert re.fullmatch(r"railbus (\d+\.\d+\.\d+|unknown: .*)\n", done.stdout)
 
 
 def test_the_doctor_says_what_is_installed_without_a_tree(tmp_path):

@@ -4,13 +4,13 @@ import socket
 
 import pytest
 
-from services.cli import ports
+from services.cli.tree import ports
 from services.runtime import UserError
 
 
 def test_a_free_port_is_free_and_below_those_of_outgoing_connections():
     found = {ports.free_port() for _ in range(20)}
-    assert all(port in ports.UNCLAIMED and ports.is_free(port) for port in found)
+    assert all(port in ports.CANDIDATE_PORTS and ports.is_free(port) for port in found)
     assert len(found) > 10
 
 
@@ -24,4 +24,19 @@ def test_a_port_in_use_is_refused_with_the_remedy():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(UserError, match="--port"):
-            ports.chosen_port(taken.getsockname()[1], "--port")
+            ports.port_or_free(taken.getsockname()[1], "--port")
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 99_999])
+def test_a_port_that_does_not_exist_is_refused_with_the_flag(port):
+    with pytest.raises(UserError, match=rf"^--port {port}: must be between 1 and 65535, or 0 for any free port$"):
+        ports.port_or_free(port, "--port")
+
+
+def test_a_usual_port_that_is_taken_is_replaced_by_a_free_one():
+    port = ports.free_port()
+    assert ports.usual_port(port) == port
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        assert ports.is_free(ports.usual_port(port))

@@ -10,17 +10,18 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from services.cli.fleet import Launch
-from services.cli.restarts import RestartPolicy
-from services.cli.supervisor import Supervisor
+from services.cli.tree.process_specs import ProcessSpec
+from services.cli.tree.restarts import RestartPolicy
+from services.cli.tree.supervisor import Supervisor
 from services.runtime import UserError
+from tests.support.waiting import until
 
 SERVE = "import time, sys; print('ready here'); time.sleep(60)"
 QUICK = RestartPolicy(first_s=0.05, longest_s=0.1, most=3, within_s=60)
 
 
-def launch(name, code=SERVE, stage=0, **more):
-    return Launch(name=name, stage=stage, command=(sys.executable, "-c", code), env={}, **more)
+def make_spec(name, code=SERVE, stage=0, **more):
+    return ProcessSpec(name=name, stage=stage, command=(sys.executable, "-c", code), env={}, **more)
 
 
 def alive(pid):
@@ -31,21 +32,15 @@ def alive(pid):
     return True
 
 
-async def until(condition, within_s=20):
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in other processes
-            await asyncio.sleep(0.01)
-
-
-class Heard:
+class LineCollector:
     def __init__(self):
-        self.lines = []
+        self.texts = []
 
     def __call__(self, line):
-        self.lines.append(line)
+        self.texts.append(line)
 
     def has(self, text):
-        return any(text in line for line in self.lines)
+        return any(text in line for line in self.texts)
 
 
 async def test_servers_start_before_the_rest_and_all_stop_in_reverse(tmp_path):
@@ -60,21 +55,21 @@ async def test_servers_start_before_the_rest_and_all_stop_in_reverse(tmp_path):
         "print('ready')\n"
         "time.sleep(60)"
     )
-    fleet = [
-        Launch(name=name, stage=stage, command=(sys.executable, "-c", code, name), env={})
+    specs = [
+        ProcessSpec(name=name, stage=stage, command=(sys.executable, "-c", code, name), env={})
         for name, stage in (("a", 0), ("b", 1), ("c", 2))
     ]
-    async with Supervisor(fleet, Heard()).running():
+    async with Supervisor(specs, LineCollector()).running():
         first, *others = log.read_text().split()
         assert first == "+a"
         assert sorted(others) == ["+b", "+c"]
     assert log.read_text().split()[3:] == ["-c", "-b", "-a"]
 
 
-async def test_each_stands_back_as_far_as_it_should_in_a_group_of_its_own_and_in_our_session():
+async def test_each_process_has_its_nice_level_and_group_in_our_session():
     # In a session of its own it would be scheduled as if nobody were nice: Linux weighs sessions, then processes.
     here = os.getpriority(os.PRIO_PROCESS, 0)
-    supervisor = Supervisor([launch("first"), launch("last", nice=7)], Heard())
+    supervisor = Supervisor([make_spec("first"), make_spec("last", nice=7)], LineCollector())
     async with supervisor.running():
         found = {name: os.getpriority(os.PRIO_PROCESS, pid) - here for name, pid in supervisor.pids.items()}
         assert found == {"first": 0, "last": min(7, 19 - here)}
@@ -84,65 +79,66 @@ async def test_each_stands_back_as_far_as_it_should_in_a_group_of_its_own_and_in
 
 
 async def test_a_killed_service_is_started_again_and_named():
-    heard, started = Heard(), []
-    supervisor = Supervisor([launch("worker"), launch("other")], heard, lambda: started.append(1), QUICK)
+    lines, started = LineCollector(), []
+    supervisor = Supervisor([make_spec("worker"), make_spec("other")], lines, lambda: started.append(1), QUICK)
     async with supervisor.running():
         before = supervisor.pids
         os.kill(before["worker"], signal.SIGKILL)
         await until(lambda: supervisor.pids["worker"] != before["worker"])
         assert supervisor.pids["other"] == before["other"]
-        assert heard.has("worker ended with signal 9; starting it again")
+        assert lines.has("worker ended with signal 9; starting it again")
         assert len(started) == 3
+        assert lines.has("worker ready after ")
         after = supervisor.pids
     assert not any(alive(pid) for pid in after.values())
 
 
 async def test_what_the_operator_must_mend_ends_everything():
-    bad = launch("sick", "import sys; sys.stderr.write('railbus sick: no weights: pip install them\\n'); sys.exit(2)")
-    supervisor = Supervisor([launch("well"), bad], Heard(), policy=QUICK)
-    with pytest.raises(UserError, match=r"^sick cannot run: no weights: pip install them$"):
+    bad = make_spec("sick", "import sys; sys.stderr.write('railbus sick: no weights: install them\\n'); sys.exit(2)")
+    supervisor = Supervisor([make_spec("well"), bad], LineCollector(), policy=QUICK)
+    with pytest.raises(UserError, match=r"^sick cannot run: no weights: install them$"):
         async with supervisor.running():
             raise AssertionError("it must not come to serve")
     assert not any(alive(pid) for pid in supervisor.pids.values())
 
 
 async def test_a_mistake_found_later_ends_the_block_too():
-    heard = Heard()
+    lines = LineCollector()
     code = "import sys, time; print('ready'); time.sleep(0.5); sys.exit(2)"
     with pytest.raises(UserError, match="late cannot run: ready"):
-        async with Supervisor([launch("late", code)], heard).running():
+        async with Supervisor([make_spec("late", code)], lines).running():
             await asyncio.sleep(30)
 
 
 async def test_it_gives_up_on_a_service_that_ends_again_and_again():
-    heard = Heard()
+    lines = LineCollector()
     with pytest.raises(UserError, match=r"^flaky ended 3 times within 60 s, last with exit code 7: oh dear$"):
         async with Supervisor(
-            [launch("flaky", "print('oh dear'); raise SystemExit(7)")], heard, policy=QUICK
+            [make_spec("flaky", "print('oh dear'); raise SystemExit(7)")], lines, policy=QUICK
         ).running():
             pass
-    assert sum("flaky ended with exit code 7; starting" in line for line in heard.lines) == 2
+    assert sum("flaky ended with exit code 7; starting" in line for line in lines.texts) == 2
 
 
-async def test_a_service_that_never_serves_counts_as_ended():
-    heard = Heard()
-    with pytest.raises(UserError, match="mute ended 3 times"):
+async def test_a_service_that_never_serves_ends_the_tree_after_two_starts():
+    lines = LineCollector()
+    with pytest.raises(UserError, match=r"^mute did not serve within 0 s in 2 starts: it wrote nothing$"):
         async with Supervisor(
-            [launch("mute", "import time; time.sleep(60)", ready_s=0.3)], heard, policy=QUICK
+            [make_spec("mute", "import time; time.sleep(60)", ready_s=0.3)], lines, policy=QUICK
         ).running():
             pass
-    assert heard.has("mute did not serve within 0 s")
+    assert lines.has("mute did not serve within 0 s")
 
 
 async def test_a_program_that_is_not_there_is_named():
-    missing = Launch(name="ghost", stage=0, command=("/nowhere/ghost",), env={})
+    missing = ProcessSpec(name="ghost", stage=0, command=("/nowhere/ghost",), env={})
     with pytest.raises(UserError, match="ghost cannot be started: /nowhere/ghost: No such file"):
-        async with Supervisor([missing], Heard()).running():
+        async with Supervisor([missing], LineCollector()).running():
             pass
 
 
 async def test_errors_of_the_block_pass_through_and_everything_stops():
-    supervisor = Supervisor([launch("a")], Heard())
+    supervisor = Supervisor([make_spec("a")], LineCollector())
     with pytest.raises(ValueError, match="mine"):
         async with supervisor.running():
             raise ValueError("mine")
@@ -150,7 +146,7 @@ async def test_errors_of_the_block_pass_through_and_everything_stops():
 
 
 async def test_cancelling_the_block_stops_everything():
-    supervisor = Supervisor([launch("a"), launch("b", stage=1)], Heard())
+    supervisor = Supervisor([make_spec("a"), make_spec("b", stage=1)], LineCollector())
 
     async def serve():
         async with supervisor.running():
@@ -165,37 +161,38 @@ async def test_cancelling_the_block_stops_everything():
 
 
 async def test_the_stubborn_are_killed(monkeypatch):
-    monkeypatch.setattr("services.cli.supervisor.STOP_S", 0.3)
-    heard = Heard()
+    monkeypatch.setattr("services.cli.tree.supervisor.STOP_S", 0.3)
+    lines = LineCollector()
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(60)"
-    supervisor = Supervisor([launch("mule", code)], heard)
+    supervisor = Supervisor([make_spec("mule", code)], lines)
     async with supervisor.running():
         pass
-    assert heard.has("mule did not stop within 0 s: killed")
+    assert lines.has("mule did not stop within 0 s: killed")
     assert not alive(supervisor.pids["mule"])
 
 
 async def test_what_services_say_is_passed_on_with_their_name_in_bounded_lines():
-    heard = Heard()
+    lines = LineCollector()
     code = (
         "import sys, time; sys.stderr.write('hello\\n' + 'x' * 100_000 + '\\n\\xff\\n'); print('ready'); time.sleep(60)"
     )
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(Supervisor([launch("talker", code)], heard).running())
-        await until(lambda: len(heard.lines) >= 3)
-    assert heard.lines[0] == "talker | hello"
-    assert len(heard.lines[1]) < 20_000
+        await stack.enter_async_context(Supervisor([make_spec("talker", code)], lines).running())
+        await until(lambda: len(lines.texts) >= 4)
+    texts = [text for text in lines.texts if text.startswith("talker | ")]
+    assert texts[0] == "talker | hello"
+    assert len(texts[1]) < 20_000
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
 def test_services_die_with_a_supervisor_that_is_killed():
     code = (
         "import asyncio, sys\n"
-        "from services.cli.fleet import Launch\n"
-        "from services.cli.supervisor import Supervisor\n"
-        f"fleet = [Launch(name='a', stage=0, command=(sys.executable, '-c', {SERVE!r}), env={{}})]\n"
+        "from services.cli.tree.process_specs import ProcessSpec\n"
+        "from services.cli.tree.supervisor import Supervisor\n"
+        f"specs = [ProcessSpec(name='a', stage=0, command=(sys.executable, '-c', {SERVE!r}), env={{}})]\n"
         "async def main():\n"
-        "    supervisor = Supervisor(fleet, print)\n"
+        "    supervisor = Supervisor(specs, lambda _: None)\n"
         "    async with supervisor.running():\n"
         "        print(supervisor.pids['a'], flush=True)\n"
         "        await asyncio.sleep(60)\n"

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.terminal import Terminal, printable, rows_of
+from services.cli.show.terminal import Terminal, printable, screen_rows
 from services.stream import Begin, Close, Refuse, Replace, Restart, Show, Withdraw
 
 COLUMNS, ROWS = 12, 200
@@ -137,8 +137,8 @@ def test_an_answer_cannot_steer_the_terminal():
 
 
 def test_rows():
-    assert rows_of("", 10) == 1
-    assert rows_of("x" * 10, 10) == 1
-    assert rows_of("x" * 11, 10) == 2
-    assert rows_of("a\n\nb", 10) == 3
-    assert rows_of("漢字漢字漢字", 10) == 2
+    assert screen_rows("", 10) == 1
+    assert screen_rows("x" * 10, 10) == 1
+    assert screen_rows("x" * 11, 10) == 2
+    assert screen_rows("a\n\nb", 10) == 3
+    assert screen_rows("漢字漢字漢字", 10) == 2

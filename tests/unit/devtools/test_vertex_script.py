@@ -1,12 +1,12 @@
-"""The emulator's scripts, and what it refuses as Vertex AI does."""
+"""The emulator's scripts, and the requests that it refuses like Vertex AI."""
 
 import json
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from services.devtools.vertex.script import Script, parse
-from services.devtools.vertex.server import Emulator
+from services.devtools.vertex.script import EmulatorScript, parse_script
+from services.devtools.vertex.server import VertexEmulator
 
 PATH = "/v1beta1/projects/p/locations/global/publishers/google/models/{}:streamGenerateContent?alt=sse"
 AUTH = {"Authorization": "Bearer x"}
@@ -14,20 +14,20 @@ PROMPT = {"contents": [{"role": "user", "parts": [{"text": "two words"}]}]}
 
 
 def test_parts_are_read_in_any_order_and_the_rest_is_the_default() -> None:
-    default = Script(n=3, ttft=4, gap=5)
-    assert parse("emulated-ttft300-n7", default) == Script(n=7, ttft=300, gap=5)
-    assert parse("emulated", default) == default
-    assert parse("gemini-2.5-flash", default) == default
+    default = EmulatorScript(n=3, ttft=4, gap=5)
+    assert parse_script("emulated-ttft300-n7", default) == EmulatorScript(n=7, ttft=300, gap=5)
+    assert parse_script("emulated", default) == default
+    assert parse_script("gemini-2.5-flash", default) == default
 
 
 @pytest.mark.parametrize("model", ["emulated-x1", "emulated-n-5", "emulated-N5", "emulated-n99999999"])
 def test_unknown_parts_are_refused(model: str) -> None:
     with pytest.raises(ValueError, match="the parts are"):
-        parse(model, Script())
+        parse_script(model, EmulatorScript())
 
 
 async def ask(model: str, body: object, headers: dict[str, str] = AUTH) -> tuple[int, str]:
-    async with TestClient(TestServer(Emulator(Script(n=2, ttft=1, gap=1)).app())) as client:
+    async with TestClient(TestServer(VertexEmulator(EmulatorScript(n=2, ttft=1, gap=1)).app())) as client:
         response = await client.post(PATH.format(model), json=body, headers=headers)
         return response.status, await response.text()
 
@@ -57,7 +57,7 @@ async def test_what_vertex_refuses_is_refused(body: object, field: str) -> None:
     assert field in json.loads(text)["error"]["message"]
 
 
-async def test_nobody_is_answered_without_a_token() -> None:
+async def test_a_request_without_a_token_is_refused() -> None:
     assert (await ask("m", PROMPT, {}))[0] == 401
 
 

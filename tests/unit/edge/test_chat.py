@@ -1,18 +1,18 @@
-"""What an OpenAI client is sent for each op."""
+"""The chunks and completions that an OpenAI client gets for each op."""
 
 import orjson
 import pytest
 
 from schemas.ids import uuid7
 from schemas.stream import Failed, Usage
-from services.edge.chat import DONE, ChatStream
-from services.edge.completion import Completion
-from services.edge.errors import CODES_OF_FAILURES, for_closed, for_failure
-from services.edge.positions import OpId
-from services.edge.session import Session
-from services.edge.tally import Sent
+from services.edge.delivery.session import Session
+from services.edge.delivery.stats import PositionedOp
+from services.edge.encoders.chat_chunks import DONE_EVENT, ChatChunkEncoder
+from services.edge.encoders.completion import CompletionEncoder
+from services.edge.errors import CODES_OF_FAILURES, error_for_close, error_for_failure
+from services.edge.log.positions import OpId
 from services.stream import Begin, Close, Finish, Refuse, Replace, Restart, Show, Withdraw
-from tests.unit.edge.answers import Writer
+from tests.support.edge_answers import AnswerWriter
 
 ID = uuid7(1_763_700_000_123, 99)
 RECALL = {"rule": "r", "category": "c", "policy_version": "v", "recall_id": "i"}
@@ -25,44 +25,44 @@ def show(text):
 
 
 def stream_of(*ops, on_restart="error", include_usage=False):
-    writer = ChatStream(Session(ID, 1), "asked", include_usage=include_usage, on_restart=on_restart)
+    encoder = ChatChunkEncoder(Session(ID, 1), "asked", include_usage=include_usage, on_restart=on_restart)
     chunks = []
     for nth, op in enumerate(ops):
-        data = writer.encode(Sent(OpId(1, 5, nth), op, b""))
+        data = encoder.encode(PositionedOp(OpId(1, 5, nth), op, b""))
         if data:
             head, line = data.split(b"\n", 1)
             assert head == b"id: 1:5:%d" % nth
             chunks.append(orjson.loads(line.removeprefix(b"data: ").removesuffix(b"\n\n")))
-    return chunks, writer
+    return chunks, encoder
 
 
-def whole_of(*ops):
-    writer = Completion(Session(ID, 1), "asked")
+def completion_of(*ops):
+    encoder = CompletionEncoder(Session(ID, 1), "asked")
     for nth, op in enumerate(ops):
-        assert writer.encode(Sent(OpId(1, 5, nth), op, b"")) == b""
-    return orjson.loads(writer.tail()), writer
+        assert encoder.encode(PositionedOp(OpId(1, 5, nth), op, b"")) == b""
+    return orjson.loads(encoder.encode_end()), encoder
 
 
-def said(chunks):
+def deltas_of(chunks):
     return [(c["choices"][0]["delta"].get("content"), c["choices"][0]["finish_reason"]) for c in chunks]
 
 
 def test_text_and_end():
-    chunks, writer = stream_of(BEGIN, show('a"\n'), show("b"), FINISH, Close(outcome="completed", reason=""))
-    assert said(chunks) == [('a"\n', None), ("b", None), (None, "length")]
+    chunks, encoder = stream_of(BEGIN, show('a"\n'), show("b"), FINISH, Close(outcome="completed", reason=""))
+    assert deltas_of(chunks) == [('a"\n', None), ("b", None), (None, "length")]
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert "role" not in chunks[1]["choices"][0]["delta"]
     for chunk in chunks:
         assert (chunk["id"], chunk["created"], chunk["model"]) == (f"chatcmpl-{ID}", 1_763_700_000, "tiny")
         assert chunk["object"] == "chat.completion.chunk"
         assert "usage" not in chunk
-    assert writer.tail() == DONE
+    assert encoder.encode_end() == DONE_EVENT
 
 
 def test_usage_when_asked_for():
-    chunks, writer = stream_of(BEGIN, show("a"), show("b"), FINISH, include_usage=True)
+    chunks, encoder = stream_of(BEGIN, show("a"), show("b"), FINISH, include_usage=True)
     assert all(chunk["usage"] is None for chunk in chunks)
-    last = orjson.loads(writer.tail().split(b"\n\n")[0].removeprefix(b"data: "))
+    last = orjson.loads(encoder.encode_end().split(b"\n\n")[0].removeprefix(b"data: "))
     assert last["choices"] == []
     assert last["usage"] == {
         "prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0},
@@ -75,44 +75,44 @@ def test_an_empty_answer_still_has_a_role():
 
 
 @pytest.mark.parametrize("op", [Withdraw(end=0, text="gone", **RECALL), Refuse(text="gone", policy_version="v")])
-def test_taken_back_before_anything_was_sent_is_plain_text(op):
+def test_a_recall_before_any_text_is_plain_text(op):
     chunks, _ = stream_of(op)
-    assert said(chunks) == [("gone", "content_filter")]
+    assert deltas_of(chunks) == [("gone", "content_filter")]
     assert chunks[0]["railbus"]["text"] == "gone"
 
 
-def test_taken_back_after_text_was_sent_adds_none():
+def test_a_recall_after_text_adds_no_text():
     chunks, _ = stream_of(BEGIN, show("bad"), Withdraw(end=3, text="gone", **RECALL))
-    assert said(chunks) == [("bad", None), (None, "content_filter")]
+    assert deltas_of(chunks) == [("bad", None), (None, "content_filter")]
     assert chunks[1]["railbus"]["op"] == "withdraw"
 
 
-def test_a_redaction_ahead_of_the_text_is_text_and_behind_it_a_note():
+def test_a_redaction_of_unsent_text_is_text_and_of_sent_text_only_an_op():
     ahead, _ = stream_of(BEGIN, show("ab"), Replace(start=2, end=2, text="#", **RECALL), show("c"), FINISH)
-    assert said(ahead) == [("ab", None), ("#", None), ("c", None), (None, "content_filter")]
+    assert deltas_of(ahead) == [("ab", None), ("#", None), ("c", None), (None, "content_filter")]
     behind, _ = stream_of(BEGIN, show("ab"), Replace(start=0, end=1, text="##", **RECALL), show("c"), FINISH)
-    assert said(behind) == [("ab", None), (None, None), ("c", None), (None, "content_filter")]
+    assert deltas_of(behind) == [("ab", None), (None, None), ("c", None), (None, "content_filter")]
     assert (behind[1]["railbus"]["start"], behind[1]["railbus"]["end"]) == (0, 1)
 
 
-def test_a_restart_before_any_text_is_nothing():
-    chunks, writer = stream_of(BEGIN, Restart(attempt=2, trigger="ttft"), Begin(attempt=2, run="s", model="other"),
+def test_a_restart_before_any_text_adds_no_chunk():
+    chunks, encoder = stream_of(BEGIN, Restart(attempt=2, trigger="ttft"), Begin(attempt=2, run="s", model="other"),
                                show("a"))  # fmt: skip
-    assert said(chunks) == [("a", None)]
+    assert deltas_of(chunks) == [("a", None)]
     assert chunks[0]["model"] == "other"
-    assert writer.error is None
+    assert encoder.error is None
 
 
 def test_a_restart_after_text_is_an_error_or_a_marker():
     restart = Restart(attempt=2, trigger="stall")
-    chunks, writer = stream_of(BEGIN, show("a"), restart)
-    assert said(chunks) == [("a", None)]
-    assert writer.error.code == "restarted"
-    assert orjson.loads(writer.tail().removeprefix(b"data: "))["error"]["code"] == "restarted"
-    chunks, writer = stream_of(BEGIN, show("a"), restart, show("b"), on_restart="marker")
-    assert said(chunks) == [("a", None), (None, None), ("b", None)]
+    chunks, encoder = stream_of(BEGIN, show("a"), restart)
+    assert deltas_of(chunks) == [("a", None)]
+    assert encoder.error.code == "restarted"
+    assert orjson.loads(encoder.encode_end().removeprefix(b"data: "))["error"]["code"] == "restarted"
+    chunks, encoder = stream_of(BEGIN, show("a"), restart, show("b"), on_restart="marker")
+    assert deltas_of(chunks) == [("a", None), (None, None), ("b", None)]
     assert chunks[1]["railbus"] == {"op": "restart", "attempt": 2, "trigger": "stall"}
-    assert writer.error is None
+    assert encoder.error is None
 
 
 @pytest.mark.parametrize(
@@ -121,38 +121,38 @@ def test_a_restart_after_text_is_an_error_or_a_marker():
 )
 def test_a_close_without_an_answer(outcome, status):
     close = Close(outcome=outcome, reason="because")
-    chunks, writer = stream_of(BEGIN, show("a"), close)
-    body, whole = whole_of(BEGIN, close)
+    chunks, encoder = stream_of(BEGIN, show("a"), close)
+    body, completion = completion_of(BEGIN, close)
     if status is None:
-        assert said(chunks)[-1][1] == ("stop" if outcome == "completed" else "content_filter")
-        assert writer.error is whole.error is None
+        assert deltas_of(chunks)[-1][1] == ("stop" if outcome == "completed" else "content_filter")
+        assert encoder.error is completion.error is None
     else:
-        assert writer.error.status == whole.error.status == status
+        assert encoder.error.status == completion.error.status == status
         assert body["error"]["message"] == "because"
 
 
-def test_in_one_piece():
-    body, writer = whole_of(BEGIN, FINISH)
-    assert writer.error is None
+def test_a_whole_completion():
+    body, encoder = completion_of(BEGIN, FINISH)
+    assert encoder.error is None
     assert body["model"] == "tiny"
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"]["total_tokens"] == 5
-    recalled, _ = whole_of(BEGIN, show("x"), Replace(start=0, end=1, text="#", **RECALL), FINISH)
+    recalled, _ = completion_of(BEGIN, show("x"), Replace(start=0, end=1, text="#", **RECALL), FINISH)
     assert recalled["choices"][0]["finish_reason"] == "content_filter"
     assert recalled["railbus"]["op"] == "replace"
 
 
 @pytest.mark.parametrize("error_class", CODES_OF_FAILURES)
 def test_every_failure_has_its_status(error_class):
-    failed = Failed(**Writer(ID).voiced(), error_class=error_class, message="m", retryable=True)
-    error = for_failure(failed)
+    failed = Failed(**AnswerWriter(ID).voiced(), error_class=error_class, message="m", retryable=True)
+    error = error_for_failure(failed)
     assert 400 <= error.status < 600
-    assert for_closed(Close(outcome="failed", reason="r"), failed).code == error.code
-    assert for_closed(Close(outcome="expired", reason="r"), failed).code == "expired"
+    assert error_for_close(Close(outcome="failed", reason="r"), failed).code == error.code
+    assert error_for_close(Close(outcome="expired", reason="r"), failed).code == "expired"
 
 
 @pytest.mark.parametrize(
-    ("error_class", "param", "told"),
+    ("error_class", "param", "expected"),
     [
         ("bad_request", "model", (404, "model_not_found", "model")),
         ("bad_request", "messages", (400, "bad_request", "messages")),
@@ -160,9 +160,9 @@ def test_every_failure_has_its_status(error_class):
         ("internal", "model", (500, "internal", None)),
     ],
 )
-def test_a_bad_request_names_the_field_at_fault(error_class, param, told):
+def test_a_bad_request_names_the_field_at_fault(error_class, param, expected):
     failed = Failed(
-        **Writer(ID).voiced(), error_class=error_class, message="it is not served", retryable=False, param=param
+        **AnswerWriter(ID).voiced(), error_class=error_class, message="it is not served", retryable=False, param=param
     )
-    error = for_failure(failed)
-    assert (error.status, error.code, error.param) == told
+    error = error_for_failure(failed)
+    assert (error.status, error.code, error.param) == expected

@@ -1,4 +1,4 @@
-"""Which partitions are followed: the bookkeeping by itself, and the one who acts on it."""
+"""Followed partitions: the plan, and the follower that carries it out."""
 
 import asyncio
 
@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from schemas.topics import STREAMS
 from services.bus import Assignment, BusSettings, partition_for
-from services.edge.homes import FollowPlan
-from services.edge.hub import Hub
-from services.edge.partitions import Partitions
+from services.edge.delivery.hub import Hub
+from services.edge.log.follow_plan import FollowPlan
+from services.edge.log.partition_follower import PartitionFollower
 
 NUMBERS = st.integers(0, 5)
 
@@ -23,7 +23,7 @@ class Following(RuleBasedStateMachine):
         self.plan = FollowPlan()
         self.held = []
         self.secured = set()
-        """Partitions with a hold whose reading had begun: it must not end before the hold does."""
+        """Partitions that are held and read: reading must not end before the hold does."""
         self.retired = False
 
     @rule(wanted=st.frozensets(NUMBERS, min_size=1))
@@ -36,9 +36,9 @@ class Following(RuleBasedStateMachine):
         self.plan.followed.add(data.draw(st.sampled_from(sorted(self.plan.missing()))))
 
     @rule()
-    def settle(self):
+    def switch_homes(self):
         before = self.plan.homes
-        assert self.plan.settle() == (self.plan.homes != before)
+        assert self.plan.switch_homes() == (self.plan.homes != before)
 
     @precondition(lambda self: self.plan.homes)
     @rule(data=st.data())
@@ -90,25 +90,25 @@ class Following(RuleBasedStateMachine):
 TestFollowing = Following.TestCase
 
 
-def test_when_all_is_quiet_only_homes_are_followed():
+def test_without_holds_only_homes_are_followed():
     plan = FollowPlan()
     plan.assign(frozenset({1, 2}))
-    assert (plan.missing(), plan.settle(), plan.homes) == ({1, 2}, False, frozenset())
+    assert (plan.missing(), plan.switch_homes(), plan.homes) == ({1, 2}, False, frozenset())
     plan.followed |= {1, 2, 3}
-    assert plan.settle()
-    assert not plan.settle()
+    assert plan.switch_homes()
+    assert not plan.switch_homes()
     assert plan.unneeded() == {3}
     plan.hold(1)
     plan.assign(frozenset({2}))
-    assert plan.unneeded() == {3}  # 1 is home until the plan has settled
-    assert plan.settle()
+    assert plan.unneeded() == {3}  # 1 is a home until the switch
+    assert plan.switch_homes()
     assert plan.unneeded() == {3}  # and held by a stream after that
     plan.release(1)
     assert plan.unneeded() == {1, 3}
 
 
 class Tail:
-    """A reader whose every step takes a turn of the event loop."""
+    """A reader whose every call takes a turn of the event loop."""
 
     def __init__(self):
         self.steps = []
@@ -129,9 +129,12 @@ class Tail:
 
 @pytest.fixture
 async def partitions():
-    it = Partitions(BusSettings(partitions=4), Hub(), instance="edge", static_id=None)
+    hub = Hub()
+    it = PartitionFollower(
+        BusSettings(partitions=4), handler=hub.handle, wants=hub.wants, instance="edge", static_id=None
+    )
     it._tail = Tail()
-    task = asyncio.create_task(it._settle())
+    task = asyncio.create_task(it._update_homes())
     yield it
     task.cancel()
     await asyncio.wait({task})
@@ -149,37 +152,37 @@ async def turns():
 
 async def test_a_new_request_holds_its_partition_from_its_id_on(partitions):
     assign(partitions, 1)
-    await partitions.settled.wait()
-    request_id, hold = partitions.place(1_763_700_000_000)
+    await partitions.homes_ready.wait()
+    request_id, hold = partitions.reserve_request_id(1_763_700_000_000)
     assert hold.partition == partition_for(request_id, 4) == 1
     assign(partitions, 2)
     await turns()
     assert partitions.homes == {2}
     assert partitions._tail.steps == ["follow 1", "follow 2"]
     hold.release()
-    hold.release()  # once counts
+    hold.release()  # no effect the second time
     await turns()
     assert partitions._tail.steps == ["follow 1", "follow 2", "unfollow 1"]
 
 
-async def test_without_homes_there_is_no_place(partitions):
-    assert partitions.place(1) is None
+async def test_without_homes_no_request_id_is_reserved(partitions):
+    assert partitions.reserve_request_id(1) is None
     assign(partitions, 1)
-    await partitions.settled.wait()
+    await partitions.homes_ready.wait()
     partitions.retire()
-    assert partitions.place(1) is None
+    assert partitions.reserve_request_id(1) is None
     assign(partitions, 1, 2)  # a stopping edge stays a member until its streams are over
     await turns()
     assert partitions.homes == frozenset()
 
 
-async def test_an_edge_without_partitions_of_its_own_shares_one(partitions):
+async def test_an_edge_without_assigned_partitions_shares_one(partitions):
     assign(partitions)
-    await partitions.settled.wait()
+    await partitions.homes_ready.wait()
     assert len(partitions.homes) == 1
 
 
-async def test_two_who_need_a_partition_follow_it_once(partitions):
+async def test_two_holds_follow_a_partition_once(partitions):
     holds = await asyncio.gather(partitions.hold(3), partitions.hold(3))
     assert partitions._tail.steps == ["follow 3"]
     assign(partitions, 3)
@@ -190,7 +193,7 @@ async def test_two_who_need_a_partition_follow_it_once(partitions):
     assert partitions._tail.steps == ["follow 3"]  # home by now
 
 
-async def test_who_comes_while_a_partition_is_given_up_follows_it_anew(partitions):
+async def test_a_hold_while_a_partition_is_unfollowed_follows_it_again(partitions):
     tail = partitions._tail
     hold = await partitions.hold(3)
     tail.gate.clear()
@@ -205,22 +208,22 @@ async def test_who_comes_while_a_partition_is_given_up_follows_it_anew(partition
     assert tail.steps == ["follow 3", "unfollow 3", "follow 3"]
 
 
-async def test_homes_that_change_while_they_are_taken_up(partitions):
+async def test_homes_that_change_while_they_are_followed(partitions):
     tail = partitions._tail
     assign(partitions, 0, 1)
-    await partitions.settled.wait()
+    await partitions.homes_ready.wait()
     tail.gate.clear()
     assign(partitions, 1, 2)
     await turns()
     assign(partitions, 1, 3)
-    assert partitions.homes == {0, 1}  # requests are still taken where everything is read
+    assert partitions.homes == {0, 1}  # new requests stay in partitions that are read already
     tail.gate.set()
     await turns()
     assert partitions.homes == {1, 3}
     assert partitions._plan.followed == {1, 3}
 
 
-async def test_who_gives_up_while_waiting_holds_nothing(partitions):
+async def test_a_cancelled_hold_holds_nothing(partitions):
     partitions._tail.gate.clear()
     holding = asyncio.create_task(partitions.hold(3))
     await turns()

@@ -1,7 +1,10 @@
-"""Keys, rates, origins, homes, positions, frames: small rules, each held by itself."""
+"""Small rules: keys, rates, origins, homes, positions, frames."""
 
+import gzip
 import hashlib
 import io
+import tracemalloc
+import zlib
 from random import Random
 
 import pytest
@@ -12,18 +15,20 @@ from websockets.protocol import CLIENT, Protocol
 
 from schemas.ids import is_uuid7, time_ms, uuid7
 from services.bus import partition_for
-from services.edge.chat import ChatStream
-from services.edge.completion import Completion
-from services.edge.encodings import Encoding
+from services.edge.delivery.session import Session
+from services.edge.encoders.chat_chunks import ChatChunkEncoder
+from services.edge.encoders.completion import CompletionEncoder
+from services.edge.encoders.encoding import Encoding
+from services.edge.encoders.sse import SseEncoder, sse_event
+from services.edge.encoders.websocket import WebSocketEncoder, text_frame
 from services.edge.errors import ApiError
-from services.edge.framing import http_chunk, sse, text_frame
-from services.edge.homes import homes_of, id_at_home
-from services.edge.keys import Keys, bearer, load_keys
-from services.edge.limits import LocalLimiter, Rate, decide
-from services.edge.opstream import OpEvents, OpFrames
-from services.edge.origins import Origins
-from services.edge.positions import OpId, parse_op_id, parse_request_id
-from services.edge.session import Session
+from services.edge.http.api_keys import ApiKeys, bearer_token, load_keys
+from services.edge.http.origins import OriginGuard
+from services.edge.http.request_body import MAX_BODY_BYTES, unpack
+from services.edge.http.responses import http_chunk
+from services.edge.log.follow_plan import home_partitions_for, new_local_request_id
+from services.edge.log.positions import OpId, parse_op_id, parse_request_id
+from services.edge.requests.rate_limit import LocalLimiter, Rate, gcra
 from services.runtime.errors import UserError
 
 DIGEST = hashlib.sha256(b"key").hexdigest()
@@ -34,7 +39,7 @@ def test_a_keys_file(tmp_path, suffix):
     file = tmp_path / f"keys.{suffix}"
     file.write_text(f'[keys]\n{DIGEST} = "acme"\n' if suffix == "toml" else f'{{"keys": {{"{DIGEST}": "acme"}}}}')
     keys = load_keys(str(file))
-    assert not keys.open
+    assert not keys.allows_anonymous
     assert keys.tenant("key") == "acme"
     for wrong in ("Key", "", None, DIGEST, "k\udcff"):
         with pytest.raises(ApiError) as error:
@@ -43,7 +48,7 @@ def test_a_keys_file(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("", "table [keys]"),
         ("keys = 5", "table [keys]"),
@@ -55,12 +60,12 @@ def test_a_keys_file(tmp_path, suffix):
         ("[keys]\n" + "\n".join(f"{n:064x} = 'a'" for n in range(1_001)), "at most 1000"),
     ],
 )
-def test_a_wrong_keys_file_is_the_owners_mistake(tmp_path, content, said):
+def test_a_wrong_keys_file_is_a_user_error(tmp_path, content, expected):
     file = tmp_path / "keys.toml"
     file.write_text(content)
     with pytest.raises(UserError) as error:
         load_keys(str(file))
-    assert said in str(error.value)
+    assert expected in str(error.value)
     assert "secret" not in str(error.value) or "secret..." in str(error.value)
 
 
@@ -68,39 +73,42 @@ def test_a_wrong_keys_file_is_the_owners_mistake(tmp_path, content, said):
 def test_every_digit_of_a_hash_counts(place):
     near = DIGEST[:place] + ("0" if DIGEST[place] != "0" else "1") + DIGEST[place + 1 :]
     with pytest.raises(ApiError):
-        Keys({near: "acme"}).tenant("key")
+        ApiKeys({near: "acme"}).tenant("key")
 
 
-def test_without_a_file_all_are_local():
-    assert load_keys(None).open
-    assert Keys().tenant(None) == "local"
+def test_without_a_keys_file_the_tenant_is_local():
+    assert load_keys(None).allows_anonymous
+    assert ApiKeys().tenant(None) == "local"
 
 
 def test_bearer():
-    assert bearer("Bearer abc") == bearer("bearer  abc ") == "abc"
-    assert bearer("Basic abc") is bearer("Bearer") is bearer("") is bearer(None) is None
+    for header in ("Bearer abc", "bearer  abc "):
+        assert bearer_token({"Authorization": header}) == "abc"
+    for header in ("Basic abc", "Bearer", ""):
+        assert bearer_token({"Authorization": header}) is None
+    assert bearer_token({}) is None
 
 
 @settings(deadline=None)
 @given(st.integers(1, 600), st.integers(1, 20), st.lists(st.integers(0, 20_000_000), min_size=1, max_size=60))
-def test_no_window_sees_more_than_the_rate_and_a_burst(per_minute, burst, gaps):
+def test_no_window_passes_more_than_the_rate_and_a_burst(per_minute, burst, gaps):
     rate = Rate(per_minute, burst)
     now, arrival, passed = 1_000_000_000, 0, []
     for gap in gaps:
         now += gap
-        decided = decide(rate, arrival, now)
+        decided = gcra(rate, arrival, now)
         arrival = decided.arrival_us
         if decided.wait_us == 0:
             passed.append(now)
         else:
-            assert decide(rate, arrival, now + decided.wait_us).wait_us == 0  # it says when
-            assert decide(rate, arrival, now + decided.wait_us - 1).wait_us > 0
+            assert gcra(rate, arrival, now + decided.wait_us).wait_us == 0  # it says when
+            assert gcra(rate, arrival, now + decided.wait_us - 1).wait_us > 0
     for first, start in enumerate(passed):
         for last in range(first, len(passed)):
             assert last - first + 1 <= burst + (passed[last] - start) / rate.interval_us + 1e-9
 
 
-def test_tenants_do_not_share_a_rate_and_the_oldest_is_forgotten():
+def test_tenants_do_not_share_a_rate_and_the_oldest_is_dropped():
     limiter = LocalLimiter(Rate(1, 1), size=2)
     assert [limiter.wait_us(tenant, 0) > 0 for tenant in ("a", "a", "b", "c", "a")] == [
         False,
@@ -114,13 +122,13 @@ def test_tenants_do_not_share_a_rate_and_the_oldest_is_forgotten():
 @pytest.mark.parametrize(
     ("kind", "encoder", "transport", "until_closed"),
     [
-        ("chunks", ChatStream, "sse", False),
-        ("completion", Completion, "http", False),
-        ("op_events", OpEvents, "sse", True),
-        ("op_frames", OpFrames, "websocket", True),
+        ("chunks", ChatChunkEncoder, "sse", False),
+        ("completion", CompletionEncoder, "http", False),
+        ("op_events", SseEncoder, "sse", True),
+        ("op_frames", WebSocketEncoder, "websocket", True),
     ],
 )
-def test_an_encoding_says_how_its_stream_is_served(kind, encoder, transport, until_closed):
+def test_each_encoding_has_its_encoder_and_transport(kind, encoder, transport, until_closed):
     encoding = Encoding(kind=kind)
     assert type(encoding.encoder(Session(uuid7(1, 1), 0), "model")) is encoder
     assert (encoding.transport, encoding.until_closed) == (transport, until_closed)
@@ -145,8 +153,8 @@ def test_an_encoding_says_how_its_stream_is_served(kind, encoder, transport, unt
         (True, None, "https://evil.example", False),
     ],
 )
-def test_which_pages_may_use_it(keyed, host, origin, allowed):
-    rule = Origins(keyed=keyed, allowed=frozenset({"https://chat.example"}))
+def test_hosts_and_origins(keyed, host, origin, allowed):
+    rule = OriginGuard(keyed=keyed, allowed=frozenset({"https://chat.example"}))
     if allowed:
         rule.check(host, origin)
     else:
@@ -155,11 +163,45 @@ def test_which_pages_may_use_it(keyed, host, origin, allowed):
         assert error.value.status == 403
 
 
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize(
+    ("host", "origin", "param"), [("[", None, "Host"), ("[::1", "null", "Host"), ("localhost", "http://[", "Origin")]
+)
+def test_a_malformed_host_or_origin_is_400(keyed, host, origin, param):
+    with pytest.raises(ApiError) as error:
+        OriginGuard(keyed=keyed).check(host, origin)
+    assert (error.value.status, error.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_unpacking_is_bounded(encoding, pack):
+    assert unpack(pack(b"x" * MAX_BODY_BYTES), encoding) == b"x" * MAX_BODY_BYTES
+    bomb = pack(b"\0" * 64_000_000)
+    tracemalloc.start()
+    with pytest.raises(ApiError) as error:
+        unpack(bomb, encoding)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert error.value.status == 413
+    assert peak < 4 * MAX_BODY_BYTES
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=40), st.sampled_from(["gzip", "deflate"]), st.integers(0, 60))
+def test_any_bytes_are_unpacked_or_refused(raw, encoding, cut):
+    packed = gzip.compress(raw) if encoding == "gzip" else zlib.compress(raw)
+    assert unpack(packed, encoding) == raw
+    for broken in (raw, packed[: min(cut, len(packed) - 1)], packed + b"x"):
+        with pytest.raises(ApiError) as error:
+            unpack(broken, encoding)
+        assert (error.value.status, error.value.code) == (400, "invalid_encoding")
+
+
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 31), min_size=1), st.integers())
-def test_a_new_id_lives_at_home(homes, seed):
+def test_a_new_id_hashes_into_a_home_partition(homes, seed):
     random = Random(seed)
-    made = id_at_home(
+    made = new_local_request_id(
         frozenset(homes),
         partition_of=lambda request_id: partition_for(request_id, 32),
         now_ms=1_763_700_000_000,
@@ -171,15 +213,15 @@ def test_a_new_id_lives_at_home(homes, seed):
     assert time_ms(made) == 1_763_700_000_000
 
 
-def test_no_id_without_a_home_or_luck():
-    asked = {"partition_of": lambda _: 1, "now_ms": 1, "random_bits": lambda: 5}
-    assert id_at_home(frozenset(), **asked) is None
-    assert id_at_home(frozenset({0}), **asked) is None
+def test_no_id_without_a_home_or_after_too_many_tries():
+    arguments = {"partition_of": lambda _: 1, "now_ms": 1, "random_bits": lambda: 5}
+    assert new_local_request_id(frozenset(), **arguments) is None
+    assert new_local_request_id(frozenset({0}), **arguments) is None
 
 
 def test_more_edges_than_partitions_share():
-    assert homes_of(frozenset({1, 2}), "edge", 4) == {1, 2}
-    assert homes_of(frozenset(), "edge", 4) == homes_of(frozenset(), "edge", 4) <= {0, 1, 2, 3}
+    assert home_partitions_for(frozenset({1, 2}), "edge", 4) == {1, 2}
+    assert home_partitions_for(frozenset(), "edge", 4) == home_partitions_for(frozenset(), "edge", 4) <= {0, 1, 2, 3}
 
 
 @settings(deadline=None)
@@ -218,7 +260,7 @@ def test_request_ids():
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 65_535, 65_536, 70_000])
-def test_frames_are_read_by_another_reader(size):
+def test_frames_are_read_by_another_implementation(size):
     reader = Protocol(CLIENT, max_size=None)
     reader.receive_data(text_frame(b"x" * size) + text_frame(b"end"))
     assert [(frame.opcode, frame.fin, len(frame.data)) for frame in reader.events_received()] == [
@@ -238,5 +280,5 @@ def test_chunks_are_read_back(parts):
 
 
 def test_events():
-    assert sse(b"{}") == b"data: {}\n\n"
-    assert sse(b"{}", b"1:2:3") == b"id: 1:2:3\ndata: {}\n\n"
+    assert sse_event(b"{}") == b"data: {}\n\n"
+    assert sse_event(b"{}", b"1:2:3") == b"id: 1:2:3\ndata: {}\n\n"

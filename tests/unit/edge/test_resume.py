@@ -1,4 +1,4 @@
-"""Resuming: cut anywhere, the rest is what the uncut stream would have sent; what was taken back is not sent again."""
+"""Resuming: after a cut anywhere the rest equals the uncut stream, and recalled text is not sent again."""
 
 import orjson
 import pytest
@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.stream import Chunk
-from services.edge.chat import DONE, ChatStream
+from services.edge.delivery.session import Session
+from services.edge.encoders.chat_chunks import DONE_EVENT, ChatChunkEncoder
+from services.edge.encoders.sse import SseEncoder
+from services.edge.encoders.websocket import WebSocketEncoder
 from services.edge.errors import ApiError
-from services.edge.opstream import OpEvents, OpFrames
-from services.edge.positions import OpId
-from services.edge.session import Logged, Session
+from services.edge.log.positions import LoggedEvent, OpId
 from services.stream import Refuse, Replace, Restart, Screen, Show, Withdraw
-from tests.unit.edge.answers import ClientScreen, plain_answer, sse_events
+from tests.support.edge_answers import ClientScreen, plain_answer, sse_events
 from tests.unit.stream.histories import REQUEST_ID, grow
 
 PARTITION = 3
@@ -20,36 +21,36 @@ HISTORIES = st.binary(min_size=40, max_size=260).map(grow)
 
 
 def logged(events):
-    return [Logged(100 + 7 * place, event) for place, event in enumerate(events)]
+    return [LoggedEvent(100 + 7 * place, event) for place, event in enumerate(events)]
 
 
 def writers(session):
     return {
-        "ops": OpEvents(),
-        "frames": OpFrames(session),
-        "chat": ChatStream(session, "m", include_usage=True, on_restart="marker"),
+        "ops": SseEncoder(),
+        "frames": WebSocketEncoder(session),
+        "chat": ChatChunkEncoder(session, "m", include_usage=True, on_restart="marker"),
     }
 
 
 def uncut(history, kind):
-    """Every op's bytes, in order, with its position; and the tail."""
+    """Encode every op in order, with its position; return the pieces and the end."""
     session = Session(history[0].event.request_id, PARTITION)
     writer = writers(session)[kind]
-    pieces = [(sent.op_id, writer.encode(sent)) for entry in history for sent in session.live(entry)]
-    return pieces, writer.tail()
+    pieces = [(sent.op_id, writer.encode(sent)) for entry in history for sent in session.feed(entry)]
+    return pieces, writer.encode_end()
 
 
 def resumed(history, kind, after, split):
-    """The bytes sent to a client that comes back when ``split`` events of the history are on the log."""
+    """Encode what a client gets that resumes when ``split`` events are on the log."""
     session = Session(history[0].event.request_id, PARTITION)
     writer = writers(session)[kind]
     data = [piece for _, piece in writer.catch_up(session.resume(history[:split], after))]
-    data += [writer.encode(sent) for entry in history[split:] for sent in session.live(entry)]
-    return b"".join([*data, writer.tail()])
+    data += [writer.encode(sent) for entry in history[split:] for sent in session.feed(entry)]
+    return b"".join([*data, writer.encode_end()])
 
 
 @pytest.mark.parametrize("kind", ["ops", "frames", "chat"])
-def test_cut_at_every_op_the_rest_is_the_same_bytes(kind):
+def test_after_a_cut_at_any_op_the_rest_is_the_same_bytes(kind):
     texts = ["Hel", "lo ", "\u00e9\u4e16\U0001f600", "\n\n", '"quoted"']
     history = logged(plain_answer(REQUEST_ID, texts, checked=True))
     pieces, tail = uncut(history, kind)
@@ -68,7 +69,7 @@ def test_any_history_cut_anywhere_leads_to_the_same_screen(events, data):
         return
     history = logged(events)
     session = Session(REQUEST_ID, PARTITION)
-    steps = [(sent, entry) for entry in history for sent in session.live(entry)]
+    steps = [(sent, entry) for entry in history for sent in session.feed(entry)]
     cut = data.draw(st.integers(0, len(steps)), label="ops the client has")
     had = steps[:cut]
     first = history.index(had[-1][1]) + 1 if had else 0
@@ -84,7 +85,7 @@ def test_any_history_cut_anywhere_leads_to_the_same_screen(events, data):
 
 @settings(deadline=None)
 @given(HISTORIES, st.data())
-def test_what_was_taken_back_is_not_sent_to_who_comes_later(events, data):
+def test_recalled_text_is_not_sent_to_a_late_client(events, data):
     if not events:
         return
     history = logged(events)
@@ -100,14 +101,14 @@ def test_what_was_taken_back_is_not_sent_to_who_comes_later(events, data):
 
 @settings(deadline=None)
 @given(HISTORIES)
-def test_a_stream_without_anything_taken_back_is_its_text_for_a_naive_client(events):
+def test_without_recalls_a_naive_client_shows_the_text(events):
     if not events:
         return
     session = Session(REQUEST_ID, PARTITION)
-    chat = ChatStream(session, "m", include_usage=False, on_restart="error")
+    chat = ChatChunkEncoder(session, "m", include_usage=False, on_restart="error")
     text = ""
     for entry in logged(events):
-        for sent in session.live(entry):
+        for sent in session.feed(entry):
             if isinstance(sent.op, Restart | Replace | Withdraw) or (isinstance(sent.op, Refuse) and text):
                 return
             for event in sse_events(chat.encode(sent)):
@@ -117,7 +118,7 @@ def test_a_stream_without_anything_taken_back_is_its_text_for_a_naive_client(eve
     assert text == session.visible
 
 
-def test_a_position_that_is_no_op_of_the_request_is_refused():
+def test_an_unknown_position_is_refused():
     history = logged(plain_answer(REQUEST_ID, ["a", "b"]))
     for wrong in (OpId(PARTITION, 99, 0), OpId(PARTITION, 100, 9)):
         with pytest.raises(ApiError) as error:
@@ -126,19 +127,19 @@ def test_a_position_that_is_no_op_of_the_request_is_refused():
         assert error.value.param == "after"
 
 
-def test_after_the_last_op_only_the_tail_is_missing():
+def test_after_the_last_op_only_the_end_is_sent():
     history = logged(plain_answer(REQUEST_ID, ["a", "b"]))
     pieces, _ = uncut(history, "chat")
     rest = resumed(history, "chat", pieces[-1][0], len(history))
     usage, done, nothing = rest.split(b"\n\n")
     assert orjson.loads(usage[6:])["usage"]["completion_tokens"] == 2
-    assert done + b"\n\n" == DONE
+    assert done + b"\n\n" == DONE_EVENT
     assert nothing == b""
 
 
-def test_an_event_of_another_request_is_not_folded():
+def test_an_event_of_another_request_is_refused():
     history = logged(plain_answer(REQUEST_ID, ["a"]))
     other = "01900000-0000-7000-8000-000000000000"
     chunk = next(entry for entry in history if isinstance(entry.event, Chunk))
     with pytest.raises(ValueError, match="cannot be folded"):
-        Session(other, PARTITION).live(chunk)
+        Session(other, PARTITION).feed(chunk)

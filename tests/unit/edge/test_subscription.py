@@ -1,26 +1,27 @@
-"""One connection's share in one request, and the hub that feeds all of them."""
+"""Delivery of a request to one client, and the hub that feeds all streams."""
 
 import asyncio
 
 from schemas.ids import uuid7
 from schemas.requests import Deadlines, Message, Request
 from services.bus import Received
+from services.edge.delivery.client_writer import ClientWriter
+from services.edge.delivery.hub import Hub
+from services.edge.delivery.session import Session
+from services.edge.delivery.subscription import MAX_HELD_EVENTS, ClientConnection, Subscription
+from services.edge.encoders.sse import SseEncoder
 from services.edge.errors import ApiError
-from services.edge.framing import http_chunk
-from services.edge.hub import Hub
-from services.edge.opstream import OpEvents
-from services.edge.outlet import Outlet
-from services.edge.session import Logged, Session
-from services.edge.subscription import MAX_HELD, Connection, Subscription
+from services.edge.http.responses import http_chunk
+from services.edge.log.positions import LoggedEvent
 from services.runtime.clock import now_us
-from tests.unit.edge.answers import ClientScreen, Writer, plain_answer, sse_events
+from tests.support.edge_answers import AnswerWriter, ClientScreen, plain_answer, sse_events
 
 ID = uuid7(1_763_700_000_000, 7)
 OTHER = uuid7(1_763_700_000_000, 8)
 
 
 class Wire(asyncio.WriteTransport):
-    """A connection whose client reads when the test says so."""
+    """A connection whose client reads only when the test does."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +44,7 @@ class Wire(asyncio.WriteTransport):
         return b"".join(self.writes)
 
 
-class Broken(OpEvents):
+class Broken(SseEncoder):
     def encode(self, sent):
         raise RuntimeError("a fault")
 
@@ -55,20 +56,21 @@ def visible(wire):
     return screen.visible
 
 
-def stream_of(hub, *, request_id=ID, behind=False, total_ms=60_000, until_closed=True, ended=None):
+def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_closed=True, ended=None):
     request = Request(
         request_id=request_id, tenant="t", at=now_us(), source="edge/1",
         messages=(Message(role="user", content="hi"),), deadlines=Deadlines(total_ms=total_ms),
     )  # fmt: skip
 
     def on_end(stream):
-        hub.drop(stream)
+        hub.remove(stream)
         if ended is not None:
             ended.append(stream.reason)
 
     stream = Subscription(
-        request=request, session=Session(request_id, 1), encoder=OpEvents(),
-        connection=Connection(name="c", transport="sse", until_closed=until_closed), behind=behind, on_end=on_end,
+        request=request, session=Session(request_id, 1), encoder=SseEncoder(),
+        connection=ClientConnection(name="c", transport="sse", until_closed=until_closed), catching_up=catching_up,
+        on_end=on_end,
     )  # fmt: skip
     hub.add(stream)
     return stream
@@ -80,23 +82,23 @@ def records(events, first=0):
 
 async def test_a_batch_is_one_write():
     hub, wire = Hub(), Wire()
-    stream_of(hub).attach(Outlet(wire, 10_000))
+    stream_of(hub).attach(ClientWriter(wire, 10_000))
     hub.handle(records(plain_answer(ID, ["a", "b", "c"])))
     assert len(wire.writes) == 1
     assert visible(wire) == "abc"
     assert len(hub) == 0
 
 
-async def test_each_gets_its_own():
+async def test_each_stream_gets_the_events_of_its_request():
     hub, wires = Hub(), [Wire(), Wire(), Wire()]
     for wire, request_id in zip(wires, (ID, OTHER, ID), strict=True):
-        stream_of(hub, request_id=request_id).attach(Outlet(wire, 10_000))
+        stream_of(hub, request_id=request_id).attach(ClientWriter(wire, 10_000))
     first, second = plain_answer(ID, ["a", "b"]), plain_answer(OTHER, ["x", "y"])
     hub.handle(records([event for pair in zip(first, second, strict=True) for event in pair]))
     assert [visible(wire) for wire in wires] == ["ab", "xy", "ab"]
 
 
-async def test_the_hub_wants_what_is_listened_to():
+async def test_the_hub_wants_only_records_of_open_streams():
     hub = Hub()
     stream = stream_of(hub)
     assert hub.wants("Chunk", ID.encode())
@@ -109,17 +111,17 @@ async def test_the_hub_wants_what_is_listened_to():
 
 async def test_framing_is_put_around_a_write():
     hub, wire = Hub(), Wire()
-    stream_of(hub).attach(Outlet(wire, 10_000, http_chunk))
-    writer = Writer(ID)
+    stream_of(hub).attach(ClientWriter(wire, 10_000, http_chunk))
+    writer = AnswerWriter(ID)
     hub.handle(records([writer.started()]))
     size, rest = wire.data.split(b"\r\n", 1)
     assert len(rest) == int(size, 16) + 2
 
 
-async def test_who_is_too_far_behind_is_dropped_with_a_reason():
+async def test_a_slow_client_is_dropped_with_a_reason():
     hub, wire, ended = Hub(), Wire(), []
-    stream_of(hub, ended=ended).attach(Outlet(wire, 100))
-    writer = Writer(ID)
+    stream_of(hub, ended=ended).attach(ClientWriter(wire, 100))
+    writer = AnswerWriter(ID)
     hub.handle(records([writer.started()]))
     hub.handle(records([writer.chunk("x" * 200)], 1))
     assert ended == []
@@ -132,43 +134,43 @@ async def test_who_is_too_far_behind_is_dropped_with_a_reason():
     assert len(wire.writes) == count
 
 
-async def test_who_is_gone_is_written_nothing():
+async def test_nothing_is_written_to_a_client_that_is_gone():
     hub, wire, ended = Hub(), Wire(), []
-    stream_of(hub, ended=ended).attach(Outlet(wire, 100))
+    stream_of(hub, ended=ended).attach(ClientWriter(wire, 100))
     wire.closing = True
-    hub.handle(records([Writer(ID).started()]))
+    hub.handle(records([AnswerWriter(ID).started()]))
     assert (ended, wire.writes) == (["gone"], [])
 
 
-async def test_what_comes_before_the_connection_stands_waits():
+async def test_events_before_the_connection_is_attached_wait():
     hub, wire = Hub(), Wire()
     stream = stream_of(hub)
     hub.handle(records(plain_answer(ID, ["a", "b"])))
     assert stream.started.is_set()
-    stream.attach(Outlet(wire, 10_000))
+    stream.attach(ClientWriter(wire, 10_000))
     assert visible(wire) == "ab"
 
 
 class Recorder(Session):
-    """Notes what it folds."""
+    """A session that records the offsets it folds."""
 
     def __init__(self, request_id, partition):
         super().__init__(request_id, partition)
         self.folded = []
 
-    def live(self, logged):
+    def feed(self, logged):
         self.folded.append(logged.offset)
-        return super().live(logged)
+        return super().feed(logged)
 
 
-async def test_history_first_then_what_came_meanwhile_once():
+async def test_the_history_is_sent_first_then_held_events_once():
     hub, wire = Hub(), Wire()
-    stream = stream_of(hub, behind=True)
+    stream = stream_of(hub, catching_up=True)
     stream.session = Recorder(ID, 1)
     events = plain_answer(ID, ["a", "b", "c", "d"])
-    history = [Logged(nth, event) for nth, event in enumerate(events[:3])]  # begin, a, b
+    history = [LoggedEvent(nth, event) for nth, event in enumerate(events[:3])]  # begin, a, b
     hub.handle(records(events[2:5], 2))  # b again, c, d: the live tail overlaps the history
-    stream.attach(Outlet(wire, 10_000))
+    stream.attach(ClientWriter(wire, 10_000))
     assert wire.writes == []
     await stream.catch_up(stream.session.resume(history, None), 3)
     assert visible(wire) == "abcd"
@@ -177,12 +179,12 @@ async def test_history_first_then_what_came_meanwhile_once():
     assert stream.reason == "complete"
 
 
-async def test_a_long_history_waits_for_its_reader():
+async def test_a_long_history_waits_for_a_slow_reader():
     hub, wire = Hub(), Wire()
-    stream = stream_of(hub, behind=True)
-    stream.attach(Outlet(wire, 1_000))
+    stream = stream_of(hub, catching_up=True)
+    stream.attach(ClientWriter(wire, 1_000))
     events = plain_answer(ID, ["x" * 60_000] * 8)
-    history = [Logged(nth, event) for nth, event in enumerate(events)]
+    history = [LoggedEvent(nth, event) for nth, event in enumerate(events)]
     task = asyncio.create_task(stream.catch_up(stream.session.resume(history, None), len(events)))
     await asyncio.sleep(0.05)
     assert not task.done()
@@ -193,15 +195,15 @@ async def test_a_long_history_waits_for_its_reader():
     assert (stream.reason, len(visible(wire))) == ("complete", 480_000)
 
 
-async def test_a_recall_overtakes_a_history_that_is_not_sent_yet():
-    """From the moment the edge knows, not one more byte of what is taken back goes out to who joins late."""
+async def test_a_recall_shortens_an_unsent_history():
+    """Once the recall is read, no more recalled text is sent to a late client."""
     for sent_already in (False, True):
-        hub, wire, writer = Hub(), Wire(), Writer(ID, checked=True)
-        stream = stream_of(hub, behind=True)
-        stream.attach(Outlet(wire, 1_000))
+        hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
+        stream = stream_of(hub, catching_up=True)
+        stream.attach(ClientWriter(wire, 1_000))
         head = [writer.started(), writer.allowed()]
         events = [*head, *(writer.chunk(f"SECRET{number} " + "x" * 60_000) for number in range(6))]
-        caught_up = stream.session.resume([Logged(nth, event) for nth, event in enumerate(events)], None)
+        caught_up = stream.session.resume([LoggedEvent(nth, event) for nth, event in enumerate(events)], None)
         if not sent_already:
             hub.handle(records([writer.chunk("SECRET6"), writer.recall(0, 6, "stop")], len(events)))
         task = asyncio.create_task(stream.catch_up(caught_up, len(events)))
@@ -220,31 +222,31 @@ async def test_a_recall_overtakes_a_history_that_is_not_sent_yet():
         assert stream.reason == "complete"
 
 
-async def test_a_redaction_overtakes_only_its_span():
-    hub, wire, writer = Hub(), Wire(), Writer(ID, checked=True)
-    stream = stream_of(hub, behind=True)
-    stream.attach(Outlet(wire, 10_000))
+async def test_a_redaction_shortens_only_its_span():
+    hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
+    stream = stream_of(hub, catching_up=True)
+    stream.attach(ClientWriter(wire, 10_000))
     events = [writer.started(), writer.allowed(), writer.chunk("my SECRET is"), writer.chunk(" told")]
-    caught_up = stream.session.resume([Logged(nth, event) for nth, event in enumerate(events)], None)
+    caught_up = stream.session.resume([LoggedEvent(nth, event) for nth, event in enumerate(events)], None)
     hub.handle(records([writer.recall(3, 9), writer.chunk(" and on")], len(events)))
     await stream.catch_up(caught_up, len(events))
     assert b"SECRET" not in wire.data
     assert visible(wire) == "my [gone] is told and on"
 
 
-async def test_too_much_that_comes_meanwhile_is_too_slow():
+async def test_too_many_held_events_end_the_stream():
     hub, ended = Hub(), []
-    stream = stream_of(hub, behind=True, ended=ended)
-    event = Logged(1, Writer(ID).started())
-    for _ in range(MAX_HELD + 1):
+    stream = stream_of(hub, catching_up=True, ended=ended)
+    event = LoggedEvent(1, AnswerWriter(ID).started())
+    for _ in range(MAX_HELD_EVENTS + 1):
         stream.push(event, 0)
     assert ended == ["slow"]
 
 
-async def test_nobody_closes_it():
+async def test_a_stream_without_a_close_expires():
     hub, wire, ended = Hub(), Wire(), []
     stream = stream_of(hub, total_ms=1_000, ended=ended)
-    stream.attach(Outlet(wire, 10_000))
+    stream.attach(ClientWriter(wire, 10_000))
     hub.tick(stream.request.at + 2_999_999)
     assert ended == []
     hub.tick(stream.request.at + 3_000_000)
@@ -252,21 +254,21 @@ async def test_nobody_closes_it():
     assert b'"expired"' in wire.data
 
 
-async def test_a_history_is_sent_before_anything_expires():
+async def test_a_stream_does_not_expire_before_its_history_is_sent():
     hub = Hub()
-    stream = stream_of(hub, behind=True, total_ms=1)
+    stream = stream_of(hub, catching_up=True, total_ms=1)
     hub.tick(stream.request.at + 10**9)
     assert stream.reason is None
-    stream.attach(Outlet(Wire(), 10_000))
+    stream.attach(ClientWriter(Wire(), 10_000))
     await stream.catch_up(stream.session.resume([], None), 0)
     hub.tick(stream.request.at + 10**9)
     assert stream.reason == "error"
 
 
-async def test_it_ends_once():
+async def test_a_stream_ends_once():
     hub, wire, ended = Hub(), Wire(), []
     stream = stream_of(hub, ended=ended)
-    stream.attach(Outlet(wire, 10_000))
+    stream.attach(ClientWriter(wire, 10_000))
     stream.end("error", ApiError(500, "first", code="first"))
     stream.end("error", ApiError(500, "second", code="second"))
     assert ended == ["error"]
@@ -274,21 +276,21 @@ async def test_it_ends_once():
     assert b"second" not in wire.data
 
 
-async def test_one_broken_stream_leaves_the_others(caplog):
+async def test_one_broken_stream_does_not_break_the_others(caplog):
     hub, wires, ended = Hub(), [Wire(), Wire()], []
     broken = stream_of(hub, ended=ended)
     broken.encoder = Broken()
     for stream, wire in zip((broken, stream_of(hub)), wires, strict=True):
-        stream.attach(Outlet(wire, 10_000))
+        stream.attach(ClientWriter(wire, 10_000))
     hub.handle(records(plain_answer(ID, ["a"])))
     assert visible(wires[1]) == "a"
     assert ended == ["error"]
     assert "cannot follow" in caplog.text
 
 
-async def test_stopping_waits_a_while_then_ends_all():
+async def test_stopping_waits_then_ends_all_streams():
     hub, wire, ended = Hub(), Wire(), []
-    stream_of(hub, ended=ended).attach(Outlet(wire, 10_000))
+    stream_of(hub, ended=ended).attach(ClientWriter(wire, 10_000))
     await hub.stop(0)
     assert ended == ["shutdown"]
     assert b"server_stopping" in wire.data

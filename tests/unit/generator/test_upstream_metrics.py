@@ -1,4 +1,4 @@
-from services.generator.engines.upstream_metrics import Drafts, drafts_in
+from services.generator.engines.upstream_metrics import DraftTotals, parse_draft_totals
 
 TOLD = """\
 # HELP vllm:spec_decode_num_draft_tokens_total Number of draft tokens.
@@ -14,10 +14,10 @@ vllm:num_requests_running{engine="0",model_name="m"} 3.0
 
 
 def test_all_engines_count():
-    assert drafts_in(TOLD) == Drafts(130, 90)
+    assert parse_draft_totals(TOLD) == DraftTotals(130, 90)
 
 
 def test_who_drafts_nothing_tells_nothing():
-    assert drafts_in("vllm:num_requests_running 3.0\n") is None
-    assert drafts_in("") is None
-    assert drafts_in("vllm:spec_decode_num_draft_tokens_total e+\n") is None
+    assert parse_draft_totals("vllm:num_requests_running 3.0\n") is None
+    assert parse_draft_totals("") is None
+    assert parse_draft_totals("vllm:spec_decode_num_draft_tokens_total e+\n") is None

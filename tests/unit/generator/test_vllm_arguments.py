@@ -1,4 +1,4 @@
-"""What the settings of engine vllm become, without vLLM."""
+"""The settings of the engine vllm become its arguments; vLLM itself is not needed."""
 
 import json
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from services.generator.engines import make
-from services.generator.engines.vllm_arguments import always_drafts, arguments, environment
-from services.generator.engines.vllm_settings import VllmSettings
+from services.generator.engines.vllm.arguments import engine_arguments, engine_environment, fixed_draft_length
+from services.generator.engines.vllm.settings import VllmSettings
 from services.runtime.errors import UserError
 
 TARGET = Path("target")
 
 
 def made(**settings):
-    return arguments(VllmSettings(**settings), TARGET, gemma_drafts_gemma=False)
+    return engine_arguments(VllmSettings(**settings), TARGET, gemma_drafts_gemma=False)
 
 
 def test_what_is_left_to_vllm_is_left_out():
@@ -50,12 +50,12 @@ def test_other_methods():
 
 def test_gamma_by_batch():
     settings = VllmSettings(vllm_draft=Path("d"), vllm_speculative_tokens_by_batch="1-8:5, 9-32:3 33-256:0")
-    found = arguments(settings, TARGET, gemma_drafts_gemma=False)["speculative_config"]
+    found = engine_arguments(settings, TARGET, gemma_drafts_gemma=False)["speculative_config"]
     assert found["num_speculative_tokens"] == 5
     assert found["num_speculative_tokens_per_batch_size"] == [[1, 8, 5], [9, 32, 3], [33, 256, 0]]
-    assert always_drafts(settings) == 0
-    assert always_drafts(VllmSettings(vllm_draft=Path("d"))) == 4
-    assert always_drafts(VllmSettings(vllm_method="ngram")) == always_drafts(VllmSettings()) == 0
+    assert fixed_draft_length(settings) == 0
+    assert fixed_draft_length(VllmSettings(vllm_draft=Path("d"))) == 4
+    assert fixed_draft_length(VllmSettings(vllm_method="ngram")) == fixed_draft_length(VllmSettings()) == 0
 
 
 @pytest.mark.parametrize("text", ["5", "2-8:5", "1-8:5 10-12:3", "1-8:5 9-4:3", "1-8:17", "1-8:-1", "eight", ","])
@@ -69,9 +69,9 @@ def test_ranges_that_are_none(text):
     [
         ({"vllm_method": "draft_model"}, "needs RAILBUS_VLLM_DRAFT"),
         ({"vllm_method": "eagle3"}, "needs RAILBUS_VLLM_DRAFT"),
-        ({"vllm_method": "ngram", "vllm_draft": Path("d")}, "has no use for RAILBUS_VLLM_DRAFT"),
-        ({"vllm_method": "off", "vllm_draft": Path("d")}, "has no use for RAILBUS_VLLM_DRAFT"),
-        ({"vllm_speculative_tokens_by_batch": "1-8:5"}, "nothing drafts"),
+        ({"vllm_method": "ngram", "vllm_draft": Path("d")}, "does not use RAILBUS_VLLM_DRAFT"),
+        ({"vllm_method": "off", "vllm_draft": Path("d")}, "does not use RAILBUS_VLLM_DRAFT"),
+        ({"vllm_speculative_tokens_by_batch": "1-8:5"}, "speculation is off"),
         ({"vllm_method": "ngram", "vllm_speculative_tokens_by_batch": "1-8:0"}, "never drafts"),
     ],
 )
@@ -82,7 +82,7 @@ def test_settings_that_contradict_each_other(settings, match):
 
 def test_a_gemma_that_drafts_needs_one_kind_of_cache():
     def grouped(**settings):
-        found = arguments(VllmSettings(**settings), TARGET, gemma_drafts_gemma=True)
+        found = engine_arguments(VllmSettings(**settings), TARGET, gemma_drafts_gemma=True)
         return "disable_hybrid_kv_cache_manager" not in found
 
     assert not grouped()
@@ -92,11 +92,11 @@ def test_a_gemma_that_drafts_needs_one_kind_of_cache():
 
 
 def test_the_operators_own_variables_stay():
-    found = environment(VllmSettings(vllm_runner="v1"), {"HF_HUB_OFFLINE": "0"})
+    found = engine_environment(VllmSettings(vllm_runner="v1"), {"HF_HUB_OFFLINE": "0"})
     assert found["VLLM_NO_USAGE_STATS"] == "1"
     assert found["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     assert "HF_HUB_OFFLINE" not in found
-    assert "VLLM_USE_V2_MODEL_RUNNER" not in environment(VllmSettings(), {})
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in engine_environment(VllmSettings(), {})
 
 
 def folder(tmp_path, **files):

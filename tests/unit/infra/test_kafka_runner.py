@@ -118,7 +118,7 @@ def test_two_at_once_fetch_once(checkout: Path) -> None:
     assert (checkout / "calls").read_text() == "called\n"
 
 
-def test_jars_without_their_stamp_and_jars_of_another_pom_are_fetched_again(checkout: Path) -> None:
+def test_jars_without_a_stamp_or_of_another_pom_are_fetched_again(checkout: Path) -> None:
     _program(checkout, "java", JAVA_17)
     _program(checkout, "mvn", f"echo called >> {checkout}/calls\n{FAKE_JARS}")
     _run(checkout, "--fetch-only")

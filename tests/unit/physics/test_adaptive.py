@@ -1,4 +1,4 @@
-"""How much to draft: less when busy, nothing when it would cost."""
+"""The draft length falls with the load, and is 0 where drafting costs time."""
 
 import random
 
@@ -7,25 +7,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.physics.adaptive import (
-    HORIZON,
-    Acceptance,
-    Band,
+    HORIZON_DRAFTS,
+    AcceptanceEstimate,
+    GammaBand,
     choose_gamma,
+    format_schedule,
     gamma_by_batch,
     probe_after,
-    profile,
 )
 from services.physics.gpus import gpu
 from services.physics.models import model
-from services.physics.pairing import Pair
+from services.physics.pairing import SpeculationPair
 
-PAIR = Pair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
+PAIR = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
 pairs = st.sampled_from(
     [
         PAIR,
-        Pair(target=model("gemma-3-27b"), draft=model("gemma-3-12b"), gpu=gpu("h200")),
-        Pair(target=model("llama-3-70b"), draft=model("llama-3-8b"), gpu=gpu("b200"), launch_ms=3.0),
-        Pair(target=model("gemma-2-9b"), draft=model("gemma-2-2b"), gpu=gpu("rtx-4080"), precision="int4"),
+        SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-12b"), gpu=gpu("h200")),
+        SpeculationPair(target=model("llama-3-70b"), draft=model("llama-3-8b"), gpu=gpu("b200"), launch_ms=3.0),
+        SpeculationPair(target=model("gemma-2-9b"), draft=model("gemma-2-2b"), gpu=gpu("rtx-4080"), precision="int4"),
     ]
 )
 
@@ -47,13 +47,13 @@ def test_a_table_falls_and_is_never_worse_than_off(pair, alpha, context, largest
 def test_better_drafts_are_not_drafted_less(pair, a, b, batch):
     low, high = sorted((a, b))
     assert (
-        choose_gamma(pair, Acceptance.expected(low), batch=batch)
-        <= choose_gamma(pair, Acceptance.expected(high), batch=batch)
+        choose_gamma(pair, AcceptanceEstimate.expected(low), batch=batch)
+        <= choose_gamma(pair, AcceptanceEstimate.expected(high), batch=batch)
     )  # fmt: skip
 
 
 def test_off_is_chosen_where_off_is_faster():
-    hopeless, good = Acceptance.expected(0.05), Acceptance.expected(0.8)
+    hopeless, good = AcceptanceEstimate.expected(0.05), AcceptanceEstimate.expected(0.8)
     assert choose_gamma(PAIR, hopeless, batch=1) == 0
     assert choose_gamma(PAIR, hopeless, batch=1, idle_steps=probe_after(PAIR, batch=1)) == 2
     assert choose_gamma(PAIR, hopeless, batch=1, idle_steps=probe_after(PAIR, batch=1), most=0) == 0
@@ -64,19 +64,19 @@ def test_off_is_chosen_where_off_is_faster():
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=300), st.floats(0, 1))
 def test_acceptance_stays_a_fraction_and_bounded(steps, start):
-    seen = Acceptance.expected(start)
+    seen = AcceptanceEstimate.expected(start)
     for drafted, accepted in steps:
         seen = seen.after(drafted, min(accepted, drafted))
         assert 0 <= seen.alpha <= 1
-        assert 0 < seen.accepted + seen.rejected <= HORIZON + 16
+        assert 0 < seen.accepted + seen.rejected <= HORIZON_DRAFTS + 16
 
 
 def test_a_profile_is_what_the_engine_reads():
-    assert profile((Band(1, 8, 5), Band(9, 32, 3), Band(33, 256, 0))) == "1-8:5 9-32:3 33-256:0"
+    assert format_schedule((GammaBand(1, 8, 5), GammaBand(9, 32, 3), GammaBand(33, 256, 0))) == "1-8:5 9-32:3 33-256:0"
 
 
 def test_acceptance_follows_what_it_sees():
-    draw, seen = random.Random(2), Acceptance.expected(0.8)
+    draw, seen = random.Random(2), AcceptanceEstimate.expected(0.8)
     for _ in range(600):
         accepted = 0
         while accepted < 4 and draw.random() < 0.3:
@@ -90,10 +90,10 @@ _choices = {}
 
 
 def _choice(pair, alpha, batch, *, probing):
-    """As of an engine that looks its table up, alpha to 0.04."""
+    """Choose gamma from a table with steps of 0.04 in alpha."""
     key = (id(pair), round(alpha * 25), batch, probing)
     if key not in _choices:
-        seen = Acceptance.expected(key[1] / 25)
+        seen = AcceptanceEstimate.expected(key[1] / 25)
         _choices[key] = choose_gamma(
             pair, seen, batch=batch, most=8, idle_steps=probe_after(pair, batch=batch) if probing else 0
         )
@@ -105,8 +105,8 @@ def _choice(pair, alpha, batch, *, probing):
 @example(PAIR, 0.95, 0.0, 64, 1)
 @given(pairs, st.floats(0, 0.95), st.floats(0, 0.95), st.sampled_from([1, 8, 64]), st.integers(0, 9))
 def test_learning_costs_little_against_off_and_against_knowing(pair, believed, true, batch, seed):
-    """Whatever was believed at first."""
-    draw, seen, idle, time, tokens = random.Random(seed), Acceptance.expected(believed), 0, 0.0, 0
+    """The estimate converges from any prior."""
+    draw, seen, idle, time, tokens = random.Random(seed), AcceptanceEstimate.expected(believed), 0, 0.0, 0
     rest = probe_after(pair, batch=batch)
     cycle = [pair.cycle_ms(gamma, batch=batch) for gamma in range(9)]
     for _ in range(STEPS):
@@ -126,8 +126,8 @@ def test_learning_costs_little_against_off_and_against_knowing(pair, believed, t
 @pytest.mark.parametrize(
     ("nonsense", "message"),
     [
-        (lambda: Acceptance.expected(1.5), "alpha must be between 0 and 1"),
-        (lambda: Acceptance(1, 1).after(2, 3), r"accepted must be at most drafted \(2\), not 3"),
+        (lambda: AcceptanceEstimate.expected(1.5), "alpha must be between 0 and 1"),
+        (lambda: AcceptanceEstimate(1, 1).after(2, 3), r"accepted must be at most drafted \(2\), not 3"),
         (lambda: gamma_by_batch(PAIR, 0.5, largest=0), "largest must be a whole number"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What must hold whatever the numbers are."""
+"""Properties of the formulas for any input."""
 
 import math
 import random
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.physics.batches import Work, throughput
+from services.physics.batches import BatchWork, throughput
 from services.physics.configs import model_from_config
 from services.physics.deadlines import (
     chance_of_waiting_at_most,
@@ -19,7 +19,7 @@ from services.physics.deadlines import (
 from services.physics.governance import exposure_tokens, governed_start, hidden_fraction
 from services.physics.gpus import GPUS, gpu
 from services.physics.models import MODELS, Model, model
-from services.physics.pairing import Pair
+from services.physics.pairing import SpeculationPair
 from services.physics.roofline import (
     FLOOR,
     PRACTICAL,
@@ -148,14 +148,14 @@ def test_parameters_are_the_published_ones(name, billions):
 
 
 def test_speculation_pays_at_one_and_not_for_ever():
-    pair = Pair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
+    pair = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
     assert pair.speedup(0.8, 4) == pytest.approx(speedup(0.8, 4, pair.draft_cost()), rel=1e-6)
     last = pair.pays_until(0.8, 4)
     assert 8 < last < 512
     assert pair.speedup(0.8, 4, batch=last) > 1 >= pair.speedup(0.8, 4, batch=last + 1)
     assert pair.best_gamma(0.8, batch=1)[0] > pair.best_gamma(0.8, batch=64)[0]
     assert pair.best_gamma(0.05, batch=last) == (0, 1.0)
-    assert Pair(target=pair.target, draft=pair.target, gpu=pair.gpu).pays_until(0.1, 4) == 0
+    assert SpeculationPair(target=pair.target, draft=pair.target, gpu=pair.gpu).pays_until(0.1, 4) == 0
     assert pair.pays_until(0.99, 1, most=2) == 2
     assert pair.cycle_ms(0) == pair.step_ms()
     assert pair.cycle_ms(4) / (tokens_per_step(0.8, 4) * pair.step_ms()) == pytest.approx(1 / pair.speedup(0.8, 4))
@@ -264,8 +264,8 @@ def test_a_published_configuration_gives_the_catalogue_entry(config, name):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "mamba"}, "model_type 'mamba' is not understood; understood are gemma3"),
-        ({}, "model_type None is not understood"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported are gemma3"),
+        ({}, "model_type None is not supported"),
         ({"model_type": "gemma3", "text_config": []}, "text_config must be an object"),
         ({**LLAMA_CONFIG, "hidden_size": "4096"}, "needs hidden_size as a whole number above 0, not '4096'"),
         ({**LLAMA_CONFIG, "num_hidden_layers": 0}, "needs num_hidden_layers"),
@@ -326,18 +326,20 @@ def test_spread_is_what_drawing_gives(mean, deviation, gamma):
 
 def test_a_batch_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"gemma-3-27b in bf16 needs 54\.0 GB"):
-        throughput(model("gemma-3-27b"), gpu("a100-40"), "bf16", Work(requests=1, shared=0, own=1, output=1))
-    long = Work(requests=1, shared=0, own=200_000, output=1)
+        throughput(model("gemma-3-27b"), gpu("a100-40"), "bf16", BatchWork(requests=1, shared=0, own=1, output=1))
+    long = BatchWork(requests=1, shared=0, own=200_000, output=1)
     with pytest.raises(ValueError, match="leaves no room for a sequence of 200001 tokens on h100"):
         throughput(model("llama-3-70b"), gpu("h100"), "fp8", long, memory=0.95)
     with pytest.raises(ValueError, match="own must be a whole number of at least 1"):
-        Work(requests=1, shared=0, own=0, output=1)
+        BatchWork(requests=1, shared=0, own=0, output=1)
 
 
 @given(models, st.integers(1, 3_000), st.integers(1, 500), st.integers(1, 300))
 def test_a_cached_beginning_is_never_slower(which, shared, own, output):
     def hours(**more):
-        return throughput(which, gpu("b200"), "int4", Work(requests=9, shared=shared, own=own, output=output, **more))
+        return throughput(
+            which, gpu("b200"), "int4", BatchWork(requests=9, shared=shared, own=own, output=output, **more)
+        )
 
     assert hours().prefill_s <= hours(prefix_cached=False).prefill_s
     assert hours().per_second >= hours(prefix_cached=False).per_second

@@ -1,12 +1,12 @@
-"""The library gives the numbers that the design was made with, to 2 % or to the last digit they were written with."""
+"""The formulas reproduce the design's tables, to 2 % or to the last digit given there."""
 
 import pytest
 
-from services.physics.batches import Work, throughput
+from services.physics.batches import BatchWork, throughput
 from services.physics.deadlines import chance_of_waiting_at_most, highest_utilisation, longest_prompt
 from services.physics.gpus import gpu
 from services.physics.models import model
-from services.physics.pairing import Pair
+from services.physics.pairing import SpeculationPair
 from services.physics.roofline import (
     PRACTICAL,
     compute_bound_tokens,
@@ -23,7 +23,7 @@ KIB = 1024
 
 
 def close(expected: float, *, digit: float = 0.0) -> object:
-    """2 %, or half a unit of the last digit the table shows, whichever is more."""
+    """Compare to 2 % or half a unit of the table's last digit, whichever is more."""
     return pytest.approx(expected, rel=0.02, abs=digit / 2)
 
 
@@ -129,25 +129,26 @@ BATCH = {"requests": 200_000, "shared": 2_400, "own": 600, "output": 300}
     ],
 )
 def test_batch(which, precision, on, per_second, hours, uncached_hours, within):
-    """Nearly: the table took 2 FLOP for each embedding parameter too, and left attention out.
+    """Compare approximately: the table counts 2 FLOP for each embedding parameter too, and no attention.
 
-    Its columns have two digits, and on the small card, where the embedding is the largest share of the arithmetic, ours
-    is 10 % less. The table's column "ideal" is not reproduced: it is neither the sum of both floors nor their maximum.
+    Its columns have two digits. On the small card, where the embedding has the largest share of the arithmetic, our
+    value is 10 % less. The column "ideal" is not reproduced: it is neither the sum of both floors nor their maximum.
     """
-    cached = throughput(model(which), gpu(on), precision, Work(**BATCH))
+    cached = throughput(model(which), gpu(on), precision, BatchWork(**BATCH))
     assert cached.per_second == pytest.approx(per_second, rel=within)
     assert cached.hours == pytest.approx(hours, rel=within)
-    uncached = throughput(model(which), gpu(on), precision, Work(**BATCH, prefix_cached=False))
+    uncached = throughput(model(which), gpu(on), precision, BatchWork(**BATCH, prefix_cached=False))
     assert uncached.hours == pytest.approx(uncached_hours, rel=within)
 
 
 @pytest.mark.parametrize(("on", "knee", "breaks_even"), [(H100, 44, 96), (H200, 31, 67)])
 def test_where_verifying_costs_and_where_speculation_stops_paying(on, knee, breaks_even):
-    """Two batches that are easily taken for one: verification is free up to the first, and pays until the second.
+    """Two different batch sizes: verification is free up to the first, and speculation pays up to the second.
 
-    Between them it costs more than a plain step and still gives tau tokens. With caches to read the second lies higher.
+    Between them a verify step costs more than a plain one, but generates tau tokens. Reading KV caches raises the
+    second.
     """
     assert compute_bound_tokens(BIG, on, "fp8") / 5 == close(knee, digit=1)
-    pair = Pair(target=BIG, draft=SMALL, gpu=on)
+    pair = SpeculationPair(target=BIG, draft=SMALL, gpu=on)
     assert pair.pays_until(0.8, 4, context=0) == breaks_even
     assert pair.pays_until(0.8, 4, context=512) > breaks_even

@@ -2,50 +2,50 @@
 
 import pytest
 
-from services.cli.arms import PLAIN, arms, catalogue, order, require_drafting
+from services.cli.bench.arms import PLAIN, abba_order, build_arms, catalogue_entry, require_drafting
 from services.cli.commands.bench import _env, _numbers
 from services.runtime.errors import UserError
 
 
 def test_arms_differ_in_their_switch_alone():
-    plain, four, eight = arms("simulated", (4, 8), {}, {})
+    plain, four, eight = build_arms("simulated", (4, 8), {}, {})
     assert (plain.name, plain.gamma, plain.env) == (PLAIN, 0, {"RAILBUS_SIM_GAMMA": "0"})
     assert (four.name, four.env) == ("gamma-4", {"RAILBUS_SIM_GAMMA": "4"})
     assert (eight.name, eight.gamma) == ("gamma-8", 8)
-    assert [arm.env for arm in arms("llama", (8,), {}, {})] == [
+    assert [arm.env for arm in build_arms("llama", (8,), {}, {})] == [
         {"RAILBUS_LLAMA_SPECULATION": "off"},
         {"RAILBUS_LLAMA_SPECULATION": "ngram"},
     ]
 
 
 def test_a_b_b_a():
-    both = arms("simulated", (4,), {}, {})
-    assert [arm.gamma for arm in order(both, 1)] == [0, 4, 4, 0]
-    assert [arm.gamma for arm in order(both, 2)] == [0, 4, 4, 0, 0, 4, 4, 0]
+    both = build_arms("simulated", (4,), {}, {})
+    assert [arm.gamma for arm in abba_order(both, 1)] == [0, 4, 4, 0]
+    assert [arm.gamma for arm in abba_order(both, 2)] == [0, 4, 4, 0, 0, 4, 4, 0]
 
 
 def test_vllm_drafts_with_a_model_or_a_method():
     require_drafting("simulated", {})
     require_drafting("vllm", {"RAILBUS_VLLM_DRAFT": "folder"})
     require_drafting("vllm", {"RAILBUS_VLLM_METHOD": "ngram"})
-    plain, drafting = arms("vllm", (4,), {}, {})
+    plain, drafting = build_arms("vllm", (4,), {}, {})
     assert plain.env == {"RAILBUS_VLLM_METHOD": "off", "RAILBUS_VLLM_DRAFT": ""}  # a draft nobody asks is refused
     assert drafting.env == {"RAILBUS_VLLM_SPECULATIVE_TOKENS": "4"}
 
 
 def test_any_engine_by_its_own_settings():
     url = {"RAILBUS_UPSTREAM_URL": "http://127.0.0.1:8001"}
-    assert [arm.env for arm in arms("openai", (4,), {}, url)] == [{}, url]
-    two = arms("other", (2, 4), {"RAILBUS_N": "0"}, {"RAILBUS_N": "{gamma}"})
+    assert [arm.env for arm in build_arms("openai", (4,), {}, url)] == [{}, url]
+    two = build_arms("other", (2, 4), {"RAILBUS_N": "0"}, {"RAILBUS_N": "{gamma}"})
     assert [arm.env["RAILBUS_N"] for arm in two] == ["0", "2", "4"]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: arms("openai", (4,), {}, {}), "how engine openai is told to draft is not known"),
-        (lambda: arms("llama", (2, 4), {}, {}), "give one --gammas"),
-        (lambda: arms("simulated", (4,), {"RAILBUS_A": "1"}, {"RAILBUS_A": "1"}), "is not known"),
+        (lambda: build_arms("openai", (4,), {}, {}), "the settings that make engine openai draft are unknown"),
+        (lambda: build_arms("llama", (2, 4), {}, {}), "give one --gammas"),
+        (lambda: build_arms("simulated", (4,), {"RAILBUS_A": "1"}, {"RAILBUS_A": "1"}), "are unknown"),
         (lambda: _numbers("--batches", "1,x", 1, 9), "--batches '1,x': give different whole numbers within 1 and 9"),
         (lambda: _numbers("--batches", "1,1", 1, 9), "different"),
         (lambda: _numbers("--batches", "10", 1, 9), "within 1 and 9"),
@@ -62,10 +62,10 @@ def test_nonsense_is_refused(call, message):
 
 def test_what_is_predicted():
     nothing = dict.fromkeys(("gpu", "target", "draft", "precision", "budget"))
-    usual = catalogue("simulated", {"RAILBUS_SIM_GPU": "h200"}, nothing)
+    usual = catalogue_entry("simulated", {"RAILBUS_SIM_GPU": "h200"}, nothing)
     assert usual == {
         "gpu": "h200", "target": "gemma-3-27b", "draft": "gemma-3-4b", "precision": "fp8", "budget": "2048",
     }  # fmt: skip
-    assert catalogue("llama", {}, nothing | {"target": "mine/config.json"})["target"] == "mine/config.json"
-    assert catalogue("openai", {}, nothing) == {}
+    assert catalogue_entry("llama", {}, nothing | {"target": "mine/config.json"})["target"] == "mine/config.json"
+    assert catalogue_entry("openai", {}, nothing) == {}
     assert _numbers("--batches", "", 1, 9) == ()

@@ -1,4 +1,4 @@
-"""A machine is found again from what it would have measured; results that cannot be compared are refused."""
+"""A fit recovers the roofline that generated its data; results that cannot be compared are refused."""
 
 import itertools
 import json
@@ -10,30 +10,30 @@ import pytest
 from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.speculation import tokens_per_step
-from services.planner import calibration_show
 from services.planner.__main__ import main
-from services.planner.calibration import _fitted, _tau, calibrate, median_error, regrets, worst_error
-from services.planner.fit import Held, Machine, fit, hold
-from services.planner.grid import Row, _steps, alpha, by_position, rows
-from services.planner.results import Asked, Drafting, read
-from services.planner.summary import Slo, ratios, summary
+from services.planner.bench import calibration_report
+from services.planner.bench.calibration import _fitted, _tau, calibrate, median_error, regrets, worst_error
+from services.planner.bench.closed_loops import ShapeMeasurement, _steps, alpha, by_position, rows
+from services.planner.bench.fit import FittedRoofline, Prediction, fit_roofline, predict
+from services.planner.bench.open_loops import Slo, ratios, summary
+from services.planner.bench.results import DraftCounts, RequestResult, read_result
 
-TRUE = Machine(
+TRUE = FittedRoofline(
     target=model("gemma-3-27b"), draft=model("gemma-3-4b"), precision="fp8", gpu=gpu("h200"), budget=16_384,
     flops=0.37, bandwidth=0.66, first_ms=2.5, token_ms=0.05, draft_cost=1.4, overhead=0.12,
 )  # fmt: skip
 ALPHA = 0.75
 
 
-def shapes(machine, gammas, *, batches=(1, 64)):
+def shapes(roofline, gammas, *, batches=(1, 64)):
     for batch, prompt, gamma in itertools.product(batches, (64, 3_000), gammas):
         tau = tokens_per_step(ALPHA, gamma)
-        row = Row(
+        row = ShapeMeasurement(
             arm=f"gamma-{gamma}" if gamma else "plain", gamma=gamma, batch=batch, prompt=prompt, context=prompt + 30,
             tau=tau, ttft_ms=0, token_ms=0, cycle_ms=0, sets=1,
         )  # fmt: skip
-        ttft, token = machine.ttft_ms(batch, prompt, gamma), machine.token_ms_at(row, tau)
-        yield Row(
+        ttft, token = roofline.ttft_ms(batch, prompt, gamma), roofline.token_ms_at(row, tau)
+        yield ShapeMeasurement(
             **{name: getattr(row, name) for name in row.__slots__}
             | {"ttft_ms": ttft, "token_ms": token, "cycle_ms": token * tau}
         )
@@ -45,79 +45,81 @@ def true_tau(row):
 
 def start(**changes):
     about = {"target": TRUE.target, "draft": TRUE.draft, "precision": "fp8", "gpu": TRUE.gpu, "budget": TRUE.budget}
-    return Machine(**about, **changes)
+    return FittedRoofline(**about, **changes)
 
 
-def test_the_machine_is_found_again():
+def test_a_fit_recovers_the_roofline():
     known = list(shapes(TRUE, (0, 2, 5)))
-    found = fit(start(), known)
+    found = fit_roofline(start(), known)
     for name, within in (("flops", 0.01), ("bandwidth", 0.02), ("draft_cost", 0.05), ("overhead", 0.2)):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=within), name
-    assert worst_error(hold(found, known, true_tau)) < 0.02
-    assert median_error(hold(found, known, true_tau)) < 0.005
+    assert worst_error(predict(found, known, true_tau)) < 0.02
+    assert median_error(predict(found, known, true_tau)) < 0.005
 
 
 def test_batch_one_says_what_larger_batches_take():
-    plain = Machine(**{name: getattr(TRUE, name) for name in TRUE.__slots__} | {"token_ms": 0.0, "draft_cost": 1.0})
-    found = fit(start(), list(shapes(plain, (0, 4), batches=(1,))))
-    assert worst_error(hold(found, list(shapes(plain, (0, 4), batches=(8, 64))), true_tau)) < 0.05
+    plain = FittedRoofline(
+        **{name: getattr(TRUE, name) for name in TRUE.__slots__} | {"token_ms": 0.0, "draft_cost": 1.0}
+    )
+    found = fit_roofline(start(), list(shapes(plain, (0, 4), batches=(1,))))
+    assert worst_error(predict(found, list(shapes(plain, (0, 4), batches=(8, 64))), true_tau)) < 0.05
 
 
 def test_a_thread_that_reads_and_multiplies_in_turn():
     about = {"target": model("smollm2-135m"), "draft": None, "precision": "int4", "gpu": gpu("cpu"), "budget": 128}
-    true = Machine(**about, overlaps=False, flops=0.27, bandwidth=0.4, first_ms=20.0)
-    found = fit(Machine(**about, overlaps=False), list(shapes(true, (0,), batches=(1,))))
-    assert worst_error(hold(found, list(shapes(true, (0,), batches=(2, 4))), lambda _: 1.0)) < 0.05
+    true = FittedRoofline(**about, overlaps=False, flops=0.27, bandwidth=0.4, first_ms=20.0)
+    found = fit_roofline(FittedRoofline(**about, overlaps=False), list(shapes(true, (0,), batches=(1,))))
+    assert worst_error(predict(found, list(shapes(true, (0,), batches=(2, 4))), lambda _: 1.0)) < 0.05
     assert found.flops == pytest.approx(0.27, rel=0.05)
 
 
 def test_regret_is_the_time_lost_by_the_choice():
-    def held(arm, measured, predicted):
-        row = Row(
+    def prediction(arm, measured, predicted):
+        row = ShapeMeasurement(
             arm=arm, gamma=0, batch=1, prompt=64, context=90, tau=1, ttft_ms=1, token_ms=measured, cycle_ms=1, sets=1
         )
-        return Held(row, "a token", measured, predicted)
+        return Prediction(row, "a token", measured, predicted)
 
-    (regret,) = regrets([held("plain", 10, 9), held("gamma-2", 8, 9.5), held("gamma-4", 9, 12)])
+    (regret,) = regrets([prediction("plain", 10, 9), prediction("gamma-2", 8, 9.5), prediction("gamma-4", 9, 12)])
     assert (regret.chosen, regret.best, regret.regret) == ("plain", "gamma-2", 0.25)
-    assert regrets([held("gamma-2", 8, 9.5), held("gamma-4", 9, 12)]) == ()
-    (hardly,) = regrets([held("plain", 10, 10), held("gamma-2", 11, 9.8)])
+    assert regrets([prediction("gamma-2", 8, 9.5), prediction("gamma-4", 9, 12)]) == ()
+    (hardly,) = regrets([prediction("plain", 10, 10), prediction("gamma-2", 11, 9.8)])
     assert (hardly.chosen, hardly.regret) == ("plain", 0.0)
 
 
 def looked_up(batch, tau, *, prompt=64, gamma=1.0):
-    return Row(
+    return ShapeMeasurement(
         arm="ngram", gamma=gamma, batch=batch, prompt=prompt, context=90, tau=tau, ttft_ms=50, token_ms=10 / tau,
         cycle_ms=10, sets=4,
     )  # fmt: skip
 
 
-def test_what_is_kept_of_looked_up_drafts_is_told_by_prompts_of_that_length():
+def test_acceptance_of_lookup_drafts_is_taken_from_prompts_of_that_length():
     about = {"target": model("smollm2-135m"), "draft": None, "precision": "int4", "gpu": gpu("cpu"), "budget": 128}
     known = [looked_up(1, 1.2), looked_up(1, 1.8, prompt=640)]
-    tau = _tau(Machine(**about), {"ngram": 0.5}, known)
+    tau = _tau(FittedRoofline(**about), {"ngram": 0.5}, known)
     assert tau(looked_up(4, 3.0)) == pytest.approx(1.2)
     assert tau(looked_up(4, 3.0, prompt=640)) == pytest.approx(1.8)
     assert tau(looked_up(4, 3.0, prompt=6_400)) == pytest.approx(1.5)
 
 
-def test_at_one_batch_a_looked_up_arm_has_the_machine_of_the_plain_one_but_for_its_arithmetic():
+def test_at_one_batch_a_lookup_arm_differs_only_in_its_arithmetic():
     about = {"target": model("smollm2-135m"), "draft": None, "precision": "int4", "gpu": gpu("cpu"), "budget": 128}
-    plain = Machine(**about, overlaps=False, flops=0.27, bandwidth=0.4, first_ms=20.0)
+    plain = FittedRoofline(**about, overlaps=False, flops=0.27, bandwidth=0.4, first_ms=20.0)
     slower = replace(plain, flops=0.2)
     rows_of = [replace(row, arm="ngram", gamma=0.5) for row in shapes(slower, (0,), batches=(1,))]
-    found = _fitted(Machine(**about, overlaps=False), [*shapes(plain, (0,), batches=(1,)), *rows_of])
+    found = _fitted(FittedRoofline(**about, overlaps=False), [*shapes(plain, (0,), batches=(1,)), *rows_of])
     assert found["ngram"] == replace(found["plain"], flops=found["ngram"].flops)
     assert found["ngram"].flops < found["plain"].flops
 
 
-def test_steps_that_drafted_nothing_count_although_the_engine_leaves_them_out():
-    drafting = Drafting(steps=2, drafted=8, accepted=4)
+def test_steps_without_drafts_count_although_the_engine_omits_them():
+    drafting = DraftCounts(steps=2, drafted=8, accepted=4)
     steps = ((10.0, 1), (20.0, 1), (30.0, 1), (40.0, 3), (50.0, 3))
-    seen = Asked(due_ms=0, steps=steps, total_ms=50, usage=None, speculation=drafting)
+    seen = RequestResult(due_ms=0, steps=steps, total_ms=50, usage=None, speculation=drafting)
     assert _steps(seen) == 4
     one_by_one = tuple((10.0 * n, 1) for n in range(1, 10))
-    assert _steps(Asked(due_ms=0, steps=one_by_one, total_ms=90, usage=None, speculation=drafting)) == 4
+    assert _steps(RequestResult(due_ms=0, steps=one_by_one, total_ms=90, usage=None, speculation=drafting)) == 4
 
 
 def asked(draw, gamma, *, at=0.0, tokens=40, step_ms=10.0, error=None):
@@ -175,7 +177,7 @@ def written(tmp_path, content, name="result.json"):
 
 
 def test_rows_and_acceptance_are_what_was_drawn(tmp_path):
-    found = read(written(tmp_path, result()))
+    found = read_result(written(tmp_path, result()))
     assert alpha(found.of("fast")) == pytest.approx(ALPHA, abs=0.05)
     assert alpha(found.of("plain")) is None
     assert by_position(found.of("fast"))[0] == pytest.approx(ALPHA, abs=0.08)
@@ -189,14 +191,14 @@ def test_rows_and_acceptance_are_what_was_drawn(tmp_path):
 
 
 def test_processor_time_leaves_out_what_others_took(tmp_path):
-    found = read(written(tmp_path, result()))
+    found = read_result(written(tmp_path, result()))
     for row, own in zip(rows(found), rows(found, processor=True), strict=True):
         assert own.token_ms == pytest.approx(row.token_ms / 2)
         assert own.ttft_ms == pytest.approx(row.ttft_ms / 2)
 
 
 def test_open_loops_are_counted_with_their_errors(tmp_path):
-    found = read(written(tmp_path, result()))
+    found = read_result(written(tmp_path, result()))
     plain, fast = summary(found, Slo(ttft_ms=200, token_ms=9))
     assert (plain.requests, plain.errors, plain.good) == (24, 2, 0)
     assert fast.good == pytest.approx(22 / 24)
@@ -215,7 +217,7 @@ def test_the_report_says_all_of_it(tmp_path, capsys):
     path = written(tmp_path, result())
     assert main(["bench", str(path)]) == 0
     out = capsys.readouterr().out
-    for part in ("runs: plain fast fast plain", "faster", "requests/s came", "alpha, fast",
+    for part in ("runs: plain fast fast plain", "faster", "requests/s; first token", "alpha, fast",
                  "median error", "choosing the arm"):  # fmt: skip
         assert part in out
     assert main(["bench", str(path), "--json"]) == 0
@@ -227,7 +229,7 @@ def test_the_report_says_all_of_it(tmp_path, capsys):
     assert "+0.0%" in told
     assert "batch 2, prompt 80" in told
     assert "10/s, cold" in told
-    assert calibration_show.as_json(calibrate(read(path)))["machines"]["plain"]["gpu"] == "h100"
+    assert calibration_report.as_json(calibrate(read_result(path)))["machines"]["plain"]["gpu"] == "h100"
 
 
 def test_drawings_of_a_bench(tmp_path):
@@ -254,10 +256,10 @@ def changed(where, value):
         (("runs", 2, "measured", "machine"), {"cpus": 64}, "different cpus, machine, system"),
         (("runs", 2, "measured", "settings"), {"RAILBUS_SIM_GAMMA": "4", "RAILBUS_X": "1"}, "different RAILBUS_X"),
         (("runs", 2, "measured", "settings"), {"RAILBUS_SIM_GAMMA": "5"}, "another RAILBUS_SIM_GAMMA than its arm"),
-        (("runs", 3, "arm"), "strange", "strange, which is no arm"),
+        (("runs", 3, "arm"), "strange", "runs of strange but no such arm"),
         (("arms",), {"fast": {"gamma": 4, "env": {}}}, "one must be called 'plain'"),
         (("version",), 9, "format 9"),
-        (("runs",), "nothing", "is no result of `railbus bench engine`"),
+        (("runs",), "nothing", "is not a result of `railbus bench engine`"),
         (("catalogue", "gpu"), "h900", "GPU 'h900' is not in the catalogue"),
         (("catalogue",), {"gpu": "h100"}, "catalogue lacks"),
         (("catalogue", "precision"), "fp3", "precision 'fp3'"),

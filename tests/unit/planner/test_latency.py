@@ -1,4 +1,4 @@
-"""The latency plan: it adds up, it agrees with the physics, and nonsense is refused by name."""
+"""The latency plan adds up and agrees with the physics; invalid input is refused by name."""
 
 import json
 import re
@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from services.physics.gpus import GPUS, gpu
 from services.physics.models import MODELS, model
 from services.planner.__main__ import main
-from services.planner.latency import plan
-from services.planner.question import Around, Question
-from services.planner.show import as_json, lines
+from services.planner.latency.plan import plan_latency
+from services.planner.latency.plan_input import PlanInput, SurroundingLatency
+from services.planner.latency.report import as_json, lines
 
 BIG, SMALL, H100 = model("gemma-3-27b"), model("gemma-3-4b"), gpu("h100")
 
 
 def ask(**changes):
-    return Question(**{"gpu": H100, "target": BIG, "draft": SMALL, **changes})
+    return PlanInput(**{"gpu": H100, "target": BIG, "draft": SMALL, **changes})
 
 
 def told(capsys, *flags):
@@ -35,9 +35,9 @@ def told(capsys, *flags):
 def test_the_budget_adds_up(alpha, prompt, output, batch, utilisation, rails, ttft):
     question = ask(
         alpha=alpha, prompt=prompt, output=output, batch=batch, utilisation=utilisation, ttft_ms=ttft,
-        around=Around(rails=rails),
+        around=SurroundingLatency(rails=rails),
     )  # fmt: skip
-    answer = plan(question)
+    answer = plan_latency(question)
     for part in answer.parts:
         assert 0 <= part.floor <= part.practical + 1e-9
         assert part.drafted <= part.practical + 1e-9
@@ -52,7 +52,7 @@ def test_the_budget_adds_up(alpha, prompt, output, batch, utilisation, rails, tt
 
 
 def test_the_usual_question():
-    answer = plan(ask())
+    answer = plan_latency(ask())
     prefill, decode = (
         next(part for part in answer.parts if part.name.endswith(name)) for name in ("prefill", "decode")
     )
@@ -72,19 +72,23 @@ def test_the_usual_question():
 
 
 def test_a_deadline_of_200_ms():
-    nothing = Around(network=20, pre=0, post=0, response=0)
-    assert plan(ask(around=nothing)).deadline.longest == pytest.approx(2_940, rel=0.02)
-    assert plan(ask(around=nothing, precision="bf16", draft=None)).deadline.longest == pytest.approx(1_480, rel=0.02)
-    assert plan(ask(ttft_ms=30)).deadline.utilisation == 0
+    nothing = SurroundingLatency(network=20, pre=0, post=0, response=0)
+    assert plan_latency(ask(around=nothing)).deadline.longest == pytest.approx(2_940, rel=0.02)
+    assert plan_latency(ask(around=nothing, precision="bf16", draft=None)).deadline.longest == pytest.approx(
+        1_480, rel=0.02
+    )
+    assert plan_latency(ask(ttft_ms=30)).deadline.utilisation == 0
 
 
 def test_rails_that_are_too_slow_are_not_paid_for_by_speculation():
-    governance = plan(ask(around=Around(rails=189))).governance
+    governance = plan_latency(ask(around=SurroundingLatency(rails=189))).governance
     assert governance.hidden == pytest.approx(0.16, abs=0.01)
     assert not governance.paid
     assert governance.returned_ms > governance.seen_ms
-    assert plan(ask(around=Around(rails=189), prompt=governance.hidden_from)).governance.paid
-    assert not plan(ask(around=Around(rails=189), prompt=governance.hidden_from - 1)).governance.paid
+    assert plan_latency(ask(around=SurroundingLatency(rails=189), prompt=governance.hidden_from)).governance.paid
+    assert not plan_latency(
+        ask(around=SurroundingLatency(rails=189), prompt=governance.hidden_from - 1)
+    ).governance.paid
 
 
 def test_without_a_draft_nothing_is_drafted(capsys):
@@ -99,7 +103,7 @@ def test_a_busy_engine_is_not_steady(capsys):
     assert "vary by 51% of their mean" in told(capsys, "--utilisation", "0.5")[1]
 
 
-def test_json_is_what_was_said(capsys):
+def test_the_json_has_the_input_and_the_plan(capsys):
     code, out, _ = told(capsys, "--json", "--alpha", "0.7")
     answer = json.loads(out)
     assert code == 0
@@ -145,7 +149,7 @@ def test_a_model_from_its_configuration(capsys, tmp_path):
         (("--target", "gemma-3-4b", "--draft", "gemma-3-27b"), "a draft must be smaller"),
         (("--rails-ms", "-1"), "rails .* must be a number of at least 0"),
         (("--network-ms", "inf"), "network .* must be a number"),
-        (("--plot", "plan.pdf"), "a drawing ends in .png or .svg"),
+        (("--plot", "plan.pdf"), "the file must end in .png or .svg"),
     ],
 )
 def test_nonsense_is_refused_without_a_traceback(capsys, flags, message):
@@ -158,7 +162,7 @@ def test_nonsense_is_refused_without_a_traceback(capsys, flags, message):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("{", "is not JSON"), ("[]", "holds no object"), ("{}", "model_type")]
+    ("content", "message"), [("{", "is not JSON"), ("[]", "is not a JSON object"), ("{}", "model_type")]
 )
 def test_a_configuration_that_is_none(capsys, tmp_path, content, message):
     path = tmp_path / "config.json"
@@ -168,21 +172,21 @@ def test_a_configuration_that_is_none(capsys, tmp_path, content, message):
     assert message in err
 
 
-def test_where_a_loaded_draft_rests_its_price_is_told():
+def test_the_cost_of_an_idle_loaded_draft_is_reported():
     resting = ask(gpu=gpu("a100-80"), precision="bf16", alpha=0.6)
-    answer = plan(resting)
+    answer = plan_latency(resting)
     last = answer.bands[-1]
     assert (len(answer.bands), last.gamma) == (4, 0)
     assert answer.idle_cost == pytest.approx(resting.pair.draft_cost(batch=last.first, context=resting.context))
-    assert any("still reads along, 18% of a step" in line for line in lines(resting, answer))
-    assert plan(ask(alpha=0.8)).idle_cost is None
+    assert any("still runs in each step and costs 18% of it" in line for line in lines(resting, answer))
+    assert plan_latency(ask(alpha=0.8)).idle_cost is None
 
 
 def test_a_draft_that_never_pays_is_left_off_in_words_the_engine_takes():
     never = ask(alpha=0.1)
-    said = "\n".join(lines(never, plan(never)))
+    said = "\n".join(lines(never, plan_latency(never)))
     assert "  RAILBUS_VLLM_METHOD=off" in said
     assert "BY_BATCH" not in said
-    assert plan(never).idle_cost is None
-    assert as_json(never, plan(never))["profile"] == ""
-    assert as_json(ask(), plan(ask()))["profile"].startswith("1-7:5 8-")
+    assert plan_latency(never).idle_cost is None
+    assert as_json(never, plan_latency(never))["profile"] == ""
+    assert as_json(ask(), plan_latency(ask()))["profile"].startswith("1-7:5 8-")

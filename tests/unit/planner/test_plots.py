@@ -1,4 +1,4 @@
-"""Drawings are written where they were asked for, and a missing library is said."""
+"""Drawings are written to the given file or folder; a missing library is reported."""
 
 import sys
 
@@ -22,14 +22,14 @@ def test_a_file_holds_every_panel_and_a_folder_one_each(tmp_path, capsys):
     assert capsys.readouterr().err.count("drawn: ") == 7
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path, capsys):
+def test_a_path_that_cannot_be_written_is_reported(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     (tmp_path / "file").write_text("")
     assert main(["latency", "--plot", str(tmp_path / "file" / "plan.png")]) == 2
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_missing_library_is_said(tmp_path, capsys, monkeypatch):
+def test_a_missing_library_is_reported(tmp_path, capsys, monkeypatch):
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["latency", "--plot", str(tmp_path / "plan.png")]) == 2

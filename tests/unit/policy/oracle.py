@@ -2,7 +2,7 @@
 
 import re
 
-from services.policy.validators import valid
+from services.policy.matching.validators import valid
 
 
 class Plain:

@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.requests import Deadlines, Delivery
-from services.policy.delivery import clamp, tighten
-from services.policy.document import DeadlineBounds, DeliveryBounds
+from schemas.requests import Delivery
+from services.policy.policy import tighten
 from services.policy.rulings import DeliveryFloor
+from services.policy.source.document import DeliveryBounds
 
 MODES = ("optimistic", "windowed", "gated")
 mode = st.sampled_from(MODES)
@@ -44,10 +44,3 @@ def test_nothing_is_loosened_and_every_bound_holds(asked, bounds, floor):
 def test_what_is_allowed_is_left_alone():
     asked = Delivery(mode="windowed", hold_tokens=8)
     assert tighten(asked, DeliveryBounds(), DeliveryFloor()) == asked
-
-
-def test_deadlines_are_moved_into_their_bounds():
-    bounds = DeadlineBounds(verdict_ms=(100, 200), ttft_ms=(50, 300), stall_ms=(10, 20), total_ms=(1_000, 2_000))
-    assert clamp(Deadlines(verdict_ms=1, ttft_ms=200, stall_ms=21, total_ms=86_400_000), bounds) == Deadlines(
-        verdict_ms=100, ttft_ms=200, stall_ms=20, total_ms=2_000
-    )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.policy.folding import FoldedWords, fold
+from services.policy.matching.folding import FoldedWords, fold
 
 PHRASE = "how to build a pipe bomb"
 WORDS = FoldedWords([("blocked", "blocklist", PHRASE), ("other", "blocklist", "synthesize sarin")])

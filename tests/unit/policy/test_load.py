@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from services.policy import BrokenPolicy, Fault, load
-from services.policy.files import MAX_FILES, read_files, version_of
 from services.policy.lint import lint
-from services.policy.nemo_config import has_rails
-from tests.unit.policy.folders import ROOT, copied, spoil
+from services.policy.source.files import MAX_FILES, read_files, version_of
+from services.policy.source.nemo_config import has_rails
+from tests.support.policies import ROOT, copy_policy, replace_in_file
 
 
 def faults(folder):
@@ -32,13 +32,13 @@ def test_the_shipped_policies_are_without_fault(name):
         ("policy.toml", "deadline_ms = 150", "deadline = 150", "unknown field"),
         ("policy.toml", "stride_chars = 48", 'stride_chars = "many"', "safety.windows.stride_chars"),
         ("policy.toml", 'name = "jailbreak"', 'name = "horoscope"', "rails.rail[3].name"),
-        ("policy.toml", 'name = "pii"', 'name = "secrets"', "stands twice"),
+        ("policy.toml", 'name = "pii"', 'name = "secrets"', "is named twice"),
         ("policy.toml", "[deadlines]", "[deadlines", "Expected"),
         ("patterns/pii.toml", "{1,64}@", "+@", "no upper bound"),
         ("patterns/pii.toml", "max_chars = 345", "max_chars = 200", "345 characters long"),
         ("patterns/pii.toml", 'validator = "luhn"', 'validator = "mod11"', "pattern[2].validator"),
         ("patterns/pii.toml", 'name = "pii/us_ssn"', 'name = "pii/email"', "taken by another"),
-        ("patterns/blocklist.toml", '"synthesize sarin",', '"sarin",', "folded wants words"),
+        ("patterns/blocklist.toml", '"synthesize sarin",', '"sarin",', "folded needs words"),
         ("rego/admission.rego", "count(reasons) == 0,", "count(reasons) == ,", "expecting"),
         ("rego/findings.rego", "if input.category in", "if category in", "unsafe"),
         ("rego/findings.rego", "object.get(tenant,", "object.gett(tenant,", "nknown function"),
@@ -47,8 +47,8 @@ def test_the_shipped_policies_are_without_fault(name):
     ],
 )
 def test_a_fault_has_its_file_and_line(tmp_path, path, old, new, says):
-    folder = copied(tmp_path)
-    line = spoil(folder, path, old, new)
+    folder = copy_policy(tmp_path)
+    line = replace_in_file(folder, path, old, new)
     (fault,) = faults(folder)
     assert fault.path == path
     # A list is named by its first line, and a parser tells what it missed when it comes to the next thing.
@@ -57,9 +57,9 @@ def test_a_fault_has_its_file_and_line(tmp_path, path, old, new, says):
 
 
 def test_an_own_rail_among_nemos_input_flows_is_refused_with_the_remedy(tmp_path):
-    folder = copied(tmp_path)
+    folder = copy_policy(tmp_path)
     older = "  input:\n    parallel: true\n    flows:\n      - railbus pii\n      - 'railbus secrets'\n      - my own\n"
-    line = spoil(folder, "nemo/config.yml", "  output:\n", older + "  output:\n")
+    line = replace_in_file(folder, "nemo/config.yml", "  output:\n", older + "  output:\n")
     remedy = "policy.toml names Railbus's own input rails"
     assert faults(folder) == (
         Fault("nemo/config.yml", line + 3, f"remove 'railbus pii': {remedy}"),
@@ -83,15 +83,15 @@ def test_nemo_is_wanted_only_where_it_has_rails_to_run(body, expected):
 
 
 def test_all_faults_are_told_at_once(tmp_path):
-    folder = copied(tmp_path)
-    spoil(folder, "policy.toml", 'stop = "', 'halt = "')
-    spoil(folder, "patterns/pii.toml", "{1,64}@", "*@")
-    spoil(folder, "rego/admission.rego", "reasons contains", "reasons contain")
+    folder = copy_policy(tmp_path)
+    replace_in_file(folder, "policy.toml", 'stop = "', 'halt = "')
+    replace_in_file(folder, "patterns/pii.toml", "{1,64}@", "*@")
+    replace_in_file(folder, "rego/admission.rego", "reasons contains", "reasons contain")
     assert [fault.path for fault in faults(folder)] == ["patterns/pii.toml", "policy.toml", "rego/admission.rego"]
 
 
 def test_what_is_no_text_or_not_there_is_said(tmp_path):
-    folder = copied(tmp_path)
+    folder = copy_policy(tmp_path)
     (folder / "patterns/pii.toml").write_bytes(b"# one\n# \xff\n")
     (folder / "rego/findings.rego").write_bytes(b"package railbus.findings\n\n\xff")
     (folder / "policy.toml").unlink()
@@ -102,7 +102,7 @@ def test_what_is_no_text_or_not_there_is_said(tmp_path):
 
 
 def test_no_folder_is_said(tmp_path):
-    with pytest.raises(BrokenPolicy, match=r"no folder; name one that holds a policy.toml"):
+    with pytest.raises(BrokenPolicy, match=r"not a folder; name one with a policy.toml"):
         load(tmp_path / "nowhere")
 
 
@@ -117,9 +117,9 @@ def test_too_many_or_too_large_files_are_refused(tmp_path):
 
 
 def test_examples_are_held_against_their_pattern(tmp_path):
-    folder = copied(tmp_path)
-    line = spoil(folder, "patterns/secrets.toml", '["AKIAIOSFODNN7EXAMPLE"]', '["AKIAIOSFODNN7EXAMPLE "]')
-    other = spoil(folder, "patterns/pii.toml", '"@example.com"]', '"a@example.com"]')
+    folder = copy_policy(tmp_path)
+    line = replace_in_file(folder, "patterns/secrets.toml", '["AKIAIOSFODNN7EXAMPLE"]', '["AKIAIOSFODNN7EXAMPLE "]')
+    other = replace_in_file(folder, "patterns/pii.toml", '"@example.com"]', '"a@example.com"]')
     assert lint(folder) == (
         Fault("patterns/pii.toml", other, "pii/email: counterexample 3 is matched"),
         Fault("patterns/secrets.toml", line, "secrets/aws_access_key: example 1 is not matched as a whole"),
@@ -127,23 +127,23 @@ def test_examples_are_held_against_their_pattern(tmp_path):
 
 
 def test_a_rail_that_would_answer_after_the_verdict_is_due_is_a_fault(tmp_path):
-    folder = copied(tmp_path)
-    first = spoil(folder, "policy.toml", "deadline_ms = 150", "deadline_ms = 1_000")
-    line = spoil(folder, "policy.toml", "deadline_ms = 800", "deadline_ms = 2_000")
+    folder = copy_policy(tmp_path)
+    first = replace_in_file(folder, "policy.toml", "deadline_ms = 150", "deadline_ms = 1_000")
+    line = replace_in_file(folder, "policy.toml", "deadline_ms = 800", "deadline_ms = 2_000")
     due = "ms is not before a request's verdict is due (1000 ms)"
     assert lint(folder) == (Fault("policy.toml", first, f"1000 {due}"), Fault("policy.toml", line, f"2000 {due}"))
 
 
 def test_rego_without_an_answer_for_the_unknown_is_a_fault(tmp_path):
-    folder = copied(tmp_path)
-    spoil(folder, "rego/findings.rego", "} else := strictest[input.side]", "}")
+    folder = copy_policy(tmp_path)
+    replace_in_file(folder, "rego/findings.rego", "} else := strictest[input.side]", "}")
     told = lint(folder)
     assert {fault.path for fault in told} == {"rego/findings.rego"}
     assert any("undefined" in fault.message and "no_such_category" in fault.message for fault in told)
 
 
 def test_the_version_is_the_content_and_nothing_else(tmp_path):
-    folder = copied(tmp_path)
+    folder = copy_policy(tmp_path)
     version = load(folder).version
     assert version == load(ROOT / "policies/default").version
     for path in folder.rglob("*"):
@@ -155,7 +155,7 @@ def test_the_version_is_the_content_and_nothing_else(tmp_path):
     assert load(folder).version == version
     shutil.move(folder / "golden/texts.jsonl", folder / "golden/other.jsonl")
     moved = load(folder).version
-    spoil(folder, "rego/data.json", "4096", "4097")
+    replace_in_file(folder, "rego/data.json", "4096", "4097")
     assert len({version, moved, load(folder).version}) == 3
 
 
@@ -166,9 +166,9 @@ def test_the_version_is_the_same_on_every_machine():
 
 
 def test_files_are_read_once_so_that_version_and_content_agree(tmp_path):
-    folder = copied(tmp_path)
+    folder = copy_policy(tmp_path)
     policy = load(folder)
-    spoil(folder, "nemo/config.yml", "models: []", "models: [] # later")
+    replace_in_file(folder, "nemo/config.yml", "models: []", "models: [] # later")
     assert version_of(policy.files) == policy.version
     assert b"later" not in policy.files["nemo/config.yml"]
     assert version_of(read_files(folder)) != policy.version

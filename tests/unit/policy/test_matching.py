@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.policy import Machine, Rule, Scanner, find_all, load
-from services.policy.document import PatternFile
+from services.policy import Automaton, Rule, Scanner, find_all, load
 from services.policy.load import rule_of
-from services.policy.matching import machine as machine_module
+from services.policy.matching import automaton as machine_module
 from services.policy.matching.regex import parse, words
-from services.policy.toml import read_toml
+from services.policy.source.document import PatternFile
+from services.policy.source.toml import read_toml
 from tests.unit.policy.oracle import Plain, allowed, cuts, matches
 
 ROOT = Path(__file__).parents[3]
@@ -45,7 +45,7 @@ def rule(plain):
     )
 
 
-MACHINE = Machine([rule(plain) for plain in PLAIN])
+MACHINE = Automaton([rule(plain) for plain in PLAIN])
 
 
 def scan(machine, pieces, prompt=()):
@@ -97,12 +97,12 @@ def test_the_table_may_be_begun_anew_at_any_time(monkeypatch):
     text = "aabcab 12-34 abc.c@ab.ca aaaa" * 3
     expected = scan(MACHINE, [text])
     monkeypatch.setattr(machine_module, "MAX_CELLS", 5)
-    assert scan(Machine([rule(plain) for plain in PLAIN]), cuts(text, 3)) == expected
+    assert scan(Automaton([rule(plain) for plain in PLAIN]), cuts(text, 3)) == expected
 
 
 def test_beginnings_inside_a_match_are_let_go():
     """Whatever begins inside of what is as good as found cannot be found: it is not followed to its end."""
-    machine = Machine([Rule(name="key", category="key", node=parse("k[a-k]{5,90}"))])
+    machine = Automaton([Rule(name="key", category="key", node=parse("k[a-k]{5,90}"))])
     scanner = Scanner(machine)
     for _ in range(80):
         scanner.feed("k")
@@ -112,14 +112,14 @@ def test_beginnings_inside_a_match_are_let_go():
 
 
 def test_ordinary_text_is_no_extra_work():
-    scanner = Scanner(load(ROOT / "policies/default").machine)
+    scanner = Scanner(load(ROOT / "policies/default").automaton)
     scanner.feed("Boil the water first; add salt, pepper and a bay leaf (or two). Then wait for a quarter of an hour. ")
     assert scanner.work <= 10
 
 
 def test_words_share_their_beginnings_and_match_like_a_choice():
     listed = ["tea", "team", "teapot", "tear gas", "x"]
-    machine = Machine([Rule(name="w", category="w", node=words(listed, ignore_case=True), guard="word")])
+    machine = Automaton([Rule(name="w", category="w", node=words(listed, ignore_case=True), guard="word")])
     text = "Tea, TEAMS, teapot; tear gas! teas xx x"
     assert [text[m.start : m.end] for m in find_all(machine, text)] == ["Tea", "teapot", "tear gas", "x"]
 
@@ -144,7 +144,7 @@ def samples():
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_every_sample_is_found_wherever_it_is_cut(spec, example, size):
     """The first cut is at every position, then every ``size`` characters: no sample may hide in a seam."""
-    machine = Machine([rule_of(spec)])
+    machine = Automaton([rule_of(spec)])
     text = f"Yes, ({example}) and so on."
     expected = [(spec.name, 6, 6 + len(example))]
     assert scan(machine, [text]) == expected
@@ -158,7 +158,7 @@ def test_all_patterns_together_find_the_same_wherever_a_sample_is_cut(name, size
     policy = load(ROOT / "policies" / name)
     for spec, example in (param.values for param in samples()):
         text = f"So: {example} - then"
-        expected = scan(policy.machine, [text])
+        expected = scan(policy.automaton, [text])
         assert spec.name in {found for found, _, _ in expected}
         for first in range(1, min(len(text), 64)):
-            assert scan(policy.machine, [text[:first], *cuts(text[first:], size)]) == expected
+            assert scan(policy.automaton, [text[:first], *cuts(text[first:], size)]) == expected

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from services.policy import BrokenPolicy, Finding, RulingError, load, read_admission, read_ruling
-from services.policy.rego import Rego
-from tests.unit.policy.folders import ROOT, copied, spoil
+from services.policy.engines.rego import Rego
+from tests.support.policies import ROOT, copy_policy, replace_in_file
 
 
 def rego(source, data=None):
@@ -72,8 +72,8 @@ def test_a_ruling_of_another_form_or_side_is_an_error(answer, side):
 
 
 def test_a_policy_whose_rego_is_undefined_raises_each_time(tmp_path):
-    folder = copied(tmp_path)
-    spoil(folder, "rego/findings.rego", "} else := strictest[input.side]", "}")
+    folder = copy_policy(tmp_path)
+    replace_in_file(folder, "rego/findings.rego", "} else := strictest[input.side]", "}")
     policy = load(folder)
     for _ in range(2):
         with pytest.raises(RulingError):

@@ -1,4 +1,4 @@
-"""Numbers that are what they look like."""
+"""The validators of matched text."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.policy.validators import RUNNING, iban, valid
+from services.policy.matching.validators import VALIDATORS, iban, valid
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_entropy_is_shannons(text):
     assert abs(bits - 3) < 1e-6 or valid("entropy", text) == (bits > 3)
 
 
-@pytest.mark.parametrize("name", sorted(RUNNING))
+@pytest.mark.parametrize("name", sorted(VALIDATORS))
 @given(text=st.text(alphabet="0123456789ADE-. ", min_size=1, max_size=40), sizes=st.lists(st.integers(1, 9)))
 @settings(deadline=None)
 def test_a_text_may_come_in_pieces(name, text, sizes):
-    running, at = RUNNING[name](), 0
+    running, at = VALIDATORS[name](), 0
     for size in sizes:
         if at < len(text):
             assert running.feed(text[at : at + size]) == valid(name, text[: at + size])

@@ -10,7 +10,7 @@ from schemas.requests import MAX_PROMPT_CHARS
 from services.policy import Admission
 from services.policy.rulings import DeliveryFloor
 from services.rails.decide import decide, mask
-from services.rails.rail import Answer, Edit, no_answer, report
+from services.rails.rail import Edit, RailAnswer, no_answer, report
 from tests.unit.rails.world import PII_RAIL, policy, request
 
 LENIENT = ("policy.toml", PII_RAIL, PII_RAIL.replace('"deny"', '"allow"'))
@@ -23,8 +23,8 @@ edits = st.builds(
 )  # fmt: skip
 egresses = st.sampled_from(["allowed", "forbidden"])
 answers = st.one_of(
-    st.builds(Answer, egress=egresses, edits=st.lists(edits, max_size=4).map(tuple)),
-    st.builds(Answer, reason=st.sampled_from(["secret", "jailbreak"]), egress=egresses),
+    st.builds(RailAnswer, egress=egresses, edits=st.lists(edits, max_size=4).map(tuple)),
+    st.builds(RailAnswer, reason=st.sampled_from(["secret", "jailbreak"]), egress=egresses),
 )
 endings = st.one_of(
     answers.map(lambda answer: lambda rail: report(rail, answer, 1.0)),
@@ -73,7 +73,7 @@ def test_masking_removes_every_span_and_nothing_else(spans):
 
 def test_a_mask_that_does_not_fit_is_refused():
     long = "x" * MAX_PROMPT_CHARS
-    reports = [report("pii", Answer(edits=(Edit(0, 0, 1, "[email address]"),)), 1.0)]
+    reports = [report("pii", RailAnswer(edits=(Edit(0, 0, 1, "[email address]"),)), 1.0)]
     said = decide(policy(), request(long), reports, ALLOWED)
     assert (said.decision, said.masked) == ("deny", None)
     assert said.refusal == policy().document.refusals["prompt"]
@@ -87,5 +87,5 @@ def test_delivery_and_egress_are_as_policy_and_request_want_them():
 
 
 def test_silence_is_no_answer():
-    with pytest.raises(ValueError, match="passed wants an answer"):
+    with pytest.raises(ValueError, match="passed needs an answer"):
         no_answer("pii", "passed", 1.0)

@@ -3,9 +3,9 @@
 import pytest
 
 from services.policy import BrokenPolicy
-from services.policy.nemo import add_rail
+from services.policy.engines.nemo import add_rail
 from services.rails.evaluator import build_evaluator
-from services.rails.jailbreak import Classifier
+from services.rails.jailbreak import JailbreakClassifier
 from tests.unit.rails.world import JAILBREAK_RAIL, NO_JAILBREAK, UNHURRIED, policy, rail_text, request
 
 # NeMo's own configuration classes warn about their own fields.
@@ -23,7 +23,7 @@ def nemo_input(*flows, config="{}"):
 REGEX_RAIL = nemo_input("regex check input", config="{regex_detection: {input: {patterns: [horoscope]}}}")
 
 
-class NeverLoaded(Classifier):
+class NeverLoaded(JailbreakClassifier):
     """A classifier whose process is never begun."""
 
     async def prepare(self):
@@ -38,11 +38,11 @@ def classifier():
 
 
 async def judged(classifier, held, *contents, **how):
-    judge = await build_evaluator(held, classifier, None, None)
+    evaluator = await build_evaluator(held, classifier, None, None)
     try:
-        return (await judge.evaluate(request(*contents, **how))).content
+        return (await evaluator.evaluate(request(*contents, **how))).content
     finally:
-        await judge.close()
+        await evaluator.close()
 
 
 def results(decided):
@@ -71,7 +71,7 @@ async def test_a_text_is_looked_through_whole_however_long_and_whoever_speaks(cl
     assert (said.decision, said.refusal) == ("deny", held.document.refusals["blocklist"])
 
 
-async def test_without_its_classifier_the_jailbreak_rail_breaks_and_the_request_is_denied(classifier):
+async def test_jailbreak_rail_without_its_classifier_breaks_and_denies(classifier):
     held = policy(*UNHURRIED)
     said = await judged(classifier, held, "What is an append-only log good for?")
     assert (said.decision, said.refusal) == ("deny", held.document.refusals["broken"])
@@ -102,7 +102,7 @@ async def test_a_nemo_rail_that_raises_or_rewrites_has_not_passed(classifier):
 async def test_nemo_is_asked_only_for_flows_and_refuses_what_it_does_not_know(classifier):
     evaluator = await build_evaluator(policy(), classifier, None, None)
     assert evaluator._nemo is None
-    with pytest.raises(BrokenPolicy, match=r"nemo/config\.yml:0: NeMo refuses it"):
+    with pytest.raises(BrokenPolicy, match=r"nemo/config\.yml:0: NeMo rejects it"):
         await build_evaluator(policy(nemo_input("horoscope")), classifier, None, None)
 
 
@@ -120,7 +120,7 @@ async def test_the_strict_policy_refuses_a_flood_that_hides_what_stands_in_it(cl
     assert results(said)[f"nemo/{FLOOD}"] == "passed"
 
 
-async def test_a_policy_that_names_presidio_has_its_recognizers_look_at_prompts_too(classifier):
+async def test_policy_that_names_presidio_runs_its_recognizers_on_prompts(classifier):
     text = "Ring 020 7946 0958 today."
     held = policy(*UNHURRIED, *NO_JAILBREAK)
     for before in ("", "nothing to see " * 132):  # across the border of two slices as well

@@ -6,18 +6,18 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from services.policy import Admittance
-from services.rails.opa import MAX_ANSWER_BYTES, PATH, OpaServer
-from services.rails.rail import RailBroke, run_rails
+from services.policy import AdmissionRequest
+from services.rails.opa import MAX_ANSWER_BYTES, PATH, OpaClient
+from services.rails.rail import RailFailed, run_rails
 from services.runtime import UserError
 
-ASKED = Admittance(
+ASKED = AdmissionRequest(
     tenant="acme", model="m", lane="batch", attempt=1, prompt_chars=3, max_tokens=4, mode="gated", egress="allowed"
 )
 
 
 class Scripted:
-    """Answers as the test says; None: never."""
+    """Answer as the test says; None never answers."""
 
     def __init__(self):
         self.status, self.body, self.seen = 200, "", None
@@ -35,7 +35,7 @@ async def script():
     app = web.Application()
     app.router.add_post("/v1/data/railbus/admission/decision", answers.answer)
     async with TestServer(app, host="127.0.0.1") as server:
-        answers.opa = OpaServer(str(server.make_url("/")))
+        answers.opa = OpaClient(str(server.make_url("/")))
         yield answers
         await answers.opa.close()
 
@@ -58,7 +58,7 @@ async def test_it_is_asked_what_rego_is_asked(script):
     [
         (200, "{}", "OPA: data.railbus.admission.decision is undefined for this input; give it a default"),
         (200, "<html>", "OPA's answer is not JSON"),
-        (200, "[true]", "OPA's answer is no object"),
+        (200, "[true]", "OPA's answer is not a JSON object"),
         (200, '{"result": true}', "Expected `object`, got `bool`"),
         (200, '{"result": {"allow": "yes"}}', "Expected `bool`, got `str`"),
         (200, '{"result": {"allow": true, "hidden": 1}}', "unknown field `hidden`"),
@@ -68,7 +68,7 @@ async def test_it_is_asked_what_rego_is_asked(script):
 )
 async def test_anything_else_is_no_answer(script, status, body, message):
     script.status, script.body = status, body
-    with pytest.raises(RailBroke) as raised:
+    with pytest.raises(RailFailed) as raised:
         await script.opa.admit(ASKED)
     assert message in str(raised.value)
 
@@ -82,12 +82,12 @@ async def test_a_slow_server_times_out_and_a_dead_one_breaks(script):
 
     (slow,) = await run_rails({"admission": rail}, {"admission": 0.2})
     assert slow.result == "timeout"
-    dead = OpaServer("http://127.0.0.1:1")
-    with pytest.raises(RailBroke, match="OPA cannot be asked: ClientConnectorError"):
+    dead = OpaClient("http://127.0.0.1:1")
+    with pytest.raises(RailFailed, match="OPA is unreachable: ClientConnectorError"):
         await dead.admit(ASKED)
     await dead.close()
 
 
 def test_an_address_of_another_kind_is_a_mistake():
     with pytest.raises(UserError, match="RAILBUS_OPA_URL='localhost:8181': must be http://HOST:PORT"):
-        OpaServer("localhost:8181")
+        OpaClient("localhost:8181")

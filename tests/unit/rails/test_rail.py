@@ -2,9 +2,9 @@
 
 import asyncio
 
-from services.rails.rail import PASSED, Answer, RailBroke, run_rails
+from services.rails.rail import PASSED, RailAnswer, RailFailed, run_rails
 
-BLOCKED = Answer(reason="secret")
+BLOCKED = RailAnswer(reason="secret")
 PATIENT_S = 30.0
 
 
@@ -61,7 +61,7 @@ async def test_the_first_that_blocks_cancels_the_others():
 async def test_one_that_breaks_cancels_nobody_and_its_message_is_not_told():
     rails = {
         "a": says(ValueError("the prompt was: hello")),
-        "b": says(RailBroke("no model here")),
+        "b": says(RailFailed("no model here")),
         "c": says(PASSED),
     }
     reports = await run_all(rails, PATIENT_S)

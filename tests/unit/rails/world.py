@@ -5,8 +5,8 @@ from functools import cache
 from schemas.ids import uuid7
 from schemas.requests import Message, Request
 from services.policy import build
-from services.policy.files import read_files
-from tests.unit.policy.folders import ROOT
+from services.policy.source.files import read_files
+from tests.support.policies import ROOT
 
 
 @cache
@@ -21,7 +21,7 @@ def policy(*changes, name="default"):
 
 
 def rail_text(name, policy="default"):
-    """A rail as it stands in a shipped policy."""
+    """Return the text of a rail in a shipped policy."""
     blocks = (ROOT / "policies" / policy / "policy.toml").read_text().split("\n\n")
     return next(block + "\n" for block in blocks if block.startswith(f'[[rails.rail]]\nname = "{name}"'))
 

@@ -1,86 +1,86 @@
 """The breaker by itself, and what it does to requests."""
 
-from services.router.breaker import LOOK_BACK, PROBES, REST_US, STALE_US, Breaker
-from services.router.policy import Policy
+from services.router.config import RouterConfig
+from services.router.state.breaker import MAX_OUTCOMES, OPEN_US, PROBES, STALE_US, Breaker
 from tests.unit.router.world import World, chunk, failed, finished, request, request_id, started
 
-TRIP = Policy().breaker_trip
+TRIP = RouterConfig().breaker_trip
 
 
 def tripped(now_us: int = 0) -> Breaker:
     breaker = Breaker(TRIP)
     for _ in range(TRIP):
-        breaker.judge(now_us, served=False)
+        breaker.record(now_us, served=False)
     return breaker
 
 
 def test_failures_among_the_newest_open_it() -> None:
     breaker = Breaker(TRIP)
     for _ in range(TRIP - 1):
-        breaker.judge(0, served=True)
-        breaker.judge(0, served=False)
+        breaker.record(0, served=True)
+        breaker.record(0, served=False)
     assert breaker.admits(0) == "yes"
-    breaker.judge(0, served=False)
+    breaker.record(0, served=False)
     assert breaker.admits(0) == "no"
 
 
 def test_few_failures_among_many_successes_do_not() -> None:
     breaker = Breaker(TRIP)
     for number in range(200):
-        breaker.judge(0, served=number % 3 != 0)
+        breaker.record(0, served=number % 3 != 0)
     assert breaker.admits(0) == "yes"
 
 
 def test_breaker_that_is_off_never_opens() -> None:
     breaker = Breaker(0)
-    for _ in range(2 * LOOK_BACK):
-        breaker.judge(0, served=False)
+    for _ in range(2 * MAX_OUTCOMES):
+        breaker.record(0, served=False)
     assert breaker.admits(0) == "yes"
 
 
 def test_old_failures_do_not_count() -> None:
     breaker = Breaker(TRIP)
     for _ in range(TRIP - 1):
-        breaker.judge(0, served=False)
-    breaker.judge(STALE_US + 1, served=False)
+        breaker.record(0, served=False)
+    breaker.record(STALE_US + 1, served=False)
     assert breaker.admits(STALE_US + 1) == "yes"
 
 
 def test_after_its_rest_a_few_probe_and_close_it() -> None:
     breaker = tripped()
-    assert breaker.admits(REST_US - 1) == "no"
-    assert [breaker.admits(REST_US) for _ in range(PROBES + 1)] == ["probe"] * PROBES + ["no"]
+    assert breaker.admits(OPEN_US - 1) == "no"
+    assert [breaker.admits(OPEN_US) for _ in range(PROBES + 1)] == ["probe"] * PROBES + ["no"]
     for _ in range(PROBES):
-        breaker.judge(REST_US, probe=True, served=True)
-    assert breaker.admits(REST_US) == "yes"
+        breaker.record(OPEN_US, probe=True, served=True)
+    assert breaker.admits(OPEN_US) == "yes"
 
 
 def test_failed_probe_opens_it_again() -> None:
     breaker = tripped()
-    assert breaker.admits(REST_US) == "probe"
-    breaker.judge(REST_US, probe=True, served=False)
-    assert breaker.admits(2 * REST_US - 1) == "no"
-    assert breaker.admits(2 * REST_US) == "probe"
+    assert breaker.admits(OPEN_US) == "probe"
+    breaker.record(OPEN_US, probe=True, served=False)
+    assert breaker.admits(2 * OPEN_US - 1) == "no"
+    assert breaker.admits(2 * OPEN_US) == "probe"
 
 
-def test_probes_that_are_never_judged_are_followed_by_others() -> None:
+def test_probes_that_are_never_recorded_are_followed_by_others() -> None:
     breaker = tripped()
     for _ in range(PROBES):
-        breaker.admits(REST_US)
-    assert breaker.admits(REST_US + 1) == "no"
-    assert breaker.admits(2 * REST_US) == "probe"
+        breaker.admits(OPEN_US)
+    assert breaker.admits(OPEN_US + 1) == "no"
+    assert breaker.admits(2 * OPEN_US) == "probe"
 
 
 def test_latecomers_from_before_it_opened_say_nothing() -> None:
     breaker = tripped()
-    breaker.judge(1, served=True)
-    assert breaker.admits(REST_US) == "probe"
-    breaker.judge(REST_US + 1, served=False)
+    breaker.record(1, served=True)
+    assert breaker.admits(OPEN_US) == "probe"
+    breaker.record(OPEN_US + 1, served=False)
     assert breaker.state == "half_open"
 
 
 def sick_world() -> World:
-    world = World(Policy(fallback="vertex"))
+    world = World(RouterConfig(fallback="vertex"))
     for number in range(TRIP):
         rid = request_id(number)
         world.put(request(rid), failed(rid, at_ms=10))
@@ -106,18 +106,18 @@ def test_path_recovers_by_itself_through_probes() -> None:
         world.put(chunk(0, rid, at_ms=at_ms + 10), finished(0, rid, at_ms=at_ms + 11))
     last = request_id(300)
     assert world.put(request(last, at_ms=2_300)).cutovers(last) == []
-    assert world.routers[0]._means.breaker.state == "closed"
+    assert world.routers[0]._shared.breaker.state == "closed"
 
 
 def test_late_first_tokens_open_it_as_well() -> None:
-    world = World(Policy(fallback="vertex"))
+    world = World(RouterConfig(fallback="vertex"))
     world.put(*(request(request_id(number)) for number in range(TRIP))).until(200)
-    assert world.routers[0]._means.breaker.state == "open"
+    assert world.routers[0]._shared.breaker.state == "open"
 
 
 def test_prompts_at_fault_do_not_open_it() -> None:
-    world = World(Policy(fallback="vertex"))
+    world = World(RouterConfig(fallback="vertex"))
     for number in range(2 * TRIP):
         rid = request_id(number)
         world.put(request(rid), failed(rid, error_class="bad_request", retryable=False))
-    assert world.routers[0]._means.breaker.state == "closed"
+    assert world.routers[0]._shared.breaker.state == "closed"

@@ -2,46 +2,48 @@
 
 from dataclasses import replace
 
+import pytest
+
 from services.bus import Received, partition_for
-from services.router.budget import WINDOW_S, Budget, Limits
-from services.router.core import READ, Router
-from services.router.policy import Policy
+from services.router.config import FallbackLimits, RouterConfig
+from services.router.core import READ_TOPICS, RouterCore
+from services.router.state.budget import WINDOW_S, FallbackBudget
 from tests.unit.router.world import PARTITIONS, T0, World, failed, finished, request, request_id, started
 
 S = 1_000_000
 
 
 def test_fallbacks_stay_within_their_part_of_the_requests() -> None:
-    ledger = Budget(Limits(ratio=0.1, free=0)).open()
+    tracker = FallbackBudget(FallbackLimits(ratio=0.1, free=0)).open()
     made = 0
     for number in range(1_000):
         now_us = number * 30_000
-        ledger.ask(now_us)
-        if ledger.allows(0.0, now_us):
-            ledger.spend(0.0, now_us)
+        tracker.add_request(now_us)
+        if tracker.allows(0.0, now_us):
+            tracker.spend(0.0, now_us)
             made += 1
     assert made == 100
 
 
 def test_a_few_are_free_however_few_requests_there_are() -> None:
-    ledger = Budget(Limits(ratio=0.0, free=2)).open()
+    tracker = FallbackBudget(FallbackLimits(ratio=0.0, free=2)).open()
     for _ in range(2):
-        assert ledger.allows(0.0, 0)
-        ledger.spend(0.0, 0)
-    assert not ledger.allows(0.0, 0)
-    assert ledger.allows(0.0, WINDOW_S * S)
+        assert tracker.allows(0.0, 0)
+        tracker.spend(0.0, 0)
+    assert not tracker.allows(0.0, 0)
+    assert tracker.allows(0.0, WINDOW_S * S)
 
 
 def test_what_is_on_its_way_counts_until_it_is_released() -> None:
-    ledger = Budget(Limits(ratio=0.0, free=1)).open()
-    ledger.reserve("a", 0.0)
-    assert not ledger.allows(0.0, 0)
-    ledger.release("a")
-    assert ledger.allows(0.0, 0)
+    tracker = FallbackBudget(FallbackLimits(ratio=0.0, free=1)).open()
+    tracker.reserve("a", 0.0)
+    assert not tracker.allows(0.0, 0)
+    tracker.release("a")
+    assert tracker.allows(0.0, 0)
 
 
-def test_money_is_counted_over_all_shards_and_forgotten_with_a_shard() -> None:
-    budget = Budget(Limits(ratio=1.0, free=100, usd=1.0))
+def test_money_is_counted_over_all_partitions_and_forgotten_with_one() -> None:
+    budget = FallbackBudget(FallbackLimits(ratio=1.0, free=100, usd=1.0))
     here, there = budget.open(), budget.open()
     there.spend(0.8, 0)
     assert here.allows(0.2, 0)
@@ -52,22 +54,44 @@ def test_money_is_counted_over_all_shards_and_forgotten_with_a_shard() -> None:
     assert here.allows(1.0, 0)
 
 
+def test_totals_follow_every_change_within_one_second() -> None:
+    tracker = FallbackBudget(FallbackLimits()).open()
+    tracker.add_request(0)
+    assert tracker.totals(0) == (1, 0, 0.0)
+    tracker.spend(0.5, 0)
+    tracker.reserve("a", 0.25)
+    assert tracker.totals(0) == (1, 2, 0.75)
+    tracker.correct(-0.25, 0)
+    tracker.release("a")
+    assert tracker.totals(0) == (1, 1, 0.25)
+    assert tracker.totals(WINDOW_S * S) == (0, 0, 0.0)
+
+
+def test_a_fallback_is_corrected_to_its_price_once() -> None:
+    config = RouterConfig(fallback="vertex", limits=FallbackLimits(usd=1.0))
+    world = World(config).put(request(), started(), failed(), started(attempt=2, run="r2", at_ms=70))
+    end = finished(9, attempt=2, run="r2")
+    world.put(end, end)
+    spent_usd = sum(each._spending.totals(end.at)[2] for each in world.routers[0]._partitions.values())
+    assert spent_usd == pytest.approx(config.prices.of(end.usage))
+
+
 def test_routers_share_the_free_ones_and_the_money_by_their_partitions() -> None:
-    assert Limits(ratio=0.5, free=10, usd=2.0).share(0.25) == Limits(ratio=0.5, free=3, usd=0.5)
-    assert Limits(free=0).share(0.5).free == 0
+    assert FallbackLimits(ratio=0.5, free=10, usd=2.0).share(0.25) == FallbackLimits(ratio=0.5, free=3, usd=0.5)
+    assert FallbackLimits(free=0).share(0.5).free == 0
 
 
 def test_long_log_keeps_the_newest_minute_only() -> None:
-    ledger = Budget(Limits()).open()
+    tracker = FallbackBudget(FallbackLimits()).open()
     for second in range(100_000):
-        ledger.ask(second * S)
-    assert len(ledger._seconds) <= 5 * WINDOW_S
-    assert ledger.totals(99_999 * S)[0] == WINDOW_S
+        tracker.add_request(second * S)
+    assert len(tracker._seconds) <= 5 * WINDOW_S
+    assert tracker.totals(99_999 * S)[0] == WINDOW_S
 
 
 def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
-    """An account read first ends its request's case before its question and its cutover are read."""
-    policy = replace(Policy(), fallback="vertex", limits=Limits(ratio=0.5, free=0))
+    """An account that is read first ends its request before its ``Request`` and its ``Cutover`` are read."""
+    policy = replace(RouterConfig(), fallback="vertex", limits=FallbackLimits(ratio=0.5, free=0))
     world = World(policy)
     for number in range(40):
         rid = request_id(number)
@@ -75,8 +99,8 @@ def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
         world.put(started(rid, attempt=2, run="r2"), finished(-1, rid, attempt=2, run="r2"))
     made = len(world.cloud_requests())
     assert made == 20
-    for order in (READ, READ[::-1]):
-        router = Router(policy, "router/late", PARTITIONS)
+    for order in (READ_TOPICS, READ_TOPICS[::-1]):
+        router = RouterCore(policy, "router/late", PARTITIONS)
         for number in range(PARTITIONS):
             router.gained(number)
         for topic in order:
@@ -87,5 +111,5 @@ def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
                     router.read(record, event.at, world.now_us)  # type: ignore[union-attr]
         for number in range(PARTITIONS):
             router.caught_up(number, world.now_us, world.now_us)
-        totals = [shard._ledger.totals(T0) for shard in router._shards.values()]
+        totals = [partition._spending.totals(T0) for partition in router._partitions.values()]
         assert (sum(t[0] for t in totals), sum(t[1] for t in totals)) == (40, made)

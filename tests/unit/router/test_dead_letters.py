@@ -7,14 +7,14 @@ import orjson
 import pytest
 
 from schemas.base import AnyEvent
-from schemas.books import DeadLetter
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind, UnreadableEvent
+from schemas.side_events import DeadLetter
 from schemas.stream import Closed
 from schemas.topics import CONTROL, LEDGER, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS, Topic
 from schemas.wire import decode, encode
-from services.bus import Received, Unread, partition_for
-from services.router.core import Router
-from services.router.policy import Policy
+from services.bus import Received, UnreadableRecord, partition_for
+from services.router.config import RouterConfig
+from services.router.core import RouterCore
 from tests.unit.router.world import PARTITIONS, RID, T0, World, chunk, request, started
 
 HERE = partition_for(RID, PARTITIONS)
@@ -22,8 +22,8 @@ HERE = partition_for(RID, PARTITIONS)
 
 def garbage(
     topic: str = REQUESTS.name, key: bytes | None = RID.encode(), value: bytes | None = b"{", offset: int = 7
-) -> Unread:
-    return Unread(
+) -> UnreadableRecord:
+    return UnreadableRecord(
         topic, HERE, offset, 0, key, value, (("kind", b"Request"), ("v", None)), MalformedEvent("Request: cut off")
     )
 
@@ -72,9 +72,7 @@ def test_request_without_a_readable_id_is_only_kept(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(("error", "closed"), [(NewerVersion("v2"), 1), (UnknownKind("Hologram"), 0)])
-def test_a_question_of_a_newer_version_is_kept_and_rejected_an_unknown_kind_only_kept(
-    error: UnreadableEvent, closed: int
-) -> None:
+def test_request_of_a_newer_version_is_rejected_and_unknown_kinds_kept(error: UnreadableEvent, closed: int) -> None:
     world = World()
     world.unread(dataclasses.replace(garbage(), error=error))
     assert [letter.reason for letter in world.written(DeadLetter)] == [str(error)]
@@ -99,8 +97,8 @@ def test_folding_again_writes_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [[], [started()]])
-def test_rejection_waits_until_the_shard_has_caught_up(meanwhile: list[AnyEvent]) -> None:
-    router = Router(Policy(), "router/late", PARTITIONS)
+def test_rejection_waits_until_the_partition_has_caught_up(meanwhile: list[AnyEvent]) -> None:
+    router = RouterCore(RouterConfig(), "router/late", PARTITIONS)
     for number in range(PARTITIONS):
         router.gained(number)
     assert [type(write.event) for write in router.read(garbage(), T0, T0)] == [DeadLetter]
@@ -124,7 +122,7 @@ def test_record_near_the_size_limit_still_fits_into_a_dead_letter() -> None:
 def test_event_on_a_topic_that_is_not_its_own_is_not_folded() -> None:
     world = World().put(request(), started())
     world.append(REQUESTS, chunk(0))
-    assert not world.routers[0]._shards[HERE].cases[RID].screen.heard
+    assert not world.routers[0]._partitions[HERE].requests[RID].screen.has_spoken
     (letter,) = world.written(DeadLetter)
     assert letter.reason == "Chunk has no place on railbus.requests"
 

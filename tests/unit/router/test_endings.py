@@ -2,16 +2,15 @@
 
 import pytest
 
-from schemas.books import Account
 from schemas.errors import NewerVersion
 from schemas.requests import Deadlines
+from schemas.side_events import Account
 from schemas.stream import Closed, Verdict
 from schemas.topics import REQUESTS, STREAMS
 from schemas.wire import AnyEvent
-from services.bus import Received, Unread, partition_for
-from services.router.budget import Limits
-from services.router.effects import Write
-from services.router.policy import Policy
+from services.bus import Received, UnreadableRecord, partition_for
+from services.router.config import FallbackLimits, RouterConfig
+from services.router.decide.effects import Write
 from tests.unit.router.world import (
     MS,
     PARTITIONS,
@@ -83,14 +82,14 @@ def test_redaction_does_not_end_the_answer_and_is_counted() -> None:
 
 
 def test_denied_prompt_cancels_even_a_worker_that_has_not_started() -> None:
-    world = World(Policy(input_gate="hold")).put(request(), verdict("deny"))
+    world = World(RouterConfig(input_gate="hold")).put(request(), verdict("deny"))
     assert world.endings() == ["denied"]
     assert world.cancels() == [("denied", None)]
     assert world.account().verdict_at == T0 + 20 * MS
 
 
 def test_denied_prompt_of_a_finished_worker_cancels_nobody() -> None:
-    world = World(Policy(input_gate="hold"))
+    world = World(RouterConfig(input_gate="hold"))
     world.put(request(), started(input_gate="hold"), chunk(0, at_ms=10), finished(0, at_ms=15), verdict("deny"))
     assert (world.endings(), world.cancels()) == (["denied"], [])
 
@@ -119,14 +118,16 @@ def test_worker_that_was_cancelled_by_somebody_else_closes_cancelled() -> None:
 
 
 def test_client_gone_longer_than_its_grace_cancels() -> None:
-    world = World(Policy(client_grace_ms=500)).put(request(), attached(), started(), chunk(0), detached(at_ms=100))
+    world = World(RouterConfig(client_grace_ms=500)).put(
+        request(), attached(), started(), chunk(0), detached(at_ms=100)
+    )
     assert world.until(599).endings() == []
     assert world.until(600).endings() == ["cancelled"]
     assert world.cancels() == [("client_gone", None)]
 
 
 def test_client_that_comes_back_in_time_is_not_gone() -> None:
-    world = World(Policy(client_grace_ms=500)).put(
+    world = World(RouterConfig(client_grace_ms=500)).put(
         request(), attached(), started(), detached(at_ms=100), attached("c2", at_ms=300)
     )
     assert world.until(5_000).endings() == []
@@ -135,12 +136,12 @@ def test_client_that_comes_back_in_time_is_not_gone() -> None:
 
 @pytest.mark.parametrize("receipts", [[], [attached()], [attached(), detached(reason="complete")]])
 def test_nobody_is_gone_who_never_came_or_stays_or_has_everything(receipts: list[object]) -> None:
-    world = World(Policy(client_grace_ms=500)).put(request(), *receipts, started())  # type: ignore[arg-type]
+    world = World(RouterConfig(client_grace_ms=500)).put(request(), *receipts, started())  # type: ignore[arg-type]
     assert world.until(59_000).endings() == []
 
 
 def test_two_clients_and_one_leaves() -> None:
-    world = World(Policy(client_grace_ms=500))
+    world = World(RouterConfig(client_grace_ms=500))
     world.put(request(), attached(), attached("c2"), started(), detached(at_ms=100))
     assert world.until(10_000).endings() == []
 
@@ -159,7 +160,7 @@ def test_request_that_nobody_took_up_expires() -> None:
 
 
 def test_policy_bounds_the_total_deadline() -> None:
-    world = World(Policy(total_max_ms=2_000)).put(request(deadlines=Deadlines(total_ms=50_000)))
+    world = World(RouterConfig(total_max_ms=2_000)).put(request(deadlines=Deadlines(total_ms=50_000)))
     assert world.until(2_000).endings() == ["expired"]
 
 
@@ -171,24 +172,24 @@ def test_receipt_in_the_future_counts_from_when_it_was_read() -> None:
 
 
 def test_missing_verdict_closes_failed_when_the_gate_holds() -> None:
-    world = World(Policy(input_gate="hold")).put(request(), started(input_gate="hold"), chunk(0))
+    world = World(RouterConfig(input_gate="hold")).put(request(), started(input_gate="hold"), chunk(0))
     assert world.until(999).endings() == []
     assert world.until(1_000).endings() == ["failed"]
 
 
 def test_missing_verdict_is_nothing_when_the_log_says_the_gate_is_off() -> None:
-    world = World(Policy(input_gate="hold")).put(request(), started(input_gate="off"), chunk(0))
+    world = World(RouterConfig(input_gate="hold")).put(request(), started(input_gate="off"), chunk(0))
     assert world.until(1_500).endings() == []
 
 
-def test_answer_that_is_read_before_its_question_is_decided_from_what_it_says() -> None:
+def test_answer_that_is_read_before_its_request_is_decided_by_itself() -> None:
     world = World().put(started(), chunk(0), finished(0))
     assert world.endings() == ["completed"]
     assert world.put(request(at_ms=95)).endings() == ["completed"]
 
 
-def test_stray_events_of_nobodys_request_bring_about_nothing_and_are_forgotten() -> None:
-    policy = Policy(total_max_ms=1_000)
+def test_stray_events_of_unknown_requests_do_nothing_and_are_forgotten() -> None:
+    policy = RouterConfig(total_max_ms=1_000)
     world = World(policy).put(chunk(0), cleared(0))
     assert world.routers[0].open == 1
     assert world.until(3_000).log[2:] == []
@@ -222,7 +223,7 @@ def test_account_counts_each_chunk_once_and_none_behind_a_gap() -> None:
     assert (late.account().attempts[0].usage.completion_tokens, late.account().attempts[0].last_seq) == (3, 2)
 
 
-def test_closed_request_that_nobody_could_read_is_accounted_for_and_cancels_nobody() -> None:
+def test_unreadable_closed_request_is_accounted_for_and_cancels_nothing() -> None:
     world = World().put(closed("rejected"))
     assert world.account().outcome == "rejected"
     assert world.cancels() == []
@@ -230,12 +231,12 @@ def test_closed_request_that_nobody_could_read_is_accounted_for_and_cancels_nobo
 
 def test_more_requests_than_may_be_open_are_turned_away() -> None:
     ids = [rid for n in range(40) if partition_for(rid := request_id(n), PARTITIONS) == 0][:4]
-    world = World(Policy(max_open=2)).put(*(request(rid) for rid in ids))
+    world = World(RouterConfig(max_open=2)).put(*(request(rid) for rid in ids))
     assert [world.endings(rid) for rid in ids] == [[], [], ["failed"], ["failed"]]
     assert world.cancels(ids[3]) == [("expired", None)]
 
 
-HOLD = Policy(input_gate="hold")
+HOLD = RouterConfig(input_gate="hold")
 OVERTAKEN = [
     # what decided, when, what came before it on the log, how the request ends then
     pytest.param(
@@ -243,26 +244,29 @@ OVERTAKEN = [
         [verdict(at_ms=999), chunk(0, at_ms=999), finished(0, at_ms=999)], ["failed", "completed"], id="no_verdict",
     ),
     pytest.param(
-        Policy(), 60_000, [request(), started(), chunk(0)], [finished(0, at_ms=59_999)], ["expired", "completed"],
+        RouterConfig(), 60_000, [request(), started(), chunk(0)], [finished(0, at_ms=59_999)], ["expired", "completed"],
         id="deadline",
     ),
     pytest.param(
-        Policy(client_grace_ms=500), 600, [request(), attached(), started(), chunk(0), detached(at_ms=100)],
+        RouterConfig(client_grace_ms=500), 600, [request(), attached(), started(), chunk(0), detached(at_ms=100)],
         [recall(at_ms=599)], ["cancelled", "recalled"], id="client_gone",
     ),
     pytest.param(
-        Policy(), 90, [request(), started(), chunk(0)], [recall(at_ms=89)], ["completed", "recalled"], id="answered",
+        RouterConfig(), 90, [request(), started(), chunk(0)], [recall(at_ms=89)], ["completed", "recalled"],
+        id="answered",
     ),
     pytest.param(
-        Policy(), 70, [request(), started(), chunk(0), recall()], [verdict("deny", at_ms=69)], ["recalled", "denied"],
+        RouterConfig(), 70, [request(), started(), chunk(0), recall()], [verdict("deny", at_ms=69)],
+        ["recalled", "denied"],
         id="recalled",
     ),
     pytest.param(
-        Policy(fallback="vertex", limits=Limits(ratio=0, free=0), when_spent="close"), 200, [request(), started()],
-        [chunk(0, at_ms=199), finished(0, at_ms=199)], ["failed", "completed"], id="no_first_token",
+        RouterConfig(fallback="vertex", limits=FallbackLimits(ratio=0, free=0), when_spent="close"), 200,
+        [request(), started()], [chunk(0, at_ms=199), finished(0, at_ms=199)], ["failed", "completed"],
+        id="no_first_token",
     ),
     pytest.param(
-        Policy(fallback="vertex", limits=Limits(ratio=0, free=0), when_spent="close"), 2_050,
+        RouterConfig(fallback="vertex", limits=FallbackLimits(ratio=0, free=0), when_spent="close"), 2_050,
         [request(), started(), chunk(0)], [chunk(1, at_ms=2_049), finished(1, at_ms=2_049)], ["failed", "completed"],
         id="stalled",
     ),
@@ -271,8 +275,8 @@ _LAST = {"answered": finished(0), "recalled": recall()}
 
 
 @pytest.mark.parametrize(("policy", "at_ms", "before", "meanwhile", "endings"), OVERTAKEN)
-def test_ending_that_was_overtaken_is_void_and_the_router_decides_again_at_once(
-    policy: Policy, at_ms: int, before: list[AnyEvent], meanwhile: list[AnyEvent], endings: list[str],
+def test_overtaken_closed_is_void_and_the_router_decides_again_at_once(
+    policy: RouterConfig, at_ms: int, before: list[AnyEvent], meanwhile: list[AnyEvent], endings: list[str],
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     cause = request.node.callspec.id
@@ -287,7 +291,7 @@ def test_ending_that_was_overtaken_is_void_and_the_router_decides_again_at_once(
     assert world.routers[0].open == 0
 
 
-def overtaken(policy: Policy, at_ms: int, before: list[AnyEvent], cause: str) -> tuple[World, list[Write]]:
+def overtaken(policy: RouterConfig, at_ms: int, before: list[AnyEvent], cause: str) -> tuple[World, list[Write]]:
     """A world in which a router has decided to close, and what it decided is on its way to the log."""
     world = World(policy).put(*before[:-1] if cause == "recalled" else before).until(at_ms - 1)
     world.now_us = T0 + at_ms * MS
@@ -302,10 +306,10 @@ def overtaken(policy: Policy, at_ms: int, before: list[AnyEvent], cause: str) ->
 
 
 @pytest.mark.parametrize("word", [started(), verdict("deny")])
-def test_rejection_that_was_overtaken_is_void_only_where_another_end_can_come(word: AnyEvent) -> None:
+def test_overtaken_rejection_is_void_only_where_another_end_can_come(word: AnyEvent) -> None:
     """Nobody here can read the question, but a newer worker or newer rails could."""
     world = World()
-    unread = Unread(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))
+    unread = UnreadableRecord(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))
     (late, letter) = world.routers[0].read(unread, world.now_us, world.now_us)
     world.append(STREAMS, word)
     world.write([late, letter])
@@ -316,7 +320,7 @@ def test_rejection_that_was_overtaken_is_void_only_where_another_end_can_come(wo
 
 def test_turned_away_request_that_was_denied_meanwhile_is_denied() -> None:
     ids = [rid for n in range(40) if partition_for(rid := request_id(n), PARTITIONS) == 0][:2]
-    world = World(Policy(max_open=1)).put(request(ids[0]))
+    world = World(RouterConfig(max_open=1)).put(request(ids[0]))
     record = Received(REQUESTS.name, 0, 9, 0, request(ids[1]), None)
     late = world.routers[0].read(record, world.now_us, world.now_us)
     world.append(STREAMS, verdict("deny", ids[1]))
@@ -326,7 +330,7 @@ def test_turned_away_request_that_was_denied_meanwhile_is_denied() -> None:
 
 def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
     """Two routers during a rebalance: one had not read the cutover when it gave up."""
-    policy = Policy(fallback="vertex")
+    policy = RouterConfig(fallback="vertex")
     world = World(policy).put(request(), started(), failed())
     stale = Closed(
         **about(RID, 95), outcome="failed", cause="attempts_failed", seen_attempts=1, reason="unavailable: refused"
@@ -340,7 +344,7 @@ def test_router_that_lags_cannot_end_what_another_attempt_answers() -> None:
 
 
 @pytest.mark.parametrize(("at_ms", "outcome"), [(800, "failed"), (1_000, "expired"), (1_003, "expired")])
-def test_worker_that_ran_out_of_the_requests_time_does_not_outrun_the_deadline(at_ms: int, outcome: str) -> None:
+def test_worker_out_of_request_time_does_not_outrun_the_deadline(at_ms: int, outcome: str) -> None:
     """Its word can be read before the alarm of the same moment has asked where the log ends."""
     world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started())
     event = failed(at_ms=at_ms, error_class="timeout", retryable=False)

@@ -1,4 +1,4 @@
-"""When a request gets another attempt, where, and what stands against it."""
+"""When a request gets another attempt, where, and the objections against it."""
 
 from dataclasses import replace
 
@@ -7,8 +7,7 @@ import pytest
 from schemas.requests import Deadlines, Message
 from schemas.stream import Closed, Cutover, Usage
 from schemas.topics import REQUESTS, STREAMS
-from services.router.budget import Limits
-from services.router.policy import Policy, Prices, Range
+from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
 from tests.unit.router.world import (
     MS,
     RID,
@@ -26,8 +25,8 @@ from tests.unit.router.world import (
     verdict,
 )
 
-CLOUD = Policy(fallback="vertex")
-HELD = Policy(fallback="vertex", input_gate="hold")
+CLOUD = RouterConfig(fallback="vertex")
+HELD = RouterConfig(fallback="vertex", input_gate="hold")
 
 
 def answer_of_attempt_2(world: World, at_ms: float = 300) -> World:
@@ -86,7 +85,7 @@ def test_race_goes_on_when_one_of_the_two_fails() -> None:
 
 
 def test_void_cutover_brings_about_nothing() -> None:
-    """A chunk stands before the cutover on the log, though the router had not read it when it decided."""
+    """A chunk is before the cutover on the log, though the router had not read it when it decided."""
     world = World(CLOUD).put(request(), started())
     world.now_us = T0 + 200 * MS
     late = [write for router in world.routers for write in tick(router, world.now_us)]
@@ -154,7 +153,7 @@ def test_second_failure_closes_failed() -> None:
 
 
 def test_two_fallbacks_when_policy_allows_them() -> None:
-    world = World(Policy(fallback="vertex", max_fallbacks=2)).put(request(), started(), failed())
+    world = World(RouterConfig(fallback="vertex", max_fallbacks=2)).put(request(), started(), failed())
     world.put(started(at_ms=100, attempt=2, run="r2"), failed(at_ms=110, attempt=2, run="r2"))
     assert [cutover[0] for cutover in world.cutovers()] == [2, 3]
     assert [again.attempt for again in world.cloud_requests()] == [2, 3]
@@ -162,9 +161,9 @@ def test_two_fallbacks_when_policy_allows_them() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "fields"),
-    [(Policy(), {}), (CLOUD, {"fallback": "off"}), (CLOUD, {"egress": "forbidden"}), (CLOUD, {"lane": "batch"})],
+    [(RouterConfig(), {}), (CLOUD, {"fallback": "off"}), (CLOUD, {"egress": "forbidden"}), (CLOUD, {"lane": "batch"})],
 )
-def test_late_request_that_may_not_fall_back_waits(policy: Policy, fields: dict[str, str]) -> None:
+def test_late_request_that_may_not_fall_back_waits(policy: RouterConfig, fields: dict[str, str]) -> None:
     world = World(policy).put(request(**fields), started()).until(59_000)
     assert (world.cutovers(), world.cloud_requests(), world.endings()) == ([], [], [])
 
@@ -213,7 +212,7 @@ def test_verdict_after_the_cutover_still_keeps_the_prompt() -> None:
     assert world.endings() == ["failed"]
 
 
-def test_killed_between_cutover_and_republishing_the_next_router_republishes_once() -> None:
+def test_killed_between_cutover_and_republish_the_next_republishes_once() -> None:
     world = World(CLOUD).put(request(), started())
     world.routers.clear()
     world.put(Cutover(**_about(200), attempt=2, trigger="ttft"))
@@ -249,7 +248,9 @@ def test_masked_rerun_has_its_own_clock_and_only_the_masked_prompt_leaves() -> N
 
 def test_mask_works_without_any_fallback() -> None:
     masked = (Message(role="user", content="x"),)
-    world = World(Policy(input_gate="hold")).put(request(), started(input_gate="hold"), verdict("mask", masked=masked))
+    world = World(RouterConfig(input_gate="hold")).put(
+        request(), started(input_gate="hold"), verdict("mask", masked=masked)
+    )
     assert world.cutovers() == [(2, "mask", "cancel", "generator")]
 
 
@@ -264,7 +265,7 @@ def test_stop_recall_ends_the_request_without_another_attempt() -> None:
 
 
 def test_deadlines_are_bounded_by_policy_and_grow_with_the_prompt() -> None:
-    policy = replace(CLOUD, ttft=Range(least_ms=300, most_ms=400), ttft_ms_per_1000_chars=50.0)
+    policy = replace(CLOUD, ttft=DeadlineRange(min_ms=300, max_ms=400), ttft_ms_per_1000_chars=50.0)
     long = (Message(role="user", content="x" * 2_000),)
     world = World(policy).put(request(messages=long, deadlines=Deadlines(ttft_ms=10)))
     assert world.until(399).cutovers() == []
@@ -278,7 +279,7 @@ def test_question_read_after_its_answer_failed_is_waited_for() -> None:
 
 
 def test_spent_budget_closes_what_failed_and_says_so() -> None:
-    world = World(replace(CLOUD, limits=Limits(ratio=0.0, free=1)))
+    world = World(replace(CLOUD, limits=FallbackLimits(ratio=0.0, free=1)))
     first, second = request_id(1), request_id(2)
     for rid in (first, second):
         world.put(request(rid), started(rid), failed(rid))
@@ -289,13 +290,13 @@ def test_spent_budget_closes_what_failed_and_says_so() -> None:
 
 @pytest.mark.parametrize(("when_spent", "endings"), [("wait", []), ("close", ["failed"])])
 def test_late_request_waits_or_closes_when_the_budget_is_spent(when_spent: str, endings: list[str]) -> None:
-    policy = replace(CLOUD, limits=Limits(ratio=0.0, free=0), when_spent=when_spent)  # type: ignore[arg-type]
+    policy = replace(CLOUD, limits=FallbackLimits(ratio=0.0, free=0), when_spent=when_spent)  # type: ignore[arg-type]
     world = World(policy).put(request(), started()).until(10_000)
     assert (world.cutovers(), world.endings()) == ([], endings)
 
 
 def test_waiting_request_goes_when_the_budget_has_room_again() -> None:
-    world = World(replace(CLOUD, limits=Limits(ratio=0.0, free=1), total_max_ms=200_000))
+    world = World(replace(CLOUD, limits=FallbackLimits(ratio=0.0, free=1), total_max_ms=200_000))
     other = request_id(1)
     deadlines = Deadlines(total_ms=150_000)
     world.put(request(other), started(other), failed(other), request(deadlines=deadlines), started()).until(59_000)
@@ -304,7 +305,7 @@ def test_waiting_request_goes_when_the_budget_has_room_again() -> None:
 
 
 def test_void_cutover_gives_its_place_in_the_budget_back() -> None:
-    world = World(replace(CLOUD, limits=Limits(ratio=0.0, free=1))).put(request(), started())
+    world = World(replace(CLOUD, limits=FallbackLimits(ratio=0.0, free=1))).put(request(), started())
     world.now_us = T0 + 200 * MS
     late = [write for router in world.routers for write in tick(router, world.now_us)]
     world.append(STREAMS, chunk(0, at_ms=199))
@@ -316,7 +317,7 @@ def test_void_cutover_gives_its_place_in_the_budget_back() -> None:
 
 def test_money_is_reserved_at_the_estimate_and_settled_at_the_usage() -> None:
     prices = Prices(input=0.0, output=1_000_000 / 512)  # an answer of full length costs one dollar
-    world = World(replace(CLOUD, limits=Limits(ratio=1.0, free=100, usd=1.5), prices=prices))
+    world = World(replace(CLOUD, limits=FallbackLimits(ratio=1.0, free=100, usd=1.5), prices=prices))
     ids = [request_id(n) for n in range(3)]
     world.put(request(ids[0]), failed(ids[0]), request(ids[1]), failed(ids[1]))
     assert [len(world.cloud_requests(rid)) for rid in ids[:2]] == [1, 0]

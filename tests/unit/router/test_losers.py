@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from schemas.base import AnyEvent
-from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Request
+from schemas.side_events import Account, Cancel
 from schemas.stream import Closed, Cutover, StreamEvent
 from schemas.topics import REQUESTS_VERTEX, Topic
 from services.bus import Received
-from services.router.budget import Limits
-from services.router.core import Router
-from services.router.policy import Policy
+from services.router.config import FallbackLimits, RouterConfig
+from services.router.core import RouterCore
 from services.stream import Restart, Screen, Show, apply
 from tests.unit.router.world import (
     MS,
@@ -43,11 +42,11 @@ EVERY_MS = 3.0
 
 
 class Sim:
-    """One router, one log, workers that obey a ``Cancel`` two milliseconds after it stands there."""
+    """One router, one log, workers that obey a ``Cancel`` two milliseconds after it is on the log."""
 
     def __init__(self, seed: int) -> None:
-        policy = Policy(fallback="vertex", breaker_trip=0, limits=Limits(ratio=1, free=1_000_000))
-        self.router = Router(policy, "router/0", 1)
+        policy = RouterConfig(fallback="vertex", breaker_trip=0, limits=FallbackLimits(ratio=1, free=1_000_000))
+        self.router = RouterCore(policy, "router/0", 1)
         self.router.gained(0)
         self.router.caught_up(0, T0, T0)
         self.dice = random.Random(seed)
@@ -70,7 +69,7 @@ class Sim:
             act(ms)
 
     def say(self, ms: float, event: AnyEvent, topic: Topic | None = None) -> None:
-        """Somebody writes it now: it stands on its topic a moment later, in the order of writing."""
+        """Write an event now: it is on its topic a moment later, in the order of writing."""
         name = (topic or topic_of(event)).name
         self._sent[name] = max(self._sent.get(name, 0), ms + self.dice.uniform(0.2, 4))
         self.at(self._sent[name], lambda at_ms: self._stands(at_ms, name, event))

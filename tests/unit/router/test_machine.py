@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from schemas.base import AnyEvent, Event
-from schemas.books import Account, Cancel
 from schemas.requests import Deadlines, Message, Request
+from schemas.side_events import Account, Cancel
 from schemas.stream import Chunk, Closed, Cutover, Finished, Recall, Started, Verdict
 from schemas.topics import ACCOUNTS, CONTROL, RECEIPTS, REQUESTS, REQUESTS_VERTEX, STREAMS, Topic
 from services.bus import Received
-from services.router.budget import Limits
-from services.router.core import READ, Router
-from services.router.policy import Policy
-from services.router.shard import Writes
+from services.router.config import FallbackLimits, RouterConfig
+from services.router.core import READ_TOPICS, RouterCore
+from services.router.partition import Writes
 from services.stream import Close, Screen
 from tests.unit.router.world import (
     MAY_WRITE,
@@ -41,7 +40,7 @@ from tests.unit.router.world import (
     verdict,
 )
 
-SHARED = [topic for topic in READ if topic.key == "request_id"]
+SHARED = [topic for topic in READ_TOPICS if topic.key == "request_id"]
 MASKED = (Message(role="user", content="hello [NAME]"),)
 DEADLINES = Deadlines(verdict_ms=1_500, ttft_ms=100, stall_ms=150, total_ms=2_000)
 GATE = "hold"
@@ -60,13 +59,13 @@ topics = st.sampled_from(SHARED)
 class Member:
     """A router's process: how far it has read, and what it has written that is not on the log yet."""
 
-    router: Router
+    router: RouterCore
     read: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sent: dict[str, list[AnyEvent]] = field(default_factory=lambda: defaultdict(list))
 
 
 class Routers(RuleBasedStateMachine):
-    policy = Policy(fallback="vertex", input_gate=GATE, max_fallbacks=1, client_grace_ms=200, total_max_ms=4_000)
+    policy = RouterConfig(fallback="vertex", input_gate=GATE, max_fallbacks=1, client_grace_ms=200, total_max_ms=4_000)
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +170,7 @@ class Routers(RuleBasedStateMachine):
         order=st.permutations(SHARED),
     )
     def time_passes(self, wait_ms: int, awake: tuple[bool, bool], order: list[Topic]) -> None:
-        """Whoever is awake reads to the end and is told the time; the others are paused, or lag."""
+        """Let the members that are awake read to the end and decide; the others are paused, or lag."""
         self.now_us += wait_ms * MS
         for member, is_awake in zip(self.members, awake, strict=False):
             if is_awake:
@@ -183,7 +182,7 @@ class Routers(RuleBasedStateMachine):
     @rule(order=st.permutations(SHARED))
     def router_joins(self, order: list[Topic]) -> None:
         """It folds the topics in any order and decides when it has caught up with all."""
-        member = Member(Router(self.policy, f"router/{self.joined}", 1))
+        member = Member(RouterCore(self.policy, f"router/{self.joined}", 1))
         self.joined += 1
         member.router.gained(0)
         for topic in order:
@@ -209,7 +208,7 @@ class Routers(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(number=numbers, wait_ms=st.sampled_from([100, 200, 400, 1_500, 2_000]), word=st.sampled_from(WORDS))
     def decision_is_overtaken(self, number: int, wait_ms: int, word: str) -> None:
-        """All is read, the clock decides; what was decided stands on the log behind one word more."""
+        """Read everything and decide by the clock; the decision is on the log after one more event."""
         while self.settle():
             pass
         self.time_passes(wait_ms, (True, True), list(SHARED))
@@ -259,7 +258,7 @@ class Routers(RuleBasedStateMachine):
             self.check_cloud(first, effective, spoken)
         for member in self.members:
             known = {request_id(number) for number in self.asked}
-            assert not known & member.router._shards[0].cases.keys(), "nothing is owed any more"
+            assert not known & member.router._partitions[0].requests.keys(), "nothing is owed any more"
 
     def check_ending(self, rid: str) -> None:
         """One effective ending, and the log before it does not contradict it."""
@@ -302,7 +301,7 @@ class Routers(RuleBasedStateMachine):
         return screen, effective, screen.verdict
 
     def settle(self) -> bool:
-        """Everything that is sent lands, everything that stands is read; whether there was anything."""
+        """Deliver everything sent and read everything delivered. Return whether there was anything."""
         moved = False
         for member in self.members:
             for topic in SHARED:
@@ -366,15 +365,15 @@ def check_closed(closed: Closed, before: list[AnyEvent], concluded: str | None) 
 
 
 class PoorRouters(Routers):
-    """No budget for a fallback, and nobody waits in silence."""
+    """Without a budget for fallbacks, late requests are closed."""
 
-    policy = Policy(
+    policy = RouterConfig(
         fallback="vertex",
         input_gate=GATE,
         max_fallbacks=2,
         client_grace_ms=200,
         total_max_ms=4_000,
-        limits=Limits(ratio=0, free=1),
+        limits=FallbackLimits(ratio=0, free=1),
         when_spent="close",
     )
 

@@ -1,18 +1,18 @@
-"""Events of made-up requests, and routers on a made-up log: what they write comes back to all of them."""
+"""Events of requests, and routers on a simulated log: all of them read back what each writes."""
 
 from typing import Any
 
 from schemas.base import AnyEvent, Event
-from schemas.books import Account, Attached, Cancel, Detached
 from schemas.ids import uuid7
 from schemas.registry import writes
 from schemas.requests import Deadlines, Delivery, Message, Request
+from schemas.side_events import Account, Attached, Cancel, Detached
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Usage, Verdict
 from schemas.topics import DEAD, REQUESTS_VERTEX, Topic
-from services.bus import Received, Unread, partition_for
-from services.router.core import Router
-from services.router.policy import Policy
-from services.router.shard import Writes
+from services.bus import Received, UnreadableRecord, partition_for
+from services.router.config import RouterConfig
+from services.router.core import RouterCore
+from services.router.partition import Writes
 from tests.support.bus import topic_of
 
 MAY_WRITE = writes("router")
@@ -111,31 +111,31 @@ def closed(outcome: str = "completed", rid: str = RID, at_ms: float = 100) -> Cl
     return Closed(**about(rid, at_ms), outcome=outcome)  # type: ignore[arg-type]
 
 
-def next_alarm_us(router: Router, partitions: int = PARTITIONS) -> int | None:
-    """When a router wants to be told the time, over all its partitions."""
+def next_alarm_us(router: RouterCore, partitions: int = PARTITIONS) -> int | None:
+    """Return when a router must look again, over all its partitions."""
     alarms = [router.alarm_us(number, FAR_US) for number in range(partitions)]
     return min((at for at in alarms if at is not None), default=None)
 
 
-def tick(router: Router, now_us: int, partitions: int = PARTITIONS) -> Writes:
-    """Tell a router the time, as far as it has read everything."""
+def tick(router: RouterCore, now_us: int, partitions: int = PARTITIONS) -> Writes:
+    """Let a router decide at a time up to which it has read everything."""
     return [write for number in range(partitions) for write in router.tick(number, now_us, now_us)]
 
 
 class World:
-    """A log and the routers that read it. ``routers`` see every record, in one order a topic."""
+    """A log and the routers that read it; each router reads every record, in one order a topic."""
 
-    def __init__(self, policy: Policy | None = None, routers: int = 1) -> None:
-        self.policy = policy or Policy()
+    def __init__(self, config: RouterConfig | None = None, routers: int = 1) -> None:
+        self.config = config or RouterConfig()
         self.log: list[tuple[Topic, AnyEvent]] = []
         self.now_us = T0
-        self.routers: list[Router] = []
+        self.routers: list[RouterCore] = []
         for _ in range(routers):
             self.join()
 
-    def join(self) -> Router:
-        """A router that folds the whole log and then decides."""
-        router = Router(self.policy, f"router/{len(self.routers)}", PARTITIONS)
+    def join(self) -> RouterCore:
+        """Add a router that folds the whole log and then decides."""
+        router = RouterCore(self.config, f"router/{len(self.routers)}", PARTITIONS)
         for number in range(PARTITIONS):
             router.gained(number)
         for offset, (topic, event) in enumerate(self.log):
@@ -146,12 +146,12 @@ class World:
         return router
 
     def restart(self, index: int = 0) -> None:
-        """Kill -9, and another one comes."""
+        """Replace a router by a new one, as after kill -9."""
         del self.routers[index]
         self.join()
 
     def put(self, *events: AnyEvent, topic: Topic | None = None) -> "World":
-        """Others write these, and every router reads them and what that leads to."""
+        """Append events; every router reads them and what they lead to."""
         for event in events:
             at = getattr(event, "at", 0)
             self.now_us = max(self.now_us, at)
@@ -160,7 +160,7 @@ class World:
         return self
 
     def append(self, topic: Topic, event: AnyEvent) -> None:
-        """One record more."""
+        """Append one record."""
         self.log.append((topic, event))
         for router in tuple(self.routers):
             self.write(self._show(router, topic, event, len(self.log) - 1))
@@ -171,7 +171,7 @@ class World:
             self.append(write.topic, write.event)
 
     def until(self, at_ms: float) -> "World":
-        """Time passes; every alarm rings when it should."""
+        """Let time pass; every timer is due when it should."""
         end_us = T0 + int(at_ms * MS)
         while (alarm_us := self._next_alarm_us()) is not None and alarm_us <= end_us:
             self.now_us = max(self.now_us, alarm_us)
@@ -187,11 +187,11 @@ class World:
             self.write(tick(router, self.now_us))
 
     def written(self, kind: type[Any], rid: str | None = None) -> list[Any]:
-        """What stands on the log of this kind."""
+        """Return the events of this kind on the log."""
         return [e for _, e in self.log if isinstance(e, kind) and (rid is None or e.request_id == rid)]
 
     def endings(self, rid: str = RID) -> list[str]:
-        """The outcomes of all ``Closed`` of a request."""
+        """Return the outcomes of all ``Closed`` of a request."""
         return [event.outcome for event in self.written(Closed, rid)]
 
     def cancels(self, rid: str = RID) -> list[tuple[str, int | None]]:
@@ -201,7 +201,7 @@ class World:
         return [(event.attempt, event.trigger, event.how, event.target) for event in self.written(Cutover, rid)]
 
     def cloud_requests(self, rid: str | None = None) -> list[Request]:
-        """What went to the Vertex topic."""
+        """Return the requests on the Vertex topic."""
         return [
             event
             for topic, event in self.log
@@ -212,11 +212,11 @@ class World:
         (account,) = self.written(Account, rid)
         return account
 
-    def unread(self, unread: Unread) -> None:
+    def unread(self, unread: UnreadableRecord) -> None:
         for router in tuple(self.routers):
             self.write(router.read(unread, self.now_us, self.now_us))
 
-    def _show(self, router: Router, topic: Topic, event: AnyEvent, offset: int) -> Writes:
+    def _show(self, router: RouterCore, topic: Topic, event: AnyEvent, offset: int) -> Writes:
         if topic is DEAD:
             router.on_dead_letter(event)  # type: ignore[arg-type]
             return []

@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 
 from services.runtime.errors import UserError
-from services.runtime.health import HealthSettings, serving
+from services.runtime.health import HealthSettings, serve_health
 from services.runtime.metrics import COMMITS
 
 
@@ -23,7 +23,7 @@ async def test_health_readiness_and_metrics() -> None:
     port = free_port()
     ready = False
     COMMITS.labels("sample").inc()
-    async with serving(HealthSettings(port=port), lambda: ready):
+    async with serve_health(HealthSettings(port=port), lambda: ready):
         assert (await get(port, "/healthz"))[0] == 200
         assert (await get(port, "/readyz"))[0] == 503
         ready = True
@@ -36,7 +36,7 @@ async def test_health_readiness_and_metrics() -> None:
 
 
 async def test_port_zero_is_off() -> None:
-    async with serving(HealthSettings(), lambda: True):
+    async with serve_health(HealthSettings(), lambda: True):
         pass
 
 
@@ -44,5 +44,5 @@ async def test_a_taken_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"RAILBUS_HEALTH_PORT: 127.0.0.1:{port}"):
-            async with serving(HealthSettings(port=port), lambda: True):
+            async with serve_health(HealthSettings(port=port), lambda: True):
                 pass

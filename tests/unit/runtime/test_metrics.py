@@ -2,11 +2,11 @@ import re
 from pathlib import Path
 
 import services
-from services.runtime.metrics import exposition
+from services.runtime.metrics import render_metrics
 
 
 def test_every_metric_says_its_service_and_what_it_counts() -> None:
-    body, _ = exposition()
+    body, _ = render_metrics()
     helps = dict(re.findall(r"^# HELP (railbus_\S+) (.*)$", body.decode(), re.MULTILINE))
     names = set(re.findall(r"^# TYPE (railbus_\S+)", body.decode(), re.MULTILINE))
     assert len(names) > 20

@@ -91,10 +91,10 @@ def test_a_crash_while_stopping_is_a_crash() -> None:
     assert "crashed: late" in err
 
 
-def test_being_cancelled_by_nobody_is_a_crash() -> None:
+def test_a_cancellation_without_a_signal_is_a_crash() -> None:
     code, _, err = finish(start("async def main(): raise asyncio.CancelledError"))
     assert code == 1
-    assert "nobody asked" in err
+    assert "main was cancelled without a signal" in err
 
 
 def test_a_wrong_log_level_is_a_users_mistake() -> None:

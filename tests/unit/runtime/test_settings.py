@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from services.runtime.errors import UserError
-from services.runtime.settings import Variable, load, variables
+from services.runtime.settings import Variable, load_settings, settings_variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +27,11 @@ class Example:
 
 
 def test_nothing_set_gives_the_defaults() -> None:
-    assert load(Example, {}) == Example()
+    assert load_settings(Example, {}) == Example()
 
 
 def test_an_empty_variable_counts_as_unset() -> None:
-    assert load(Example, {"RAILBUS_JOBS": " ", "RAILBUS_KEY": ""}) == Example()
+    assert load_settings(Example, {"RAILBUS_JOBS": " ", "RAILBUS_KEY": ""}) == Example()
 
 
 def test_every_type() -> None:
@@ -45,19 +45,19 @@ def test_every_type() -> None:
         "RAILBUS_UPSTREAM_KEY": "k",
         "RAILBUS_PORT": "80",
     }
-    assert load(Example, env) == Example(
+    assert load_settings(Example, env) == Example(
         name="y", jobs=8, share=0.25, fast=True, mode="hold", model=Path("/m.gguf"), key="k", inner=Inner(port=80)
     )
 
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
 def test_yes(text: str) -> None:
-    assert load(Example, {"RAILBUS_FAST": text}).fast
+    assert load_settings(Example, {"RAILBUS_FAST": text}).fast
 
 
 @pytest.mark.parametrize("text", ["0", "false", "No", "off"])
 def test_no(text: str) -> None:
-    assert not load(Example, {"RAILBUS_FAST": text}).fast
+    assert not load_settings(Example, {"RAILBUS_FAST": text}).fast
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,18 @@ def test_no(text: str) -> None:
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str, allowed: str) -> None:
     with pytest.raises(UserError) as caught:
-        load(Example, {name: value})
+        load_settings(Example, {name: value})
     assert str(caught.value) == f"{name}={value!r}: must be {allowed}"
 
 
 def test_a_secret_is_never_repeated() -> None:
     with pytest.raises(UserError) as caught:
-        load(Example, {"RAILBUS_SIZE": "hush"})
+        load_settings(Example, {"RAILBUS_SIZE": "hush"})
     assert str(caught.value) == "RAILBUS_SIZE=(hidden): must be a whole number"
 
 
 def test_the_list_of_variables() -> None:
-    listed = list(variables(Example))
+    listed = list(settings_variables(Example))
     assert Variable("RAILBUS_JOBS", "a whole number of at least 1", "") in listed
     assert Variable("RAILBUS_MODEL", "a path", "") in listed
     assert listed[-1] == Variable("RAILBUS_PORT", "a whole number between 0 and 65535", "where it listens")

@@ -4,7 +4,7 @@ from nemoguardrails.actions.rail_outcome import RailOutcome, TransformTarget
 
 
 async def raising(text, config):
-    raise RuntimeError(f"cannot judge {text}")
+    raise RuntimeError(f"cannot check {text}")
 
 
 async def blocking(text, config):

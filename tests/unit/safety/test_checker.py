@@ -2,21 +2,21 @@
 
 import asyncio
 
-from services.safety.checker import MAX_PER_TENANT, MAX_WORKERS, Checker
-from services.safety.checks import CheckFailed
-from services.safety.looks import Broke, Look, Seen, Spot
+from services.policy import FoundSpan
+from services.safety.checks.executor import MAX_PER_TENANT, MAX_WORKERS, CheckExecutor, CheckFailed
+from services.safety.decide.check_types import CheckRequest, CheckResult, Unchecked
 from tests.unit.safety.world import policy
 
-SPOT = Spot("r", "c", 0, 1)
+FOUND = FoundSpan("r", "c", 0, 1)
 
 
 class Tries:
-    """A check that does what it is told, look by look."""
+    """A check that calls a function for each text."""
 
     def __init__(self, does):
         self.does, self.texts = does, []
 
-    async def look(self, text):
+    async def find(self, text):
         self.texts.append(text)
         return await self.does(text, self.texts.count(text))
 
@@ -24,22 +24,22 @@ class Tries:
         pass
 
 
-class Desk:
-    """Puts looks in and takes answers out."""
+class Harness:
+    """Queues checks and collects their outcomes."""
 
     def __init__(self, does, **changes):
         self.check = Tries(does)
         self.policy = policy(**changes)
         self.answers = {}
-        self.checker = Checker(lambda look: {look.tier: self.check}, self.take)
+        self.executor = CheckExecutor(lambda check: {check.tier: self.check}, self.take)
         self.news = asyncio.Event()
 
     def put(self, text, tenant="t"):
-        look = Look(number=0, tier=1, tenant=tenant, policy=self.policy, start=0, text=text, last=False)
-        self.checker.put(look)
+        check = CheckRequest(number=0, tier=1, tenant=tenant, policy=self.policy, text=text, last=False)
+        self.executor.put(check)
 
-    def take(self, look, answer):
-        self.answers[look.text] = answer
+    def take(self, check, answer):
+        self.answers[check.text] = answer
         self.news.set()
 
     async def all(self, count):
@@ -51,41 +51,41 @@ class Desk:
 
 
 async def test_each_look_has_its_answer():
-    async def look(text, _):
-        return (SPOT,) if text == "bad" else ()
+    async def check(text, _):
+        return (FOUND,) if text == "bad" else ()
 
-    desk = Desk(look)
+    harness = Harness(check)
     for text in ("bad", "good", "fine"):
-        desk.put(text)
-    assert await desk.all(3) == {"bad": Seen((SPOT,)), "good": Seen(()), "fine": Seen(())}
+        harness.put(text)
+    assert await harness.all(3) == {"bad": CheckResult((FOUND,)), "good": CheckResult(()), "fine": CheckResult(())}
 
 
 async def test_a_look_that_breaks_is_tried_again_a_bounded_number_of_times():
-    async def look(text, tries):
+    async def check(text, tries):
         if text == "mends" and tries == 3:
             return ()
         raise CheckFailed("rail raised") if text == "mends" else ValueError(text)
 
-    desk = Desk(look)
-    desk.put("mends")
-    desk.put("secret")
-    assert await desk.all(2) == {"mends": Seen(()), "secret": Broke("ValueError")}
-    assert desk.check.texts.count("secret") == 3
+    harness = Harness(check)
+    harness.put("mends")
+    harness.put("secret")
+    assert await harness.all(2) == {"mends": CheckResult(()), "secret": Unchecked("ValueError")}
+    assert harness.check.texts.count("secret") == 3
 
 
 async def test_a_look_that_hangs_is_unchecked_after_its_time():
-    async def look(text, _):
+    async def check(text, _):
         if text == "hangs":
             await asyncio.sleep(3_600)
         return ()
 
-    desk = Desk(look, timeout_ms="60", retries="1")
-    desk.put("hangs")
-    desk.put("goes")
-    assert await desk.all(2) == {"goes": Seen(()), "hangs": Broke("no answer within 60 ms")}
-    assert desk.check.texts.count("hangs") == 2
-    desk.put("later")
-    assert (await desk.all(3))["later"] == Seen(())
+    harness = Harness(check, timeout_ms="60", retries="1")
+    harness.put("hangs")
+    harness.put("goes")
+    assert await harness.all(2) == {"goes": CheckResult(()), "hangs": Unchecked("no answer within 60 ms")}
+    assert harness.check.texts.count("hangs") == 2
+    harness.put("later")
+    assert (await harness.all(3))["later"] == CheckResult(())
 
 
 async def test_a_tenants_slow_looks_do_not_take_the_places_of_others():
@@ -93,7 +93,7 @@ async def test_a_tenants_slow_looks_do_not_take_the_places_of_others():
     running = 0
     most = 0
 
-    async def look(text, _):
+    async def check(text, _):
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -102,16 +102,16 @@ async def test_a_tenants_slow_looks_do_not_take_the_places_of_others():
         running -= 1
         return ()
 
-    desk = Desk(look)
+    harness = Harness(check)
     for number in range(50):
-        desk.put(f"slow {number}", "greedy")
+        harness.put(f"slow {number}", "greedy")
     for number in range(20):
-        desk.put(f"quick {number}", "modest")
-    await desk.all(20)
-    assert set(desk.answers) == {f"quick {number}" for number in range(20)}
+        harness.put(f"quick {number}", "modest")
+    await harness.all(20)
+    assert set(harness.answers) == {f"quick {number}" for number in range(20)}
     assert running == MAX_PER_TENANT
     gate.set()
-    await desk.all(70)
+    await harness.all(70)
     assert most <= MAX_WORKERS
 
 
@@ -119,28 +119,28 @@ async def test_many_tenants_together_stay_within_the_bound():
     gate = asyncio.Event()
     running = 0
 
-    async def look(text, _):
+    async def check(text, _):
         nonlocal running
         running += 1
         await gate.wait()
         return ()
 
-    desk = Desk(look)
+    harness = Harness(check)
     for number in range(100):
-        desk.put(str(number), f"t{number}")
+        harness.put(str(number), f"t{number}")
     for _ in range(10):
         await asyncio.sleep(0)
     assert running == MAX_WORKERS
     gate.set()
-    await desk.all(100)
+    await harness.all(100)
 
 
 async def test_stopping_ends_what_runs_and_answers_nothing():
-    async def look(text, _):
+    async def check(text, _):
         await asyncio.sleep(3_600)
 
-    desk = Desk(look)
-    desk.put("one")
+    harness = Harness(check)
+    harness.put("one")
     await asyncio.sleep(0)
-    await desk.checker.stop()
-    assert desk.answers == {}
+    await harness.executor.stop()
+    assert harness.answers == {}

@@ -2,10 +2,9 @@
 
 import pytest
 
-from services.policy import BrokenPolicy
-from services.safety.checks import CheckFailed
-from services.safety.classifiers import Classifiers, PresidioCheck, classifiers_check
-from services.safety.looks import Spot
+from services.policy import BrokenPolicy, FoundSpan
+from services.safety.checks.classifiers import Classifiers, PresidioCheck, classifiers_check
+from services.safety.checks.executor import CheckFailed
 from tests.unit.safety.world import policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -29,30 +28,32 @@ def presidio():
     ],
 )
 async def test_numbers_are_found_by_country_and_checksum(presidio, text, found):
-    spots = await presidio.look(text)
-    assert {(spot.category, text[spot.start : spot.end]) for spot in spots} == found
+    spans = await presidio.find(text)
+    assert {(span.category, text[span.start : span.end]) for span in spans} == found
 
 
 async def test_the_strict_policy_has_its_classifier():
     check = await classifiers_check(policy("strict"))
-    assert [spot.rule for spot in await check.look("PESEL 44051401359")] == ["presidio/pl_pesel"]
+    assert [span.rule for span in await check.find("PESEL 44051401359")] == ["presidio/pl_pesel"]
     await check.close()
 
 
 async def test_an_unknown_classifier_is_a_fault_of_the_policy():
-    with pytest.raises(BrokenPolicy, match=r"policy\.toml:\d+: classifier 'horoscope' is unknown; there is presidio"):
+    with pytest.raises(
+        BrokenPolicy, match=r"policy\.toml:\d+: classifier 'horoscope' is unknown; use one of: presidio"
+    ):
         await classifiers_check(policy(classifiers='["horoscope"]'))
 
 
 async def test_one_that_fails_leaves_the_window_unchecked():
     class Finds:
-        async def look(self, text):
-            return (Spot("r", "c", 0, 1),)
+        async def find(self, text):
+            return (FoundSpan("r", "c", 0, 1),)
 
     class Fails:
-        async def look(self, text):
+        async def find(self, text):
             raise CheckFailed("no answer")
 
     with pytest.raises(CheckFailed):
-        await Classifiers((Finds(), Fails())).look("text")
-    assert len(await Classifiers((Finds(), Finds())).look("text")) == 2
+        await Classifiers((Finds(), Fails())).find("text")
+    assert len(await Classifiers((Finds(), Finds())).find("text")) == 2

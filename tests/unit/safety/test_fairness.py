@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.safety.core import STEP_CHARS, Safety
-from services.safety.looks import Look
-from services.safety.run import PIECE_CHARS, SLICE_CHARS
+from services.safety.core import STEP_CHARS, SafetyCore
+from services.safety.decide.check_types import CheckRequest
+from services.safety.decide.run import PIECE_CHARS, SLICE_CHARS
 from tests.unit.safety.world import NOW_US, Answer, policy, record
 
 DEAR = "--sk-" * 200
@@ -15,13 +15,18 @@ PLAIN = "as was said before, nothing of this is of any interest to anybody who r
 
 def reading(core, tenant):
     """Characters of a tenant that were read."""
-    runs = [run for shard in core._shards.values() for case in shard.cases.values() for run in case._runs.values()]
+    runs = [
+        run
+        for partition in core._partitions.values()
+        for request in partition.requests.values()
+        for run in request._runs.values()
+    ]
     return sum(run._scanner.position for run in runs if run.key.tenant == tenant)
 
 
 def begun(text, chunks=40, streams=3):
     """A core with much of this text from one tenant queued in front of one short answer of another's."""
-    core = Safety(policy(), "safety/t")
+    core = SafetyCore(policy(), "safety/t")
     core.gained(0)
     core.caught_up(0, NOW_US, NOW_US)
     for number in range(streams):
@@ -38,7 +43,7 @@ def test_whoever_has_little_is_dealt_with_at_once(text, most):
     core, looks = begun(text), []
     for step in range(3):
         before = reading(core, "much")
-        looks += [effect for effect in core.step(NOW_US) if isinstance(effect, Look)]
+        looks += [effect for effect in core.step(NOW_US) if isinstance(effect, CheckRequest)]
         assert reading(core, "much") - before <= most, step
         if any(look.tenant == "little" and look.last for look in looks):
             break

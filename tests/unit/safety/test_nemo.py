@@ -3,11 +3,10 @@
 import pytest
 import yaml
 
-from services.policy import BrokenPolicy, build
-from services.policy.nemo import add_rail, build_engine
-from services.safety.checks import CheckFailed
-from services.safety.looks import Spot
-from services.safety.nemo import nemo_check
+from services.policy import BrokenPolicy, FoundSpan, build
+from services.policy.engines.nemo import add_rail, build_engine
+from services.safety.checks.executor import CheckFailed
+from services.safety.checks.nemo import nemo_check
 from tests.unit.safety.world import policy
 
 # NeMo's own configuration classes warn about their own fields.
@@ -29,23 +28,23 @@ def configured(*flows, **config):
 async def found(held, text):
     check = await nemo_check(held)
     try:
-        return await check.look(text)
+        return await check.find(text)
     finally:
         await check.close()
 
 
 async def test_words_in_disguise_have_their_spans():
     text = f"First h0w to bu!ld a p.i.p.e bomb and then {PHRASE}."
-    spots = await found(policy(), text)
-    assert [text[spot.start : spot.end] for spot in spots] == ["h0w to bu!ld a p.i.p.e bomb", PHRASE]
-    assert {(spot.rule, spot.category) for spot in spots} == {("blocklist/instructions", "blocklist")}
+    spans = await found(policy(), text)
+    assert [text[span.start : span.end] for span in spans] == ["h0w to bu!ld a p.i.p.e bomb", PHRASE]
+    assert {(span.rule, span.category) for span in spans} == {("blocklist/instructions", "blocklist")}
     assert await found(policy(), "Nothing to see here.") == ()
 
 
 async def test_nemos_own_regexes_have_their_spans_and_do_not_hide_ours():
     text = f"You may double your dose. {PHRASE}! Stop taking your insulin."
-    spots = await found(policy("strict"), text)
-    assert {(spot.rule, text[spot.start : spot.end]) for spot in spots} == {
+    spans = await found(policy("strict"), text)
+    assert {(span.rule, text[span.start : span.end]) for span in spans} == {
         ("nemo/regex check output", "double your dose"),
         ("nemo/regex check output", "Stop taking your insulin"),
         ("blocklist/instructions", PHRASE),
@@ -55,7 +54,7 @@ async def test_nemos_own_regexes_have_their_spans_and_do_not_hide_ours():
 async def test_a_rail_that_only_says_no_takes_the_window():
     add_rail("test blocking", "output", "tests.unit.safety.rails_for_tests:blocking")
     held = configured("test blocking")
-    assert await found(held, "a forbidden fruit") == (Spot("nemo/test blocking", "rail", 0, 17),)
+    assert await found(held, "a forbidden fruit") == (FoundSpan("nemo/test blocking", "rail", 0, 17),)
     assert await found(held, "an apple") == ()
 
 
@@ -68,12 +67,12 @@ async def test_a_rail_that_raises_is_neither_a_finding_nor_a_pass():
 
 @pytest.mark.parametrize("flow", ["no such rail", "railbus jailbreak"])
 async def test_a_configuration_that_nemo_does_not_take_is_refused(flow):
-    with pytest.raises(BrokenPolicy, match=r"nemo/config\.yml:0: NeMo refuses it: .*no surface"):
+    with pytest.raises(BrokenPolicy, match=r"nemo/config\.yml:0: NeMo rejects it: .*no surface"):
         await nemo_check(configured(flow))
 
 
 async def test_the_other_side_is_left_out():
-    engine = await build_engine(configured("railbus output"), "output", {})
+    engine = await build_engine(configured("railbus output").files, "output", {})
     assert engine.config.rails.input.flows == []
     assert engine.config.rails.output.flows == ["railbus output"]
     await engine.stop()
@@ -82,8 +81,8 @@ async def test_the_other_side_is_left_out():
 async def test_a_rail_that_rewrites_has_found_something():
     add_rail("test rewriting", "output", "tests.unit.safety.rails_for_tests:rewriting")
     held = configured("test rewriting", "railbus output")
-    assert await found(held, "do not shout") == (Spot("nemo/test rewriting", "rail", 0, 12),)
-    assert [spot.rule for spot in await found(held, f"shout: {PHRASE}")] == [
+    assert await found(held, "do not shout") == (FoundSpan("nemo/test rewriting", "rail", 0, 12),)
+    assert [span.rule for span in await found(held, f"shout: {PHRASE}")] == [
         "nemo/test rewriting",
         "blocklist/instructions",
     ]

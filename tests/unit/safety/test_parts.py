@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from schemas.stream import Recall
 from services.policy import build
-from services.policy.document import Windows
+from services.policy.source.document import WindowSpec
 from services.safety import core as core_module
-from services.safety import run as run_module
-from services.safety import shard as shard_module
-from services.safety.core import Safety
-from services.safety.fair import FairQueue
-from services.safety.lookout import next_offset
-from services.safety.looks import Broke, Look, Seen
+from services.safety import partition as partition_module
+from services.safety.core import SafetyCore
+from services.safety.decide import run as run_module
+from services.safety.decide.check_types import CheckRequest, CheckResult, Unchecked
+from services.safety.decide.windows import next_offset
+from services.safety.fair_queue import FairQueue
 from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, honest, policy, recalls, record
 
 
@@ -35,7 +35,7 @@ def test_tenants_take_turns():
 @given(first=st.integers(1, 100), stride=st.integers(1, 200))
 @settings(deadline=None)
 def test_looks_are_at_absolute_offsets_that_double_up_to_the_stride(first, stride):
-    windows = Windows(first_chars=first, stride_chars=stride)
+    windows = WindowSpec(first_chars=first, stride_chars=stride)
     offsets = [0]
     while offsets[-1] < 1_000:
         offsets.append(next_offset(offsets[-1], windows))
@@ -46,7 +46,7 @@ def test_looks_are_at_absolute_offsets_that_double_up_to_the_stride(first, strid
 
 
 def live(held=None, partitions=(0,)):
-    core = Safety(held or policy(), "safety/t")
+    core = SafetyCore(held or policy(), "safety/t")
     for partition in partitions:
         core.gained(partition)
         assert core.caught_up(partition, NOW_US, NOW_US) == []
@@ -72,17 +72,19 @@ def test_what_waits_is_counted_until_it_is_dealt_with():
 
 def test_every_event_carries_time_source_and_trace():
     letters = feed(live(), Answer().whole(["Ask bob@corp.example.com! ", "x" * 80]))
-    (recall,) = [letter for letter in letters if not isinstance(letter, Look)]
+    (recall,) = [letter for letter in letters if not isinstance(letter, CheckRequest)]
     assert (recall.event.at, recall.event.source, recall.traceparent) == (NOW_US, "safety/t", "trace")
 
 
 def test_a_closed_request_is_forgotten_and_stays_closed():
     core = live()
     answer = Answer()
-    looks = [effect for effect in feed(core, [*answer.whole(["Hi."]), answer.closed()]) if isinstance(effect, Look)]
+    looks = [
+        effect for effect in feed(core, [*answer.whole(["Hi."]), answer.closed()]) if isinstance(effect, CheckRequest)
+    ]
     assert core.open == 1
     for look in looks:
-        core.answer(look, Seen(()), NOW_US)
+        core.take_outcome(look, CheckResult(()), NOW_US)
     assert core.open == 0
     feed(core, [answer.started(), *answer.chunks(["late"])])
     feed(core, [Answer(5).closed(), Answer(5).started()])
@@ -94,20 +96,20 @@ def test_a_stop_of_tier_2_leaves_nothing_open():
     core = live(held)
     answer = Answer()
     effects = feed(core, [*answer.whole(["Good day. " * 40]), answer.closed()])
-    for look in [effect for effect in effects if isinstance(effect, Look)]:
-        core.answer(look, Broke("it broke") if look.tier == 2 else Seen(()), NOW_US)
-    assert core.open == core.looking == 0
+    for look in [effect for effect in effects if isinstance(effect, CheckRequest)]:
+        core.take_outcome(look, Unchecked("it broke") if look.tier == 2 else CheckResult(()), NOW_US)
+    assert core.open == core.pending_checks == 0
 
 
 def replayed(events, held=None):
     """What a process does that is assigned this log."""
-    core = Safety(held or policy(), "safety/t")
+    core = SafetyCore(held or policy(), "safety/t")
     core.gained(0)
     assert feed(core, events) == []
     effects = core.caught_up(0, NOW_US, NOW_US)
     for look in effects:
-        if isinstance(look, Look):
-            effects += core.answer(look, honest(look), NOW_US)
+        if isinstance(look, CheckRequest):
+            effects += core.take_outcome(look, honest(look), NOW_US)
     return core, effects
 
 
@@ -117,13 +119,13 @@ def test_what_is_on_the_log_is_neither_said_nor_looked_at_again():
     text = ["Ask bob@corp.example.com. ", "x " * 90]
     world.run([answer.started(), *answer.chunks(text)])
     core, again = replayed(world.log)
-    assert {type(effect) for effect in again} == {Look}
+    assert {type(effect) for effect in again} == {CheckRequest}
     assert core.open == 1
     world = World(policy(), random.Random(0))
     world.run(answer.whole(text))
     for held in (policy(), policy(max_findings=3)):  # another version does not judge again what is final
         core, again = replayed([*world.log, answer.closed()], held)
-        assert (again, core.open, core.looking) == ([], 0, 0)
+        assert (again, core.open, core.pending_checks) == ([], 0, 0)
 
 
 def test_what_a_stranger_says_about_another_run_does_not_count():
@@ -133,10 +135,10 @@ def test_what_a_stranger_says_about_another_run_does_not_count():
     mine = [answer.started(), *answer.chunks(["Ask bob@corp.example.com."]), answer.finished(0)]
     _, effects = replayed([*mine, *world.said])
     expected = World(policy(), random.Random(0)).run(mine)
-    assert as_set([effect.event for effect in effects if not isinstance(effect, Look)]) == as_set(expected)
+    assert as_set([effect.event for effect in effects if not isinstance(effect, CheckRequest)]) == as_set(expected)
 
 
-def test_requests_that_never_close_are_forgotten_after_the_longest_deadline():
+def test_requests_that_never_close_are_forgotten_after_the_deadline():
     core = live()
     feed(core, [Answer().started()])
     longest_us = policy().document.deadlines.total_ms[1] * 1_000
@@ -150,8 +152,8 @@ def test_requests_that_never_close_are_forgotten_after_the_longest_deadline():
 
 
 def test_open_requests_are_bounded(monkeypatch):
-    monkeypatch.setattr(shard_module, "MAX_OPEN", 3)
-    monkeypatch.setattr(shard_module, "MAX_CLOSED", 2)
+    monkeypatch.setattr(partition_module, "MAX_OPEN", 3)
+    monkeypatch.setattr(partition_module, "MAX_CLOSED", 2)
     core = live()
     feed(core, [Answer(number).started() for number in range(5)])
     assert core.open == 3
@@ -159,18 +161,18 @@ def test_open_requests_are_bounded(monkeypatch):
     assert core.open == 0
 
 
-def test_a_lost_partition_is_forgotten_with_all_that_waits_and_the_kept_one_notices_nothing():
+def test_lost_partition_is_forgotten_and_the_kept_one_is_not_affected():
     core = live(partitions=(0, 1))
     looks = feed(core, Answer().whole(["Hi."]), 0) + feed(core, Answer(1).whole(["Hi."]), 1)
-    mine, kept = [effect for effect in looks if isinstance(effect, Look)]
+    mine, kept = [effect for effect in looks if isinstance(effect, CheckRequest)]
     core.read(record(Answer(2).started()), NOW_US, NOW_US)
     core.lost(0)
-    assert (core.open, core.looking, core.backlog) == (1, 1, 1)
+    assert (core.open, core.pending_checks, core.backlog) == (1, 1, 1)
     assert (core.waits_for(mine), core.waits_for(kept)) == (False, True)
     assert feed(core, []) == []
     assert (core.open, core.backlog) == (1, 0)
-    assert core.answer(mine, Seen(()), NOW_US) == []
-    assert [effect.event.final for effect in core.answer(kept, Seen(()), NOW_US)] == [True]
+    assert core.take_outcome(mine, CheckResult(()), NOW_US) == []
+    assert [effect.event.final for effect in core.take_outcome(kept, CheckResult(()), NOW_US)] == [True]
 
 
 def test_a_long_text_takes_turns_with_other_tenants(monkeypatch):
@@ -205,7 +207,7 @@ def test_slices_change_nothing(cut, seed):
 def test_text_that_waits_too_long_for_its_check_counts_as_unchecked():
     core = live(policy(max_waiting_chars=1_000))
     effects = feed(core, [Answer().started(), *Answer().chunks(["word " * 300])])
-    (letter,) = [effect for effect in effects if not isinstance(effect, Look)]
+    (letter,) = [effect for effect in effects if not isinstance(effect, CheckRequest)]
     assert (letter.event.action, letter.event.category, letter.event.start) == ("stop", "unchecked", 0)
 
 
@@ -219,15 +221,15 @@ def test_unchecked_text_is_never_cleared_whatever_policy_calls_it():
         files = {**held.files, "rego/data.json": json.dumps(data).encode()}
         return build(files)
 
-    broken_once = iter([Broke("it broke")])
+    broken_once = iter([Unchecked("it broke")])
 
     def check(look):
-        return next(broken_once, Seen(()))
+        return next(broken_once, CheckResult(()))
 
     text = ["the first word. ", "more words. ", "and the last of them. "]
     said = World(ruled("flag"), random.Random(0), check=check).run(Answer(tenant="t").whole(text))
     assert said == []
-    broken_once = iter([Broke("it broke")])
+    broken_once = iter([Unchecked("it broke")])
     said = World(ruled("redact"), random.Random(0), check=check).run(Answer(tenant="t").whole(text))
     assert recalls(said) == {(0, 16, "redact", "safety/tier1", "unchecked")}
     assert clearances(said)[0] == (0, False)

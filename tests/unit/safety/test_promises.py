@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from schemas.requests import Delivery
 from schemas.stream import Cause, Chunk, Cleared, Recall
-from services.safety.case import MAY_GO_ON
-from services.safety.looks import Seen, Spot
+from services.policy import FoundSpan
+from services.safety.decide.check_types import CheckResult
+from services.safety.decide.request import REFUTABLE_CAUSES
 from services.stream import Screen
 from tests.unit.safety.test_determinism import CLASSIFIED, TEXTS
 from tests.unit.safety.world import Answer, World, broken, clearances, pieces, policy, recalls, whole_window
@@ -61,7 +62,7 @@ def test_gated_readers_never_see_what_is_recalled(text, seed):
 @given(text=TEXTS, seed=st.integers(0, 2**32), classified=st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_gated_clearances_never_cover_what_is_recalled_later(text, seed, classified):
-    """Not even in part: phrases that straddle the offset of a look are held back whole."""
+    """Not even in part: phrases that straddle the end of a window are held back whole."""
     rng = random.Random(seed)
     cut = pieces(text, rng, 4)
     ends = [sum(map(len, cut[: index + 1])) for index in range(len(cut))]
@@ -130,7 +131,7 @@ def test_a_closed_request_is_checked_to_its_end_and_then_forgotten():
 EMAIL = {(4, 24, "redact", "pii/email", "email")}
 
 
-@pytest.mark.parametrize("cause", sorted(MAY_GO_ON))
+@pytest.mark.parametrize("cause", sorted(REFUTABLE_CAUSES))
 def test_a_closed_that_may_be_void_ends_no_check(cause):
     """The fold may find it void and show what follows: that is checked as well, and nothing is cleared too early."""
     answer = Answer()
@@ -147,7 +148,7 @@ def test_a_closed_that_may_be_void_ends_no_check(cause):
     assert recalls(early.said) == EMAIL
 
 
-def test_a_closed_for_a_stall_that_lasts_ends_the_check_of_its_voice_alone():
+def test_closed_for_a_lasting_stall_ends_the_check_of_its_voice_alone():
     answer, rival = Answer(), Answer(attempt=2, run="r2")
     events = [answer.started(), rival.started(), *answer.chunks(["Ask bob", "@corp.example.com"])]
     world = World(policy(), random.Random(0))
@@ -158,7 +159,7 @@ def test_a_closed_for_a_stall_that_lasts_ends_the_check_of_its_voice_alone():
     assert {event.attempt for event in world.said if isinstance(event, Recall)} == {1, 2}
 
 
-@pytest.mark.parametrize("cause", sorted(set(get_args(Cause)) - MAY_GO_ON))
+@pytest.mark.parametrize("cause", sorted(set(get_args(Cause)) - REFUTABLE_CAUSES))
 def test_any_other_closed_ends_the_checks(cause):
     answer = Answer()
     events = [answer.started(), *answer.chunks(["Ask bob", "@corp.example.com"]), answer.closed("expired", cause)]
@@ -251,7 +252,7 @@ def test_a_window_verdict_recalls_each_character_once():
     text = "x" * 100 + " rude word " + "y" * 400
 
     def redacting(look):
-        return Seen(tuple(Spot(spot.rule, "email", spot.start, spot.end) for spot in whole_window(look)))
+        return CheckResult(tuple(FoundSpan(span.rule, "email", span.start, span.end) for span in whole_window(look)))
 
     said = World(held, random.Random(0), check=redacting).run(Answer().whole([text]))
     found = [(event.start, event.end) for event in said if isinstance(event, Recall)]
@@ -261,10 +262,10 @@ def test_a_window_verdict_recalls_each_character_once():
     assert (event.action, event.rule, event.start, event.end) == ("stop", "nemo/rude", 0, 128)
 
 
-def test_a_finding_that_a_window_cuts_is_left_to_the_window_that_has_it_whole():
+def test_finding_that_a_window_cuts_is_left_to_the_window_with_all_of_it():
     def words(look):
         found = re.finditer("[a-z]{5,}", look.text)
-        return Seen(tuple(Spot("words", "email", *match.span()) for match in found))
+        return CheckResult(tuple(FoundSpan("words", "email", *match.span()) for match in found))
 
     text = "many words, several letters each, of which some straddle every single offset " * 8
     held = policy(max_findings=1_000)
@@ -282,7 +283,7 @@ def test_chunks_after_a_gap_are_read_when_it_is_filled():
 def test_two_tiers_that_find_the_same_say_it_once():
     def same(look):
         found = re.finditer(r"bob@corp\.example\.com", look.text)
-        return Seen(tuple(Spot("pii/email", "email", *match.span()) for match in found))
+        return CheckResult(tuple(FoundSpan("pii/email", "email", *match.span()) for match in found))
 
     said = World(policy(), random.Random(0), check=same).run(Answer().whole(["Ask bob@corp.example.com. ", "x " * 90]))
     assert len([event for event in said if isinstance(event, Recall)]) == 1

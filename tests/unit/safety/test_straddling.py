@@ -30,7 +30,7 @@ def samples():
 
 
 def said(held, tenant, cut):
-    """What is recalled when the text comes in these pieces."""
+    """Return the recalls for a text in these pieces."""
     return recalls(World(held, random.Random(0)).run(Answer(tenant=tenant).whole(cut)))
 
 

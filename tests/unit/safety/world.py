@@ -10,11 +10,11 @@ from schemas.ids import uuid7
 from schemas.requests import Deadlines, Delivery
 from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, Verdict
 from services.bus import Received
-from services.policy import build
-from services.policy.files import read_files
+from services.policy import FoundSpan, build
+from services.policy.source.files import read_files
 from services.processor import Write
-from services.safety.core import Safety
-from services.safety.looks import Broke, Look, Seen, Spot
+from services.safety.core import SafetyCore
+from services.safety.decide.check_types import CheckRequest, CheckResult, Unchecked
 
 ROOT = Path(__file__).parents[3]
 NOW_US = 1_000_000_000_000
@@ -96,15 +96,15 @@ def pieces(text, rng, longest=9):
 
 def whole_window(look):
     """A rail of tier 1 that can only say yes or no to a window."""
-    return (Spot("nemo/rude", "rail", 0, len(look.text)),) if "rude word" in look.text else ()
+    return (FoundSpan("nemo/rude", "rail", 0, len(look.text)),) if "rude word" in look.text else ()
 
 
 def honest(look):
     """What the real checks do: words in disguise, and one rail without spans. Tier 2 finds a sentence."""
     if look.tier == 2:
         found = re.finditer("second thoughts", look.text)
-        return Seen(tuple(Spot("classifier/doubt", "email", *match.span()) for match in found))
-    return Seen(tuple(Spot(*match) for match in look.policy.folded.find(look.text)) + whole_window(look))
+        return CheckResult(tuple(FoundSpan("classifier/doubt", "email", *match.span()) for match in found))
+    return CheckResult(tuple(FoundSpan(*match) for match in look.policy.folded.find(look.text)) + whole_window(look))
 
 
 @dataclass
@@ -142,7 +142,7 @@ class _Life:
 
     def __init__(self, world, pace, patience, moves):
         self.world, self.pace, self.patience, self.moves = world, pace, patience, moves
-        self.core, self.looks = Safety(world.policy, "safety/t"), []
+        self.core, self.looks = SafetyCore(world.policy, "safety/t"), []
         self.gain()
 
     def gain(self):
@@ -186,10 +186,10 @@ class _Life:
             rng.shuffle(self.looks)
         while self.looks and rng.random() < self.patience:
             look = self.looks.pop(0)
-            self.effects += self.core.answer(look, self.world.check(look), NOW_US)
+            self.effects += self.core.take_outcome(look, self.world.check(look), NOW_US)
 
     def perform(self, effect):
-        if isinstance(effect, Look):
+        if isinstance(effect, CheckRequest):
             self.looks.append(effect)
         else:
             assert isinstance(effect, Write)
@@ -198,7 +198,7 @@ class _Life:
 
 
 def as_set(said):
-    """What was said, without when and by whom."""
+    """Return an event without its time and its writer."""
     return {
         (event.request_id, event.attempt, event.run, event.seq, event.final)
         if isinstance(event, Cleared)
@@ -218,4 +218,4 @@ def clearances(said):
 
 
 def broken(_):
-    return Broke("it always breaks")
+    return Unchecked("it always breaks")

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from schemas import base, books, requests, stream
+from schemas import base, requests, side_events, stream
 from schemas.__main__ import README
 from schemas.asyncapi import document
 from schemas.base import AnyEvent, Event, envelope, run_envelope
 from schemas.registry import KINDS, ROLES, kinds_on, read_kinds, reads, writes
 from schemas.requests import Request
-from schemas.stream import Closed, Cutover, Started, StreamEvent, Verdict, Voiced
+from schemas.stream import Closed, Cutover, RunEvent, Started, StreamEvent, Verdict
 from schemas.tables import with_tables
 from schemas.topics import DEAD, LEDGER, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, TOPIC_NAMED, TOPICS
 
 SERVICES = Path(__file__).parents[3] / "services"
-BASES = {AnyEvent, Event, StreamEvent, Voiced}
-PLACES = [(kind, place) for kind in KINDS.values() for place in kind.places]
+BASES = {AnyEvent, Event, StreamEvent, RunEvent}
+PLACES = [(kind, place) for kind in KINDS.values() for place in kind.access]
 
 
 def test_every_event_class_is_a_base_or_has_a_row():
     found = {
         cls
-        for module in (base, requests, stream, books)
+        for module in (base, requests, stream, side_events)
         for cls in vars(module).values()
         if isinstance(cls, type) and issubclass(cls, AnyEvent)
     }
@@ -33,7 +33,7 @@ def test_every_event_class_is_a_base_or_has_a_row():
 
 def test_a_kind_is_called_as_its_class_and_stands_somewhere_once():
     for name, kind in KINDS.items():
-        topics = [place.topic for place in kind.places]
+        topics = [place.topic for place in kind.access]
         assert (name, bool(topics), len(topics)) == (kind.cls.__name__, True, len(set(topics)))
 
 
@@ -44,7 +44,7 @@ def test_every_topic_has_a_kind_and_the_stream_log_exactly_its_own():
 
 def test_the_key_is_a_field_and_one_for_all_topics_of_a_kind():
     for kind in KINDS.values():
-        (key,) = {place.topic.key for place in kind.places}
+        (key,) = {place.topic.key for place in kind.access}
         assert key == kind.key
         assert key == "none" or key in {field.name for field in fields(kind.cls)}
         assert (key == "request_id") == issubclass(kind.cls, Event)
@@ -110,9 +110,9 @@ def test_operations_are_the_places():
 
 
 def test_the_router_takes_its_topics_from_the_registry():
-    from services.router.core import READ
+    from services.router.core import READ_TOPICS
 
-    assert {*READ, DEAD} == set(TOPICS)
+    assert {*READ_TOPICS, DEAD} == set(TOPICS)
     assert list(writes("app")) == [REQUESTS.name, REQUESTS_BATCH.name]
     assert REQUESTS_VERTEX.name not in writes("app")
 
@@ -126,7 +126,7 @@ def test_the_readme_holds_the_tables():
     assert with_tables(told) == told
     for topic in TOPICS:
         assert f"| `{topic.name}` |" in told
-    spoilt = told.replace("nobody yet", "somebody")
+    spoilt = told.replace("none yet", "somebody")
     assert with_tables(spoilt) == told
     with pytest.raises(ValueError, match="begin topics"):
         with_tables("no tables here\n")
@@ -142,5 +142,5 @@ def test_an_envelope_is_what_it_is_about_and_who_says_so_when():
     assert run_envelope(started, at=7, source="edge/1") == wanted | {"attempt": about["attempt"], "run": about["run"]}
     assert Closed(**envelope(started, at=7, source="edge/1"), outcome="failed").at == 7
     assert {field.name for field in fields(Event)} == set(wanted)
-    assert {field.name for field in fields(Voiced)} == set(run_envelope(started, at=7, source="edge/1"))
+    assert {field.name for field in fields(RunEvent)} == set(run_envelope(started, at=7, source="edge/1"))
     assert fields(Verdict)[0].name == "request_id"

@@ -102,7 +102,7 @@ def test_the_first_chunk_wins_a_race(winner):
     assert screen.visible == "first"
 
 
-def test_what_safety_said_of_a_run_that_failed_silently_does_not_clear_its_rival():
+def test_clearance_of_a_silently_failed_run_does_not_clear_its_rival():
     screen, _ = after(allow(), started(exposure=1), cleared(-1, final=True), cutover(2, "ttft", "race"))
     for event in (started(2, "b", exposure=1), chunk(0, 0, "x", 2, "b"), chunk(1, 1, "y", 2, "b")):
         screen.feed(event)

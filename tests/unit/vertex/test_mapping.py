@@ -1,4 +1,4 @@
-"""Between our events and the JSON of Vertex AI."""
+"""The mapping between our types and the JSON of Vertex AI."""
 
 import json
 
@@ -6,15 +6,15 @@ import pytest
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Usage
-from services.vertex.mapping import Answer, body_of
+from services.vertex.mapping import GenerateContentParser, request_body
 from services.worker.engine import EngineError, Step
 
 
 def body(messages: list[Message], sampling: Sampling | None = None, thinking: int = 0) -> dict[str, object]:
-    return body_of(messages, sampling or Sampling(), thinking)
+    return request_body(messages, sampling or Sampling(), thinking)
 
 
-def read(answer: Answer, **frame: object) -> Step | None:
+def read(answer: GenerateContentParser, **frame: object) -> Step | None:
     return answer.read(json.dumps(frame))
 
 
@@ -69,7 +69,7 @@ def test_more_stop_strings_than_the_api_takes_are_refused() -> None:
 
 
 def test_answer_ends_with_its_reason_and_usage() -> None:
-    answer = Answer()
+    answer = GenerateContentParser()
     step = read(answer, **said("hello there"), modelVersion="x", somethingNew={"a": 1})
     assert step is not None
     assert step.text == "hello there"
@@ -86,7 +86,7 @@ def test_answer_ends_with_its_reason_and_usage() -> None:
 
 
 def test_thoughts_and_empty_parts_are_no_text() -> None:
-    answer = Answer()
+    answer = GenerateContentParser()
     parts = [{"text": "hm", "thought": True}, {"text": ""}, {"functionCall": {}}]
     assert read(answer, candidates=[{"content": {"parts": parts}}]) is None
     assert read(answer, candidates=[{}]) is None
@@ -103,19 +103,19 @@ def test_thoughts_and_empty_parts_are_no_text() -> None:
 )
 def test_filters_block_for_good(blocked: dict[str, object]) -> None:
     with pytest.raises(EngineError) as caught:
-        read(Answer(), **blocked)
+        read(GenerateContentParser(), **blocked)
     assert (caught.value.error_class, caught.value.retryable) == ("safety_block", False)
 
 
 @pytest.mark.parametrize("data", ["", "[]", "{", '{"candidates": 7}', '{"candidates": [{"content": {"parts": [7]}}]}'])
 def test_what_is_no_frame_is_an_error_that_does_not_repeat_it(data: str) -> None:
     with pytest.raises(EngineError) as caught:
-        Answer().read(data)
+        GenerateContentParser().read(data)
     assert (caught.value.error_class, caught.value.retryable) == ("internal", True)
 
 
 def test_broken_off_stream_is_no_end() -> None:
-    answer = Answer()
+    answer = GenerateContentParser()
     read(answer, **said("half an ans"))
     with pytest.raises(EngineError) as caught:
         answer.end()
@@ -123,7 +123,7 @@ def test_broken_off_stream_is_no_end() -> None:
 
 
 def test_unknown_end_is_an_error() -> None:
-    answer = Answer()
+    answer = GenerateContentParser()
     read(answer, candidates=[{"finishReason": "MALFORMED_FUNCTION_CALL"}])
     with pytest.raises(EngineError, match="MALFORMED_FUNCTION_CALL"):
         answer.end()

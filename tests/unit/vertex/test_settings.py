@@ -1,4 +1,4 @@
-"""Where prompts may be sent, and when credentials are needed."""
+"""Which addresses may receive prompts, and which need credentials."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Requests, tickets and answers for the generator's tests."""
+"""Requests and tickets for the worker's tests."""
 
 from schemas.requests import Deadlines, Delivery, Message, Request
-from services.worker.desk import Ticket
+from services.worker.scheduler import Ticket
 
 T0_US = 1_800_000_000_000_000
 

@@ -1,0 +1,29 @@
+"""Fold the events of one request, as `railbus tail --json` prints them, and compare the result with its receipts."""
+
+import hashlib
+import json
+import sys
+
+import msgspec
+import orjson
+
+from schemas.registry import KINDS
+from services.stream import Screen
+
+records = [json.loads(line) for line in sys.stdin]
+screen, sent, visible_at = None, hashlib.sha256(), []
+for record in records:
+    if record["topic"] == "railbus.streams":
+        event = msgspec.convert(record["event"], KINDS[record["kind"]].cls)
+        screen = screen or Screen(event.request_id)
+        for op in screen.feed(event):
+            sent.update(orjson.dumps(op) + b"\n")
+            visible_at.append((record["timestamp_ms"], screen.visible))
+
+start_ms = records[0]["timestamp_ms"]
+for at_ms, text in visible_at:
+    print(f"{at_ms - start_ms:6} ms  {text}")
+for record in records:
+    if record["kind"] == "Detached":
+        same = record["event"]["ops_hash"] == sent.hexdigest()
+        print(f"connection {record['event']['connection']}: {'sent exactly this' if same else 'sent something else'}")

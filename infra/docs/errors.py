@@ -1,0 +1,49 @@
+"""The tables of error codes, and what in the code they are compared with."""
+
+import ast
+
+from infra.docs.discover import constant, sources
+from infra.docs.tables import code, table
+
+
+def body() -> str:
+    """Return the table of codes."""
+    rows = (
+        (code(name), ", ".join(map(str, known.statuses)), known.meaning, known.remedy)
+        for name, known in sorted(constant("ERROR_CODES").items())
+    )
+    return table(("code", "status", "what happened", "what to do"), rows)
+
+
+def raised() -> set[tuple[int, str]]:
+    """Return each (status, code) that the edge's source pairs: in an error that it makes, and in its tables."""
+    found: set[tuple[int, str]] = set()
+    for module, tree, _ in sources():
+        if module.startswith("services.edge"):
+            for node in ast.walk(tree):
+                found |= _made(node) | _paired(node)
+    return found
+
+
+def _made(node: ast.AST) -> set[tuple[int, str]]:
+    """``ApiError(400, ..., code="invalid_json")``."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return set()
+    status = getattr(node.args[0], "value", None)
+    texts = {
+        part.value
+        for keyword in node.keywords
+        if keyword.arg == "code"
+        for part in ast.walk(keyword.value)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    }
+    return {(status, text) for text in texts} if isinstance(status, int) else set()
+
+
+def _paired(node: ast.AST) -> set[tuple[int, str]]:
+    """``(503, "engine_unavailable")``."""
+    values = [getattr(each, "value", None) for each in node.elts] if isinstance(node, ast.Tuple) else []
+    match values:
+        case [int(status), str(text)] if 400 <= status < 600:
+            return {(status, text)}
+    return set()

@@ -1,0 +1,129 @@
+"""The HTTP endpoints, the fields of a request's body, and the messages on the websocket."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+import orjson
+
+from infra.docs.discover import anchor, calls, classes, constant, one_line, sentence, service_of, sources
+from infra.docs.events import kind_of
+from infra.docs.tables import code, codes, table
+from schemas.json_schemas import attribute_texts, event_schema
+from schemas.registry import KINDS
+
+METHODS = ("get", "post", "put", "delete", "head")
+
+
+@cache
+def routes() -> tuple[tuple[str, str, str, str], ...]:
+    """Return service, method, path and description of every route that the services add to their HTTP servers."""
+    found = set()
+    for module, tree, _ in sources():
+        for scope in ast.walk(tree):
+            if isinstance(scope, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found |= {(service_of(module), *route) for route in _routes(scope, tree)}
+    return tuple(sorted(found, key=lambda route: (route[0], route[2], route[1])))
+
+
+def endpoints(service: str) -> str:
+    """Return the table of one service's endpoints."""
+    rows = ((code(f"{method} {path}"), sentence(text)) for own, method, path, text in routes() if own == service)
+    return table(("endpoint", "what it does"), rows)
+
+
+def request_body() -> str:
+    """Return a table for each object in a chat completion request."""
+    text = ""
+    for cls in reversed(classes(_is_body, "Struct")):
+        schema = msgspec.json.schema_components([cls])[1][cls.__name__]
+        meanings = attribute_texts(inspect.getdoc(cls) or "")
+        text += f"\n### {cls.__name__} {{ #body-{anchor(cls.__name__)} }}\n\n"
+        text += f"{sentence((inspect.getdoc(cls) or '').partition('Attributes:')[0])}\n"
+        text += table(("field", "type", "meaning"), _fields(schema["properties"], meanings))
+    return text
+
+
+def parameters() -> str:
+    """Return what happens to OpenAI's other parameters."""
+    refused = {
+        name: [value for value in values if value is not None] for name, values in constant("REFUSED_UNLESS").items()
+    }
+    rows = [
+        (code(name), "refused", codes(orjson.dumps(value).decode() for value in values) or "only `null`")
+        for name, values in sorted(refused.items())
+    ]
+    rows += [(code(name), "taken and not used", "any") for name in sorted(constant("ACCEPTED_UNUSED"))]
+    return table(("parameter", "what happens", "values that are allowed"), rows)
+
+
+def messages() -> str:
+    """Return the tables of websocket messages and close codes."""
+    text = "\n### From the client\n"
+    text += table(("type", "meaning"), ((code(name), said) for name, said in constant("CLIENT_MESSAGES").items()))
+    text += "\n### From the server\n"
+    text += table(("type", "meaning"), ((code(name), said) for name, said in constant("SERVER_MESSAGES").items()))
+    text += "\n### Close codes\n"
+    closes = constant("CLOSE_CODES").items()
+    return text + table(("code", "reason"), ((code(number), said.decode()) for _, (number, said) in closes))
+
+
+def said_in_code() -> set[str]:
+    """Return the ``type`` of every message that the edge's source writes as a literal."""
+    found = set()
+    for module, tree, _ in sources():
+        for node in ast.walk(tree) if service_of(module) == "edge" else ():
+            for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():
+                if getattr(key, "value", None) == "type" and isinstance(getattr(value, "value", None), str):
+                    found.add(value.value)
+    return found
+
+
+def _fields(properties: dict[str, Any], meanings: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name, rule in properties.items():
+        yield code(name), _kind(rule), sentence(one_line(meanings.get(name, "")))
+
+
+@cache
+def _objects() -> tuple[str, ...]:
+    """Return the objects in the fields of events."""
+    return tuple(sorted({name for kind in KINDS.values() for name in event_schema(kind).get("$defs", {})}))
+
+
+def _kind(rule: dict[str, Any]) -> str:
+    """Return the type; an object that the event has as well is described there."""
+    text = kind_of(rule)
+    for name in _objects():
+        text = re.sub(rf"\b{name}$", f"[{name}](events.md#{anchor(name)})", text)
+    return text
+
+
+def _is_body(cls: type) -> bool:
+    return issubclass(cls, msgspec.Struct) and cls.__module__.startswith("services.edge")
+
+
+def _routes(scope: ast.AST, tree: ast.Module) -> Iterator[tuple[str, str, str]]:
+    """Yield the routes that a class or function adds whose handlers it defines itself."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    handlers = {
+        node.name: ast.get_docstring(node) or "" for node in getattr(scope, "body", ()) if isinstance(node, kinds)
+    }
+    for call in calls(scope, *METHODS):
+        if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "web" and len(call.args) > 1:
+            handler = getattr(call.args[1], "attr", getattr(call.args[1], "id", ""))
+            if handler in handlers:
+                for path in _paths(call.args[0], tree):
+                    yield call.func.attr.upper(), path, handlers[handler].partition("\n\n")[0]
+
+
+def _paths(node: ast.expr, tree: ast.Module) -> list[str]:
+    """Return the path of a route: a literal, or the keys of the table that the route is made from."""
+    if isinstance(node, ast.Constant):
+        return [str(node.value)]
+    tables = [each.value for each in tree.body if isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Dict)]
+    keys = [key.value for one in tables for key in one.keys if isinstance(key, ast.Constant)]
+    return [key for key in keys if isinstance(key, str) and key.startswith("/")]

@@ -1,0 +1,74 @@
+"""The offsets that consumer groups committed."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+MAX_METADATA_BYTES = 4096  # Kafka's offset.metadata.max.bytes
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class CommittedOffset(NamedTuple):
+    """What a group committed for a partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class Journal(Protocol):
+    """Stores commits on disk."""
+
+    def committed(self, group: str, place: TopicPartition, committed: CommittedOffset) -> None: ...
+
+    def forgotten(self, group: str, place: TopicPartition) -> None:
+        """Record that a commit is void, because its topic was deleted."""
+
+
+class CommittedOffsets:
+    """All groups' offsets."""
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._journal = journal
+
+    def groups(self) -> Iterator[str]:
+        """Iterate over the groups that have committed something."""
+        return iter(self._groups)
+
+    def of(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+        return self._groups.get(group, {})
+
+    def commit(self, group: str, place: TopicPartition, committed: CommittedOffset) -> None:
+        """Commit an offset; raises `OSError` when it could not be stored."""
+        if self._journal is not None:
+            self._journal.committed(group, place, committed)
+        self.adopt(group, place, committed)
+
+    def adopt(self, group: str, place: TopicPartition, committed: CommittedOffset) -> None:
+        """Restore a commit from disk."""
+        self._groups.setdefault(group, {})[place] = committed
+
+    def forget(self, group: str, place: TopicPartition) -> None:
+        """Drop one commit; raises `OSError` when that could not be stored."""
+        if place in self.of(group) and self._journal is not None:
+            self._journal.forgotten(group, place)
+        self.drop(group, place)
+
+    def drop(self, group: str, place: TopicPartition) -> None:
+        """Drop one commit in memory only."""
+        kept = self._groups.get(group, {})
+        kept.pop(place, None)
+        if not kept:
+            self._groups.pop(group, None)
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop every group's commits on a deleted topic."""
+        for group in list(self._groups):
+            for place in [place for place in self._groups[group] if place.topic == topic]:
+                self.forget(group, place)

@@ -1,0 +1,124 @@
+"""The I/O of consumer groups: sends responses, stores stable groups, and keeps one timer per group."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from services.broker.groups.group import Group
+from services.broker.groups.members import GroupResponse, StableGroup
+from services.broker.protocol.responses import DeferredResponse
+from services.broker.settings import BrokerSettings
+from services.broker.storage.error_log import log_storage_error
+
+logger = logging.getLogger("railbus.broker")
+
+MAX_GROUPS = 10_000
+
+
+class GroupStore(Protocol):
+    """Stores groups on disk."""
+
+    def save_groups(self, groups: Mapping[str, StableGroup]) -> None:
+        """Store the groups that are stable; may raise `OSError`."""
+
+
+class GroupCoordinator:
+    """All groups that have, or had, members."""
+
+    def __init__(self, settings: BrokerSettings, store: GroupStore | None = None) -> None:
+        self._settings = settings
+        self._store = store
+        self._groups: dict[str, Group] = {}
+        self._stable: dict[str, StableGroup] = {}
+        self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
+
+    def restore(self, groups: Mapping[str, StableGroup]) -> None:
+        """Restore the groups that were stable before a restart."""
+        self._stable = dict(groups)
+        for group_id, stable in groups.items():
+            group = self._groups[group_id] = Group.restored(
+                group_id, stable, monotonic_ms(), initial_delay_ms=self._settings.initial_join_delay_ms
+            )
+            self._set_timer(group)
+
+    def get(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def all(self) -> list[Group]:
+        return list(self._groups.values())
+
+    def get_or_create(self, group_id: str) -> Group | None:
+        """Return the group, created if needed; None when there are too many."""
+        group = self._groups.get(group_id)
+        if group is None and len(self._groups) < MAX_GROUPS:
+            group = self._groups[group_id] = Group(group_id, initial_delay_ms=self._settings.initial_join_delay_ms)
+        return group
+
+    def deliver(self, group: Group, responses: list[GroupResponse]) -> None:
+        """Store what has changed, send the responses, and set the timer."""
+        if group.stable is not self._stable.get(group.id):
+            self._save(group)
+        for answer in responses:
+            ticket = answer.ticket
+            assert isinstance(ticket, GroupTicket)  # noqa: S101 - holds by construction
+            ticket.answer(answer)
+        self._set_timer(group)
+
+    def stop(self) -> None:
+        """Cancel all timers."""
+        for _due, timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _save(self, group: Group) -> None:
+        if group.stable is not None:
+            self._stable[group.id] = group.stable
+        else:
+            self._stable.pop(group.id, None)
+        if self._store is None:
+            return
+        try:
+            self._store.save_groups(self._stable)
+        except OSError as error:
+            log_storage_error(f"group {group.id}", error)
+
+    def _set_timer(self, group: Group) -> None:
+        due_ms = group.next_deadline_ms()
+        armed = self._timers.get(group.id)
+        if due_ms is None:
+            if armed is not None:
+                armed[1].cancel()
+                del self._timers[group.id]
+            if group.idle:
+                self._groups.pop(group.id, None)
+            return
+        if armed is not None:
+            if armed[0] <= due_ms:
+                return  # fires early, finds nothing to do and is set anew: cheaper than a timer per heartbeat
+            armed[1].cancel()
+        delay_s = max(0, due_ms - monotonic_ms()) / 1000
+        timer = asyncio.get_running_loop().call_later(delay_s, self._tick, group)
+        self._timers[group.id] = (due_ms, timer)
+
+    def _tick(self, group: Group) -> None:
+        self._timers.pop(group.id, None)
+        self.deliver(group, group.tick(monotonic_ms()))
+
+
+class GroupTicket:
+    """A JoinGroup or SyncGroup that waits: its `DeferredResponse`, and how its version writes the response."""
+
+    __slots__ = ("_write", "response")
+
+    def __init__(self, response: DeferredResponse, write: Callable[[GroupResponse], bytes]) -> None:
+        self.response = response
+        self._write = write
+
+    def answer(self, answer: GroupResponse) -> None:
+        self.response.set_result(self._write(answer))
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,132 @@
+"""The record batch, magic 2: its header, its checks, and the timestamps inside it.
+
+Layout (KIP-98), all big-endian: base offset i64, length i32 (of what follows it), leader epoch i32, magic i8, crc u32
+(CRC-32C of all that follows the crc), attributes i16, last offset delta i32, base timestamp i64, largest timestamp i64,
+producer id i64, producer epoch i16, base sequence i32, record count i32, records. The checksum does not cover offset
+and leader epoch, so the broker may overwrite them. It covers the time that the broker gives a batch: bit 3 of the
+attributes says that the largest timestamp is the broker's, and is that of every record.
+"""
+
+import struct
+from typing import NamedTuple
+
+from aiokafka.record.default_records import DefaultRecordBatch
+from aiokafka.record.util import calc_crc32c
+
+from services.broker.protocol.error_codes import ErrorCode
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+BROKER_FIELDS = struct.Struct(">qii")  # base offset, length, leader epoch: the part that the broker sets
+CRC_COVERS_FROM = 21
+LENGTH_COUNTS_FROM = 12
+MAGIC_AT = 16
+LEADER_EPOCH = 0
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
+_ATTRIBUTES = struct.Struct(">h")
+_ATTRIBUTES_AT = 21
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+
+_COMPRESSION = 0x07
+_ZSTD = 4
+_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class BatchHeader(NamedTuple):
+    """A batch's header, field by field, in the wire's order."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the whole batch, header included."""
+        return LENGTH_COUNTS_FROM + self.length
+
+    @property
+    def has_append_time(self) -> bool:
+        """Return whether every record has the time at which the batch was appended."""
+        return bool(self.attributes & _APPEND_TIME)
+
+
+class BatchRejected(Exception):
+    """A batch is not accepted; `code` is the error that the client gets."""
+
+    def __init__(self, code: ErrorCode, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+def parse(batch: memoryview | bytes) -> BatchHeader:
+    """Return the header of the batch that begins here; raises `BatchRejected` unless it is a whole batch of magic 2."""
+    if len(batch) > MAGIC_AT and batch[MAGIC_AT] != 2:
+        raise BatchRejected(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
+    if len(batch) < HEADER.size:
+        raise BatchRejected(ErrorCode.INVALID_RECORD, "the bytes are shorter than a batch header")
+    header = BatchHeader._make(HEADER.unpack_from(batch))
+    if header.length < HEADER.size - LENGTH_COUNTS_FROM or header.size > len(batch):
+        raise BatchRejected(ErrorCode.INVALID_RECORD, "the batch's length does not match its bytes")
+    return header
+
+
+def intact(batch: memoryview | bytes, header: BatchHeader) -> bool:
+    """Return whether the checksum matches the bytes."""
+    return bool(calc_crc32c(batch[CRC_COVERS_FROM : header.size]) == header.crc)
+
+
+def check_produced(batch: memoryview | bytes, header: BatchHeader, produce_version: int) -> None:
+    """Check what a client may send, as Kafka does; raises `BatchRejected`."""
+    if header.size != len(batch):
+        raise BatchRejected(ErrorCode.INVALID_RECORD, "a partition's records must be exactly one batch")
+    if not intact(batch, header):  # first, because no field of a damaged batch can be trusted
+        raise BatchRejected(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum does not match")
+    if header.attributes & _CONTROL:
+        raise BatchRejected(ErrorCode.INVALID_RECORD, "clients may not write control records")
+    if header.attributes & _TRANSACTIONAL:
+        raise BatchRejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise BatchRejected(ErrorCode.INVALID_RECORD, "the batch's record count and offsets do not agree")
+    codec = header.attributes & _COMPRESSION
+    if codec > _ZSTD or (codec == _ZSTD and produce_version < 7):
+        raise BatchRejected(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "an unknown codec, or zstd before Produce version 7"
+        )
+
+
+def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> BatchHeader:
+    """Write the append time into the batch (None: keep the client's times), and the new checksum.
+
+    The checksum is computed over the whole batch again (0.8 us for a kilobyte); nothing is copied.
+    """
+    if append_ms is None:
+        _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes & ~_APPEND_TIME)
+    else:
+        _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, header.attributes | _APPEND_TIME)
+        _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, append_ms)
+    _CRC.pack_into(batch, _CRC_AT, calc_crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+    return BatchHeader._make(HEADER.unpack_from(batch))
+
+
+def timestamps(batch: bytes) -> list[tuple[int, int]] | None:
+    """Return (offset, timestamp in ms) of each record, decompressed if needed; None where that is impossible.
+
+    gzip always works; lz4, snappy and zstd need the package `cramjam`.
+    """
+    try:
+        return [(record.offset, record.timestamp) for record in DefaultRecordBatch(bytearray(batch))]
+    except Exception:  # noqa: BLE001 - codecs raise anything, for a missing package or for invalid data
+        return None

@@ -1,0 +1,144 @@
+"""Kafka's primitive types on the wire, before KIP-482's flexible versions: big-endian, length-prefixed."""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_I8 = struct.Struct(">b")
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+
+
+class MalformedRequest(Exception):
+    """The bytes are not a request of the protocol; the connection that sent them is closed."""
+
+
+class Reader:
+    """Reads primitives from one request, front to back; raises `MalformedRequest` where the bytes end too early."""
+
+    __slots__ = ("data", "pos")
+
+    def __init__(self, data: bytes, pos: int = 0) -> None:
+        self.data = data
+        self.pos = pos
+
+    def _number(self, form: struct.Struct) -> int:
+        try:
+            value: int = form.unpack_from(self.data, self.pos)[0]
+        except struct.error:
+            raise MalformedRequest("the request ends in the middle of a number") from None
+        self.pos += form.size
+        return value
+
+    def i8(self) -> int:
+        return self._number(_I8)
+
+    def i16(self) -> int:
+        return self._number(_I16)
+
+    def i32(self) -> int:
+        return self._number(_I32)
+
+    def i64(self) -> int:
+        return self._number(_I64)
+
+    def boolean(self) -> bool:
+        return self.i8() != 0
+
+    def _take(self, size: int) -> bytes:
+        taken = self.data[self.pos : self.pos + size]
+        if len(taken) != size:
+            raise MalformedRequest(f"the request ends before {size} announced bytes")
+        self.pos += size
+        return taken
+
+    def nullable_string(self) -> str | None:
+        """Read UTF-8 text after a 16-bit length; a negative length is null."""
+        size = self.i16()
+        if size < 0:
+            return None
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError:
+            raise MalformedRequest("a string is not UTF-8") from None
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise MalformedRequest("a string that may not be null is null")
+        return text
+
+    def blob(self) -> bytes:
+        """Read bytes after a 32-bit length; null is read as empty."""
+        return self._take(max(self.i32(), 0))
+
+    def nullable_array(self, item: Callable[[], T]) -> list[T] | None:
+        """Read items after a 32-bit count; a negative count is null."""
+        count = self.i32()
+        if count < 0:
+            return None
+        if count > len(self.data) - self.pos:
+            raise MalformedRequest(f"an array announces {count} items, more than there are bytes")
+        return [item() for _ in range(count)]
+
+    def array(self, item: Callable[[], T]) -> list[T]:
+        """Read items after a 32-bit count; null is read as empty."""
+        return self.nullable_array(item) or []
+
+
+class Writer:
+    """Writes primitives into one response."""
+
+    __slots__ = ("out",)
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+
+    def i8(self, value: int) -> "Writer":
+        self.out += _I8.pack(value)
+        return self
+
+    def i16(self, value: int) -> "Writer":
+        self.out += _I16.pack(value)
+        return self
+
+    def i32(self, value: int) -> "Writer":
+        self.out += _I32.pack(value)
+        return self
+
+    def i64(self, value: int) -> "Writer":
+        self.out += _I64.pack(value)
+        return self
+
+    def boolean(self, value: bool) -> "Writer":
+        return self.i8(int(value))
+
+    def string(self, value: str | None) -> "Writer":
+        """Write UTF-8 text after a 16-bit length; null has length -1."""
+        if value is None:
+            return self.i16(-1)
+        raw = value.encode()
+        self.i16(len(raw))
+        self.out += raw
+        return self
+
+    def blob(self, value: bytes) -> "Writer":
+        """Write bytes after a 32-bit length."""
+        self.i32(len(value))
+        self.out += value
+        return self
+
+    def array(self, items: Iterable[T], item: Callable[[T], object]) -> "Writer":
+        """Write a 32-bit count, then each item with `item`."""
+        listed = list(items)
+        self.i32(len(listed))
+        for each in listed:
+            item(each)
+        return self
+
+    def done(self) -> bytes:
+        """Return the response's body."""
+        return bytes(self.out)

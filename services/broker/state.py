@@ -1,0 +1,151 @@
+"""The broker's state, and what changes it outside a request: woken fetches, retention, the memory limit."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from services.broker.groups.committed_offsets import CommittedOffsets
+from services.broker.groups.coordinator import GroupCoordinator
+from services.broker.protocol.wire import Reader
+from services.broker.settings import BrokerSettings
+from services.broker.storage.data_directory import NoStorage, Storage
+from services.broker.storage.partition_log import PartitionLog
+from services.broker.storage.topic_config import TopicConfig
+from services.broker.storage.topics import Topics
+
+logger = logging.getLogger("railbus.broker")
+
+RETENTION_INTERVAL_S = 1.0
+
+
+class LogWaiter:
+    """Waits for a partition to grow."""
+
+    __slots__ = ()
+
+    def on_growth(self) -> None:
+        """React to a partition that has grown or was deleted."""
+        raise NotImplementedError
+
+
+class BrokerState:
+    """All state of one broker. Used on one event loop."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.port = 0  # known once it listens
+        self.storage: Storage | NoStorage = Storage(settings.data_dir) if settings.data_dir else NoStorage()
+        self.topics = Topics(TopicConfig(retention_bytes=settings.retention_bytes), self.storage)
+        self.offsets = CommittedOffsets(self.storage)
+        self.groups = GroupCoordinator(settings, self.storage)
+        self._waiters: dict[PartitionLog, dict[LogWaiter, None]] = {}
+        self._woken: dict[LogWaiter, None] = {}
+        self._memory_warned = False
+        self._bytes_since_check = 0  # appended since memory was last checked
+        self._maintenance: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Load what is stored, and start maintenance."""
+        self.storage.load(self.topics, self.offsets, now_ms())
+        self.groups.restore(self.storage.load_groups())
+        self._run_maintenance()
+
+    def stop(self) -> None:
+        """Stop maintenance and sync the files."""
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+        self.groups.stop()
+        self.storage.close()
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None:
+        found = self.topics.get(topic)
+        return found.partition(partition) if found is not None else None
+
+    # Waiting fetches
+
+    def wait_for(self, logs: list[PartitionLog], waiter: LogWaiter) -> None:
+        for log in logs:
+            self._waiters.setdefault(log, {})[waiter] = None
+
+    def stop_waiting(self, logs: list[PartitionLog], waiter: LogWaiter) -> None:
+        for log in logs:
+            waiting = self._waiters.get(log)
+            if waiting is not None:
+                waiting.pop(waiter, None)
+                if not waiting:
+                    del self._waiters[log]
+        self._woken.pop(waiter, None)
+
+    def appended(self, log: PartitionLog, size: int) -> None:
+        """Note a new batch of this size; wake waiters and check memory."""
+        self.wake(log)
+        self._bytes_since_check += size
+        if self._bytes_since_check > self.settings.memory_bytes // 16:
+            self.drop_expired()
+
+    def wake(self, log: PartitionLog) -> None:
+        """Wake the waiters of this log, once per turn of the event loop however much is appended."""
+        waiting = self._waiters.get(log)
+        if waiting:
+            if not self._woken:
+                asyncio.get_running_loop().call_soon(self._wake_all)
+            self._woken.update(waiting)
+
+    def _wake_all(self) -> None:
+        woken, self._woken = self._woken, {}
+        for waiter in woken:
+            waiter.on_growth()
+
+    # Time and memory
+
+    def _run_maintenance(self) -> None:
+        self.drop_expired()
+        self._maintenance = asyncio.get_running_loop().call_later(RETENTION_INTERVAL_S, self._run_maintenance)
+
+    def _logs(self) -> Iterator[PartitionLog]:
+        return (log for topic in self.topics for log in topic.partitions)
+
+    def drop_expired(self) -> None:
+        """Drop records beyond their retention, and beyond the memory limit."""
+        self._bytes_since_check = 0
+        try:
+            for log in self._logs():
+                log.expire(now_ms())
+            self._bound_memory()
+        except OSError as error:
+            logger.error("old records could not be deleted from the data directory: %s", error)  # noqa: TRY400
+
+    def _bound_memory(self) -> None:
+        """Drop the oldest records of the largest partitions while the total is over the limit."""
+        logs = list(self._logs())
+        total = sum(log.memory_bytes for log in logs)
+        while total > self.settings.memory_bytes:
+            largest = max(logs, key=lambda log: log.memory_bytes)
+            before = largest.memory_bytes
+            if not largest.drop_oldest_segment(now_ms()):
+                return
+            total -= before - largest.memory_bytes
+            if not self._memory_warned:
+                self._memory_warned = True
+                logger.warning(
+                    "records take more than %d bytes of memory: the oldest are dropped before their retention; "
+                    "raise --memory-bytes or lower retention.bytes",
+                    self.settings.memory_bytes,
+                )
+
+
+class ApiRequest(NamedTuple):
+    """One request, its body still to be read."""
+
+    broker: BrokerState
+    key: int
+    version: int
+    client_id: str
+    client_host: str
+    body: Reader
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

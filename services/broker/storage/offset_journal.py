@@ -1,0 +1,82 @@
+"""Committed offsets on disk: one JSON line per commit, rewritten when most lines are out of date."""
+
+import logging
+import os
+from pathlib import Path
+
+import orjson
+
+from services.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
+from services.broker.storage.segment_files import sync
+
+logger = logging.getLogger("railbus.broker")
+
+STALE_LINES = 10_000  # the file is rewritten with this many lines more than ten per entry
+
+
+class OffsetJournal:
+    """The file of all groups' commits."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets = CommittedOffsets()
+        self._lines = self._rewrite_at = 0
+        self._file: int | None = None
+
+    def load(self, offsets: CommittedOffsets) -> None:
+        """Load the stored commits. A last line that was cut short is ignored."""
+        self._offsets = offsets
+        if self._path.exists():
+            for line in self._path.read_bytes().splitlines():
+                _replay(line, offsets)
+        self._rewrite()
+
+    def committed(self, group: str, place: TopicPartition, committed: CommittedOffset) -> None:
+        self._write(_line(group, place, committed))
+
+    def forgotten(self, group: str, place: TopicPartition) -> None:
+        self._write(_line(group, place, None))
+
+    def close(self) -> None:
+        """Sync to the disk and close."""
+        if self._file is not None:
+            sync(self._file)
+            self._file = None
+
+    def _write(self, line: bytes) -> None:
+        if self._lines > self._rewrite_at:
+            self._rewrite()
+        assert self._file is not None  # noqa: S101 - loaded before used
+        os.write(self._file, line)
+        self._lines += 1
+
+    def _rewrite(self) -> None:
+        self.close()
+        lines = [
+            _line(group, place, committed)
+            for group in self._offsets.groups()
+            for place, committed in self._offsets.of(group).items()
+        ]
+        fresh = self._path.with_suffix(".new")
+        fresh.write_bytes(b"".join(lines))
+        fresh.replace(self._path)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        self._lines = len(lines)
+        self._rewrite_at = STALE_LINES + 10 * len(lines)
+
+
+def _line(group: str, place: TopicPartition, committed: CommittedOffset | None) -> bytes:
+    return orjson.dumps([group, *place, *(committed or ())], option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _replay(line: bytes, offsets: CommittedOffsets) -> None:
+    try:
+        group, topic, partition, *rest = orjson.loads(line)
+        committed = CommittedOffset(*rest) if rest else None
+    except (ValueError, TypeError):
+        logger.warning("a line of the offsets file is incomplete and ignored")
+        return
+    if committed is not None:
+        offsets.adopt(group, TopicPartition(topic, partition), committed)
+    else:
+        offsets.drop(group, TopicPartition(topic, partition))

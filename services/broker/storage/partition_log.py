@@ -1,0 +1,222 @@
+"""A partition's log: append, read, find by time, drop. No I/O of its own, no clock: a `Sink` stores it on disk."""
+
+from bisect import bisect_right
+from typing import NamedTuple, Protocol
+
+from services.broker.protocol import record_batch as batches
+from services.broker.protocol.error_codes import ErrorCode
+from services.broker.protocol.record_batch import BatchHeader, BatchRejected
+from services.broker.storage.producer_state import BatchSequence, ProducerStates, RememberedBatch
+from services.broker.storage.segment import Segment
+from services.broker.storage.topic_config import TopicConfig
+
+NO_TIME = -1
+
+
+class Sink(Protocol):
+    """Stores a partition's batches on disk. Each call may raise `OSError`; then nothing was stored."""
+
+    def begin(self, base: int) -> None:
+        """Begin a new segment at this offset."""
+
+    def write(self, batch: bytes | bytearray) -> None:
+        """Store a batch before it is acknowledged."""
+
+    def forget(self, base: int) -> None:
+        """Remove the segment that begins at this offset."""
+
+
+class AppendResult(NamedTuple):
+    """Where a batch is: newly appended, or (`duplicate`) appended before and sent again.
+
+    `time_ms` is when it was appended; -1 where its records keep the client's times.
+    """
+
+    offset: int
+    duplicate: bool
+    time_ms: int = NO_TIME
+
+
+class TimestampAndOffset(NamedTuple):
+    """A record found by time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class PartitionLog:
+    """One partition's log."""
+
+    def __init__(self, config: TopicConfig, *, base: int = 0, now_ms: int = 0, sink: Sink | None = None) -> None:
+        self.config = config
+        self._sink = sink
+        self._segments = [Segment(base, now_ms)]
+        self._producers = ProducerStates()
+        self.size = 0  # bytes of records
+        self.memory_bytes = 0
+        self._appended_ms = NO_TIME  # the latest append time of a batch
+        self.deleted = False  # its topic was deleted; a waiting fetch must be answered
+
+    @property
+    def start(self) -> int:
+        """Return the offset of the oldest record."""
+        return self._segments[0].base
+
+    @property
+    def end(self) -> int:
+        """Return the offset that the next record will have."""
+        return self._segments[-1].end
+
+    def produce(self, batch: memoryview, version: int, now_ms: int) -> AppendResult:
+        """Append a client's batch; raises `BatchRejected`."""
+        header = batches.parse(batch)
+        if header.size > self.config.max_message_bytes:
+            raise BatchRejected(
+                ErrorCode.MESSAGE_TOO_LARGE, f"the batch is over max.message.bytes={self.config.max_message_bytes}"
+            )
+        batches.check_produced(batch, header, version)
+        self._check_time(header, now_ms)
+        verdict = self._producers.check_sequence(_sequence(header))
+        if isinstance(verdict, RememberedBatch):
+            return AppendResult(verdict.offset, duplicate=True, time_ms=verdict.time_ms)
+        if verdict is not ErrorCode.NONE:
+            raise BatchRejected(verdict, "the producer's sequence does not continue")
+        placed = bytearray(batch)
+        batches.BROKER_FIELDS.pack_into(placed, 0, self.end, header.length, batches.LEADER_EPOCH)
+        time_ms = NO_TIME
+        if self.config.append_time:
+            # The partition's time must not decrease when the clock is set back.
+            time_ms = max(now_ms, self._appended_ms)
+            header = batches.stamp(placed, header, time_ms)
+        elif header.has_append_time:
+            header = batches.stamp(placed, header, None)
+        return AppendResult(self._append(placed, header, now_ms), duplicate=False, time_ms=time_ms)
+
+    def _check_time(self, header: BatchHeader, now_ms: int) -> None:
+        if self.config.append_time:
+            if header.has_append_time:
+                raise BatchRejected(ErrorCode.INVALID_TIMESTAMP, "a producer may not set the append time")
+        elif header.max_timestamp_ms > now_ms + self.config.timestamp_after_max_ms:
+            raise BatchRejected(
+                ErrorCode.INVALID_TIMESTAMP, "a record is dated later than message.timestamp.after.max.ms allows"
+            )
+
+    @property
+    def newest_segment(self) -> int:
+        """Return the offset that the newest segment begins at."""
+        return self._segments[-1].base
+
+    def attach_sink(self, sink: Sink) -> None:
+        """Store batches there too from now on."""
+        self._sink = sink
+
+    def restore(self, batch: bytes, header: BatchHeader, now_ms: int) -> None:
+        """Restore a batch from disk."""
+        self._add(batch, header, now_ms)
+
+    def begin_segment(self, now_ms: int) -> None:
+        """Put later batches into a new segment, unless the newest is empty."""
+        if self._segments[-1].end > self._segments[-1].base:
+            if self._sink is not None:
+                self._sink.begin(self.end)
+            self._segments.append(Segment(self.end, now_ms))
+
+    def _append(self, batch: bytes | bytearray, header: BatchHeader, now_ms: int) -> int:
+        if len(self._segments[-1]) + len(batch) > self.config.roll_bytes:
+            self.begin_segment(now_ms)
+        if self._sink is not None:
+            self._sink.write(batch)
+        return self._add(batch, header, now_ms)
+
+    def _add(self, batch: bytes | bytearray, header: BatchHeader, now_ms: int) -> int:
+        segment = self._segments[-1]
+        if segment.end == segment.base:
+            segment.born_ms = now_ms
+        before, offset = segment.memory_bytes, segment.end
+        segment.append(batch, offset, header.record_count, header.max_timestamp_ms)
+        self.memory_bytes += segment.memory_bytes - before
+        self.size += len(batch)
+        if header.has_append_time:
+            self._appended_ms = max(self._appended_ms, header.max_timestamp_ms)
+        self._producers.remember(_sequence(header), offset, header.max_timestamp_ms)
+        return offset
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
+        """Return whole batches from the one that holds `offset` on; empty at the log's end."""
+        assert self.start <= offset <= self.end  # noqa: S101 - the caller checks the range
+        if offset == self.end:
+            return b""
+        return self._segment(offset).read(offset, max_bytes, at_least_one=at_least_one)
+
+    def available(self, offset: int, max_bytes: int) -> int:
+        """Return how many bytes `read` would return."""
+        start, stop = self._segment(offset).span(offset, max_bytes, at_least_one=True)
+        return stop - start
+
+    def _segment(self, offset: int) -> Segment:
+        newest = self._segments[-1]
+        if offset >= newest.base:
+            return newest
+        return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1]
+
+    def find_time(self, timestamp_ms: int) -> TimestampAndOffset | None:
+        """Return the first record of this time or later; None when all are older."""
+        for segment in self._segments:
+            if segment.newest_ms < timestamp_ms:
+                continue
+            offset = segment.first_batch_from_ms(timestamp_ms)
+            while offset is not None and offset < segment.end:
+                batch = segment.read(offset, 0, at_least_one=True)
+                header = batches.parse(batch)
+                found = _first_at_or_after(batch, header, timestamp_ms)
+                if found is not None:
+                    return found
+                # The header's largest timestamp is later than any record's: a client may set it so. Go on.
+                offset += header.record_count
+        return None
+
+    def expire(self, now_ms: int) -> None:
+        """Drop the oldest segments beyond the topic's retention."""
+        config = self.config
+        if config.retention_bytes >= 0:
+            while len(self._segments) > 1 and self.size - len(self._segments[0]) >= config.retention_bytes:
+                self._drop_oldest()
+        if config.retention_ms >= 0:
+            self._expire_by_time(now_ms)
+
+    def _expire_by_time(self, now_ms: int) -> None:
+        config = self.config
+        # A slow topic's newest segment is closed by age too, or its old records would stay until it is full.
+        newest, oldest_kept_ms = self._segments[-1], now_ms - config.retention_ms
+        if newest.newest_ms < oldest_kept_ms or now_ms - newest.born_ms > config.retention_ms // 8:
+            self.begin_segment(now_ms)
+        while len(self._segments) > 1 and self._segments[0].newest_ms < oldest_kept_ms:
+            self._drop_oldest()
+
+    def drop_oldest_segment(self, now_ms: int) -> bool:
+        """Drop the oldest segment whatever the retention; return False when nothing is left."""
+        if len(self._segments) == 1:
+            self.begin_segment(now_ms)
+        if len(self._segments) == 1:
+            return False
+        self._drop_oldest()
+        return True
+
+    def _drop_oldest(self) -> None:
+        oldest = self._segments[0]
+        if self._sink is not None:
+            self._sink.forget(oldest.base)
+        del self._segments[0]
+        self.size -= len(oldest)
+        self.memory_bytes -= oldest.memory_bytes
+
+
+def _first_at_or_after(batch: bytes, header: BatchHeader, timestamp_ms: int) -> TimestampAndOffset | None:
+    stamps = None if header.has_append_time else batches.timestamps(batch)
+    if stamps is None:  # all of one time, or it cannot be decompressed: its beginning is early enough
+        stamps = [(header.base_offset, header.max_timestamp_ms)]
+    return next((TimestampAndOffset(offset, stamp) for offset, stamp in stamps if stamp >= timestamp_ms), None)
+
+
+def _sequence(header: BatchHeader) -> BatchSequence:
+    return BatchSequence(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)

@@ -1,0 +1,66 @@
+"""A segment: consecutive record batches in one buffer, with an index by offset and by time."""
+
+from array import array
+from bisect import bisect_left, bisect_right
+
+INDEX_BYTES_PER_BATCH = 24  # three 64-bit numbers, counted towards the memory limit
+
+
+class Segment:
+    """Batches from offset `base` up to, not including, `end`."""
+
+    __slots__ = ("_data", "_newest_ms", "_offsets", "_positions", "base", "born_ms", "end")
+
+    def __init__(self, base: int, born_ms: int) -> None:
+        self.base = base
+        self.end = base
+        self.born_ms = born_ms  # when its first batch was appended
+        self._data = bytearray()
+        self._offsets = array("q")  # base offset of each batch
+        self._positions = array("q")  # its position in the buffer
+        self._newest_ms = array("q")  # largest timestamp up to and including it: rising, so that it can be searched
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @property
+    def memory_bytes(self) -> int:
+        return len(self._data) + INDEX_BYTES_PER_BATCH * len(self._offsets)
+
+    @property
+    def newest_ms(self) -> int:
+        """Return the largest timestamp; -1 while the segment is empty."""
+        return self._newest_ms[-1] if self._newest_ms else -1
+
+    def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
+        """Add a batch whose offset is already set."""
+        assert base == self.end  # noqa: S101 - batches of a segment are contiguous
+        self._newest_ms.append(max(self.newest_ms, max_timestamp_ms))
+        self._offsets.append(base)
+        self._positions.append(len(self._data))
+        self._data += batch
+        self.end = base + records
+
+    def span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:
+        """Return begin and end of whole batches from `offset` on; if asked, at least one, whatever its size."""
+        first = bisect_right(self._offsets, offset) - 1
+        start = self._positions[first]
+        if len(self._data) - start <= max_bytes:
+            return start, len(self._data)
+        beyond = bisect_right(self._positions, start + max_bytes) - 1
+        if beyond <= first:
+            if not at_least_one:
+                return start, start
+            beyond = first + 1
+        return start, self._positions[beyond] if beyond < len(self._positions) else len(self._data)
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
+        """Return the bytes of that span."""
+        start, stop = self.span(offset, max_bytes, at_least_one=at_least_one)
+        with memoryview(self._data) as view:
+            return view[start:stop].tobytes()
+
+    def first_batch_from_ms(self, timestamp_ms: int) -> int | None:
+        """Return the base offset of the first batch with a record of this time or later."""
+        index = bisect_left(self._newest_ms, timestamp_ms)
+        return self._offsets[index] if index < len(self._offsets) else None

@@ -1,0 +1,353 @@
+"""A member of a consumer group: it shares partitions with others, and the group stores how far it has read.
+
+aiokafka has no cooperative assignment: at every rebalance a member formally gives all partitions back and is assigned
+its partitions anew. So nothing is done when they are given back. Reading goes on while the group is joined again, and
+only the difference counts: what is *kept* is read on, what is *gained* is read from its start, what is *lost* is
+dropped.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Final, Literal, NamedTuple
+
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
+
+from schemas.topics import Topic
+from services.bus.groups.commit_tracker import CommitTracker
+from services.bus.groups.held_partitions import HeldPartitions, OnAssigned
+from services.bus.groups.membership import GroupMembership, request_timeout_ms
+from services.bus.in_flight_limit import InFlightLimit
+from services.bus.kafka.broker_health import backoff_s
+from services.bus.kafka.cluster import Cluster
+from services.bus.read.fetcher import Events, Fetcher, newest_ms
+from services.bus.read.record_decoder import RecordDecoder
+from services.bus.records import Partition, RecordFilter, RecordHandler, TopicPartitions
+from services.bus.settings import BusSettings
+from services.runtime.clock import now_ms
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+from services.runtime.metrics import COMMITS, REBALANCES
+from services.runtime.task_groups import first_error, start_in
+
+_log = logger("bus")
+
+OnNewest = Callable[[Mapping[Partition, int]], None]
+
+CommitMode = Literal["on_accept", "manual", "never"]
+
+HEALTHY_S: Final = 30.0
+"""A session that lasted this long was a good one: a failure after it is logged again, and the backoff starts anew."""
+
+COMMIT_EVERY_S: Final = 0.1
+"""Least time between two commits: after a crash, work that was not committed yet is done twice."""
+
+LAST_COMMIT_S: Final = 3.0
+"""Longest time of the last commit before partitions are given away."""
+
+
+@dataclass(eq=False)
+class GroupReader:
+    """Reads the partitions that the group assigns; without a committed offset, from the oldest record on.
+
+    Args:
+        topics: Members get the same partition numbers of all topics with equally many partitions.
+        handler: See ``RecordHandler``. With None nothing is read: the group only assigns partitions.
+        record_filter: Records for which it returns false are skipped without decoding.
+        include_newer: Hand over records written for a newer reader as ``UnreadableRecord``; else they are only counted.
+        on_assigned: Called with every assignment, after the last record of what is lost and before the first of what is
+            gained. An error ends reading.
+        commit: ``on_accept`` commits when the handler has returned; ``manual`` when ``done`` was called for a record
+            and all before it; ``never`` leaves the group's offsets alone.
+        rewind_ms: What is gained is read from this long ago, whatever is committed: for readers that fold the log.
+        on_newest: With ``rewind_ms``: called with the time when the last record of each gained partition was appended,
+            in milliseconds by the broker's clock, before the first record of it.
+        instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
+            one id would take the partitions from each other for ever.
+    """
+
+    settings: BusSettings
+    _: KW_ONLY
+    topics: Sequence[Topic]
+    group: str
+    handler: RecordHandler | None
+    record_filter: RecordFilter | None = None
+    include_newer: bool = False
+    in_flight_limit: InFlightLimit | None = None
+    on_assigned: OnAssigned | None = None
+    commit: CommitMode = "on_accept"
+    rewind_ms: int | None = None
+    on_newest: OnNewest | None = None
+    instance_id: str | None = None
+
+    def __post_init__(self) -> None:
+        self._decoder = RecordDecoder(self.record_filter, include_newer=self.include_newer)
+        self._commits = CommitTracker()
+        self._partitions = HeldPartitions[asyncio.Future[bool]]()
+        self._goals: dict[asyncio.Future[bool], _Goal] = {}
+        self._session: _Session | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Return whether the group has assigned partitions to us, be it none, and the membership lasts."""
+        return self._session is not None and self._session.has_assignment
+
+    async def run(self) -> None:
+        """Read until cancelled; wait while the broker is away, and log that once.
+
+        Raises:
+            UserError: The broker refuses the credentials, or does not let us read.
+        """
+        attempt = 0
+        while True:
+            began = time.monotonic()
+            self._session = _Session(self, self._decoder, self._commits, self._partitions)
+            for reached, goal in self._goals.items():
+                self._session.set_goal(reached, goal)
+            try:
+                await self._session.run()
+            except (GroupAuthorizationFailedError, TopicAuthorizationFailedError) as error:
+                raise UserError(f"group {self.group}: the broker does not let this user read: {error}") from None
+            except KafkaError as error:
+                attempt = 1 if time.monotonic() - began > HEALTHY_S else attempt + 1
+                if attempt == 1:
+                    _log.warning("group %s: joining again after %r", self.group, error)
+                await asyncio.sleep(backoff_s(attempt))
+            finally:
+                self._session = None
+
+    async def read_to_end(self, partitions: TopicPartitions) -> bool:
+        """Wait until everything now on these partitions was handed over; return false if one is lost before.
+
+        Waits while the broker is away.
+        """
+        return await self._reach(_Goal(partitions, wait=True))
+
+    def leader(self, partition: Partition) -> int | None:
+        """Return the node id of a partition's leader; None while it is not known."""
+        return None if self._session is None else self._session.leader(partition)
+
+    async def lag(self) -> int:
+        """Return how many records of the held partitions are not read. Waits while the broker is away."""
+        await self._reach(_Goal(self._partitions.held, wait=False))
+        return self._partitions.lag
+
+    def done(self, topic: str, partition: int, offset: int) -> None:
+        """Mark the work on a record as done (commit mode ``manual``); ignore one of a lost partition."""
+        self._commits.done((topic, partition), offset)
+        if self._session is not None:
+            self._session.commit_soon()
+
+    async def _reach(self, goal: "_Goal") -> bool:
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._goals[reached] = goal
+        try:
+            if self._session is not None:
+                self._session.set_goal(reached, goal)
+            return await reached
+        finally:
+            del self._goals[reached]
+            self._partitions.forget_goal(reached)
+
+
+class _Goal(NamedTuple):
+    """A request for the ends of these partitions; with ``wait``, it is met when they were read up to there."""
+
+    partitions: TopicPartitions
+    wait: bool
+
+
+class _Session:
+    """One membership from joining to leaving; what outlives it belongs to the reader."""
+
+    def __init__(
+        self,
+        reader: GroupReader,
+        decoder: RecordDecoder,
+        commits: CommitTracker,
+        partitions: HeldPartitions[asyncio.Future[bool]],
+    ) -> None:
+        self.has_assignment = False
+        self._reader = reader
+        self._commits = commits
+        self._partitions = partitions
+        settings = reader.settings
+        self._cluster = Cluster(settings, f"{reader.group}-reader", timeout_ms=request_timeout_ms(settings))
+        self._fetcher = Fetcher(
+            self._cluster,
+            decoder=decoder,
+            hand_over=self._hand_over,
+            in_flight_limit=reader.in_flight_limit,
+            on_moved=self._on_moved,
+        )
+        self._topics = [topic.name for topic in reader.topics]
+        self._member: GroupMembership | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._commit_due = asyncio.Event()
+        self._partitions_changed = asyncio.Event()
+        self._early_goals: list[tuple[asyncio.Future[bool], _Goal]] = []
+
+    async def run(self) -> None:
+        """Run until cancelled; a ``KafkaError`` ends the membership, and another session may succeed."""
+        await self._cluster.open()
+        try:
+            await self._cluster.wait_for_topics(self._topics)
+            async with asyncio.TaskGroup() as self._tasks:
+                self._member = self._join()
+                self._tasks.create_task(self._member.watch(), name=f"{self._reader.group}-member")
+                self._tasks.create_task(self._fetcher.run(), name=f"{self._reader.group}-reader")
+                self._tasks.create_task(self._start_reading(), name=f"{self._reader.group}-places")
+                if self._reader.commit != "never":
+                    self._tasks.create_task(self._commit_loop(), name=f"{self._reader.group}-commits")
+                for reached, goal in self._early_goals:
+                    self._tasks.create_task(self._ask_ends(reached, goal))
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+        finally:
+            self._tasks = None
+            self.has_assignment = False
+            if self._member is not None:
+                await self._commit_last()
+                await self._member.leave()
+            await self._cluster.close()
+
+    def set_goal(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
+        """Ask for the partitions' ends, now or once connected; complete ``reached`` when the goal is met."""
+        if self._tasks is None:
+            self._early_goals.append((reached, goal))
+        else:
+            start_in(self._tasks, self._ask_ends(reached, goal))
+
+    def leader(self, partition: Partition) -> int | None:
+        return self._cluster.leader(partition)
+
+    def commit_soon(self) -> None:
+        self._commit_due.set()
+
+    def _join(self) -> GroupMembership:
+        reader = self._reader
+        return GroupMembership(
+            self._cluster,
+            reader.settings,
+            group=reader.group,
+            topics=self._topics,
+            instance_id=reader.instance_id,
+            held=lambda: self._partitions.held,
+            revoked=self._commit_last,
+            assigned=self._assigned,
+        )
+
+    def _hand_over(self, events: Events, progress: Mapping[Partition, int]) -> None:
+        reader = self._reader
+        if reader.commit == "manual":  # before the handler, which may call ``done`` at once
+            kept: dict[Partition, list[int]] = {partition: [] for partition in progress}
+            for event in events:
+                kept[event.topic, event.partition].append(event.offset)
+            for partition, next_offset in progress.items():
+                self._commits.read(partition, next_offset, kept[partition])
+        if events and reader.handler is not None:
+            reader.handler(events)
+        if reader.commit == "on_accept":
+            for partition, next_offset in progress.items():
+                self._commits.read(partition, next_offset)
+        if reader.commit != "never":
+            self._commit_due.set()
+        for reached in self._partitions.read(progress):
+            _complete(reached, all_read=True)
+
+    def _assigned(self, partitions: TopicPartitions) -> None:
+        """Start a task, because aiokafka would log and drop an error raised here."""
+        start_in(self._tasks, self._take_over(partitions), f"{self._reader.group}-assignment")
+
+    async def _take_over(self, partitions: TopicPartitions) -> None:
+        # A work queue reads on from the committed offset, because another member had these partitions meanwhile. A fold
+        # reads on where it was, because only the records that it has read matter.
+        stale = self._reader.rewind_ms is None and self._member is not None and self._member.lost_membership
+        self._assign(partitions, partitions if stale else frozenset())
+        self.has_assignment = True
+        REBALANCES.labels(self._reader.group).inc()
+
+    def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
+        """Start the number of a fold anew: it contains records that are no longer on the log, or has a gap."""
+        if self._reader.rewind_ms is None:
+            self._partitions.positions[partition] = begin
+        else:
+            held = self._partitions.held
+            self._assign(held, frozenset(each for each in held if each[1] == partition[1]))
+
+    def _assign(self, partitions: TopicPartitions, anew: TopicPartitions) -> None:
+        assignment, missed = self._partitions.assign(partitions, anew)
+        for reached in missed:
+            _complete(reached, all_read=False)
+        self._fetcher.drop(tuple(assignment.lost))
+        self._commits.forget(assignment.lost)
+        if self._reader.on_assigned is not None:
+            self._reader.on_assigned(assignment)
+        self._partitions_changed.set()
+
+    async def _start_reading(self) -> None:
+        """Begin to read what is gained, and in a new session also what is kept."""
+        while True:
+            await self._partitions_changed.wait()
+            self._partitions_changed.clear()
+            if self._reader.handler is None:
+                continue
+            if new := self._partitions.without_position:
+                starts = await self._starts(new)
+                if self._reader.on_newest is not None:
+                    self._reader.on_newest(await newest_ms(self._cluster, await self._cluster.end_offsets(new)))
+                for reached in self._partitions.start_at(starts):
+                    _complete(reached, all_read=True)
+            known = self._partitions.positions
+            self._fetcher.start_at({p: at for p, at in known.items() if self._fetcher.position(p) is None})
+
+    async def _starts(self, partitions: TopicPartitions) -> dict[Partition, int]:
+        if self._reader.rewind_ms is not None:
+            return await self._cluster.offsets_for_time(partitions, now_ms() - self._reader.rewind_ms)
+        committed = {} if self._member is None else await self._member.committed(partitions)
+        new = partitions - committed.keys()
+        return committed | (await self._cluster.beginning_offsets(new) if new else {})
+
+    async def _ask_ends(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
+        held = goal.partitions <= self._partitions.held
+        ends = await self._cluster.end_offsets(goal.partitions) if held else {}
+        if reached.done():
+            return
+        if not goal.partitions <= self._partitions.held:
+            _complete(reached, all_read=False)
+        elif self._partitions.set_goal(reached, ends) or not goal.wait:
+            _complete(reached, all_read=True)
+
+    async def _commit_loop(self) -> None:
+        while True:
+            await self._commit_due.wait()
+            self._commit_due.clear()
+            await self._commit_now()
+            await asyncio.sleep(COMMIT_EVERY_S)
+
+    async def _commit_now(self) -> None:
+        positions = self._commits.due()
+        if not positions or self._member is None:
+            return
+        try:
+            if not await self._member.commit(positions):
+                return  # a rebalance came first; it stays due
+        except KafkaError as error:
+            _log.warning("group %s: commit failed: %r", self._reader.group, error)
+            return
+        self._commits.committed(positions)
+        COMMITS.labels(self._reader.group).inc()
+
+    async def _commit_last(self) -> None:
+        """Commit before the group is joined again or left, in bounded time; never raise."""
+        if self._reader.commit != "never":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_COMMIT_S):
+                    await self._commit_now()
+
+
+def _complete(reached: asyncio.Future[bool], *, all_read: bool) -> None:
+    if not reached.done():
+        reached.set_result(all_read)

@@ -1,0 +1,97 @@
+"""Which partitions a group member holds, how far it has read each, and who waits for that. No I/O."""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from services.bus.records import Partition, TopicPartitions
+
+Waiter = TypeVar("Waiter", bound=Hashable)
+
+
+class Assignment(NamedTuple):
+    """What the group assigned to a member.
+
+    Attributes:
+        held: All partitions from now on.
+        gained: Those of ``held`` that were not held before.
+        lost: Those that were held before, another member's from now on.
+    """
+
+    held: TopicPartitions
+    gained: TopicPartitions
+    lost: TopicPartitions
+
+
+OnAssigned = Callable[[Assignment], None]
+
+
+class HeldPartitions(Generic[Waiter]):
+    """The partitions of one reader; one that is kept by an assignment keeps its position."""
+
+    __slots__ = ("_ends", "_goals", "held", "positions")
+
+    def __init__(self) -> None:
+        self.held: TopicPartitions = frozenset()
+        """All partitions of the last assignment."""
+        self.positions: dict[Partition, int] = {}
+        """The offset of the next record of each that is being read."""
+        self._goals: dict[Waiter, dict[Partition, int]] = {}
+        self._ends: dict[Partition, int] = {}
+
+    @property
+    def without_position(self) -> TopicPartitions:
+        return self.held - self.positions.keys()
+
+    def assign(
+        self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
+    ) -> tuple[Assignment, list[Waiter]]:
+        """Hold these from now on; those ``anew`` do not count as kept. Also return who waits for a lost one."""
+        kept = (self.held & partitions) - anew
+        lost = self.held - kept
+        self.held = partitions
+        for partition in lost:
+            self.positions.pop(partition, None)
+            self._ends.pop(partition, None)
+        missed = [waiter for waiter, goal in self._goals.items() if not lost.isdisjoint(goal)]
+        for waiter in missed:
+            del self._goals[waiter]
+        return Assignment(partitions, partitions - kept, lost), missed
+
+    def start_at(self, starts: Mapping[Partition, int]) -> list[Waiter]:
+        """Set the positions of held partitions that have none; return whose goal is reached by that."""
+        for partition, start in starts.items():
+            if partition in self.held:
+                self.positions.setdefault(partition, start)
+        return self._take_reached()
+
+    def read(self, progress: Mapping[Partition, int]) -> list[Waiter]:
+        """Note the next offset of each; return whose goal is reached by that."""
+        self.positions.update(progress)
+        return self._take_reached() if self._goals else []
+
+    def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int]) -> bool:
+        """Wait until each partition was read to this offset; return true when it was already."""
+        self._ends.update(ends)
+        goal = dict(ends)
+        if self._is_reached(goal):
+            return True
+        self._goals[waiter] = goal
+        return False
+
+    def forget_goal(self, waiter: Waiter) -> None:
+        self._goals.pop(waiter, None)
+
+    @property
+    def lag(self) -> int:
+        """Return the number of records between the positions and the last known ends."""
+        return sum(max(0, end - self.positions.get(p, 0)) for p, end in self._ends.items() if p in self.held)
+
+    def _take_reached(self) -> list[Waiter]:
+        reached = [waiter for waiter, goal in self._goals.items() if self._is_reached(goal)]
+        for waiter in reached:
+            del self._goals[waiter]
+        return reached
+
+    def _is_reached(self, goal: Mapping[Partition, int]) -> bool:
+        positions = self.positions
+        return all(positions.get(partition, -1) >= end for partition, end in goal.items())

@@ -1,0 +1,159 @@
+"""Membership in a consumer group: joining, heartbeats and committed offsets.
+
+aiokafka's group coordinator is used without its consumer, whose way of reading costs too much (see ``fetcher``).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+from aiokafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.errors import CommitFailedError, NotCoordinatorForGroupError, for_code
+from aiokafka.protocol.commit import OffsetFetchRequest
+
+from services.bus.groups.assignor import OwnedPartitions, StickyNumberAssignor
+from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, bounded_close
+from services.bus.kafka.cluster import Cluster
+from services.bus.records import Partition, TopicPartitions
+from services.bus.settings import BusSettings
+
+MAX_POLL_INTERVAL_MS: Final = 86_400_000
+"""So long that only heartbeats decide about liveness: reading may pause while the handler has no room."""
+
+HEARTBEATS_PER_SESSION: Final = 10
+"""A heartbeat's answer says that the group is joined again, so a lost member is replaced after the timeout and a tenth
+of it at most."""
+
+
+def request_timeout_ms(settings: BusSettings) -> int:
+    """Allow for a join, which is answered when all members have rejoined or timed out."""
+    return settings.session_timeout_ms + REQUEST_TIMEOUT_MS
+
+
+class GroupMembership:
+    """One member of a group.
+
+    Args:
+        cluster: Open, and with a request timeout of ``request_timeout_ms``.
+        instance_id: Static membership; None for none.
+        held: Returns what is held now, which a rebalance should leave here.
+        revoked: Awaited before the group is joined again; heartbeats go on meanwhile.
+        assigned: Called with each assignment; must return at once, because heartbeats begin only then.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: BusSettings,
+        *,
+        group: str,
+        topics: Iterable[str],
+        instance_id: str | None,
+        held: Callable[[], TopicPartitions],
+        revoked: Callable[[], Awaitable[None]],
+        assigned: Callable[[TopicPartitions], None],
+    ) -> None:
+        self.lost_membership = True
+        """Whether the group had removed us before the last join: others may have had our partitions."""
+        self._revoked = revoked
+        self._held = held
+        self._failures: set[asyncio.Future[None]] = set()
+        self._subscription: Any = SubscriptionState()
+        self._subscription.register_fetch_waiters(self._failures)  # the coordinator fails these when it fails
+        self._subscription.subscribe(topics=set(topics), listener=_RebalanceListener(self._on_revoked, assigned))
+        self._coordinator: Any = _Coordinator(
+            cluster.client,
+            self._subscription,
+            group_id=group,
+            group_instance_id=instance_id,
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=max(settings.session_timeout_ms // HEARTBEATS_PER_SESSION, 300),
+            rebalance_timeout_ms=settings.session_timeout_ms,
+            retry_backoff_ms=RETRY_BACKOFF_MS,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            enable_auto_commit=False,
+            assignors=(StickyNumberAssignor(self._owned),),
+        )
+
+    async def watch(self) -> None:
+        """Raise a ``KafkaError`` when the membership fails."""
+        while True:
+            failure = asyncio.get_running_loop().create_future()
+            self._failures.add(failure)
+            await asyncio.wait(
+                {failure, self._coordinator._coordination_task},  # noqa: SLF001 - its end has no other sign
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            self._failures.discard(failure)
+            self._coordinator.check_errors()
+            failure.result()
+
+    async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the group's committed offsets; leave out a partition without one. Retry without limit."""
+        found = await self._coordinator.fetch_committed_offsets([TopicPartition(*p) for p in partitions])
+        return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
+
+    async def commit(self, positions: Mapping[Partition, int]) -> bool:
+        """Commit offsets; return false when a rebalance came first. Retry without limit."""
+        assignment = self._subscription.subscription and self._subscription.subscription.assignment
+        if assignment is None:
+            return False
+        offsets = {TopicPartition(*partition): OffsetAndMetadata(at, "") for partition, at in positions.items()}
+        if not offsets.keys() <= assignment.tps:
+            return False
+        try:
+            await self._coordinator.commit_offsets(assignment, offsets)
+        except CommitFailedError:
+            return False
+        return True
+
+    async def leave(self) -> None:
+        """Leave the group, unless the membership is static; takes ``CLOSE_S`` at most."""
+        await bounded_close(self._coordinator.close())
+        task = self._coordinator._coordination_task  # noqa: SLF001 - close() gives up on a broker that is away
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _owned(self) -> OwnedPartitions:
+        return OwnedPartitions(self._coordinator.generation, frozenset(number for _, number in self._held()))
+
+    async def _on_revoked(self) -> None:
+        # aiokafka resets the generation when the group no longer knows us
+        self.lost_membership = self._coordinator.generation <= 0
+        await self._revoked()
+
+
+class _Coordinator(GroupCoordinator):  # type: ignore[misc]
+    """Raises group-level errors of an OffsetFetch, which aiokafka 0.14 takes for "nothing committed".
+
+    Apache Kafka sends such an error while it loads the group, as after a restart of the broker; the member would begin
+    at the oldest or the newest record. Raised here, the error makes aiokafka ask again.
+    """
+
+    async def _send_req(self, request: Any) -> Any:
+        response = await super()._send_req(request)
+        code = getattr(response, "error_code", 0) if isinstance(request, OffsetFetchRequest) else 0
+        if code == NotCoordinatorForGroupError.errno:
+            self.coordinator_dead()
+        if code:
+            raise for_code(code)(self.group_id)
+        return response
+
+
+class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc]
+    """aiokafka's callbacks, with partitions as plain pairs."""
+
+    def __init__(self, revoked: Callable[[], Awaitable[None]], assigned: Callable[[TopicPartitions], None]) -> None:
+        self._revoked = revoked
+        self._assigned = assigned
+
+    async def on_partitions_revoked(self, _: Any) -> None:
+        await self._revoked()
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._assigned(frozenset((tp.topic, tp.partition) for tp in assigned))

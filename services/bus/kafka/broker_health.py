@@ -1,0 +1,109 @@
+"""Whether a broker can be reached: logged once when it goes away and once when it is back."""
+
+import asyncio
+import itertools
+import random
+import socket
+import ssl
+from typing import Final
+
+from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
+
+from services.bus.kafka.connections import connect
+from services.bus.settings import BusSettings
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+from services.runtime.metrics import BROKER_AWAY
+
+_log = logger("bus")
+
+FIRST_WAIT_S: Final = 0.1
+LONGEST_WAIT_S: Final = 2.0
+PROBE_TIMEOUT_MS: Final = 5_000
+
+
+class BrokerHealth:
+    """One process's view of one broker's address, shared by all its clients.
+
+    Only attempts to connect count: a connection that ends is no sign of a broker that is away.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._away = False
+
+    def mark_unreachable(self, reason: BaseException | str) -> None:
+        """Record that an attempt to connect failed."""
+        if self._away:
+            return
+        self._away = True
+        BROKER_AWAY.inc()
+        text = reason if isinstance(reason, str) else str(reason)[:200] or type(reason).__name__
+        _log.warning("broker %s unreachable (%s); waiting", self._address, text)
+
+    def mark_reachable(self) -> None:
+        """Record that an attempt to connect succeeded."""
+        if not self._away:
+            return
+        self._away = False
+        BROKER_AWAY.dec()
+        _log.warning("broker %s is back", self._address)
+
+
+_health_by_address: dict[str, BrokerHealth] = {}
+
+
+def health_of(host: str, port: int) -> BrokerHealth:
+    address = f"{host}:{port}"
+    return _health_by_address.setdefault(address, BrokerHealth(address))
+
+
+def backoff_s(attempt: int) -> float:
+    """Return the seconds to wait after failed attempt 0, 1, 2 ...: doubling, capped, with jitter."""
+    wait: float = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(attempt, 16))
+    return wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads reconnects, guards nothing
+
+
+async def wait_for_broker(settings: BusSettings) -> None:
+    """Wait until a bootstrap broker accepts a connection; log once while none does.
+
+    Raises:
+        UserError: The broker refuses the credentials or the certificate; waiting would not help.
+    """
+    for attempt in itertools.count():
+        for host, port in settings.addresses():
+            health = health_of(host, port)
+            try:
+                conn = await connect(settings, host, port, name="railbus-probe", timeout_ms=PROBE_TIMEOUT_MS)
+            except SaslAuthenticationFailed as error:
+                raise UserError(
+                    f"broker {host}:{port} refuses RAILBUS_KAFKA_SASL_USERNAME or RAILBUS_KAFKA_SASL_PASSWORD: {error}"
+                ) from None
+            except UnsupportedSaslMechanismError:
+                offered = f"broker {host}:{port} does not offer RAILBUS_KAFKA_SASL_MECHANISM={settings.sasl_mechanism}"
+                raise UserError(f"{offered}: take another") from None
+            except ssl.SSLCertVerificationError as error:
+                reason = error.verify_message
+                raise UserError(
+                    f"broker {host}:{port}: its certificate is not trusted ({reason}); set RAILBUS_KAFKA_SSL_CAFILE"
+                ) from None
+            except (OSError, KafkaError, TimeoutError) as error:
+                health.mark_unreachable(_reason(error))
+            else:
+                await conn.close()
+                health.mark_reachable()
+                return
+        await asyncio.sleep(backoff_s(attempt))
+
+
+def _reason(error: BaseException) -> BaseException | str:
+    """Say why a first connection failed, in words that say where to look."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, socket.gaierror):
+        return "its name is not known"
+    if isinstance(error, ConnectionError | ssl.SSLError | KafkaConnectionError):
+        return "it hangs up when spoken to: is RAILBUS_KAFKA_SECURITY_PROTOCOL right?"
+    return error

@@ -1,0 +1,110 @@
+"""Make, watch and close aiokafka's clients.
+
+This module and ``membership`` use what aiokafka does not publish, so aiokafka is pinned below 0.15.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+
+from services.bus.kafka.broker_health import backoff_s, health_of, wait_for_broker
+from services.bus.kafka.connections import credentials
+from services.bus.settings import BusSettings
+
+REQUEST_TIMEOUT_MS: Final = 15_000
+"""A connection without an answer for this long counts as lost and is made anew."""
+
+RETRY_BACKOFF_MS: Final = 100
+
+PRODUCE_BYTES: Final = 1_048_576
+"""Most bytes of a produced batch: one event of the largest size fits."""
+
+CLOSE_S: Final = 3.0
+"""Longest time to close a client."""
+
+
+async def open_producer(settings: BusSettings, name: str) -> Any:
+    """Return a started idempotent producer; ``Producer`` decides what lingers. Waits while the broker is away."""
+    attempt = 0
+    while True:
+        await wait_for_broker(settings)
+        producer = AIOKafkaProducer(
+            **common_options(settings, name),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            max_batch_size=PRODUCE_BYTES,
+        )
+        _report_health(producer.client)
+        try:
+            await producer.start()
+        except KafkaError:
+            await close_producer(producer)
+            await asyncio.sleep(backoff_s(attempt))
+            attempt += 1
+        except BaseException:
+            await close_producer(producer)
+            raise
+        else:
+            return producer
+
+
+def make_client(settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Any:
+    """Return a client that knows the cluster and sends single requests."""
+    client = AIOKafkaClient(**common_options(settings, name), request_timeout_ms=timeout_ms)
+    _report_health(client)
+    return client
+
+
+def common_options(settings: BusSettings, name: str) -> dict[str, Any]:
+    """Return the arguments that every aiokafka client takes."""
+    return {
+        "bootstrap_servers": [f"{host}:{port}" for host, port in settings.addresses()],
+        "client_id": name,
+        "retry_backoff_ms": RETRY_BACKOFF_MS,
+        **credentials(settings),
+    }
+
+
+async def close_producer(producer: Any) -> None:
+    """Close a producer and drop its unsent batches; never raises, takes twice ``CLOSE_S`` at most.
+
+    Its own ``stop`` would wait until the broker is back and has taken every batch.
+    """
+    producer._closed = True  # noqa: SLF001
+    for conn in producer.client._conns.values():  # noqa: SLF001 - ends what waits for an answer
+        conn.close()
+    if producer._sender.sender_task is not None:  # noqa: SLF001
+        await bounded_close(producer._sender.close())  # noqa: SLF001
+    await bounded_close(producer.client.close())
+
+
+async def bounded_close(closing: Awaitable[Any]) -> None:
+    """Await a close for ``CLOSE_S`` at most, and ignore what it raises."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(CLOSE_S):
+            await closing
+
+
+def _report_health(client: Any) -> None:
+    """Watch the connections that requests ask for: the earliest sign that a broker is away or back."""
+    get_conn = client._get_conn  # noqa: SLF001
+
+    async def watched(node_id: Any, **options: Any) -> Any:
+        conn = await get_conn(node_id, **options)
+        broker = client.cluster.broker_metadata(node_id)
+        if broker is not None:
+            health = health_of(broker.host, broker.port)
+            if conn is None:
+                health.mark_unreachable("connection failed")
+            else:
+                health.mark_reachable()
+        return conn
+
+    client._get_conn = watched  # noqa: SLF001

@@ -1,0 +1,147 @@
+"""What a reader asks the cluster: the leader of a partition, and the offset for a time."""
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, TopicAuthorizationFailedError, for_code
+from aiokafka.protocol.offset import OffsetRequest
+
+from services.bus.kafka.broker_health import backoff_s, health_of, wait_for_broker
+from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, bounded_close, make_client
+from services.bus.kafka.connections import connect
+from services.bus.records import Partition
+from services.bus.settings import BusSettings
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+
+_log = logger("bus")
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_NONE: Final = -1
+
+
+class Cluster:
+    """A client for everything but the records themselves; it survives broker restarts.
+
+    Args:
+        name: Client id, shown in the broker's logs.
+        timeout_ms: A request without an answer for this long counts as failed.
+    """
+
+    def __init__(self, settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        self._settings = settings
+        self._name = name
+        self._timeout_ms = timeout_ms
+        self.client: Any = None
+
+    async def open(self) -> None:
+        """Connect; wait while the broker is away."""
+        for attempt in itertools.count():
+            await wait_for_broker(self._settings)
+            self.client = make_client(self._settings, self._name, timeout_ms=self._timeout_ms)
+            try:
+                await self.client.bootstrap()
+            except KafkaError:
+                await self.close()
+                await asyncio.sleep(backoff_s(attempt))
+            else:
+                return
+
+    async def close(self) -> None:
+        """Close all connections but those that ``connect`` returned."""
+        await bounded_close(self.client.close())
+
+    async def connect(self, node: int) -> Any:
+        """Open another connection to a broker of the cluster."""
+        broker = self.client.cluster.broker_metadata(node)
+        if broker is None:
+            raise LeaderNotAvailableError(f"broker {node} is not in the cluster's metadata")
+        host, port, health = broker.host, broker.port, health_of(broker.host, broker.port)
+        try:
+            conn = await connect(self._settings, host, port, name=self._name, timeout_ms=self._timeout_ms)
+        except (OSError, KafkaError, TimeoutError) as error:
+            health.mark_unreachable(error)
+            raise
+        health.mark_reachable()
+        return conn
+
+    async def wait_for_topics(self, topics: Iterable[str]) -> None:
+        """Wait until the cluster has all of these topics; log once while one is missing."""
+        for topic in topics:
+            attempt = 0
+            while self.client.cluster.partitions_for_topic(topic) is None:
+                answered = await self.client.add_topic(topic) and await self.client.force_metadata_update()
+                if topic in self.client.cluster.unauthorized_topics:
+                    raise UserError(f"the broker does not let this user read topic {topic}")
+                if self.client.cluster.partitions_for_topic(topic) is not None:
+                    break
+                if answered and attempt == 3:
+                    _log.warning("topic %s does not exist yet; waiting", topic)
+                await asyncio.sleep(backoff_s(attempt))
+                attempt += 1
+
+    def has(self, partition: Partition) -> bool:
+        """Return whether a known topic has this partition."""
+        topic, number = partition
+        return number in (self.client.cluster.partitions_for_topic(topic) or ())
+
+    def leader(self, partition: Partition) -> int | None:
+        """Return the node id of a partition's leader; None while there is none."""
+        node = self.client.cluster.leader_for_partition(TopicPartition(*partition))
+        return None if node is None or node < 0 else int(node)
+
+    async def refresh(self) -> None:
+        """Ask for the leaders again."""
+        await self.client.force_metadata_update()
+
+    async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return await self._offsets(dict.fromkeys(partitions, _EARLIEST))
+
+    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return the offset that the next record of each partition will get."""
+        return await self._offsets(dict.fromkeys(partitions, _LATEST))
+
+    async def offsets_for_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
+        """Return each partition's first offset appended at or after ``time_ms``; its end where there is none."""
+        partitions = tuple(partitions)
+        # The end first: a record that arrives between the two requests is then found by its time, or is beyond the end.
+        ends = await self.end_offsets(partitions)
+        found = await self._offsets(dict.fromkeys(partitions, max(time_ms, 0)))
+        return {partition: ends[partition] if at == _NONE else at for partition, at in found.items()}
+
+    async def _offsets(self, times: Mapping[Partition, int]) -> dict[Partition, int]:
+        attempt = 0
+        while True:
+            try:
+                return await self._ask(times)
+            except TopicAuthorizationFailedError as error:
+                raise UserError(f"the broker does not let this user read: {error}") from None
+            except KafkaError as error:
+                if attempt == 5:
+                    _log.warning("offsets of %s cannot be read yet: %r", sorted({topic for topic, _ in times}), error)
+                await asyncio.sleep(backoff_s(attempt))
+                await self.refresh()
+                attempt += 1
+
+    async def _ask(self, times: Mapping[Partition, int]) -> dict[Partition, int]:
+        by_node: dict[int, dict[str, list[tuple[int, int]]]] = {}
+        for (topic, number), time in times.items():
+            node = self.leader((topic, number))
+            if node is None:
+                raise LeaderNotAvailableError(f"{topic}[{number}] has no leader")
+            by_node.setdefault(node, {}).setdefault(topic, []).append((number, time))
+        answers = await asyncio.gather(
+            *(self.client.send(node, OffsetRequest(-1, 0, list(asked.items()))) for node, asked in by_node.items())
+        )
+        found: dict[Partition, int] = {}
+        for answer in answers:
+            for topic, parts in answer.topics:
+                for number, code, _time, offset in parts:
+                    if code:
+                        raise for_code(code)(f"{topic}[{number}]")
+                    found[topic, number] = offset
+        return found

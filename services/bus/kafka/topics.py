@@ -1,0 +1,127 @@
+"""Create the topics that are missing, and give their records the broker's time."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
+from services.bus.kafka.broker_health import backoff_s, wait_for_broker
+from services.bus.kafka.clients import common_options
+from services.bus.kafka.topic_timestamps import TIMESTAMP_SETTING, use_log_append_time
+from services.bus.settings import BusSettings
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+
+_log = logger("bus")
+
+READY_TRIES: Final = 40
+"""How often new topics are looked for before an error: about a minute with the backoff."""
+
+
+async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:
+    """Wait until every topic exists with the right number of partitions, each with a leader.
+
+    Missing topics are created; the records of each get the time at which the broker appends them. Waits while the
+    broker is away, and logs that once. Several processes may do this at the same time.
+
+    Raises:
+        UserError: A topic has another number of partitions than the settings say, or the broker will not create it.
+    """
+    for attempt in itertools.count():
+        await wait_for_broker(settings)
+        try:
+            await _ensure(settings, topics)
+        except (KafkaError, OSError) as error:
+            if attempt == 3:
+                _log.warning("topics cannot be created or checked yet: %r", error)
+            await asyncio.sleep(backoff_s(attempt))
+        else:
+            return
+
+
+async def partition_counts(settings: BusSettings) -> dict[str, int]:
+    """Return the number of partitions of each topic of the cluster, by name; wait for the broker.
+
+    Raises:
+        KafkaError, OSError: The broker went away in between.
+    """
+    await wait_for_broker(settings)
+    async with _admin(settings) as admin:
+        return await _partition_counts(admin)
+
+
+@asynccontextmanager
+async def _admin(settings: BusSettings) -> AsyncIterator[Any]:
+    admin = AIOKafkaAdminClient(**common_options(settings, "railbus-topics"))
+    try:
+        await admin.start()
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def _ensure(settings: BusSettings, topics: Sequence[Topic]) -> None:
+    async with _admin(settings) as admin:
+        there = await _partition_counts(admin)
+        missing = [topic for topic in topics if topic.name not in there]
+        if missing:
+            await _create(admin, settings, missing)
+        for attempt in range(READY_TRIES):
+            there = await _partition_counts(admin)
+            if all(topic.name in there for topic in topics):
+                break
+            await asyncio.sleep(backoff_s(attempt))
+        _check(settings, topics, there)
+        await use_log_append_time(admin, settings.bootstrap, [topic.name for topic in topics])
+
+
+def _check(settings: BusSettings, topics: Sequence[Topic], there: dict[str, int]) -> None:
+    for topic in topics:
+        wanted, found = topic.partitions(settings.partitions), there.get(topic.name)
+        if found is None:
+            raise UserError(f"topic {topic.name} was created but no leader was elected: look at the broker's log")
+        if found != wanted:
+            raise UserError(
+                f"topic {topic.name} has {found} partition(s), RAILBUS_PARTITIONS={settings.partitions} needs {wanted}:"
+                " set RAILBUS_PARTITIONS to what the cluster has, or use another cluster (another number would"
+                " move requests that are on the log to other partitions)"
+            )
+
+
+async def _partition_counts(admin: Any) -> dict[str, int]:
+    """Count the partitions of each topic whose partitions all have a leader."""
+    described = await admin.describe_topics()
+    return {
+        topic["topic"]: len(topic["partitions"])
+        for topic in described
+        if topic["error_code"] == 0 and topic["partitions"] and all(p["leader"] >= 0 for p in topic["partitions"])
+    }
+
+
+async def _create(admin: Any, settings: BusSettings, topics: Sequence[Topic]) -> None:
+    answer = await admin.create_topics(
+        [
+            NewTopic(
+                topic.name,
+                topic.partitions(settings.partitions),
+                settings.replication,
+                topic_configs={
+                    "retention.ms": str(topic.retention_ms),
+                    "cleanup.policy": "delete",
+                    TIMESTAMP_SETTING: TIMESTAMP_TYPE,
+                },
+            )
+            for topic in topics
+        ]
+    )
+    for name, code, *rest in answer.topic_errors:
+        error = for_code(code)
+        if code and error is not TopicAlreadyExistsError:
+            if getattr(error, "retriable", False):
+                raise error
+            raise UserError(f"the broker does not create topic {name}: {(rest and rest[0]) or error.__name__}")

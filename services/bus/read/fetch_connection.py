@@ -1,0 +1,71 @@
+"""Fetch from one broker."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from aiokafka.errors import KafkaConnectionError
+
+from services.bus.read.fetch_wire import FetchCall, encode
+from services.bus.records import Partition
+
+WAIT_MS: Final = 500
+"""How long a fetch may wait on the broker for a first record."""
+
+PARTITION_BYTES: Final = 1_048_576
+"""Most bytes of one partition in one answer; a single larger batch is sent whole."""
+
+ANSWER_BYTES: Final = 8_388_608
+"""Most bytes of one answer (8 MiB): held beside the records that a handler has acquired."""
+
+
+class Connector(Protocol):
+    """Opens connections to the brokers of a cluster."""
+
+    async def connect(self, node: int) -> Any: ...
+
+
+class FetchConnection:
+    """The connection to one broker that fetches go over."""
+
+    __slots__ = ("_cluster", "_conn", "_interrupts", "_node", "_waiting")
+
+    def __init__(self, cluster: Connector, node: int) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._conn: Any = None
+        self._interrupts = 0
+        self._waiting = False
+
+    async def fetch(self, offsets: Mapping[Partition, int]) -> bytes | None:
+        """Return the broker's answer; None when ``interrupt`` ended the wait for it."""
+        before = self._interrupts
+        if self._conn is None or not self._conn.connected():
+            self._conn = await self._cluster.connect(self._node)
+        if self._interrupts != before:
+            return None
+        body = encode(offsets, wait_ms=WAIT_MS, most_bytes=ANSWER_BYTES, most_bytes_each=PARTITION_BYTES)
+        self._waiting = True
+        try:
+            answer: bytes = await self._conn.send(FetchCall(body))
+        except KafkaConnectionError:
+            if self._interrupts != before:
+                return None
+            raise
+        finally:
+            self._waiting = False
+        return answer
+
+    def interrupt(self) -> None:
+        """End a fetch that waits, so that other partitions can be asked for.
+
+        A broker answers one connection's requests in order, and the next fetch must not wait behind this one: so the
+        connection is closed. A new one costs a millisecond or two.
+        """
+        self._interrupts += 1
+        if self._waiting:
+            self.close()
+
+    def close(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None

@@ -1,0 +1,267 @@
+"""The read loop of group members and tail readers. It hands records over and never awaits the work on them.
+
+Each broker that leads one of our partitions has one connection with one fetch on it, which the broker answers when a
+record is there. The answer is decoded and handed over in the same step of the event loop, and the next fetch is sent.
+aiokafka's consumer would do the same with four tasks and six waits for each answer; on a stream of tokens that is most
+of the cost of reading.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+
+from services.bus.in_flight_limit import InFlightLimit
+from services.bus.kafka.broker_health import backoff_s
+from services.bus.kafka.cluster import Cluster
+from services.bus.read.fetch_connection import FetchConnection
+from services.bus.read.fetch_wire import PartitionData, decode
+from services.bus.read.record_decoder import RecordDecoder, UnpackedRecord, unpack
+from services.bus.records import Partition, Received, UnreadableRecord
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+from services.runtime.task_groups import first_error
+
+_log = logger("bus")
+
+MAX_RECORDS: Final = 500
+"""Most records decoded before other tasks run, and most handed over in one call."""
+
+Events = Sequence[Received | UnreadableRecord]
+HandOver = Callable[[Events, Mapping[Partition, int]], None]
+"""Gets events, in order within a partition, and each partition's next offset. What it raises ends the reader."""
+
+OnMoved = Callable[[Partition, int, int], None]
+"""Gets a partition, the offset that is gone, and the one that is read instead."""
+
+OVERLAP_MS: Final = 10_000
+"""How far a crash that loses the end of a log may also set back the broker's clock."""
+
+
+class _ReadPosition:
+    """The offset to read next of one partition. A new object replaces it when the partition is repositioned."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+class Fetcher:
+    """Reads partitions from given offsets on.
+
+    Args:
+        cluster: Open.
+        on_moved: See ``OnMoved``; called before anything is handed over from the new offset. A reader that keeps state
+            of the partition must start anew then: that state has a gap, or contains records that the log has lost.
+
+    Where an offset is gone, nothing that the broker still has is skipped:
+
+    - Before the log's beginning (retention deleted it), reading goes on at the oldest record.
+    - Beyond the log's end (the broker lost its tail, as after a power failure), offsets are given a second time, and
+      the log's end may be past some already. Reading goes on at the first record appended after the last one that was
+      read here, or ``OVERLAP_MS`` before that, which may be read again; where none was read here, at the oldest record.
+      When the log has grown past the wanted offset before it is asked for, neither the broker nor we can notice.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        decoder: RecordDecoder,
+        hand_over: HandOver,
+        in_flight_limit: InFlightLimit | None = None,
+        on_moved: OnMoved | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._decoder = decoder
+        self._hand_over = hand_over
+        self._in_flight = in_flight_limit
+        self._on_moved = on_moved
+        self._read_ms: dict[Partition, int] = {}  # time of the last record read, also of partitions no longer read
+        self._positions: dict[Partition, _ReadPosition] = {}
+        self._connections: dict[int, FetchConnection] = {}
+        self._changed = asyncio.Event()
+
+    def start_at(self, offsets: Mapping[Partition, int]) -> None:
+        """Read these partitions from these offsets on, at once; others are not affected."""
+        for partition, offset in offsets.items():
+            self._positions[partition] = _ReadPosition(offset)
+        for node in {self._cluster.leader(partition) for partition in offsets}:
+            if node is not None and node in self._connections:
+                self._connections[node].interrupt()
+        self._changed.set()
+
+    def drop(self, partitions: Sequence[Partition] | None = None) -> None:
+        """Hand over nothing more of these partitions, or of all."""
+        for partition in tuple(self._positions) if partitions is None else partitions:
+            self._positions.pop(partition, None)
+
+    def position(self, partition: Partition) -> int | None:
+        """Return the offset of the next record; None when the partition is not read."""
+        position = self._positions.get(partition)
+        return None if position is None else position.offset
+
+    async def run(self) -> None:
+        """Read until cancelled; wait while a broker is away, and go on at the same offset."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for attempt in itertools.count():
+                    self._changed.clear()
+                    leaders = {self._cluster.leader(partition) for partition in self._positions}
+                    for node in leaders:
+                        if node is None or node in self._connections:
+                            continue
+                        self._connections[node] = connection = FetchConnection(self._cluster, node)
+                        tasks.create_task(self._read(node, connection), name=f"fetch-{node}")
+                    if None in leaders:
+                        await self._cluster.refresh()
+                        await asyncio.sleep(backoff_s(min(attempt, 3)))
+                    else:
+                        await self._changed.wait()
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+
+    async def _read(self, node: int, connection: FetchConnection) -> None:
+        """Read one broker's partitions, until it leads none of ours."""
+        failures = 0
+        try:
+            for turn in itertools.count():
+                if self._in_flight is not None:
+                    await self._in_flight.wait()
+                positions = {p: position for p, position in self._positions.items() if self._cluster.leader(p) == node}
+                if not positions:
+                    return
+                try:
+                    answer = await connection.fetch(_rotated(positions, turn))
+                except IncompatibleBrokerVersion as error:
+                    raise UserError(f"{error}: Apache Kafka 0.11 or newer is needed") from None
+                except (KafkaError, OSError, TimeoutError):
+                    connection.close()
+                    await asyncio.sleep(backoff_s(failures))
+                    failures += 1
+                    await self._refresh()
+                    continue
+                if answer is not None:
+                    failures = 0
+                    await self._deliver(decode(answer), positions)
+        finally:
+            connection.close()
+            del self._connections[node]
+            self._changed.set()
+
+    async def _deliver(self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition]) -> None:
+        """Hand one answer over, in slices that the handler has room for."""
+        errors: dict[Partition, int] = {}
+        items = self._items(parts, positions, errors)
+        while self._slice(items):
+            await asyncio.sleep(0)
+            if self._in_flight is not None:
+                await self._in_flight.wait()
+        if errors:
+            await self._handle_errors(errors, positions)
+
+    def _items(
+        self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition], errors: dict[Partition, int]
+    ) -> Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]:
+        for part in parts:
+            partition = (part.topic, part.partition)
+            if part.error:
+                errors[partition] = part.error
+            elif part.records and partition in positions:
+                position = positions[partition]
+                for item in unpack(part.records, position.offset):
+                    yield partition, position, item
+
+    def _slice(self, items: Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]) -> bool:
+        """Hand over the next records; return whether there may be more."""
+        most = MAX_RECORDS if self._in_flight is None else max(1, min(MAX_RECORDS, self._in_flight.free))
+        events: list[Received | UnreadableRecord] = []
+        progress: dict[Partition, int] = {}
+        looked_at = 0
+        for partition, position, item in items:
+            if self._positions.get(partition) is not position:
+                continue
+            position.offset = progress[partition] = item.next_offset
+            if item.record is not None:
+                self._read_ms[partition] = item.record.timestamp
+            looked_at += 1
+            event = self._decoder.decode_item(partition, item)
+            if event is not None:
+                events.append(event)
+            if looked_at >= MAX_RECORDS or len(events) >= most:
+                break
+        self._decoder.count()
+        if progress:
+            self._hand_over(events, progress)
+        return looked_at >= MAX_RECORDS or len(events) >= most
+
+    async def _handle_errors(
+        self, errors: Mapping[Partition, int], positions: Mapping[Partition, _ReadPosition]
+    ) -> None:
+        """Reposition partitions whose offset is gone, and look for leaders that have changed."""
+        gone = {p: positions[p].offset for p, code in errors.items() if for_code(code) is OffsetOutOfRangeError}
+        for partition, begin in (await self._resume(gone)).items():
+            if self._positions.get(partition) is positions[partition]:
+                _log.warning("%s[%d]: offset %d is gone; reading on at %d", *partition, gone[partition], begin)
+                self._positions[partition] = _ReadPosition(begin)
+                if self._on_moved is not None:  # the callback may reposition the partition
+                    self._on_moved(partition, gone[partition], begin)
+        others = {for_code(code) for partition, code in errors.items() if partition not in gone}
+        if TopicAuthorizationFailedError in others:
+            raise UserError(f"the broker does not let this user read all of {sorted({t for t, _ in errors})}")
+        if others:
+            await asyncio.sleep(backoff_s(0))
+            await self._refresh()
+
+    async def _resume(self, gone: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return the offsets to read on from, as the class describes."""
+        if not gone:
+            return {}
+        starts = await self._cluster.beginning_offsets(gone)
+        for partition, begin in tuple(starts.items()):
+            read_ms = self._read_ms.get(partition)
+            if gone[partition] > begin and read_ms is not None:
+                starts |= await self._cluster.offsets_for_time([partition], read_ms - OVERLAP_MS)
+        return starts
+
+    async def _refresh(self) -> None:
+        await self._cluster.refresh()
+        self._changed.set()
+
+
+async def newest_ms(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Return when each partition's last record before its end was appended; leave out what cannot be read."""
+    wanted = {partition: end - 1 for partition, end in ends.items() if end > 0}
+    found: dict[Partition, int] = {}
+    for node in {cluster.leader(partition) for partition in wanted}:
+        if node is None:
+            continue
+        connection = FetchConnection(cluster, node)
+        try:
+            answer = await connection.fetch({p: at for p, at in wanted.items() if cluster.leader(p) == node})
+        except (KafkaError, OSError, TimeoutError):
+            continue
+        finally:
+            connection.close()
+        for part in decode(answer) if answer is not None else ():
+            partition = (part.topic, part.partition)
+            for item in unpack(part.records, wanted[partition]):
+                if item.record is not None:
+                    found[partition] = item.record.timestamp
+    return found
+
+
+def _rotated(positions: Mapping[Partition, _ReadPosition], turn: int) -> dict[Partition, int]:
+    """Begin with another partition each time: a broker fills its answer in the order of the request."""
+    partitions = list(positions)
+    first = turn % len(partitions)
+    return {partition: positions[partition].offset for partition in partitions[first:] + partitions[:first]}

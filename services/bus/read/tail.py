@@ -1,0 +1,124 @@
+"""Follow chosen partitions: no group, so no rebalance interrupts."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Literal
+
+from schemas.topics import Topic
+from services.bus.in_flight_limit import InFlightLimit
+from services.bus.kafka.cluster import Cluster
+from services.bus.read.fetcher import Events, Fetcher
+from services.bus.read.record_decoder import RecordDecoder
+from services.bus.records import AtTime, Partition, RecordFilter, RecordHandler
+from services.bus.settings import BusSettings
+
+Start = int | AtTime | Literal["end", "beginning"]
+
+
+class TailReader:
+    """Follows partitions, each from a start of the caller's choice.
+
+    Args:
+        handler: See ``services.bus.records.RecordHandler``.
+        record_filter: Records for which it returns false are skipped without decoding.
+        include_newer: Hand over records written for a newer reader as ``UnreadableRecord``; else they are only counted.
+
+    Every method but ``run`` waits until ``run`` has connected, and while the broker is away: use a timeout where that
+    matters. Where the next offset of a partition is gone from the broker, reading goes on as ``Fetcher`` describes.
+    """
+
+    def __init__(
+        self,
+        settings: BusSettings,
+        *,
+        handler: RecordHandler,
+        record_filter: RecordFilter | None = None,
+        include_newer: bool = False,
+        in_flight_limit: InFlightLimit | None = None,
+    ) -> None:
+        self._handler = handler
+        self._cluster = Cluster(settings, "tail")
+        self._fetcher = Fetcher(
+            self._cluster,
+            decoder=RecordDecoder(record_filter, include_newer=include_newer),
+            hand_over=self._hand_over,
+            in_flight_limit=in_flight_limit,
+        )
+        self._running = asyncio.Event()
+
+    async def run(self) -> None:
+        """Read until cancelled; wait while the broker is away, and log that once.
+
+        Raises:
+            UserError: The broker refuses the credentials, or does not let us read.
+        """
+        await self._cluster.open()
+        self._running.set()
+        try:
+            await self._fetcher.run()
+        finally:
+            self._running.clear()
+            self._fetcher.drop()
+            await self._cluster.close()
+
+    async def follow(self, topic: Topic, partition: int, start: Start) -> int:
+        """Begin to deliver a partition's records.
+
+        Returns:
+            The offset from which every record is delivered. An offset the broker no longer has, or does not have yet,
+            is moved to the nearest it has. A partition that is followed already stays where it is, unless ``start`` is
+            earlier: then it goes back, and what lies between is delivered again.
+
+        Raises:
+            ValueError: The topic has no such partition.
+        """
+        key = await self._key(topic, partition)
+        begin = await self._resolve(key, start)
+        position = self._fetcher.position(key)
+        if position is not None and position <= begin:
+            return position
+        self._fetcher.start_at({key: begin})
+        return begin
+
+    async def unfollow(self, topic: Topic, partition: int) -> None:
+        """End delivery at once; ignore a partition that is not followed."""
+        self._fetcher.drop([(topic.name, partition)])
+
+    def position(self, topic: Topic, partition: int) -> int | None:
+        """Return the offset of the next record, filtered or not; None when the partition is not followed."""
+        return self._fetcher.position((topic.name, partition))
+
+    async def begin_offset(self, topic: Topic, partition: int) -> int:
+        """Return the offset of the oldest record; the end where there is none."""
+        return await self._resolve(await self._key(topic, partition), "beginning")
+
+    async def end_offset(self, topic: Topic, partition: int) -> int:
+        """Return the offset that the next record will get."""
+        return await self._resolve(await self._key(topic, partition), "end")
+
+    async def offset_at(self, topic: Topic, partition: int, time_ms: int) -> int:
+        """Return the offset of the first record appended at or after ``time_ms``; the end if there is none."""
+        return await self._resolve(await self._key(topic, partition), AtTime(time_ms))
+
+    async def _key(self, topic: Topic, partition: int) -> Partition:
+        await self._running.wait()
+        await self._cluster.wait_for_topics([topic.name])
+        key = (topic.name, partition)
+        if not self._cluster.has(key):
+            msg = f"topic {topic.name} has no partition {partition}"
+            raise ValueError(msg)
+        return key
+
+    async def _resolve(self, key: Partition, start: Start) -> int:
+        if start == "end":
+            return (await self._cluster.end_offsets([key]))[key]
+        if start == "beginning":
+            return (await self._cluster.beginning_offsets([key]))[key]
+        if isinstance(start, AtTime):
+            return (await self._cluster.offsets_for_time([key], start.time_ms))[key]
+        begins, ends = await asyncio.gather(self._cluster.beginning_offsets([key]), self._cluster.end_offsets([key]))
+        return max(begins[key], min(start, ends[key]))
+
+    def _hand_over(self, events: Events, _: Mapping[Partition, int]) -> None:
+        if events:
+            self._handler(events)

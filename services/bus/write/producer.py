@@ -1,0 +1,257 @@
+"""The producer: it loses no accepted event while the process lives.
+
+Every event goes to the partition of its request id, in the order of ``post`` calls. The producer is idempotent, waits
+for all replicas and retries without limit. aiokafka gives a batch up all the same after an outage in which a partition
+lost its leader; then a new session is opened and everything unacknowledged is sent again in order. Only then can an
+event be on the log twice, which every fold ignores.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
+
+from schemas.base import AnyEvent
+from schemas.registry import ByTopic, RoleName, writes
+from schemas.topics import Topic
+from schemas.wire import encode, key_of
+from services.bus.errors import BusError, EventRejected, NotAcknowledged, ProducerClosed
+from services.bus.kafka.broker_health import backoff_s
+from services.bus.kafka.clients import close_producer, open_producer
+from services.bus.partitioner import partition_for
+from services.bus.records import UNKNOWN_OFFSET, Partition, Position
+from services.bus.settings import BusSettings
+from services.bus.write.byte_semaphore import ByteSemaphore
+from services.bus.write.outbox import Outbox, OutgoingRecord, may_linger
+from services.runtime.clock import now_ms
+from services.runtime.logging import logger
+from services.runtime.metrics import PRODUCED, RECORDS_REFUSED, RESENT, UNACKED, UNSENT
+
+_log = logger("bus")
+
+BUFFER_BYTES: Final = 33_554_432
+"""Most bytes accepted and not acknowledged (32 MiB); ``post`` waits while they are taken."""
+
+FLUSH_S: Final = 10.0
+"""Longest time ``stop`` waits for acknowledgements."""
+
+_NOTHING: Final[frozenset[type[AnyEvent]]] = frozenset()
+
+_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+_FOR_GOOD: Final = (
+    *_TOO_LARGE,
+    ClusterAuthorizationFailedError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+)
+
+
+class Producer:
+    """Writes the events of one role.
+
+    Args:
+        role: Which events may be written where; or a table of that (``schemas.registry.writes``), for several roles.
+        name: Client id, shown in the broker's logs; the role's name by default.
+    """
+
+    def __init__(self, settings: BusSettings, *, role: RoleName | ByTopic, name: str | None = None) -> None:
+        self._settings = settings
+        self._role = role if isinstance(role, str) else "this producer"
+        self._writes = writes(role) if isinstance(role, str) else role
+        self._name = name or self._role
+        self._outbox = Outbox()
+        self._buffer = ByteSemaphore(BUFFER_BYTES)
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._client: Any = None
+        self._pump: asyncio.Task[None] | None = None
+        self._session = 0
+        self._failures = 0
+        self._broken: BaseException | None = None
+        self._ended: BaseException | None = ProducerClosed("the producer is not started")
+
+    async def start(self) -> None:
+        """Connect; wait while the broker is away.
+
+        Raises:
+            UserError: The broker refuses the credentials.
+        """
+        self._client = await open_producer(self._settings, self._name)
+        self._ended = None
+        self._pump = asyncio.create_task(self._run(), name=f"{self._name}-producer")
+
+    async def stop(self) -> None:
+        """Wait up to ``FLUSH_S`` for acknowledgements, log what is missing, and close."""
+        if self._pump is None or self._ended is not None:
+            return
+        self._ended = ProducerClosed("the producer is stopped")
+        self._wake.set()
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                while self._outbox.count:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            pass  # what is left is logged below
+        finally:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+            self._abandon(NotAcknowledged("the producer stopped before the broker acknowledged this event"))
+            await close_producer(self._client)
+
+    async def send(self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None) -> Position:
+        """Post an event and return its position once the broker has acknowledged it.
+
+        Raises:
+            BusError: See ``services.bus.errors``.
+            MalformedEvent: The event is larger than any reader takes.
+        """
+        return await (await self.post(topic, event, traceparent=traceparent))
+
+    async def post(self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None) -> asyncio.Future[Position]:
+        """Accept an event; the future gets its position. Waits while ``BUFFER_BYTES`` are unacknowledged.
+
+        Raises:
+            ProducerClosed: The producer is not running.
+            MalformedEvent: The event is larger than any reader takes.
+            TypeError: The registry does not let the role write such an event on this topic.
+        """
+        if type(event) not in self._writes.get(topic.name, _NOTHING):
+            msg = f"{self._role} may not write {type(event).__name__} on {topic.name}: see schemas.registry"
+            raise TypeError(msg)
+        value, headers = encode(event, traceparent)
+        ack: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        record = OutgoingRecord(key_of(event), value, headers, now_ms(), ack)
+        self._check_running()
+        if not self._buffer.try_acquire(record.size):
+            await self._buffer.acquire(record.size)
+            self._check_running()
+        target = (topic.name, self._partition(topic, record.key))
+        lingers = may_linger(event)
+        if self._outbox.put(target, record, urgent=not lingers):
+            self._wake.set()
+        elif lingers and self._timer is None:
+            delay_s = self._settings.linger_ms / 1_000
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake.set)
+        return ack
+
+    def _check_running(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _partition(self, topic: Topic, key: bytes | None) -> int:
+        count = topic.partitions(self._settings.partitions)
+        return 0 if count == 1 or key is None else partition_for(key.decode(), count)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._broken is not None:
+                    await self._open_new_session(self._broken)
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+                for target, records in tuple(self._outbox.drain()):
+                    await self._hand_over(target, records)
+                UNACKED.set(self._outbox.count)
+        except Exception as error:
+            _log.critical("producer %s ended: %s", self._name, error)
+            self._ended = error
+            self._abandon(error)
+            raise
+
+    async def _hand_over(self, target: Partition, records: list[OutgoingRecord]) -> None:
+        batch = self._client.create_batch()
+        for record in records:
+            batch.append(timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=record.headers)
+        if batch.record_count() != len(records):
+            raise AssertionError("a batch of the outbox must fit into aiokafka's")
+        topic, partition = target
+        try:
+            sent = await self._client.send_batch(batch, topic, partition=partition)
+        except KafkaError as error:
+            error.add_note(f"at {topic}[{partition}]")
+            self._fail(error)
+        else:
+            sent.add_done_callback(partial(self._on_batch_done, self._session, target, records))
+
+    def _on_batch_done(
+        self, session: int, target: Partition, records: list[OutgoingRecord], sent: asyncio.Future[Any]
+    ) -> None:
+        error = None if sent.cancelled() else sent.exception()
+        if session != self._session:
+            return
+        if sent.cancelled() or (error is not None and not isinstance(error, _FOR_GOOD)):
+            self._fail(error or KafkaError("batch cancelled"))
+            return
+        if isinstance(error, _TOO_LARGE) and len(records) > 1:
+            self._outbox.split_batch(target)
+            self._fail(error)
+            return
+        topic, partition = target
+        if error is None:
+            self._failures = 0
+            base = sent.result().offset
+            for index, record in enumerate(records):
+                if not record.ack.done():
+                    record.ack.set_result(Position(partition, base + index if base >= 0 else UNKNOWN_OFFSET))
+            PRODUCED.labels(topic).inc(len(records))
+        else:
+            _log.error("%s[%d]: the broker refuses %d event(s) for good: %s", topic, partition, len(records), error)
+            _reject(records, EventRejected(f"{topic}: {error}"))
+            RECORDS_REFUSED.labels(topic).inc(len(records))
+            self._fail(error)  # aiokafka has counted the batch's sequence numbers: the session is unusable
+        self._release(target, records)
+
+    def _release(self, target: Partition, records: list[OutgoingRecord]) -> None:
+        if self._outbox.complete_batch(target):
+            self._wake.set()
+        self._buffer.release(sum(record.size for record in records))
+        if not self._outbox.count:
+            self._empty.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._broken = error
+        self._wake.set()
+
+    async def _open_new_session(self, reason: BaseException) -> None:
+        self._session += 1
+        again = self._outbox.requeue_sent()
+        RESENT.inc(again)
+        _log.warning("producer %s: new session after %r; sending %d event(s) again", self._name, reason, again)
+        await close_producer(self._client)
+        await asyncio.sleep(backoff_s(self._failures))
+        self._failures += 1
+        self._client = await open_producer(self._settings, self._name)
+        self._broken = None
+        self._wake.clear()
+
+    def _abandon(self, error: BaseException) -> None:
+        """Fail what is not acknowledged, and log it."""
+        self._session += 1
+        for (topic, partition), records in self._outbox.take_all().items():
+            _log.error("%s[%d]: %d accepted event(s) were not acknowledged: %s", topic, partition, len(records), error)
+            UNSENT.labels(topic).inc(len(records))
+            _reject(records, error if isinstance(error, BusError) else NotAcknowledged(str(error)))
+            self._buffer.release(sum(record.size for record in records))
+        self._empty.set()
+
+
+def _reject(records: list[OutgoingRecord], error: BusError) -> None:
+    for record in records:
+        if not record.ack.done():
+            record.ack.set_exception(error)
+            record.ack.exception()  # retrieved, or the event loop logs it as well when no one awaits it

@@ -1,0 +1,1 @@
+"""The arms of ``railbus bench engine``, and their runs."""

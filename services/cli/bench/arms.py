@@ -1,0 +1,105 @@
+"""The arms that ``railbus bench engine`` compares, and their order. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.runtime.errors import UserError
+
+PLAIN: Final = "plain"
+
+_DRAFTING_SETTINGS: Final[Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]] = {
+    "simulated": ({"RAILBUS_SIM_GAMMA": "0"}, {"RAILBUS_SIM_GAMMA": "{gamma}"}),
+    "llama": ({"RAILBUS_LLAMA_SPECULATION": "off"}, {"RAILBUS_LLAMA_SPECULATION": "ngram"}),
+    "vllm": (
+        {"RAILBUS_VLLM_METHOD": "off", "RAILBUS_VLLM_DRAFT": ""},
+        {"RAILBUS_VLLM_SPECULATIVE_TOKENS": "{gamma}"},
+    ),
+}
+"""Settings of each engine without and with drafting."""
+
+_ENGINE_DEFAULTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "simulated": {
+        "gpu": ("RAILBUS_SIM_GPU", "h100"), "target": ("RAILBUS_SIM_TARGET", "gemma-3-27b"),
+        "draft": ("RAILBUS_SIM_DRAFT", "gemma-3-4b"), "precision": ("RAILBUS_SIM_PRECISION", "fp8"),
+        "budget": ("RAILBUS_SIM_PREFILL_BUDGET", "2048"),
+    },
+    "llama": {
+        "gpu": ("", "cpu"), "target": ("", "smollm2-135m"), "draft": ("", "ngram"), "precision": ("", "int4"),
+        "budget": ("", "128"),
+    },
+}  # fmt: skip
+"""Defaults of each engine in the planner's terms: the variable, and the value without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchArm:
+    """One arm: a name and the settings of its runs.
+
+    Attributes:
+        name: ``plain``, ``speculative``, or ``gamma-4`` where several are compared.
+        gamma: Tokens drafted a step; 0 for plain.
+        env: Its settings.
+    """
+
+    name: str
+    gamma: int
+    env: Mapping[str, str]
+
+
+def build_arms(
+    engine: str, gammas: Sequence[int], plain: Mapping[str, str], speculative: Mapping[str, str]
+) -> tuple[BenchArm, ...]:
+    """Return the plain arm, and one arm for each gamma.
+
+    Raises:
+        UserError: The settings that make this engine draft are unknown.
+    """
+    off, on = _DRAFTING_SETTINGS.get(engine, ({}, {}))
+    off, on = plain or off, speculative or on
+    if not on or dict(off) == dict(on):
+        raise UserError(
+            f"the settings that make engine {engine} draft are unknown: give them with --speculative NAME=VALUE (and "
+            "--plain NAME=VALUE), such as --speculative RAILBUS_UPSTREAM_URL=http://127.0.0.1:8001"
+        )
+    if len(gammas) > 1 and not any("{gamma}" in value for value in on.values()):
+        raise UserError(f"engine {engine} chooses its draft length: give one --gammas value")
+    names = ["speculative"] if len(gammas) == 1 else [f"gamma-{gamma}" for gamma in gammas]
+    drafting = [
+        BenchArm(name, gamma, {key: value.replace("{gamma}", str(gamma)) for key, value in on.items()})
+        for name, gamma in zip(names, gammas, strict=True)
+    ]
+    return (BenchArm(PLAIN, 0, dict(off)), *drafting)
+
+
+def require_drafting(engine: str, env: Mapping[str, str]) -> None:
+    """Refuse to compare an engine with itself: vLLM drafts only with a draft model or a method.
+
+    Raises:
+        UserError: It has neither.
+    """
+    if engine == "vllm" and not (env.get("RAILBUS_VLLM_DRAFT") or env.get("RAILBUS_VLLM_METHOD", "auto") != "auto"):
+        raise UserError(
+            "engine vllm has nothing to draft with: set RAILBUS_VLLM_DRAFT to a model's folder, or "
+            "RAILBUS_VLLM_METHOD=ngram"
+        )
+
+
+def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
+    """Return the order A B B A, ``rounds`` times: drift (heat, other load) affects every arm alike."""
+    return (*which, *reversed(which)) * rounds
+
+
+def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the prediction's subject: the flags, else the engine's defaults; empty where neither is known.
+
+    Args:
+        engine: Name of the engine.
+        env: Its settings.
+        flags: Flags by name; None where a flag was not given.
+    """
+    usual = {
+        name: env.get(variable, "") or value for name, (variable, value) in _ENGINE_DEFAULTS.get(engine, {}).items()
+    }
+    found = usual | {name: value for name, value in flags.items() if value is not None}
+    return found if {"gpu", "target"} <= set(found) else {}

@@ -1,0 +1,1 @@
+"""Asks the edge or the log, and receives an answer as ops."""

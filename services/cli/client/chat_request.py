@@ -1,0 +1,87 @@
+"""A request of the command line, as a body for the edge and as an event for the log. Pure."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from schemas.requests import Deadlines, Delivery, DeliveryMode, Fallback, Message, Request, Sampling
+from services.runtime.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A prompt and its options; an option of None is left out of the request.
+
+    Attributes:
+        prompt: The user's message.
+        system: The system message.
+        model: Name of the model.
+        max_tokens: Longest answer, in tokens.
+        temperature: 0 is greedy.
+        seed: Seed of sampling.
+        delivery: Which text is shown unchecked.
+        fallback: What happens after a missed first-token deadline.
+        ttft_ms: Deadline of the first token, in milliseconds.
+        stall_ms: Longest silence within the answer, in milliseconds.
+        total_ms: Deadline of the whole answer, in milliseconds.
+    """
+
+    prompt: str
+    system: str | None = None
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    delivery: DeliveryMode | None = None
+    fallback: Fallback | None = None
+    ttft_ms: int | None = None
+    stall_ms: int | None = None
+    total_ms: int | None = None
+
+    @property
+    def timeout_s(self) -> float:
+        """Longest wait for the end: the request's own deadline, and ten seconds for its router."""
+        return (self.total_ms or Deadlines().total_ms) / 1_000 + 10
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body for the edge: an OpenAI-style body with the ``railbus`` extension."""
+        extension = _given(delivery=self.delivery, fallback=self.fallback, deadlines=self._deadlines() or None)
+        body = _given(
+            model=self.model, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed,
+            railbus=extension or None,
+        )  # fmt: skip
+        return {"messages": [asdict(message) for message in self._messages()], **body}
+
+    def request(self, *, request_id: str, at_us: int, source: str) -> Request:
+        """Return the event for the log, of tenant ``local``.
+
+        Raises:
+            UserError: A value is out of its bounds.
+        """
+        sampling = _given(max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed)
+        chosen = _given(
+            model=self.model,
+            delivery=None if self.delivery is None else Delivery(mode=self.delivery),
+            fallback=self.fallback,
+            deadlines=Deadlines(**self._deadlines()),
+            sampling=Sampling(**sampling),
+        )
+        made = Request(
+            request_id=request_id, tenant="local", at=at_us, source=source, messages=self._messages(), **chosen
+        )
+        try:
+            return msgspec.convert(asdict(made), Request)
+        except msgspec.ValidationError as error:
+            raise UserError(str(error)) from None
+
+    def _messages(self) -> tuple[Message, ...]:
+        system = () if self.system is None else (Message(role="system", content=self.system),)
+        return (*system, Message(role="user", content=self.prompt))
+
+    def _deadlines(self) -> dict[str, int]:
+        return _given(ttft_ms=self.ttft_ms, stall_ms=self.stall_ms, total_ms=self.total_ms)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,141 @@
+"""Asks an edge over its websocket, and resumes after a broken connection."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from schemas.stream import Outcome
+from services.cli.client.answer_ops import AnswerError, AnswerOp, OpHandler, parse_op
+from services.cli.client.chat_request import ChatRequest
+from services.stream import Close
+
+CONNECT_TIMEOUT_S: Final = 5.0
+
+ERROR_TIMEOUT_S: Final = 5.0
+"""Longest wait for the reason of a failure."""
+
+REQUEST_ERROR_CODES: Final = frozenset({"bad_request", "model_not_found"})
+"""The edge's codes for a request that no engine can serve as it is."""
+
+RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""Waits before a broken connection is opened again; the last one repeats until the request's time is up."""
+
+MAX_FRAME_BYTES: Final = 16_777_216
+"""Size of a message from the edge; a whole history can be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeAddress:
+    """Address and API key of an edge; a key of None sends none."""
+
+    url: str
+    key: str | None = None
+
+
+async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> None:
+    """Hand over the ops of one answer, up to its ``Close``.
+
+    Raises:
+        AnswerError: The edge refused, cannot be reached, the answer did not end in time, or the request was at fault.
+    """
+    stream = _AnswerStream(request, take)
+    headers = {} if edge.key is None else {"Authorization": f"Bearer {edge.key}"}
+    try:
+        async with asyncio.timeout(request.timeout_s), aiohttp.ClientSession(headers=headers) as session:
+            await _until_closed(session, edge, stream)
+            if stream.outcome == "failed":
+                await _raise_request_error(session, f"{edge.url}/v1/chat/completions/{stream.request_id}?stream=false")
+    except TimeoutError:
+        raise AnswerError(f"the answer did not end within {request.timeout_s:.0f} s") from None
+
+
+async def _raise_request_error(session: aiohttp.ClientSession, url: str) -> None:
+    """Ask the edge why a request failed: the op ``close`` does not tell whether the request itself was at fault."""
+    try:
+        async with asyncio.timeout(ERROR_TIMEOUT_S), session.get(url) as response:
+            error = (await response.json())["error"]
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError):
+        return
+    if error.get("code") in REQUEST_ERROR_CODES:
+        raise _answer_error(error)
+
+
+def _answer_error(error: dict[str, Any]) -> AnswerError:
+    param = f" (at {error['param']})" if error.get("param") else ""
+    return AnswerError(f"{error['message']}{param}", usage=error.get("type") == "invalid_request_error")
+
+
+async def _until_closed(session: aiohttp.ClientSession, edge: EdgeAddress, stream: "_AnswerStream") -> None:
+    attempt = 0
+    while stream.outcome is None:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                socket = await session.ws_connect(f"{edge.url}/v1/stream", max_msg_size=MAX_FRAME_BYTES)
+        except aiohttp.WSServerHandshakeError as error:
+            raise AnswerError(f"the edge at {edge.url} refuses: HTTP {error.status} {error.message}") from None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            if stream.request_id is None:
+                raise AnswerError(
+                    f"no edge at {edge.url} ({_reason(error)}): start one with `railbus up`, or name it with --url"
+                ) from None
+        else:
+            async with socket:
+                if await stream.read(socket):
+                    attempt = 0
+        if stream.outcome is None:
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+            attempt += 1
+
+
+class _AnswerStream:
+    """The ops of one request, read from any number of connections one after the other."""
+
+    def __init__(self, request: ChatRequest, take: OpHandler) -> None:
+        self._request = request
+        self._take = take
+        self._last: str | None = None
+        self.request_id: str | None = None
+        self.outcome: Outcome | None = None
+
+    async def read(self, socket: aiohttp.ClientWebSocketResponse) -> bool:
+        """Read one connection to its end; return whether anything was received."""
+        await socket.send_str(self._opening())
+        received = False
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.TEXT:
+                received = True
+                self._frame(orjson.loads(message.data))
+                if self.outcome is not None:
+                    return True
+        if self.request_id is None:
+            raise AnswerError(f"the edge closed before it accepted the request (code {socket.close_code})")
+        return received
+
+    def _opening(self) -> str:
+        if self.request_id is None:
+            return orjson.dumps({"type": "ask", **self._request.body()}).decode()
+        resume = {"type": "resume", "request_id": self.request_id, "after": self._last}
+        return orjson.dumps(resume).decode()
+
+    def _frame(self, frame: dict[str, Any]) -> None:
+        self.request_id = frame.get("request_id", self.request_id)
+        if frame.get("type") == "error":
+            raise _answer_error(frame["error"])
+        if "op" not in frame:
+            return
+        self._last = frame["id"]
+        for value in frame["ops"] if frame["op"] == "catch_up" else (frame,):
+            op = parse_op(value)
+            self._take(AnswerOp(self.request_id or "", frame["id"], op))
+            if isinstance(op, Close):
+                self.outcome = op.outcome
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return os.strerror(error.os_error.errno) if error.os_error.errno else "unreachable"
+    return str(error) or type(error).__name__

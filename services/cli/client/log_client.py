@@ -1,0 +1,96 @@
+"""Asks without an edge: writes the request to the log, and folds the stream log itself."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from schemas.ids import uuid7
+from schemas.stream import Failed, StreamEvent
+from schemas.topics import REQUESTS, STREAMS
+from schemas.trace import traceparent_for
+from services.bus import BusSettings, InFlightLimit, Producer, Received, TailReader, UnreadableRecord, partition_for
+from services.cli.client.answer_ops import AnswerError, AnswerOp, OpHandler
+from services.cli.client.chat_request import ChatRequest
+from services.runtime.clock import now_ms, now_us
+from services.stream import Screen
+
+MAX_UNFOLDED: Final = 1_000
+"""Events read from the log and not folded yet; reading pauses beyond."""
+
+
+async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) -> None:
+    """Hand over the ops of one answer, up to its ``Close``.
+
+    Raises:
+        AnswerError: It did not close in time, or the request was at fault.
+        UserError: A value of the request is out of its bounds.
+    """
+    request_id = uuid7(now_ms(), secrets.randbits(74))
+    follower = _AnswerFollower(request_id, settings)
+    try:
+        async with asyncio.timeout(request.timeout_s), asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(follower.reader.run())
+            await follower.begin()
+            await _send_request(request, request_id, settings)
+            await follower.fold(take)
+            reading.cancel()
+    except TimeoutError:
+        raise AnswerError(
+            f"request {request_id} was not closed within {request.timeout_s:.0f} s: check that the broker at"
+            f" {settings.bootstrap} and a router run"
+        ) from None
+    if follower.request_error is not None:
+        raise AnswerError(follower.request_error, usage=True)
+
+
+async def _send_request(request: ChatRequest, request_id: str, settings: BusSettings) -> None:
+    producer = Producer(settings, role="operator", name="railbus-ask")
+    await producer.start()
+    try:
+        # Deadlines count from ``at``, so it is taken after the connection is open.
+        event = request.request(request_id=request_id, at_us=now_us(), source=f"operator/{os.getpid()}")
+        trace = traceparent_for(request_id, secrets.randbits(64))
+        await producer.send(REQUESTS, event, traceparent=trace)
+    finally:
+        await producer.stop()
+
+
+class _AnswerFollower:
+    """Reads the stream events of one request."""
+
+    def __init__(self, request_id: str, settings: BusSettings) -> None:
+        key = request_id.encode()
+        self._screen = Screen(request_id)
+        self._partition = partition_for(request_id, settings.partitions)
+        self._in_flight = InFlightLimit(MAX_UNFOLDED)
+        self._records: asyncio.Queue[Received] = asyncio.Queue()  # bounded by the limit
+        self.request_error: str | None = None
+        self.reader = TailReader(
+            settings, handler=self._take, record_filter=lambda _, found: found == key, in_flight_limit=self._in_flight
+        )
+
+    async def begin(self) -> None:
+        """Follow the request's partition from its present end; nothing written later is missed."""
+        await self.reader.follow(STREAMS, self._partition, "end")
+
+    async def fold(self, take: OpHandler) -> None:
+        """Hand over ops until the request is closed."""
+        while self._screen.closed is None:
+            record = await self._records.get()
+            self._in_flight.release()
+            event = record.event
+            if isinstance(event, Failed) and event.error_class == "bad_request":
+                self.request_error = event.message
+            if isinstance(event, StreamEvent):
+                for index, op in enumerate(self._screen.feed(event)):
+                    take(AnswerOp(self._screen.request_id, f"{record.partition}:{record.offset}:{index}", op))
+        if self._screen.closed.outcome != "failed":  # another attempt could answer
+            self.request_error = None
+
+    def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
+        for record in records:
+            if isinstance(record, Received):
+                self._in_flight.acquire()
+                self._records.put_nowait(record)

@@ -1,0 +1,129 @@
+"""What subcommands share: running coroutines, finding the tree, reaching the broker, and options with one meaning."""
+
+import argparse
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import uvloop
+
+from schemas.ids import is_uuid7
+from schemas.topics import TOPIC_NAMED, Topic
+from services.bus import BusSettings, TailReader
+from services.cli.time_spec import StartPosition, parse_time_spec
+from services.cli.tree.state_file import find_running_tree, state_dir
+from services.runtime.clock import now_ms
+from services.runtime.errors import UserError
+from services.runtime.process import EXIT_INTERRUPTED
+from services.runtime.settings import load_settings
+from services.runtime.task_groups import first_error
+
+CONNECT_TIMEOUT_S: Final = 15.0
+"""Longest wait for the broker."""
+
+POLL_S: Final = 0.02
+"""Time between two looks at a reader's position; the bus has no event for it."""
+
+
+def run_coroutine(main: Coroutine[Any, Any, int]) -> int:
+    """Run a subcommand's coroutine and return its exit code.
+
+    Raises:
+        UserError: Also where a task group wrapped it.
+    """
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except ExceptionGroup as group:
+        raise first_error(group) from None
+
+
+def add_kafka_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kafka",
+        metavar="HOST:PORT",
+        help="the broker (default: that of the tree running here, else RAILBUS_KAFKA_BOOTSTRAP, else 127.0.0.1:9092)",
+    )
+
+
+def bus_settings(kafka: str | None) -> BusSettings:
+    """Return the broker's settings: from the flag, else from the tree that runs here, else from the environment.
+
+    Raises:
+        UserError: A setting is wrong.
+    """
+    settings = load_settings(BusSettings)
+    if kafka is not None:
+        return dataclasses.replace(settings, bootstrap=kafka)
+    found = find_running_tree(state_dir())
+    if found is not None:
+        return dataclasses.replace(settings, bootstrap=found.kafka, partitions=found.partitions)
+    return settings
+
+
+def edge_url(url: str | None) -> str:
+    """Return the edge's address: from the flag, else that of the tree that runs here, else the default port."""
+    if url is not None:
+        return url.rstrip("/")
+    found = find_running_tree(state_dir())
+    return found.url if found is not None else "http://127.0.0.1:8080"
+
+
+@asynccontextmanager
+async def reaching_broker(
+    settings: BusSettings, remedy: str = "start it, or name another with --kafka"
+) -> AsyncIterator[None]:
+    """Bound the first contact with the broker, which the bus itself would wait for without end.
+
+    Raises:
+        UserError: The block took longer than ``CONNECT_TIMEOUT_S``.
+    """
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            yield
+    except TimeoutError:
+        raise UserError(f"the broker at {settings.bootstrap} does not answer: {remedy}") from None
+
+
+async def read_through(reader: TailReader, ends: Mapping[tuple[Topic, int], int]) -> None:
+    """Return when the reader has passed the given end offset of every partition."""
+    while any((reader.position(*partition) or 0) < end for partition, end in ends.items()):  # noqa: ASYNC110 - see POLL_S
+        await asyncio.sleep(POLL_S)
+
+
+def start_position(text: str) -> StartPosition:
+    """Parse the value of ``--from``.
+
+    Raises:
+        UserError: It is not a time.
+    """
+    try:
+        return parse_time_spec(text, now_ms())
+    except ValueError as error:
+        raise UserError(f"--from {error}") from None
+
+
+def topic_by_name(text: str) -> Topic:
+    """Return the topic that ``--topic`` names, with or without the prefix ``railbus.``.
+
+    Raises:
+        UserError: There is none of this name.
+    """
+    topic = TOPIC_NAMED.get(text) or TOPIC_NAMED.get(f"railbus.{text}")
+    if topic is None:
+        raise UserError(f"--topic {text[:64]!r}: must be one of {', '.join(TOPIC_NAMED)}")
+    return topic
+
+
+def check_request_id(text: str | None) -> None:
+    """Check the value of ``--request``.
+
+    Raises:
+        UserError: It is not a request id.
+    """
+    if text is not None and not is_uuid7(text):
+        raise UserError(f"--request {text[:64]!r}: must be a UUIDv7 in lower case, as `railbus ask` prints it")

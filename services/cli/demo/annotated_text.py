@@ -1,0 +1,96 @@
+"""The text a reader saw, in segments: each stays in the row where it was first shown, and is struck out when void.
+
+Pure.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from services.cli.demo.styled_text import Span, Style
+from services.cli.show.terminal import printable
+from services.stream import Op, Refuse, Replace, Restart, Show, Withdraw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSegment:
+    """A segment of text in one style.
+
+    Attributes:
+        row: Row of the timeline in which it was shown.
+        text: The text.
+        style: ``void`` is no longer part of the answer.
+    """
+
+    row: int
+    text: str
+    style: Style = "plain"
+
+
+class AnnotatedText:
+    """One answer as segments, updated with each op.
+
+    Args:
+        mark_void: Put dashes around void text, where it cannot be struck out.
+    """
+
+    def __init__(self, *, mark_void: bool = False) -> None:
+        self._mark_void = mark_void
+        self._pieces: list[TextSegment] = []
+        self._notes: dict[int, list[Span]] = {}
+
+    def take(self, op: Op, row: int) -> None:
+        """Apply the next op, which belongs to this row."""
+        match op:
+            case Show():
+                self._pieces.append(TextSegment(row=row, text=op.text))
+            case Replace():
+                self._replace(op.start, op.end, TextSegment(row=row, text=op.text, style="new"))
+            case Withdraw():
+                self._replace(0, self._length, TextSegment(row=row, text=op.text, style="new"))
+            case Refuse():
+                self._replace(0, self._length, TextSegment(row=row, text=op.text, style="bad"))
+            case Restart():
+                note = "the answer starts over" if self._length else "nothing was shown: another attempt begins"
+                self._notes.setdefault(row, []).append(Span(note, "warn"))
+                self._replace(0, self._length, TextSegment(row=row, text="", style="new"))
+            case _:
+                pass
+
+    def spans_of_row(self, row: int) -> list[Span]:
+        """Return what was shown in this row."""
+        cell = list(self._notes.get(row, ()))
+        of_row = (piece for piece in self._pieces if piece.row == row)
+        for style, pieces in groupby(of_row, key=lambda piece: piece.style):
+            text = printable("".join(piece.text for piece in pieces)).replace("\n", " ").replace("\t", " ")
+            if style == "void" and self._mark_void and text.strip():
+                text = f"-{text.strip()}- "
+            cell.append(Span(text, style))
+        return cell
+
+    @property
+    def _length(self) -> int:
+        return sum(len(piece.text) for piece in self._pieces if piece.style != "void")
+
+    def _replace(self, start: int, end: int, by: TextSegment) -> None:
+        """Make the visible code points from start to end void, and put the replacement in its own row."""
+        kept: list[TextSegment] = []
+        at = 0
+        placed = False
+        for piece in self._pieces:
+            if piece.style == "void":
+                kept.append(piece)
+                continue
+            size = len(piece.text)
+            first, last = min(max(start - at, 0), size), min(max(end - at, 0), size)
+            parts = (piece.text[:first], piece.text[first:last], piece.text[last:])
+            if not placed and at + size > end:
+                cut = [replace(piece, text=parts[0]), replace(piece, text=parts[1], style="void"), by]
+                kept += [*cut, replace(piece, text=parts[2])]
+                placed = True
+            else:
+                kept += [replace(piece, text=parts[0]), replace(piece, text=parts[1], style="void")]
+                kept.append(replace(piece, text=parts[2]))
+            at += size
+        if not placed:
+            kept.append(by)
+        self._pieces = [piece for piece in kept if piece.text]

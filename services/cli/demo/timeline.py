@@ -1,0 +1,189 @@
+"""One scene as rows: time, what the reader saw, what is on the log. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.base import AnyEvent
+from schemas.requests import Request
+from schemas.side_events import Account, Cancel
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
+from schemas.topics import STREAMS
+from services.bus import Received
+from services.cli.demo.annotated_text import AnnotatedText
+from services.cli.demo.styled_text import Span, Style, StyledLine, pad_line, wrap_spans
+from services.cli.show.event_format import describe_event, event_time_us
+from services.cli.show.terminal import printable
+from services.stream import Op
+
+TIME_COLUMNS: Final = 16
+"""Width of the time."""
+
+NAME_COLUMNS: Final = 10
+"""Width of an event's name."""
+
+GAP_COLUMNS: Final = 2
+
+StreamPosition = tuple[int, int]
+"""Partition and offset in the stream log."""
+
+_STYLES: Final[dict[type[AnyEvent], Style]] = {
+    Cutover: "warn",
+    Cancel: "warn",
+    Failed: "bad",
+    Recall: "bad",
+    Closed: "good",
+    Account: "dim",
+    Finished: "dim",
+    Cleared: "dim",
+}
+
+
+@dataclass(slots=True)
+class TimelineRow:
+    """Records that share a row: one, or consecutive chunks of one attempt with their ``Cleared`` events."""
+
+    records: list[Received] = field(default_factory=list)
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [record.event for record in self.records if isinstance(record.event, Chunk)]
+
+    def takes(self, event: AnyEvent) -> bool:
+        """Return whether the next event can share the row. The first chunk of an attempt has a row of its own."""
+        chunks = self.chunks
+        if isinstance(event, Cleared):
+            return bool(chunks) and not event.final
+        return isinstance(event, Chunk) and bool(chunks) and chunks[-1].attempt == event.attempt and chunks[-1].seq > 0
+
+
+def written_us(record: Received) -> int:
+    """Return when a record was written. A republished request keeps its time of receipt, so its append time counts."""
+    if isinstance(record.event, Request) and record.event.attempt > 1:
+        return record.timestamp_ms * 1_000 + 999
+    return event_time_us(record)
+
+
+def in_order(records: Sequence[Received]) -> list[Received]:
+    """Sort by time; records of the stream log keep their order, whatever their writers' clocks."""
+    keyed: list[tuple[int, int, Received]] = []
+    newest = 0
+    for number, record in enumerate(records):
+        when = written_us(record)
+        if record.topic == STREAMS.name:
+            newest = when = max(newest, when)
+        keyed.append((when, number, record))
+    return [record for *_, record in sorted(keyed, key=lambda item: item[:2])]
+
+
+def group_rows(records: Sequence[Received]) -> list[TimelineRow]:
+    """Group the records of one request into rows."""
+    rows: list[TimelineRow] = []
+    for record in in_order(records):
+        if not rows or not rows[-1].takes(record.event):
+            rows.append(TimelineRow())
+        rows[-1].records.append(record)
+    return rows
+
+
+def render_timeline(
+    records: Sequence[Received], ops: Mapping[StreamPosition, Sequence[Op]], columns: int, *, mark_void: bool = False
+) -> list[StyledLine]:
+    """Return the lines of one scene so far.
+
+    Args:
+        records: Records of its request.
+        ops: Ops that the edge sent, by the position of their event in the stream log.
+        columns: Width of a line.
+        mark_void: Put dashes around void text, where it cannot be struck out.
+    """
+    rows = group_rows(records)
+    if not rows:
+        return []
+    annotated = AnnotatedText(mark_void=mark_void)
+    for number, row in enumerate(rows):
+        for record in row.records:
+            if record.topic == STREAMS.name:
+                for op in ops.get((record.partition, record.offset), ()):
+                    annotated.take(op, number)
+    zero = min(event_time_us(record) for row in rows for record in row.records)
+    left = (columns - TIME_COLUMNS - 2 * GAP_COLUMNS) * 9 // 20
+    right = columns - TIME_COLUMNS - 2 * GAP_COLUMNS - left
+    lines: list[StyledLine] = []
+    for number, row in enumerate(rows):
+        reader = wrap_spans(annotated.spans_of_row(number), left)
+        name, description = _describe_row(row)
+        log = [[Span(" " * NAME_COLUMNS), *line] for line in wrap_spans([description], right - NAME_COLUMNS)]
+        log[0][0] = Span(f"{name.text:<{NAME_COLUMNS}}", name.style)
+        for index in range(max(len(reader), len(log))):
+            when = _when(row, zero) if index == 0 else ""
+            lines.append(
+                [
+                    Span(f"{when:>{TIME_COLUMNS}}", "dim"),
+                    Span(" " * GAP_COLUMNS),
+                    *pad_line(reader[index] if index < len(reader) else [], left),
+                    Span(" " * GAP_COLUMNS),
+                    *(log[index] if index < len(log) else []),
+                ]
+            )
+    return lines
+
+
+def timeline_header(columns: int) -> StyledLine:
+    left = (columns - TIME_COLUMNS - 2 * GAP_COLUMNS) * 9 // 20
+    names = (f"{'ms':>{TIME_COLUMNS}}", "what the reader sees".ljust(left), "what is on the log")
+    return [Span((" " * GAP_COLUMNS).join(names), "dim")]
+
+
+def _when(row: TimelineRow, zero_us: int) -> str:
+    first, last = ((written_us(record) - zero_us) / 1e3 for record in (row.records[0], row.records[-1]))
+    return f"{first:.1f}" if len(row.records) == 1 else f"{first:.1f} - {last:.1f}"
+
+
+def _asked(record: Received) -> str:
+    event = record.event
+    assert isinstance(event, Request)  # noqa: S101 - the table below says so
+    return f"attempt {event.attempt} to {record.topic}"
+
+
+def _started(record: Received) -> str:
+    event = record.event
+    assert isinstance(event, Started)  # noqa: S101 - the table below says so
+    return f"attempt {event.attempt} by engine {event.engine}, queued {event.queue_ms:.1f} ms"
+
+
+def _judged(record: Received) -> str:
+    event = record.event
+    assert isinstance(event, Verdict)  # noqa: S101 - the table below says so
+    rails = (f"{it.rail}{'' if it.result == 'passed' else f' {it.result}'} {it.ms:.1f}" for it in event.rails)
+    return f"{event.decision} in {event.total_ms:.1f} ms ({', '.join(rails)})"
+
+
+_DESCRIPTIONS: Final[dict[type[AnyEvent], Callable[[Received], str]]] = {
+    Request: _asked,
+    Started: _started,
+    Verdict: _judged,
+}
+"""Descriptions that differ from those of ``railbus tail``."""
+
+
+def _describe_row(row: TimelineRow) -> tuple[Span, Span]:
+    """Return the event's name and description."""
+    record = row.records[0]
+    event = record.event
+    chunks = row.chunks
+    if len(row.records) > 1 and chunks:
+        tokens = sum(chunk.tokens for chunk in chunks)
+        cleared = [each.event.seq for each in row.records if isinstance(each.event, Cleared)]
+        checked = f", cleared through #{max(cleared)}" if cleared else ""
+        many = f"#{chunks[0].seq} - #{chunks[-1].seq}" if len(chunks) > 1 else f"#{chunks[0].seq}"
+        return Span("Chunk"), Span(f"attempt {chunks[0].attempt} {many}, {tokens} tokens{checked}")
+    style = _STYLES.get(type(event), "plain")
+    if isinstance(event, Verdict):
+        style = "good" if event.decision == "allow" else "bad"
+    if isinstance(event, Failed) and event.error_class == "cancelled":
+        style = "dim"
+    if isinstance(event, Closed) and event.outcome not in {"completed", "recalled", "denied"}:
+        style = "bad"
+    text = _DESCRIPTIONS[type(event)](record) if type(event) in _DESCRIPTIONS else describe_event(event)
+    return Span(type(event).__name__, style), Span(printable(text), "dim" if style == "dim" else "plain")

@@ -1,0 +1,1 @@
+"""Formats answers, events, dead letters and reports for people."""

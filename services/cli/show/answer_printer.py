@@ -1,0 +1,70 @@
+"""Writes an answer to standard output op by op, and keeps its result."""
+
+import shutil
+import sys
+import time
+from collections.abc import Awaitable
+from typing import Self
+
+import orjson
+
+from services.cli.client.answer_ops import AnswerError, AnswerOp
+from services.cli.client.answer_summary import EXIT_FAILED, EXIT_USAGE, AnswerSummary
+from services.cli.show.terminal import Terminal
+
+
+class AnswerPrinter:
+    """Prints the ops of one answer.
+
+    Args:
+        terminal: Renders the ops; None writes each op as a JSON line.
+
+    Attributes:
+        result: Outcome, times and tokens so far.
+    """
+
+    def __init__(self, terminal: Terminal | None) -> None:
+        self._terminal = terminal
+        self._mid_line = False
+        self.result = AnswerSummary(asked_at=time.monotonic())
+
+    @classmethod
+    def for_stdout(cls) -> Self:
+        """Make a printer that erases void text on a terminal, and prints a notice about it anywhere else."""
+        if not sys.stdout.isatty():
+            return cls(Terminal())
+        size = shutil.get_terminal_size()
+        return cls(Terminal(size.columns, size.lines))
+
+    def take(self, answered: AnswerOp) -> None:
+        """Write one op and count it."""
+        self.result.request_id = answered.request_id
+        self.result.take(answered.op, time.monotonic())
+        if self._terminal is None:
+            head = {"request_id": answered.request_id, "id": answered.op_id}
+            text = orjson.dumps(head | orjson.loads(orjson.dumps(answered.op))).decode() + "\n"
+        else:
+            text = self._terminal.render(answered.op)
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._mid_line = not text.endswith("\n")
+
+    def end(self) -> None:
+        """End the last line if the answer did not."""
+        if self._mid_line:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
+async def print_answer(answer: Awaitable[None], printer: AnswerPrinter) -> int:
+    """Wait for an answer that goes to this printer, print its closing line or its error, and return the exit code."""
+    try:
+        await answer
+    except AnswerError as error:
+        printer.end()
+        sys.stderr.write(f"railbus ask: {error}\n")
+        return EXIT_USAGE if error.usage else EXIT_FAILED
+    printer.end()
+    sys.stderr.write(f"{printer.result.closing_line()}\n")
+    return printer.result.exit_code

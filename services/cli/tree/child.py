@@ -1,0 +1,132 @@
+"""One child process: it cannot outlive its parent, its output is read, and it ends within a bound."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from services.cli.tree.process_specs import ProcessSpec
+from services.runtime.errors import UserError
+
+MAX_LINE_BYTES: Final = 16_384
+"""Bytes kept of one line; a child that writes no line breaks must not fill the parent's memory."""
+
+KEPT_LINES: Final = 5
+"""Last lines kept, to report why a child ended."""
+
+DRAIN_S: Final = 1.0
+"""Longest wait for the output of an ended child; another process may hold its pipes open."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+LineSink = Callable[[str], None]
+
+
+class Child:
+    """A running process.
+
+    Attributes:
+        spec: How it was started.
+        ready: Set when it has written its ready line.
+        last: The last lines of both its streams.
+    """
+
+    def __init__(self, spec: ProcessSpec, process: asyncio.subprocess.Process, say: LineSink) -> None:
+        self.spec = spec
+        self.ready = asyncio.Event()
+        self.last: deque[str] = deque(maxlen=KEPT_LINES)
+        self._process = process
+        self._say = say
+        self._pumps = asyncio.gather(self._pump_stdout(), self._pump_stderr(), return_exceptions=True)
+
+    @classmethod
+    async def start(cls, spec: ProcessSpec, env: dict[str, str], say: LineSink) -> "Child":
+        """Start the process in a group of its own: a Ctrl-C at the terminal reaches the supervisor alone.
+
+        Not in a session of its own: Linux schedules each session as one, and ``nice`` counts only within it.
+
+        Raises:
+            UserError: The program cannot be run.
+        """
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *spec.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**env, **spec.env, "PYTHONUNBUFFERED": "1"},
+                preexec_fn=_before_exec(os.getpid(), spec.nice),
+            )
+        except OSError as error:
+            raise UserError(f"{spec.name} cannot be started: {spec.command[0]}: {error.strerror}") from None
+        return cls(spec, process, say)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait_ended(self) -> int:
+        """Wait for its end and for all its output; return the exit status, negative for a signal."""
+        code = await self._process.wait()
+        done, _ = await asyncio.wait({self._pumps}, timeout=DRAIN_S)
+        for error in self._pumps.result() if done else ():
+            if error is not None:
+                self._say(f"{self.spec.name}: its last output is lost: {error!r}")
+        return code
+
+    async def stop(self, within_s: float) -> None:
+        """Send SIGTERM, and SIGKILL when it has not ended after ``within_s``."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(within_s):
+                    await self._process.wait()
+            except TimeoutError:
+                self._say(f"{self.spec.name} did not stop within {within_s:.0f} s: killed")
+                self._process.kill()
+        await self.wait_ended()
+
+    async def _pump_stdout(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101 - asked for in start
+        async for line in _lines(self._process.stdout):
+            self.last.append(line)
+            if self.spec.ready in line:
+                self.ready.set()
+
+    async def _pump_stderr(self) -> None:
+        assert self._process.stderr is not None  # noqa: S101 - asked for in start
+        async for line in _lines(self._process.stderr):
+            self.last.append(line)
+            self._say(f"{self.spec.name} | {line}")
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    rest = b""
+    while piece := await stream.read(65_536):
+        *whole, rest = (rest + piece).split(b"\n")
+        rest = rest[:MAX_LINE_BYTES]
+        for line in whole:
+            yield line[:MAX_LINE_BYTES].decode(errors="replace").rstrip()
+    if rest:
+        yield rest.decode(errors="replace").rstrip()
+
+
+def _before_exec(parent: int, nice: int) -> Callable[[], None]:
+    """Make what runs in the child before its program: own process group, nice level, death with the supervisor."""
+    # Looked up here: no library may be loaded between fork and exec.
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def before_exec() -> None:
+        os.setpgid(0, 0)
+        os.nice(nice)
+        if prctl is None:
+            return
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return before_exec

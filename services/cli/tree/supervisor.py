@@ -1,0 +1,132 @@
+"""Starts processes in order, keeps them running, stops them in reverse order."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from services.cli.tree.child import Child, LineSink
+from services.cli.tree.process_specs import ProcessSpec
+from services.cli.tree.restarts import RestartAfter, RestartPolicy, describe_exit
+from services.runtime.errors import UserError
+from services.runtime.process import EXIT_USER
+from services.runtime.task_groups import first_error
+
+STOP_S: Final = 5.0
+"""Longest time a stage of services gets to stop before it is killed; three stages fit into the process's own grace."""
+
+MAX_STARTS: Final = 2
+"""Starts of a service that never serves, before the tree gives up: more would wait for ever."""
+
+
+class Supervisor:
+    """The processes of one tree.
+
+    Args:
+        specs: What to start.
+        say: Receives each line for the operator.
+        started: Called whenever a process was started.
+        policy: When a service that ended is started again.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        say: LineSink,
+        started: Callable[[], None] = lambda: None,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._specs = specs
+        self._say = say
+        self._started = started
+        self._policy = policy or RestartPolicy()
+        self._children: dict[str, Child] = {}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process id of each running service."""
+        return {name: child.pid for name, child in self._children.items()}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep every service running while the block runs; the block begins when all of them serve.
+
+        Raises:
+            UserError: A service reports a user's mistake, ends again and again, or never serves.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keepers: list[asyncio.Task[None]] = []
+                for specs in self._start_groups():
+                    serving = {spec: asyncio.Event() for spec in specs}
+                    keepers += [tasks.create_task(self._keep_running(*item)) for item in serving.items()]
+                    for event in serving.values():
+                        await event.wait()
+                yield
+                for keeper in keepers:
+                    keeper.cancel()
+        except ExceptionGroup as group:
+            raise first_error(group) from None
+        finally:
+            await self._stop()
+
+    def _start_groups(self) -> list[list[ProcessSpec]]:
+        """Return the servers, and then everything that needs them."""
+        servers = [spec for spec in self._specs if spec.stage == 0]
+        return [servers, [spec for spec in self._specs if spec.stage > 0]]
+
+    async def _keep_running(self, spec: ProcessSpec, serving: asyncio.Event) -> None:
+        ends: list[float] = []
+        timeouts = 0
+        while True:
+            code = await self._run_once(spec, serving)
+            if code == EXIT_USER:
+                raise UserError(f"{spec.name} cannot run: {self._last_line(spec)}")
+            timeouts = 0 if serving.is_set() or code is not None else timeouts + 1
+            if timeouts >= MAX_STARTS:
+                late = f"did not serve within {spec.ready_s:.0f} s in {timeouts} starts"
+                raise UserError(f"{spec.name} {late}: {self._last_line(spec)}")
+            ends.append(time.monotonic())
+            decision = self._policy.decide(ends, ends[-1])
+            how = "no ready line" if code is None else describe_exit(code)
+            if not isinstance(decision, RestartAfter):
+                raise UserError(
+                    f"{spec.name} ended {decision.times} times within {decision.within_s:.0f} s, last with {how}:"
+                    f" {self._last_line(spec)}"
+                )
+            self._say(f"{spec.name} ended with {how}; starting it again in {decision.after_s:.1f} s")
+            await asyncio.sleep(decision.after_s)
+
+    async def _run_once(self, spec: ProcessSpec, serving: asyncio.Event) -> int | None:
+        """Run one process to its end; return its exit status, None where it was stopped because it never served."""
+        began = time.monotonic()
+        child = self._children[spec.name] = await Child.start(spec, dict(os.environ), self._say)
+        self._started()
+        ended = asyncio.ensure_future(child.wait_ended())
+        ready = asyncio.ensure_future(child.ready.wait())
+        try:
+            await asyncio.wait({ended, ready}, timeout=spec.ready_s, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                self._say(f"{spec.name} ready after {time.monotonic() - began:.1f} s")
+                serving.set()
+            elif not ended.done():
+                self._say(f"{spec.name} did not serve within {spec.ready_s:.0f} s")
+                await child.stop(STOP_S)
+                return None
+            return await ended
+        finally:
+            ready.cancel()
+            ended.cancel()
+
+    def _last_line(self, spec: ProcessSpec) -> str:
+        lines = [line for line in self._children[spec.name].last if line]
+        return lines[-1].removeprefix(f"railbus {spec.name}: ") if lines else "it wrote nothing"
+
+    async def _stop(self) -> None:
+        stages = itertools.groupby(reversed(self._specs), key=lambda spec: spec.stage)
+        for _, stage in stages:
+            running = [child for spec in stage if (child := self._children.get(spec.name)) is not None]
+            await asyncio.gather(*(child.stop(STOP_S) for child in running))

@@ -1,0 +1,61 @@
+"""Writes to one client: without waiting, and with a bounded buffer."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Literal
+
+WriteFailure = Literal["gone", "slow"]
+
+CATCH_UP_BATCH_BYTES: Final = 65_536
+"""A history is written in batches of about this size; each waits until the client has read most of the last one."""
+
+DRAIN_TIMEOUT_S: Final = 30.0
+"""Longest time for a client to read one batch."""
+
+_POLL_S: Final = 0.01
+
+
+class ClientWriter:
+    """A client's connection.
+
+    Args:
+        transport: The connection's transport.
+        limit: Most bytes that may wait in the process for the client.
+        wrap: Frames each write, such as a chunk of a chunked body.
+    """
+
+    __slots__ = ("_limit", "_transport", "_wrap")
+
+    def __init__(
+        self, transport: asyncio.WriteTransport, limit: int, wrap: Callable[[bytes], bytes] | None = None
+    ) -> None:
+        self._transport = transport
+        self._limit = limit
+        self._wrap = wrap
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that wait in the process for the client."""
+        return self._transport.get_write_buffer_size()
+
+    def write(self, data: bytes) -> WriteFailure | None:
+        """Write the bytes, unless the client is gone. A client that was over its limit before gets this final write."""
+        if self._transport.is_closing():
+            return "gone"
+        slow = self.unread_bytes > self._limit
+        self._transport.write(data if self._wrap is None else self._wrap(data))
+        return "slow" if slow else None
+
+    def abort(self) -> None:
+        """Drop the connection and its unsent bytes."""
+        self._transport.abort()
+
+    async def drain(self) -> WriteFailure | None:
+        """Wait until the client has read most of what was written."""
+        for _ in range(int(DRAIN_TIMEOUT_S / _POLL_S)):
+            if self._transport.is_closing():
+                return "gone"
+            if self.unread_bytes <= min(CATCH_UP_BATCH_BYTES, self._limit):
+                return None
+            await asyncio.sleep(_POLL_S)
+        return "slow"

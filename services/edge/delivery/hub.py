@@ -1,0 +1,111 @@
+"""All open streams of this process, by request: each gets the events of its request."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from schemas.registry import read_kinds
+from schemas.stream import Started, StreamEvent
+from schemas.topics import STREAMS
+from services.bus import Received, UnreadableRecord
+from services.edge.delivery.subscription import Subscription
+from services.edge.errors import ApiError
+from services.edge.log.positions import LoggedEvent
+from services.runtime.clock import now_us
+from services.runtime.logging import logger
+from services.runtime.metrics import STREAMS_ACTIVE
+
+_log = logger("edge")
+
+TICK_S: Final = 0.5
+"""Interval between deadline checks: an expired stream ends at most this much late."""
+
+MAX_MODELS: Final = 100
+"""Most names kept for ``/v1/models``."""
+
+_KINDS: Final = read_kinds("edge", STREAMS)
+
+
+class Hub:
+    """The open streams.
+
+    Attributes:
+        models: Models that answered recently, newest last.
+    """
+
+    def __init__(self) -> None:
+        self.models: dict[str, None] = {}
+        self._streams: dict[bytes, list[Subscription]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter([stream for streams in self._streams.values() for stream in streams])
+
+    def add(self, stream: Subscription) -> None:
+        """Deliver the events of the stream's request to it from now on."""
+        self._streams.setdefault(stream.session.request_id.encode(), []).append(stream)
+        self._count += 1
+        STREAMS_ACTIVE.labels(stream.connection.transport).inc()
+
+    def remove(self, stream: Subscription) -> None:
+        key = stream.session.request_id.encode()
+        left = [other for other in self._streams.get(key, ()) if other is not stream]
+        if left:
+            self._streams[key] = left
+        else:
+            self._streams.pop(key, None)
+        self._count -= 1
+        STREAMS_ACTIVE.labels(stream.connection.transport).dec()
+
+    def wants(self, kind: str, key: bytes | None) -> bool:
+        """Return whether a record belongs to an open stream; others are not decoded."""
+        return key in self._streams and kind in _KINDS
+
+    def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
+        """Deliver a batch; each stream that got events writes once."""
+        at_us = now_us()
+        touched: dict[Subscription, None] = {}
+        for record in records:
+            if isinstance(record, UnreadableRecord) or not isinstance(record.event, StreamEvent):
+                continue
+            if type(record.event) is Started:
+                self._remember(record.event.model)
+            logged = LoggedEvent(record.offset, record.event)
+            for stream in self._streams.get(record.event.request_id.encode(), ()):
+                self._push(stream, logged, at_us)
+                touched[stream] = None
+        for stream in touched:
+            stream.flush()
+
+    def tick(self, at_us: int) -> None:
+        """End expired streams."""
+        for stream in self:
+            if stream.expired(at_us):
+                text = "The request was not closed by its deadline: no router answers."
+                stream.end("error", ApiError(504, text, code="expired"))
+
+    async def stop(self, drain_ms: int) -> None:
+        """Wait for streams to end, then end the rest; their clients can resume on another edge."""
+        for _ in range(drain_ms // 10):
+            if not self._count:
+                return
+            await asyncio.sleep(0.01)
+        for stream in self:
+            text = "This server is stopping: resume at the last id."
+            stream.end("shutdown", ApiError(503, text, code="server_stopping", retry_after_s=1))
+
+    def _push(self, stream: Subscription, logged: LoggedEvent, at_us: int) -> None:
+        try:
+            stream.push(logged, at_us)
+        except Exception:  # noqa: BLE001 - one broken stream must not break the others
+            _log.exception("request %s: cannot follow its log", stream.session.request_id)
+            stream.end("error", ApiError(500, "The server failed to deliver the answer.", code="internal"))
+
+    def _remember(self, model: str) -> None:
+        self.models.pop(model, None)
+        self.models[model] = None
+        if len(self.models) > MAX_MODELS:
+            del self.models[next(iter(self.models))]

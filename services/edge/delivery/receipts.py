@@ -1,0 +1,86 @@
+"""Receipts of connections, written to the log in the background so that no stream waits for them."""
+
+import asyncio
+from typing import Final
+
+from schemas.base import envelope
+from schemas.side_events import Attached, Detached
+from schemas.topics import RECEIPTS
+from services.bus import BusError, Producer
+from services.edge.delivery.subscription import Subscription
+from services.runtime.clock import now_us
+from services.runtime.logging import logger
+from services.runtime.metrics import DETACHED, EDGE_TTFT, SENDS_DROPPED
+
+_log = logger("edge")
+
+MAX_WAITING: Final = 20_000
+"""Most receipts that wait while the log is unavailable; further ones are dropped, and the drop is logged."""
+
+
+class ReceiptWriter:
+    """A background writer of ``Attached`` and ``Detached``."""
+
+    def __init__(self, producer: Producer, source: str) -> None:
+        self._producer = producer
+        self._source = source
+        self._waiting: asyncio.Queue[Attached | Detached] = asyncio.Queue(MAX_WAITING)
+        self._dropping = False
+        self._attached: set[str] = set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._write(await self._waiting.get())
+
+    async def flush(self) -> None:
+        """Write the queued receipts, before the process ends."""
+        while not self._waiting.empty():
+            await self._write(self._waiting.get_nowait())
+
+    def record_attached(self, stream: Subscription) -> None:
+        after = stream.connection.resumed_from
+        self._attached.add(stream.connection.name)
+        self._put(
+            Attached(
+                **envelope(stream.request, at=now_us(), source=self._source),
+                connection=stream.connection.name,
+                transport=stream.connection.transport,
+                partition=stream.session.partition,
+                resumed_from=None if after is None else str(after),
+            )
+        )
+
+    def record_detached(self, stream: Subscription) -> None:
+        """Queue the receipt of a connection that ended, if it was recorded as attached."""
+        if stream.connection.name not in self._attached:
+            return
+        self._attached.discard(stream.connection.name)
+        reason = stream.reason or "error"
+        receipt = stream.session.stats.receipt(
+            envelope(stream.request, at=now_us(), source=self._source),
+            connection=stream.connection.name,
+            reason=reason,
+            received_us=stream.request.at,
+        )
+        DETACHED.labels(reason).inc()
+        if reason == "slow":
+            SENDS_DROPPED.inc()
+        if receipt.first_text_ms is not None and stream.connection.resumed_from is None:
+            EDGE_TTFT.observe(receipt.first_text_ms)
+        self._put(receipt)
+
+    def _put(self, receipt: Attached | Detached) -> None:
+        try:
+            self._waiting.put_nowait(receipt)
+        except asyncio.QueueFull:
+            if not self._dropping:
+                _log.error("the log is unavailable and %d receipts wait: further ones are dropped", MAX_WAITING)
+            self._dropping = True
+
+    async def _write(self, receipt: Attached | Detached) -> None:
+        try:
+            await self._producer.post(RECEIPTS, receipt)
+            self._dropping = False
+        except BusError as error:
+            _log.error("a receipt is dropped: %s", error)

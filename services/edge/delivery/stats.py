@@ -1,0 +1,133 @@
+"""Statistics of one connection, for its receipt: counts, a hash, and how long recalled text was visible. Pure."""
+
+import hashlib
+import math
+from typing import Final, NamedTuple
+
+from schemas.base import Envelope
+from schemas.side_events import Detached, DetachReason
+from services.edge.log.positions import OpId
+from services.stream import Op, Refuse, Replace, Restart, Show, Withdraw
+
+
+class PositionedOp(NamedTuple):
+    """An op with its position in the log and its JSON line.
+
+    Attributes:
+        recalled_at: The start of its recall, in code points of the visible text.
+    """
+
+    op_id: OpId
+    op: Op
+    line: bytes
+    recalled_at: int = 0
+
+
+_ROUNDING: Final = 1e-6
+"""Tolerance for sums of token fractions: less than this above an integer counts as that integer."""
+
+_ShownSpan = tuple[int, int, float]
+"""Number of code points, when they were shown, and how many tokens they are."""
+
+
+class DeliveryStats:
+    """Counts of the ops sent on one connection.
+
+    The hash is SHA-256 over the ops' JSON lines, each ended by a newline, in the order sent: a replay of the log from
+    ``resumed_from`` to ``last`` gives the same lines.
+
+    Attributes:
+        ops: Number of ops sent.
+        visible: Code points on the client's screen.
+        exposed_tokens: Largest number of visible tokens that were not cleared.
+    """
+
+    __slots__ = ("_exposure_us", "_first_text_us", "_hash", "_last", "_recalled_tokens", "_shown", "exposed_tokens",
+                 "ops", "visible")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.visible = 0
+        self.exposed_tokens = 0
+        self.ops = 0
+        self._hash = hashlib.sha256()
+        self._last: OpId | None = None
+        self._first_text_us: int | None = None
+        self._exposure_us = 0
+        self._recalled_tokens = 0
+        self._shown: list[_ShownSpan] = []  # in the order of the text
+
+    def record_sent(self, item: PositionedOp, now_us: int) -> None:
+        self.ops += 1
+        self._hash.update(item.line + b"\n")
+        self._last = item.op_id
+        if self._first_text_us is None and type(item.op) is Show:
+            self._first_text_us = now_us
+        self.record_applied(item.op, now_us, item.recalled_at)
+
+    def record_applied(self, op: Op, at_us: int, recalled_at: int = 0) -> None:
+        """Track a change of the client's screen, by an op of this connection or of an earlier one.
+
+        Args:
+            op: The op.
+            at_us: When it was applied, in microseconds since the epoch.
+            recalled_at: The start of its recall, in code points of the visible text.
+        """
+        if type(op) is Show:
+            self.visible += len(op.text)
+            self._shown.append((len(op.text), at_us, op.tokens))
+        elif isinstance(op, Replace):
+            self._recall(op.start, op.end, at_us)
+            self._splice(op.start, op.end, len(op.text), at_us)
+        elif isinstance(op, Withdraw | Refuse):
+            self._recall(recalled_at, self.visible, at_us)
+            self._splice(0, self.visible, len(op.text), at_us)
+        elif isinstance(op, Restart):
+            self._splice(0, self.visible, 0, at_us)
+
+    def receipt(self, about: Envelope, *, connection: str, reason: DetachReason, received_us: int) -> Detached:
+        """Build the connection's ``Detached`` event."""
+        first = self._first_text_us
+        return Detached(
+            **about,
+            connection=connection,
+            reason=reason,
+            ops=self.ops,
+            ops_hash=self._hash.hexdigest(),
+            last=None if self._last is None else str(self._last),
+            first_text_ms=None if first is None else max(0, first - received_us) / 1_000,
+            exposed_tokens=self.exposed_tokens,
+            exposure_ms=self._exposure_us / 1_000,
+            recalled_tokens=self._recalled_tokens,
+        )
+
+    def _recall(self, start: int, end: int, at_us: int) -> None:
+        """Track that text in [start, end) is taken back: its oldest part counts."""
+        position, tokens = 0, 0.0
+        for length, shown_us, worth in self._shown:
+            overlap = min(position + length, end) - max(position, start)
+            position += length
+            if overlap > 0:
+                self._exposure_us = max(self._exposure_us, at_us - shown_us)
+                tokens += worth * overlap / length
+        self._recalled_tokens = max(self._recalled_tokens, math.ceil(tokens - _ROUNDING))
+
+    def _splice(self, start: int, end: int, length: int, at_us: int) -> None:
+        kept: list[_ShownSpan] = []
+        position = 0
+        placed = False
+        for size, shown_us, tokens in self._shown:
+            first, last = position, position + size
+            position = last
+            if min(last, start) > first:
+                head = min(last, start) - first
+                kept.append((head, shown_us, tokens * head / size))
+            if last > start and not placed:
+                kept.append((length, at_us, 0))
+                placed = True
+            if last > end:
+                tail = last - max(first, end)
+                kept.append((tail, shown_us, tokens * tail / size))
+        if not placed:
+            kept.append((length, at_us, 0))
+        self._shown = [piece for piece in kept if piece[0]]
+        self.visible += length - (end - start)

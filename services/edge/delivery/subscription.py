@@ -1,0 +1,250 @@
+"""The delivery of one request to one client: events in, bytes out."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from schemas.requests import Request
+from schemas.side_events import DetachReason, Transport
+from schemas.stream import Recall
+from services.edge.delivery.client_writer import CATCH_UP_BATCH_BYTES, ClientWriter, WriteFailure
+from services.edge.delivery.session import CatchUpOps, Encoder, Session
+from services.edge.delivery.stats import PositionedOp
+from services.edge.errors import ApiError
+from services.edge.log.positions import LoggedEvent, OpId
+from services.runtime.clock import now_us
+
+MAX_HELD_EVENTS: Final = 20_000
+"""Most events that wait while a client reads the history; a client that needs more is too slow."""
+
+EXPIRY_MARGIN_US: Final = 2_000_000
+"""The router closes a request by its total deadline; the edge ends a stream that is still open this much later."""
+
+KEEPALIVE_S: Final = 15.0
+"""A stream that is silent for this long gets a keep-alive, so that no proxy drops it as idle."""
+
+SLOW_CLIENT_ERROR: Final = ApiError(
+    503, "The client read too slowly and was dropped: resume at the last id.", code="slow_client"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConnection:
+    """The client's connection.
+
+    Attributes:
+        name: Unique per connection and request.
+        until_closed: Whether the stream ends with the ``Close`` op; otherwise it ends with the answer.
+        resumed_from: The last op that the client has; None at a first connection.
+    """
+
+    name: str
+    transport: Transport
+    until_closed: bool
+    resumed_from: OpId | None = None
+
+
+class History(NamedTuple):
+    """The ops that a client lacks, folded from all events before ``end_offset``."""
+
+    ops: CatchUpOps
+    end_offset: int
+
+
+class Subscription:
+    """The stream of one request's ops to one client.
+
+    Attributes:
+        history: What to send first; None for a new request.
+        started: Set when there are bytes to send, or the stream has ended.
+        ended: Set at the end.
+        reason: Why it ended; None before.
+        quiet_since_us: When it last wrote to the client.
+    """
+
+    __slots__ = ("_buffered", "_held", "_on_end", "_out", "_recall_pending", "_staged", "_writer", "connection",
+                 "encoder", "ended", "history", "quiet_since_us", "reason", "request", "session",
+                 "started")  # fmt: skip
+
+    def __init__(
+        self, *, request: Request, session: Session, encoder: Encoder, connection: ClientConnection, catching_up: bool,
+        on_end: Callable[["Subscription"], None],
+    ) -> None:  # fmt: skip
+        self.request = request
+        self.session = session
+        self.encoder = encoder
+        self.connection = connection
+        self.history: History | None = None
+        self.started = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.reason: DetachReason | None = None
+        self.quiet_since_us = now_us()
+        self._on_end = on_end
+        self._held: list[LoggedEvent] | None = [] if catching_up else None  # None once the history was sent
+        self._recall_pending = False  # a held event may take back text that is not sent yet
+        self._out: list[bytes] = []
+        self._staged = 0
+        self._writer: ClientWriter | None = None
+        self._buffered: list[PositionedOp] = []
+
+    @property
+    def early_error(self) -> ApiError | None:
+        """The error of a stream that ended before it sent anything."""
+        return self.encoder.error if self.reason is not None and self._writer is None else None
+
+    def expired(self, at_us: int) -> bool:
+        """Return whether the stream is past its deadline; always False before its history was sent."""
+        deadline_us = self.request.at + self.request.deadlines.total_ms * 1_000
+        return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
+
+    def push(self, logged: LoggedEvent, at_us: int) -> None:
+        """Fold an event of the request; ``flush`` sends the resulting ops."""
+        if self.reason is not None:
+            return
+        if self._held is not None:
+            self._held.append(logged)
+            self._recall_pending = self._recall_pending or type(logged.event) is Recall
+            if len(self._held) > MAX_HELD_EVENTS:
+                self.end("slow", SLOW_CLIENT_ERROR)
+            return
+        self._take(logged, at_us)
+        self._end_if_over()
+
+    def flush(self) -> None:
+        """Send the pending ops in one write."""
+        if self._writer is None:
+            if self._out:
+                self.started.set()
+            return
+        if self._out and self._held is None:
+            self._write()
+
+    async def serve(self, writer: ClientWriter | None, keepalive: bytes = b"") -> None:
+        """Send the history, then new events; return at the stream's end.
+
+        Args:
+            writer: The client's writer; None for a whole completion, which the caller sends after the end.
+            keepalive: The bytes to send while the stream is silent; empty if the connection has its own keep-alive.
+        """
+        if writer is not None:
+            self.attach(writer)
+        history, self.history = self.history, None  # it may be large
+        if history is not None:
+            await self.catch_up(history.ops, history.end_offset)
+        while not await is_set_within(self.ended, KEEPALIVE_S):
+            self._keep_alive(keepalive)
+
+    def attach(self, writer: ClientWriter) -> None:
+        """Write to the client from now on."""
+        self._writer = writer
+        if self._out and (self._held is None or self.reason is not None):
+            self._write()
+
+    async def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
+        """Send the history as fast as the client reads it, then the events that arrived meanwhile.
+
+        Once a recall arrives, no text that it takes back is sent: the unsent rest of the history and the held events
+        are shortened first.
+
+        Args:
+            caught_up: The history.
+            end_offset: The history holds all events before it; later ones were held.
+        """
+        while True:
+            unsent = await self._send(caught_up)
+            held, self._held = self._held or [], []
+            if self.reason is not None or not (held or unsent):
+                break
+            self._recall_pending = False
+            fresh = [item for logged in held if logged.offset >= end_offset for item in self.session.feed(logged)]
+            caught_up = self.session.shorten([*unsent, *fresh])
+        self._held = None
+        if self.reason is None:
+            self.flush()
+            self._end_if_over()
+
+    async def _send(self, caught_up: CatchUpOps) -> tuple[PositionedOp, ...]:
+        """Send the ops until a recall arrives; return the unsent ones."""
+        pieces, done = iter(self.encoder.catch_up(caught_up)), 0
+        while not self._recall_pending and self.reason is None and (piece := next(pieces, None)) is not None:
+            items, data = piece
+            self._stage(items, data, now_us())
+            done += len(items)
+            await self._drain()
+        return () if self.encoder.error is not None else caught_up.ops[done:]
+
+    def end(self, reason: DetachReason, error: ApiError | None = None) -> None:
+        """End the stream, once; send the pending ops unless the client is gone."""
+        if self.reason is not None:
+            return
+        self.reason = reason
+        self.encoder.error = self.encoder.error or error
+        if self.encoder.buffered and reason == "complete":
+            for item in self._buffered:
+                self.session.stats.record_sent(item, now_us())
+        if reason != "gone":
+            self._out.append(self.encoder.encode_end())
+        self._on_end(self)
+        self._write()
+        self.started.set()
+        self.ended.set()
+
+    def _keep_alive(self, data: bytes) -> None:
+        quiet = now_us() - self.quiet_since_us >= KEEPALIVE_S * 1_000_000
+        if data and quiet and self._writer is not None and not self._out:
+            self._end_on_write_failure(self._writer.write(data))
+
+    def _take(self, logged: LoggedEvent, at_us: int) -> None:
+        for item in self.session.feed(logged):
+            self._stage((item,), self.encoder.encode(item), at_us)
+            if self.encoder.error is not None:
+                return
+
+    def _stage(self, items: Sequence[PositionedOp], data: bytes, at_us: int) -> None:
+        if self.encoder.buffered:
+            self._buffered.extend(items)
+            return
+        for item in items:
+            self.session.stats.record_sent(item, at_us)
+        if data:
+            self._out.append(data)
+            self._staged += len(data)
+
+    def _end_if_over(self) -> None:
+        if self.encoder.error is not None:
+            self.end("error")
+        elif self.session.closed or (self.session.answered and not self.connection.until_closed):
+            self.end("complete")
+
+    async def _drain(self) -> None:
+        """Apply flow control while catching up, instead of the limit on unread bytes."""
+        if self._staged < CATCH_UP_BATCH_BYTES or self._writer is None or self.reason is not None:
+            return
+        self._write(draining=True)
+        self._end_on_write_failure(await self._writer.drain())
+
+    def _write(self, *, draining: bool = False) -> None:
+        if self._writer is None:
+            return
+        data = b"".join(self._out)
+        self._out.clear()
+        self._staged = 0
+        self.quiet_since_us = now_us()
+        failure = self._writer.write(data) if data else None
+        if failure == "gone" or not draining:
+            self._end_on_write_failure(failure)
+
+    def _end_on_write_failure(self, failure: WriteFailure | None) -> None:
+        if failure is not None:
+            self.end(failure, SLOW_CLIENT_ERROR if failure == "slow" else None)
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event; return whether it was set in that time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

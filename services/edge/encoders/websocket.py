@@ -1,0 +1,59 @@
+"""Railbus's ops as websocket text frames. Pure.
+
+The frames are built here because an op must cost one write: the web framework's own writers are coroutines.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+import orjson
+
+from services.edge.delivery.session import CatchUpOps, EncodedOps, Session
+from services.edge.delivery.stats import PositionedOp
+from services.edge.encoders.sse import catch_up_json
+from services.edge.errors import ApiError
+
+RESUMABLE_CODES: Final = frozenset({"slow_client", "server_stopping"})
+"""Errors that end the connection, not the request: the close code carries them, and the client resumes."""
+
+
+def text_frame(payload: bytes) -> bytes:
+    """Format one unmasked, final text frame (RFC 6455, section 5.2), as a server sends it."""
+    size = len(payload)
+    if size < 126:
+        return b"\x81%c%b" % (size, payload)
+    if size < 65_536:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), payload)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), payload)
+
+
+class WebSocketEncoder:
+    """Ops as text frames: ``{"request_id":..., "id":..., "op":...}``.
+
+    Attributes:
+        error: The error that ends the request's stream; None while there is none.
+    """
+
+    buffered: ClassVar[bool] = False
+    __slots__ = ("_head", "error")
+
+    def __init__(self, session: Session) -> None:
+        self.error: ApiError | None = None
+        self._head = b'{"request_id":"%b","id":"' % session.request_id.encode()
+
+    def encode(self, item: PositionedOp) -> bytes:
+        return text_frame(b'%b%d:%d:%d",%b' % (self._head, *item.op_id, item.line[1:]))
+
+    def catch_up(self, caught_up: CatchUpOps) -> Iterable[EncodedOps]:
+        """Encode a history; ops that must arrive together become one frame."""
+        if caught_up.splittable or not caught_up.ops:
+            return (((item,), self.encode(item)) for item in caught_up.ops)
+        last = caught_up.ops[-1].op_id
+        return [(caught_up.ops, text_frame(b'%b%d:%d:%d",%b' % (self._head, *last, catch_up_json(caught_up)[1:])))]
+
+    def encode_end(self) -> bytes:
+        """Encode the error, if it concerns the request; the ``close`` op ends the stream otherwise."""
+        if self.error is None or self.error.code in RESUMABLE_CODES:
+            return b""
+        body = orjson.dumps({"type": "error", "error": self.error.body})
+        return text_frame(self._head[: -len(b'"id":"')] + body[1:])

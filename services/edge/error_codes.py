@@ -1,0 +1,170 @@
+"""The codes that an error of the edge may have: what each means, and what to do about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDescription:
+    """What a client is told by a code.
+
+    Attributes:
+        statuses: The HTTP statuses it comes with.
+        meaning: What happened.
+        remedy: What the client, or the operator, can do.
+    """
+
+    statuses: tuple[int, ...]
+    meaning: str
+    remedy: str
+
+
+ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
+    "bad_request": ErrorDescription(
+        (400,),
+        "The request is not valid HTTP, or the engine refused it, for example because the prompt is too long.",
+        "Read the message. It names the limit.",
+    ),
+    "busy": ErrorDescription(
+        (503,), "Too many clients are taking up a stream again at the same time.", "Wait for `Retry-After`, try again.",
+    ),
+    "cancelled": ErrorDescription(
+        (499,), "The request was stopped: its client was gone for too long, or an operator stopped it.",
+        "Ask again if the answer is still wanted.",
+    ),
+    "engine_auth": ErrorDescription(
+        (502,), "The upstream server refused the generator's key.", "The operator sets `RAILBUS_UPSTREAM_KEY`.",
+    ),
+    "engine_dead": ErrorDescription(
+        (502,), "The engine ended in the middle of the answer.", "Ask again. The supervisor starts a new generator.",
+    ),
+    "engine_overloaded": ErrorDescription(
+        (503,), "The engine takes no more requests now.", "Wait for `Retry-After`, try again; or add generators.",
+    ),
+    "engine_timeout": ErrorDescription(
+        (504,), "The engine did not answer in time.", "Try again, or allow more time in `railbus.deadlines`.",
+    ),
+    "engine_unavailable": ErrorDescription(
+        (503,), "The engine cannot be reached, or answered with an error of its own.",
+        "Wait for `Retry-After`, try again. The operator looks at the generator's log.",
+    ),
+    "expired": ErrorDescription(
+        (504,), "The answer was not complete at the request's total deadline.",
+        "Try again, with a larger `railbus.deadlines.total_ms` or a smaller `max_tokens`.",
+    ),
+    "failed": ErrorDescription(
+        (502,), "No attempt gave an answer, and no engine said why; the input check may have given no verdict in time.",
+        "Read the message, try again.",
+    ),
+    "host_not_allowed": ErrorDescription(
+        (403,), "The edge has no API keys, so it answers to loopback host names only.",
+        "Use `127.0.0.1`, or set `RAILBUS_API_KEYS_FILE`.",
+    ),
+    "idempotency_key_in_use": ErrorDescription(
+        (409,), "The first request with this `Idempotency-Key` is not on the log yet.", "Try again a second later.",
+    ),
+    "idempotency_key_reused": ErrorDescription(
+        (422,), "The `Idempotency-Key` was used before, with another body.", "Use a new key for a new request.",
+    ),
+    "internal": ErrorDescription(
+        (500,), "A fault of the server or of the engine.", "Report it. The service's log has the traceback.",
+    ),
+    "invalid_api_key": ErrorDescription((401,), "The API key is not in the edge's file.", "Use a key that is."),
+    "invalid_body": ErrorDescription(
+        (400,), "The body could not be read, for example because a chunk of it is malformed.", "Correct the client.",
+    ),
+    "invalid_encoding": ErrorDescription(
+        (400,), "The body is not packed as `Content-Encoding` says, or is cut off.",
+        "Correct the client, or send no coding.",
+    ),
+    "invalid_header": ErrorDescription(
+        (400, 417), "A header is malformed; `param` names it.", "Correct the header.",
+    ),
+    "invalid_json": ErrorDescription((400,), "The body is not a JSON object.", "Send one JSON object."),
+    "invalid_position": ErrorDescription(
+        (400,), "`Last-Event-ID` or `after` is not the id of an op.", "Send the `id` of the last op that was received.",
+    ),
+    "invalid_request_id": ErrorDescription(
+        (400,), "The request id in the path is not a UUIDv7 in lower case.", "Use the id that the server gave.",
+    ),
+    "invalid_value": ErrorDescription(
+        (400,), "A field has a value that is not allowed; `param` names the field.", "Correct the field.",
+    ),
+    "log_unavailable": ErrorDescription(
+        (503,), "Kafka does not take the request, or the log could not be read in time.",
+        "Wait for `Retry-After`, try again. The operator looks at the broker.",
+    ),
+    "method_not_allowed": ErrorDescription((405,), "The address exists, with another method.", "See the endpoints."),
+    "missing_api_key": ErrorDescription(
+        (401,), "The edge wants an API key.",
+        "Send `Authorization: Bearer KEY`; on a websocket, `hello` with `key`.",
+    ),
+    "model_not_found": ErrorDescription(
+        (404,), "The engine does not serve the model that was asked for.",
+        "Ask for `default`, or for one that `GET /v1/models` lists.",
+    ),
+    "not_a_websocket": ErrorDescription(
+        (400,), "The address serves websockets, and the request is no handshake of version 13.",
+        "Use a websocket client.",
+    ),
+    "not_found": ErrorDescription((404,), "There is no such address.", "See the endpoints."),
+    "not_json": ErrorDescription((415,), "The body is not declared as JSON.", "Send `Content-Type: application/json`."),
+    "not_ready": ErrorDescription(
+        (503,), "The edge follows no partition yet: it has just started, or the group is rebalancing.",
+        "Wait for `Retry-After`, try again.",
+    ),
+    "origin_not_allowed": ErrorDescription(
+        (403,), "A web page of another origin may not use this edge.",
+        "The operator adds the origin to `RAILBUS_ALLOWED_ORIGINS`.",
+    ),
+    "rate_limit_exceeded": ErrorDescription(
+        (429,), "The tenant has used up its requests of this minute.", "Wait for `Retry-After`.",
+    ),
+    "rejected": ErrorDescription(
+        (400,), "The request on the log could not be read. Only an application that writes to Kafka itself sees this.",
+        "Correct the record and send it under a new id. `railbus dead list` shows the reason.",
+    ),
+    "request_not_found": ErrorDescription(
+        (404,), "There is no request with this id on the log, or it is older than `RAILBUS_RESUME_MS` allows.",
+        "Ask again.",
+    ),
+    "request_too_large": ErrorDescription(
+        (413,), "The body is larger than 1 MiB, or the event larger than 1,000,000 bytes.", "Send less text.",
+    ),
+    "restarted": ErrorDescription(
+        (502,), "Another attempt took over after text was sent, and an OpenAI-style stream cannot take text back.",
+        'Ask again, or send `"railbus": {"restart": "marker"}`, or read ops instead of chat chunks.',
+    ),
+    "safety_block": ErrorDescription(
+        (400,), "The cloud model's own safety filter refused the prompt or the answer.", "Change the prompt.",
+    ),
+    "server_stopping": ErrorDescription(
+        (503,), "The edge is being stopped.", "Take up the stream again at the last id, at any edge.",
+    ),
+    "slow_client": ErrorDescription(
+        (503,), "The client read too slowly: more than `RAILBUS_CLIENT_BUFFER_BYTES` were waiting for it.",
+        "Take up the stream again at the last id.",
+    ),
+    "string_above_max_length": ErrorDescription(
+        (400,), "A message has more than 262,144 characters.", "Send less text.",
+    ),
+    "too_many_streams": ErrorDescription(
+        (429, 503),
+        "The connection (429) or the edge (503) has as many open streams as it may.",
+        "Wait until one has ended. The operator can raise `RAILBUS_MAX_SOCKET_STREAMS` or `RAILBUS_MAX_STREAMS`.",
+    ),
+    "unknown_parameter": ErrorDescription(
+        (400,), "The object `railbus` has a field that does not exist. It is not ignored.", "Correct its name.",
+    ),
+    "unknown_position": ErrorDescription(
+        (400,), "This request has no op at the position that was sent.", "Send the `id` of an op of this request.",
+    ),
+    "unsupported_encoding": ErrorDescription(
+        (415,), "The body's `Content-Encoding` is not supported.", "Send `gzip`, `deflate` or no coding.",
+    ),
+    "unsupported_parameter": ErrorDescription(
+        (400,), "The parameter would change the answer and is not supported, such as `tools`.", "Leave it out.",
+    ),
+}  # fmt: skip
+"""Every code that an error of the edge may have."""

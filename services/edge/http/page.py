@@ -1,0 +1,45 @@
+"""The web page at ``/`` and its files."""
+
+import html
+from importlib import resources
+from typing import Final
+
+from aiohttp import web
+
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The page loads nothing from other origins and runs only its own script file."""
+
+_FILES: Final = {
+    "/": ("index.html", "text/html"),
+    "/app.js": ("app.js", "text/javascript"),
+    "/style.css": ("style.css", "text/css"),
+}
+
+NOTICE_PLACEHOLDER: Final = b"<!-- notice -->"
+"""Replaced in the page by the operator's notice."""
+
+
+class PageEndpoint:
+    """The handlers of the page's files."""
+
+    def __init__(self, notice: str) -> None:
+        folder = resources.files("services.edge") / "static"
+        self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}
+        page, kind = self._files["/"]
+        self._files["/"] = page.replace(NOTICE_PLACEHOLDER, _paragraph(notice).encode()), kind
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get(path, self.file) for path in self._files]
+
+    async def file(self, request: web.Request) -> web.Response:
+        """Serve the page, its script and its style sheet."""
+        body, kind = self._files[request.path]
+        headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Cache-Control": "no-cache"}
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+
+
+def _paragraph(notice: str) -> str:
+    return f'<p id="notice">{html.escape(notice)}</p>' if notice else ""

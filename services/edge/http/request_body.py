@@ -1,0 +1,58 @@
+"""Read a request's body: JSON, at most 1 MiB, plain or compressed."""
+
+import zlib
+from typing import Final
+
+from aiohttp import web
+
+from services.edge.errors import ApiError
+
+MAX_BODY_BYTES: Final = 1_048_576
+"""Most bytes of a body (1 MiB), as sent and unpacked."""
+
+_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+"""Content codings (RFC 9110, section 8.4.1) and zlib's parameter for each."""
+
+
+async def read_json_body(request: web.Request) -> bytes:
+    """Read and unpack the body; memory stays within the limit however well it is compressed.
+
+    Raises:
+        ApiError: 400, the body is not what ``Content-Encoding`` says; 413, it is too large; 415, it is not JSON or
+            has an unsupported encoding.
+    """
+    if request.content_type != "application/json":
+        raise ApiError(415, "The body must be JSON: send Content-Type: application/json.", code="not_json")
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding != "identity" and encoding not in _WINDOW_BITS:
+        raise ApiError(
+            415, "The Content-Encoding is not supported: send gzip, deflate or none.", code="unsupported_encoding",
+            param="Content-Encoding",
+        )  # fmt: skip
+    body = await request.read()
+    return body if encoding == "identity" else unpack(body, encoding)
+
+
+def unpack(body: bytes, encoding: str) -> bytes:
+    """Decompress at most ``MAX_BODY_BYTES``."""
+    decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        unpacked = decompressor.decompress(body, MAX_BODY_BYTES + 1)
+    except zlib.error:
+        raise _not_packed(encoding) from None
+    if len(unpacked) > MAX_BODY_BYTES:
+        raise body_too_large()
+    if not decompressor.eof or decompressor.unused_data:
+        raise _not_packed(encoding)
+    return unpacked
+
+
+def body_too_large() -> ApiError:
+    return ApiError(413, f"The body is larger than {MAX_BODY_BYTES:,} bytes.", code="request_too_large")
+
+
+def _not_packed(encoding: str) -> ApiError:
+    return ApiError(
+        400, f"The body is not valid {encoding}, as Content-Encoding says.", code="invalid_encoding",
+        param="Content-Encoding",
+    )  # fmt: skip

@@ -1,0 +1,229 @@
+"""The endpoint ``/v1/stream``: several requests on one websocket, every op a JSON message."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from aiohttp import WSMsgType, web
+
+from schemas.side_events import DetachReason
+from services.edge.delivery.client_writer import ClientWriter
+from services.edge.delivery.subscription import Subscription
+from services.edge.encoders.encoding import ClientContext, Encoding
+from services.edge.encoders.websocket import text_frame
+from services.edge.errors import ApiError
+from services.edge.http.api_keys import ApiKeys, bearer_token
+from services.edge.http.responses import CLOSE_TIMEOUT_S
+from services.edge.log.positions import parse_request_id
+from services.edge.requests.parse import parse_chat_request, parse_json
+from services.edge.requests.request_service import RequestService
+from services.edge.settings import Settings
+from services.runtime.clock import now_us
+
+HEARTBEAT_S: Final = 20.0
+"""Interval of pings; a client that does not answer within half of it is gone."""
+
+WEBSOCKET_OPS: Final = Encoding(kind="op_frames")
+
+MAX_MESSAGE_BYTES: Final = 1_048_576
+"""Most bytes of a client's message."""
+
+CLOSE_CODES: Final[dict[DetachReason, tuple[int, bytes]]] = {
+    "slow": (1013, b"reads too slowly: resume at the last id"),
+    "shutdown": (1001, b"server stops: resume at the last id"),
+}
+"""Close codes with which the server ends a connection; the client reconnects and resumes."""
+
+CLIENT_MESSAGES: Final[Mapping[str, str]] = {
+    "hello": "Gives the API key as `key`, for clients that cannot send an `Authorization` header, such as browsers.",
+    "ask": "Asks. It has the fields of a chat completion request; `prompt` may stand for one user message.",
+    "resume": "Takes up a stream again: `request_id`, and `after`, the `id` of the last op that was received.",
+    "cancel": "Ends the delivery of `request_id` here. The request is stopped if no client comes back for it.",
+}
+"""What a client may send, by ``type``. Each may have a ``ref``, which the reply repeats."""
+
+SERVER_MESSAGES: Final[Mapping[str, str]] = {
+    "welcome": "The key of `hello` is known.",
+    "accepted": "The request is taken: its `request_id`, `at` (microseconds since the epoch) and `partition`.",
+    "detached": "The delivery of `request_id` has ended, as `cancel` asked.",
+    "error": "`error` has `message`, `type`, `param` and `code`; `request_id` is there where one was given.",
+}
+"""What the server sends besides ops, by ``type``."""
+
+
+class WebSocketEndpoint:
+    """The handler, and all open connections."""
+
+    def __init__(self, request_service: RequestService, keys: ApiKeys, settings: Settings) -> None:
+        self._request_service = request_service
+        self._keys = keys
+        self._settings = settings
+        self._open: set[WebSocketConnection] = set()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/stream", self.serve, allow_head=False)]
+
+    async def serve(self, request: web.Request) -> web.WebSocketResponse:
+        """Open a websocket for any number of requests; every op is one message."""
+        key = bearer_token(request.headers)
+        tenant = self._keys.tenant(key) if self._keys.allows_anonymous or key is not None else None
+        response = web.WebSocketResponse(heartbeat=HEARTBEAT_S, compress=False, max_msg_size=MAX_MESSAGE_BYTES)
+        if not _is_handshake(request, response):
+            raise ApiError(400, "This address needs a websocket handshake (version 13).", code="not_a_websocket")
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return response
+        writer = ClientWriter(transport, self._settings.client_buffer_bytes)
+        connection = WebSocketConnection(
+            response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams
+        )
+        self._open.add(connection)
+        try:
+            await connection.serve()
+        finally:
+            self._open.discard(connection)
+        return response
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        await asyncio.gather(*(connection.close("shutdown") for connection in tuple(self._open)))
+
+
+class WebSocketConnection:
+    """One client's connection with its open requests."""
+
+    def __init__(
+        self, response: web.WebSocketResponse, writer: ClientWriter, request_service: RequestService, keys: ApiKeys,
+        tenant: str | None, limit: int,
+    ) -> None:  # fmt: skip
+        self._response = response
+        self._writer = writer
+        self._request_service = request_service
+        self._keys = keys
+        self._tenant = tenant
+        self._limit = limit
+        self._tasks: dict[asyncio.Task[None], Subscription | None] = {}
+
+    async def serve(self) -> None:
+        """Handle messages until the client disconnects."""
+        try:
+            async for message in self._response:
+                if message.type is WSMsgType.TEXT:
+                    self._take(message.data)
+                elif message.type is WSMsgType.BINARY:
+                    self._say({"type": "error", "error": ApiError(400, "Send text.", code="invalid_json").body})
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self, reason: DetachReason) -> None:
+        """Close the connection with the code of the reason."""
+        code, text = CLOSE_CODES[reason]
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._response.close(code=code, message=text)
+        except TimeoutError:
+            self._writer.abort()
+
+    def _take(self, data: str) -> None:
+        received_us = now_us()
+        body: dict[str, Any] = {}
+        try:
+            body = parse_json(data)
+            self._dispatch(body, received_us)
+        except ApiError as error:
+            self._send_error(error, body)
+
+    def _dispatch(self, body: dict[str, Any], received_us: int) -> None:
+        kind = body.get("type")
+        if kind == "hello":
+            self._tenant = self._keys.tenant(_text(body, "key"))
+            self._say({"type": "welcome"})
+            return
+        if self._tenant is None:
+            self._keys.tenant(None)
+        if kind == "cancel":
+            self._cancel(parse_request_id(_text(body, "request_id") or ""))
+        elif kind in {"ask", "resume"}:
+            if len(self._tasks) >= self._limit:
+                raise ApiError(
+                    429, f"At most {self._limit} requests at once on one connection.", code="too_many_streams"
+                )
+            task = asyncio.create_task(self._stream(body, received_us))
+            self._tasks[task] = None
+            task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        else:
+            raise ApiError(
+                400, f"type must be one of {', '.join(CLIENT_MESSAGES)}.", code="invalid_value", param="type"
+            )
+
+    async def _stream(self, body: dict[str, Any], received_us: int) -> None:
+        """Serve one request."""
+        try:
+            stream = await self._open(body, received_us)
+        except ApiError as error:
+            self._send_error(error, body)
+            return
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks[task] = stream
+        try:
+            self._say(
+                {
+                    "type": "accepted", "request_id": stream.request.request_id, "at": stream.request.at,
+                    "partition": stream.session.partition,
+                },
+                body,
+            )  # fmt: skip
+            await stream.serve(self._writer)
+        finally:
+            stream.end("gone")  # no effect if it has ended already
+        if stream.reason in CLOSE_CODES:
+            await self.close(stream.reason)
+
+    async def _open(self, body: dict[str, Any], received_us: int) -> Subscription:
+        client = ClientContext(tenant=self._tenant or "", encoding=WEBSOCKET_OPS)
+        if body["type"] == "resume":
+            request_id = parse_request_id(_text(body, "request_id") or "")
+            return await self._request_service.resume(request_id, _text(body, "after"), client)
+        chat_body = {name: value for name, value in body.items() if name not in {"type", "ref", "prompt"}}
+        prompt = _text(body, "prompt")
+        if prompt is not None:
+            chat_body.setdefault("messages", [{"role": "user", "content": prompt}])
+        return await self._request_service.accept(parse_chat_request(chat_body), client, received_us=received_us)
+
+    def _cancel(self, request_id: str) -> None:
+        """Stop delivering a request; the router cancels it unless a client resumes it."""
+        for stream in self._tasks.values():
+            if stream is not None and stream.request.request_id == request_id:
+                stream.end("gone")
+                self._say({"type": "detached", "request_id": request_id})
+                return
+        raise ApiError(404, "No such request on this connection.", code="request_not_found", param="request_id")
+
+    def _send_error(self, error: ApiError, body: dict[str, Any]) -> None:
+        named = {"request_id": body["request_id"]} if isinstance(body.get("request_id"), str) else {}
+        self._say({"type": "error", **named, "error": error.body}, body)
+
+    def _say(self, message: dict[str, Any], answered: dict[str, Any] | None = None) -> None:
+        ref = (answered or {}).get("ref")
+        if isinstance(ref, str | int):
+            message["ref"] = ref
+        self._writer.write(text_frame(orjson.dumps(message)))
+
+
+def _is_handshake(request: web.Request, response: web.WebSocketResponse) -> bool:
+    try:
+        return bool(response.can_prepare(request))
+    except ValueError:  # a header with bytes that are not ASCII
+        return False
+
+
+def _text(body: dict[str, Any], name: str) -> str | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ApiError(400, f"{name} must be text.", code="invalid_value", param=name)
+    return value

@@ -1,0 +1,59 @@
+"""Positions in the stream log: events with their offsets, op ids, request ids. Pure."""
+
+import re
+from typing import Final, NamedTuple
+
+from schemas.ids import is_uuid7
+from schemas.stream import StreamEvent
+from services.edge.errors import ApiError
+
+CHAT_ID_PREFIX: Final = "chatcmpl-"
+_OP_ID: Final = re.compile(r"(\d{1,6}):(\d{1,18}):(\d{1,6})", re.ASCII)
+
+
+class LoggedEvent(NamedTuple):
+    """An event with its offset in its partition of the stream log."""
+
+    offset: int
+    event: StreamEvent
+
+
+class OpId(NamedTuple):
+    """The position of an op, ``partition:offset:index``: its record, and its index (from 0) among that record's ops."""
+
+    partition: int
+    offset: int
+    nth: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.offset}:{self.nth}"
+
+
+def parse_op_id(text: str) -> OpId:
+    """Parse the position in a ``Last-Event-ID`` header, an ``after`` parameter or a resume message.
+
+    Raises:
+        ApiError: 400, when it is malformed.
+    """
+    match = _OP_ID.fullmatch(text)
+    if match is None:
+        raise ApiError(
+            400, "The position must be 'partition:offset:index', as in the id of an op.", code="invalid_position",
+            param="after",
+        )  # fmt: skip
+    return OpId(*map(int, match.groups()))
+
+
+def parse_request_id(text: str) -> str:
+    """Parse the request id in a path or message; the prefix ``chatcmpl-`` is allowed.
+
+    Raises:
+        ApiError: 400, when it is not a UUIDv7.
+    """
+    request_id = text.removeprefix(CHAT_ID_PREFIX)
+    if len(request_id) != 36 or not is_uuid7(request_id):
+        raise ApiError(
+            400, "The request id must be a UUIDv7 in lower case, as the server sent it.", code="invalid_request_id",
+            param="request_id",
+        )  # fmt: skip
+    return request_id

@@ -1,0 +1,178 @@
+"""Parse and validate a client's request body. Pure; an error is one ``ApiError`` that names the field."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from schemas.requests import MAX_PROMPT_CHARS, Deadlines, Delivery, Lane, Message, Request, Sampling
+from services.edge.encoders.chat_chunks import OnRestart
+from services.edge.errors import ApiError
+from services.edge.requests.chat_schema import (
+    ACCEPTED_UNUSED,
+    KNOWN_FIELDS,
+    REFUSED_UNLESS,
+    ChatMessage,
+    ChatRequestBody,
+    RailbusExtension,
+)
+
+_NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedRequest:
+    """A validated request body.
+
+    Attributes:
+        template: The request without an id, a time and a tenant: they are set when it is accepted.
+        stream: Whether the answer is streamed.
+        include_usage: Whether a stream ends with the token counts.
+        on_restart: What an OpenAI-style stream does when the answer restarts.
+        ignored: Unknown parameters.
+    """
+
+    template: Request
+    stream: bool = False
+    include_usage: bool = False
+    on_restart: OnRestart = "error"
+    ignored: tuple[str, ...] = ()
+
+    def request(self, *, request_id: str, tenant: str, at_us: int, source: str) -> Request:
+        """Build the event to put on the log."""
+        return dataclasses.replace(self.template, request_id=request_id, tenant=tenant, at=at_us, source=source)
+
+    @property
+    def lane(self) -> Lane:
+        return self.template.lane
+
+
+def parse_json(raw: bytes | str) -> dict[str, Any]:
+    """Parse the JSON object in a body or message.
+
+    Raises:
+        ApiError: 400, when it is not a JSON object.
+    """
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def parse_chat_request(body: dict[str, Any]) -> ParsedRequest:
+    """Validate the body.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    _refuse_unsupported(body)
+    _refuse_unknown_extension(body.get("railbus"))
+    try:
+        parsed = msgspec.convert(body, ChatRequestBody)
+    except msgspec.ValidationError as error:
+        raise _field_error(str(error)) from None
+    extension = parsed.railbus or RailbusExtension()
+    options = parsed.stream_options
+    return ParsedRequest(
+        template=_template(parsed, extension),
+        stream=bool(parsed.stream),
+        include_usage=bool(options and options.include_usage),
+        on_restart=extension.restart or "error",
+        ignored=tuple(sorted(body.keys() - KNOWN_FIELDS - ACCEPTED_UNUSED - REFUSED_UNLESS.keys())),
+    )
+
+
+def _template(body: ChatRequestBody, extension: RailbusExtension) -> Request:
+    delivery = extension.delivery
+    if isinstance(delivery, str):
+        delivery = Delivery(mode=delivery)
+    chosen: dict[str, Any] = {
+        "model": body.model,
+        "delivery": delivery,
+        "deadlines": extension.deadlines,
+        "fallback": extension.fallback,
+        "egress": extension.egress,
+        "lane": extension.lane,
+    }
+    return Request(
+        request_id="", tenant="", at=0, source="",
+        messages=tuple(Message(role=_role(turn), content=_text(turn)) for turn in body.messages),
+        sampling=_sampling(body),
+        **{name: value for name, value in chosen.items() if value is not None},
+    )  # fmt: skip
+
+
+def _role(turn: ChatMessage) -> Any:
+    return "system" if turn.role == "developer" else turn.role
+
+
+def _text(turn: ChatMessage) -> str:
+    if isinstance(turn.content, str):
+        return turn.content
+    parts = (part.text if hasattr(part, "text") else part.refusal for part in turn.content)
+    text = "\n".join(parts)
+    if len(text) > MAX_PROMPT_CHARS:
+        raise ApiError(
+            400, "A message may have at most 262,144 characters in all its parts.", code="string_above_max_length",
+            param="messages",
+        )  # fmt: skip
+    return text
+
+
+def _sampling(body: ChatRequestBody) -> Sampling:
+    if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
+        raise ApiError(
+            400, "max_tokens and max_completion_tokens differ: send one of them.", code="invalid_value",
+            param="max_tokens",
+        )  # fmt: skip
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    chosen: dict[str, Any] = {
+        "max_tokens": body.max_completion_tokens or body.max_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "seed": None if body.seed is None else body.seed % 2**32,
+    }
+    return Sampling(stop=stop, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def _refuse_unsupported(body: dict[str, Any]) -> None:
+    for name in REFUSED_UNLESS.keys() & body.keys():
+        if not any(_same(body[name], harmless) for harmless in REFUSED_UNLESS[name]):
+            raise ApiError(
+                400, f"The parameter {name!r} is not supported here with this value: leave it out.",
+                code="unsupported_parameter", param=name,
+            )  # fmt: skip
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Compare as JSON does: 1 is not true."""
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
+
+
+def _refuse_unknown_extension(extension: Any) -> None:
+    """Refuse unknown nested fields: a misspelt safety setting must not be ignored."""
+    if not isinstance(extension, dict):
+        return
+    for name, cls in _NESTED.items():
+        given = extension.get(name)
+        known = {field.name for field in dataclasses.fields(cls)}
+        if isinstance(given, dict) and (unknown := sorted(given.keys() - known)):
+            raise ApiError(
+                400, f"Unknown field {unknown[0][:64]!r}: the fields of {name} are {', '.join(sorted(known))}.",
+                code="unknown_parameter", param=f"railbus.{name}",
+            )  # fmt: skip
+
+
+def _field_error(error: str) -> ApiError:
+    """Convert the library's message, ``Expected `str`, got `int` - at `$.messages[0].role```: the path is ``param``."""
+    what, _, path = error.partition(" - at `")
+    param = path.rstrip("`").removeprefix("$.").removeprefix("$") or None
+    if param is None and "field `" in what:
+        param = what.rpartition("field `")[2].rstrip("`")
+    hint = " Only text parts are supported." if param is not None and param.endswith("].type") else ""
+    return ApiError(400, f"{what}{f' at {param}' if path else ''}.{hint}", code="invalid_value", param=param)

@@ -1,0 +1,250 @@
+"""Accept requests and resume answers: each opens a stream."""
+
+import asyncio
+import hashlib
+import itertools
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from schemas.errors import MalformedEvent
+from schemas.requests import Request
+from schemas.topics import REQUESTS, REQUESTS_BATCH
+from schemas.trace import is_traceparent, traceparent_for
+from services.bus import BusError, Position, Producer, partition_for
+from services.edge.delivery.hub import Hub
+from services.edge.delivery.receipts import ReceiptWriter
+from services.edge.delivery.session import Session
+from services.edge.delivery.subscription import ClientConnection, History, Subscription
+from services.edge.encoders.encoding import ClientContext
+from services.edge.errors import ApiError
+from services.edge.log.lookup import LogLookup
+from services.edge.log.partition_follower import PartitionFollower, PartitionHold
+from services.edge.log.positions import OpId, parse_op_id
+from services.edge.requests.parse import ParsedRequest
+from services.edge.requests.shared_limits import IdempotencyRecord, SharedLimits
+from services.edge.settings import Settings
+from services.runtime.clock import now_ms
+from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
+
+POST_S: Final = 5.0
+"""Longest wait for the producer, whose buffer is full only while the broker is unreachable."""
+
+NOT_READY: Final = "The server is not ready: it does not follow the log yet."
+
+
+class RequestService:
+    """The entry for all clients: opens a stream for a new request or a known one."""
+
+    def __init__(
+        self, settings: Settings, *, instance: str, hub: Hub, partitions: PartitionFollower, lookup: LogLookup,
+        producer: Producer, receipts: ReceiptWriter, shared_limits: SharedLimits,
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._instance = instance
+        self._source = f"edge/{instance}"
+        self._hub = hub
+        self._partitions = partitions
+        self._lookup = lookup
+        self._producer = producer
+        self._receipts = receipts
+        self._shared_limits = shared_limits
+        self._numbers = itertools.count(1)
+
+    async def accept(
+        self,
+        parsed: ParsedRequest,
+        client: ClientContext,
+        *,
+        received_us: int,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+    ) -> Subscription:
+        """Put a new request on the log and open its stream.
+
+        Args:
+            parsed: The request.
+            client: Its client.
+            received_us: When it was received, in microseconds since the epoch: its deadlines count from here.
+            idempotency_key: A later request with the same key gets this one's answer.
+            traceparent: The client's W3C trace, if any.
+
+        Raises:
+            ApiError: It is refused.
+        """
+        self._check_capacity()
+        wait_us = await self._shared_limits.wait_us(client.tenant, received_us)
+        if wait_us:
+            seconds = -(-wait_us // 1_000_000)
+            raise ApiError(
+                429, f"Too many requests: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
+            )
+        stream = self._new_stream(parsed, client, received_us)
+        with _end_on_failure(stream):
+            if idempotency_key is None:
+                return await self._post(stream, traceparent)
+            record = IdempotencyRecord(stream.request.request_id, _body_hash(stream.request))
+            known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
+            if known is None:
+                try:
+                    return await self._post(stream, traceparent)
+                except BaseException:
+                    await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
+                    raise
+        stream.end("gone")
+        return await self._again(known, record, client)
+
+    async def resume(self, request_id: str, after: str | None, client: ClientContext) -> Subscription:
+        """Open the stream of a request that is on the log already.
+
+        Args:
+            request_id: The request.
+            after: The position of the last op that the client has; None for none.
+            client: The client.
+
+        Raises:
+            ApiError: It is unknown, another tenant's, too old, or has no such position.
+        """
+        partition = self._partition(request_id)
+        position = None if after is None else parse_op_id(after)
+        if position is not None and position.partition != partition:
+            raise ApiError(
+                400, f"This request is in partition {partition}: the position is not one of its ops.",
+                code="unknown_position", param="after",
+            )  # fmt: skip
+        self._check_capacity()
+        request = await self._lookup.find_request(request_id, partition)
+        if request is None or request.tenant != client.tenant or self._too_old(request):
+            raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
+        stream = self._stream(request, await self._partitions.hold(partition), client, position, catching_up=True)
+        with _end_on_failure(stream):
+            return await self._caught_up(stream, position)
+
+    def _new_stream(self, parsed: ParsedRequest, client: ClientContext, received_us: int) -> Subscription:
+        reserved = self._partitions.reserve_request_id(received_us // 1_000)
+        if reserved is None:
+            raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
+        request_id, hold = reserved
+        request = parsed.request(request_id=request_id, tenant=client.tenant, at_us=received_us, source=self._source)
+        return self._stream(request, hold, client, None, catching_up=False)
+
+    async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:
+        request = stream.request
+        trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
+        try:
+            async with asyncio.timeout(POST_S):
+                accepted = await self._producer.post(
+                    REQUESTS_BATCH if request.lane == "batch" else REQUESTS,
+                    request,
+                    traceparent=trace or traceparent_for(request.request_id, secrets.randbits(64)),
+                )
+        except (MalformedEvent, BusError, TimeoutError) as error:
+            raise _post_error(error) from None
+        EDGE_REQUESTS.inc()
+        accepted.add_done_callback(lambda done: _on_accepted(stream, done))
+        if stream.reason is None:
+            self._receipts.record_attached(stream)
+        return stream
+
+    async def _again(self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext) -> Subscription:
+        """Open the first request's stream for a repeated one, from the beginning."""
+        if known.body_hash != record.body_hash:
+            raise ApiError(
+                422, "The Idempotency-Key was used with another body.", code="idempotency_key_reused",
+                param="Idempotency-Key",
+            )  # fmt: skip
+        for wait_s in (0.05, 0.2, 0.5, 1.0):  # the first may not be on the log yet
+            try:
+                return await self.resume(known.request_id, None, client)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            await asyncio.sleep(wait_s)
+        raise ApiError(
+            409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
+            code="idempotency_key_in_use", retry_after_s=1,
+        )  # fmt: skip
+
+    async def _caught_up(self, stream: Subscription, position: OpId | None) -> Subscription:
+        self._receipts.record_attached(stream)
+        partition = stream.session.partition
+        end = await self._lookup.end_offset(partition)
+        if position is not None and position.offset >= end:
+            raise ApiError(
+                400, f"The position is beyond the end of the log, {partition}:{end}.", code="unknown_position",
+                param="after",
+            )  # fmt: skip
+        history = await self._lookup.history(stream.session.request_id, partition, end)
+        stream.history = History(stream.session.resume(history, position), end)
+        RESUMES.inc()
+        return stream
+
+    def _stream(
+        self, request: Request, hold: PartitionHold, client: ClientContext, position: OpId | None, *, catching_up: bool
+    ) -> Subscription:
+        session = Session(request.request_id, hold.partition)
+        connection = ClientConnection(
+            name=f"{self._instance}-{next(self._numbers)}",
+            transport=client.encoding.transport,
+            until_closed=client.encoding.until_closed,
+            resumed_from=position,
+        )
+
+        def on_end(stream: Subscription) -> None:
+            self._hub.remove(stream)
+            hold.release()
+            OPS_SENT.inc(stream.session.stats.ops)
+            self._receipts.record_detached(stream)
+
+        stream = Subscription(
+            request=request, session=session, encoder=client.encoding.encoder(session, request.model),
+            connection=connection, catching_up=catching_up, on_end=on_end,
+        )  # fmt: skip
+        self._hub.add(stream)
+        return stream
+
+    def _partition(self, request_id: str) -> int:
+        return partition_for(request_id, self._settings.bus.partitions)
+
+    def _check_capacity(self) -> None:
+        if len(self._hub) >= self._settings.max_streams:
+            raise ApiError(503, "Too many open streams: try again.", code="too_many_streams", retry_after_s=1)
+
+    def _too_old(self, request: Request) -> bool:
+        return now_ms() > request.at // 1_000 + request.deadlines.total_ms + self._settings.resume_ms
+
+
+@contextmanager
+def _end_on_failure(stream: Subscription) -> Iterator[None]:
+    """End the stream if opening it fails."""
+    try:
+        yield
+    except ApiError as error:
+        stream.end("error", error)
+        raise
+    except BaseException:
+        stream.end("gone")
+        raise
+
+
+def _body_hash(request: Request) -> str:
+    """Hash what the client sent: everything but the id and the time."""
+    sent = (request.model, request.messages, request.sampling, request.lane, request.delivery, request.deadlines)
+    return hashlib.sha256(repr((sent, request.fallback, request.egress)).encode()).hexdigest()
+
+
+def _post_error(error: Exception) -> ApiError:
+    """Explain why the log did not accept a request."""
+    if isinstance(error, MalformedEvent):
+        return ApiError(413, "The request exceeds the log's limit of 1,000,000 bytes.", code="request_too_large")
+    return ApiError(503, "The log accepts no requests now: try again.", code="log_unavailable", retry_after_s=2)
+
+
+def _on_accepted(stream: Subscription, accepted: asyncio.Future[Position]) -> None:
+    """End the stream if the log did not accept the request."""
+    if not accepted.cancelled() and accepted.exception() is not None:
+        stream.end(
+            "error",
+            ApiError(503, "The log did not accept the request: try again.", code="log_unavailable", retry_after_s=2),
+        )

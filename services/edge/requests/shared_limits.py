@@ -1,0 +1,132 @@
+"""Rates and idempotency keys, shared by edges in Redis; kept per process without Redis or while it is unreachable."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from services.edge.requests.rate_limit import LocalLimiter, Rate
+from services.runtime.logging import logger
+
+_log = logger("edge")
+
+IDEMPOTENCY_TTL_S: Final = 86_400
+"""How long an idempotency key is kept."""
+
+MAX_LOCAL_RECORDS: Final = 10_000
+"""Most idempotency keys kept in the process; the oldest is dropped."""
+
+REDIS_TIMEOUT_S: Final = 0.25
+"""Longest wait of a request for Redis."""
+
+REDIS_RETRY_US: Final = 2_000_000
+"""Time without calls to Redis after a failure."""
+
+# ``rate_limit.gcra`` as a script, on the clock of Redis: one clock for all edges.
+_GCRA_SCRIPT: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local arrival = tonumber(redis.call('GET', KEYS[1]) or '0')
+local following = math.max(arrival, now) + tonumber(ARGV[1])
+local wait = following - now - tonumber(ARGV[2])
+if wait > 0 then return wait end
+redis.call('SET', KEYS[1], string.format('%.0f', following), 'PX', math.ceil((following - now) / 1000) + 1000)
+return 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyRecord:
+    """The first request with an idempotency key, and the hash of its body."""
+
+    request_id: str
+    body_hash: str
+
+
+class SharedLimits:
+    """Rate limits and idempotency keys of all tenants."""
+
+    def __init__(self, url: str | None, rate: Rate | None) -> None:
+        self._redis: Any = None if url is None else _connect(url)
+        self._rate = rate
+        self._limiter = None if rate is None else LocalLimiter(rate)
+        self._records: OrderedDict[str, IdempotencyRecord] = OrderedDict()
+        self._redis_retry_at_us = 0
+        self._redis_down = False
+
+    async def wait_us(self, tenant: str, now_us: int) -> int:
+        """Return 0 if a request of the tenant passes now, otherwise how long it must wait, in microseconds."""
+        if self._rate is None or self._limiter is None:
+            return 0
+        if self._usable(now_us):
+            name, rate = f"railbus:rate:{tenant}", self._rate
+            try:
+                return int(
+                    await self._call_redis(self._redis.eval(_GCRA_SCRIPT, 1, name, rate.interval_us, rate.tolerance_us))
+                )
+            except (RedisError, OSError) as error:
+                self._redis_failed(error, now_us)
+        return self._limiter.wait_us(tenant, now_us)
+
+    async def claim(self, tenant: str, key: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
+        """Store the key for a new request; return the earlier record if the key is in use."""
+        name = _redis_key(tenant, key)
+        if self._usable(now_us):
+            value = f"{record.request_id} {record.body_hash}"
+            try:
+                known = await self._call_redis(self._redis.set(name, value, nx=True, get=True, ex=IDEMPOTENCY_TTL_S))
+                return None if known is None else IdempotencyRecord(*known.decode().split(" ", 1))
+            except (RedisError, OSError) as error:
+                self._redis_failed(error, now_us)
+        known_here = self._records.setdefault(name, record)
+        if len(self._records) > MAX_LOCAL_RECORDS:
+            self._records.popitem(last=False)
+        return None if known_here is record else known_here
+
+    async def forget(self, tenant: str, key: str, now_us: int) -> None:
+        """Drop the key of a request that was not accepted."""
+        name = _redis_key(tenant, key)
+        self._records.pop(name, None)
+        if self._usable(now_us):
+            try:
+                await self._call_redis(self._redis.delete(name))
+            except (RedisError, OSError) as error:
+                self._redis_failed(error, now_us)
+
+    async def close(self) -> None:
+        if self._redis is not None:
+            await self._redis.aclose()
+
+    async def _call_redis(self, call: Awaitable[Any]) -> Any:
+        answer = await call
+        if self._redis_down:
+            self._redis_down = False
+            _log.warning("Redis is reachable again: limits and idempotency keys are shared")
+        return answer
+
+    def _usable(self, now_us: int) -> bool:
+        return self._redis is not None and now_us >= self._redis_retry_at_us
+
+    def _redis_failed(self, error: Exception, now_us: int) -> None:
+        self._redis_retry_at_us = now_us + REDIS_RETRY_US
+        if not self._redis_down:
+            self._redis_down = True
+            _log.warning(
+                "Redis is unreachable (%s): limits and idempotency keys apply per process", type(error).__name__
+            )
+
+
+def _redis_key(tenant: str, key: str) -> str:
+    return f"railbus:once:{tenant}:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _connect(url: str) -> Any:
+    return Redis.from_url(
+        url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S, retry=Retry(NoBackoff(), 0)
+    )  # fmt: skip

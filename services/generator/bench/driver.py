@@ -1,0 +1,128 @@
+"""Run a workload on an engine: closed loops of a fixed batch size, and open loops with a fixed arrival rate."""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable, Sequence
+
+from schemas.requests import Message, Sampling
+from services.generator.bench import resources
+from services.generator.bench.record import Repetition, RequestRecord
+from services.generator.bench.workload import (
+    WORDS,
+    ClosedLoop,
+    OpenLoop,
+    Workload,
+    arrivals_s,
+    prompt,
+    prompts,
+    shared_prefix,
+)
+from services.worker.engine import Engine, EngineError, Job
+
+
+class Driver:
+    """A client that sends a workload's requests to one engine.
+
+    Args:
+        engine: A started engine.
+        workload: The requests to send, and the limits.
+    """
+
+    def __init__(self, engine: Engine, workload: Workload) -> None:
+        self._engine = engine
+        self._workload = workload
+        self._slots = asyncio.Semaphore(engine.capacity)
+        self._until = time.monotonic() + workload.limit_s
+        self._requests = 0
+        # The simulated engine chooses an answer's length at random unless the model's name gives one.
+        length = f"-n{workload.output}" if engine.name == "simulated" else ""
+        self._model = engine.resolve(f"{engine.model}{length}")
+
+    @property
+    def over(self) -> bool:
+        """Whether the workload's time limit has passed."""
+        return time.monotonic() >= self._until
+
+    async def warm_up(self) -> None:
+        """Send one request that is not measured: some engines load or compile at first use.
+
+        Raises:
+            EngineError: The request failed.
+        """
+        record = await self._request("Hello there." + prompt(16, self._rng("warm-up")), time.monotonic(), 0.0)
+        if record.error is not None:
+            raise EngineError("internal", f"the first request failed: {record.error}", retryable=False)
+
+    async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
+        """Run the closed loops; return each loop's repetitions, as many as time allowed.
+
+        Loops with equal prompt lengths use the same texts except for the first word. The same texts, because acceptance
+        depends on the text more than on the batch size; another first word, so that no prefix cache helps. The loops
+        take turns, in proportion to their repeats, so that a slow period of the machine affects all of them.
+        """
+        rngs = [(self._rng(f"{cell.batch}:{cell.prompt}"), self._rng(f"cells:{cell.prompt}")) for cell in cells]
+        found: list[list[Repetition]] = [[] for _ in cells]
+        turns = max((cell.repeats for cell in cells), default=0)
+        for turn in range(turns):
+            for cell, (own, common), sets in zip(cells, rngs, found, strict=True):
+                if turn * cell.repeats // turns < (turn + 1) * cell.repeats // turns and not self.over:
+                    firsts = [own.choice(WORDS) + " " for _ in range(cell.batch)]
+                    sets.append(
+                        await self._repetition([prompt(cell.prompt, common, beginning=first) for first in firsts])
+                    )
+        return found
+
+    async def _repetition(self, texts: Sequence[str]) -> Repetition:
+        began, cpu = time.monotonic(), resources.cpu_seconds()
+        requests = await asyncio.gather(*(self._request(text, began, 0.0) for text in texts))
+        spent, now = time.monotonic() - began, resources.cpu_seconds()
+        return Repetition(requests=requests, cores=None if cpu is None or now is None else (now - cpu) / spent)
+
+    async def stream(self, stream: OpenLoop) -> list[RequestRecord]:
+        """Run an open loop; return its requests, as many as time allowed."""
+        seed = self._workload.seed
+        if stream.cache == "warm":
+            primer = shared_prefix(stream.prompt, seed)
+            await self._request(prompt(stream.prompt, self._rng("primer"), beginning=primer), time.monotonic(), 0.0)
+        began = time.monotonic()
+        due = zip(prompts(stream, seed), arrivals_s(stream, seed), strict=True)
+        return await self._open_loop(due, began)
+
+    async def _open_loop(self, due: Iterable[tuple[str, float]], began: float) -> list[RequestRecord]:
+        tasks: list[asyncio.Task[RequestRecord]] = []
+        for text, at_s in due:
+            await asyncio.sleep(max(0.0, began + at_s - time.monotonic()))
+            if self.over:
+                break
+            tasks.append(asyncio.create_task(self._request(text, began + at_s, at_s * 1e3)))
+        return list(await asyncio.gather(*tasks))
+
+    async def _request(self, text: str, due: float, due_ms: float) -> RequestRecord:
+        """Send one request and measure it from ``due``, including the wait for an engine slot."""
+        record = RequestRecord(due_ms=due_ms)
+        try:
+            async with asyncio.timeout(self._workload.request_s), self._slots:
+                async for item in self._engine.generate(self._job(text)):
+                    record.add(item, (time.monotonic() - due) * 1e3)
+        except EngineError as error:
+            record.error = f"{error.error_class}: {error}"
+        except TimeoutError:
+            record.error = f"timeout: not finished after {self._workload.request_s:g} s"
+        record.total_ms = (time.monotonic() - due) * 1e3
+        return record
+
+    def _job(self, text: str) -> Job:
+        self._requests += 1
+        workload = self._workload
+        name = f"bench-{workload.seed}-{self._requests}"
+        return Job(
+            request_id=name,
+            run=name,
+            model=self._model,
+            messages=(Message(role="user", content=text),),
+            sampling=Sampling(max_tokens=workload.output, temperature=workload.temperature, seed=workload.seed),
+        )
+
+    def _rng(self, what: str) -> random.Random:
+        return random.Random(f"{self._workload.seed}:{what}")  # noqa: S311 - it must be repeatable

@@ -1,0 +1,119 @@
+"""An HTTP client for streamed chat completions."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import aiohttp
+
+from services.generator.engines.chat_completions.chunks import SseDecoder
+from services.generator.engines.chat_completions.errors import upstream_error
+from services.generator.engines.chat_completions.parser import CompletionParser, Endpoint, request_body
+from services.worker.engine import EngineError, GenerationResult, Job, Step
+
+MAX_ERROR_BODY_BYTES: Final = 65_536
+"""At most this much of an error's body is read."""
+
+END_OF_STREAM_TIMEOUT_S: Final = 1.0
+"""How long to wait after the last token for usage and the end of the stream."""
+
+# With compression a server would delay text until there is enough to compress.
+_HEADERS: Final = {
+    "Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity",
+}  # fmt: skip
+
+
+class CompletionsClient:
+    """A client for one server; the session bounds its connections.
+
+    Attributes:
+        running: Number of open answers.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> None:
+        self._session = session
+        self._endpoint = endpoint
+        self._usage = True
+        self.running = 0
+
+    async def stream(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+        """Generate as ``Engine.generate`` does. An early exit closes the connection, which aborts the answer."""
+        self.running += 1
+        parser, decoder = CompletionParser(time.monotonic()), SseDecoder()
+        response: aiohttp.ClientResponse | None = None
+        try:
+            response = await self._ask(job)
+            content, deadline = response.content, None
+            while not decoder.done and (data := await _more(content, deadline)):
+                now = time.monotonic()
+                for chunk in decoder.feed(data):
+                    step = parser.read(chunk, now)
+                    if step is not None:
+                        yield step
+                if deadline is None and parser.complete:
+                    deadline = now + END_OF_STREAM_TIMEOUT_S
+            yield parser.end(stream_done=decoder.done)
+            if decoder.done:  # read the body's last bytes, so that the connection can be reused
+                await _more(content, time.monotonic() + END_OF_STREAM_TIMEOUT_S)
+        except (aiohttp.ClientError, OSError) as error:
+            raise transport_error(error) from None
+        finally:
+            self.running -= 1
+            if response is not None:
+                response.release()  # closes the connection unless the body was read to the end
+
+    async def _ask(self, job: Job) -> aiohttp.ClientResponse:
+        """Return the response whose body is the answer.
+
+        Raises:
+            EngineError: The server refused the request.
+        """
+        with_usage = self._usage
+        response = await self._post(job, usage=with_usage)
+        if response.status == 200:
+            return response
+        body = await _error_body(response)
+        if with_usage and response.status in {400, 422} and b"stream_options" in body:
+            self._usage = False  # this server does not support stream_options
+            return await self._ask(job)
+        raise upstream_error(response.status, body)
+
+    async def _post(self, job: Job, *, usage: bool) -> aiohttp.ClientResponse:
+        """Send the request, and once more on a new connection if a kept-alive one turns out to be closed."""
+        body = request_body(job, self._endpoint, usage=usage)
+        try:
+            return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
+
+
+async def _more(content: aiohttp.StreamReader, deadline: float | None) -> bytes:
+    """Return the next bytes; none at the end of the body or after the deadline."""
+    if deadline is None:
+        return await content.readany()
+    with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+            return await content.readany()
+    return b""
+
+
+async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.content.read(MAX_ERROR_BODY_BYTES)
+    finally:
+        response.close()
+
+
+def transport_error(error: Exception) -> EngineError:
+    """Translate a transport error; the message never contains what was sent."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return EngineError("unavailable", "the upstream cannot be reached", retryable=True)
+    if isinstance(error, TimeoutError):
+        return EngineError("timeout", "the upstream sent nothing for too long", retryable=True)
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError | OSError):
+        return EngineError("unavailable", "the upstream closed the connection", retryable=True)
+    return EngineError("internal", f"the upstream's answer is not valid HTTP ({type(error).__name__})", retryable=True)

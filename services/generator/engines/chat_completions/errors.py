@@ -1,0 +1,80 @@
+"""Translate an upstream's errors into engine errors.
+
+Upstream messages may repeat the prompt, so only numbers and identifiers are taken from them.
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from schemas.stream import ErrorClass
+from services.worker.engine import EngineError
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_LIMIT: Final = re.compile(r"maximum (?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)
+_ASKED: Final = re.compile(r"\b(\d{1,12}) (?:\w+ )?tokens\b", re.IGNORECASE)
+
+# The boolean: whether another attempt could succeed. It cannot if the request itself is wrong.
+_CLASSES: Final[dict[int, tuple[ErrorClass, bool]]] = {
+    401: ("auth", True), 403: ("auth", True), 407: ("auth", True), 408: ("timeout", True), 425: ("overloaded", True),
+    429: ("overloaded", True), 503: ("unavailable", True), 504: ("timeout", True), 529: ("overloaded", True),
+}  # fmt: skip
+
+
+def classify(status: int) -> tuple[ErrorClass, bool]:
+    """Return the error class of an HTTP status other than 200, and whether another attempt could succeed."""
+    known = _CLASSES.get(status)
+    if known is not None:
+        return known
+    if 400 <= status < 500:
+        return "bad_request", False
+    return ("unavailable" if status >= 500 else "internal"), True
+
+
+def upstream_error(status: int | None, body: bytes) -> EngineError:
+    """Return the error that a body reports; ``status`` is None for an error inside a stream that began with 200."""
+    error = _error_object(body)
+    if status is None:
+        code = error.get("code")
+        status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    error_class, retryable = classify(status)
+    return EngineError(error_class, _message(status, error), retryable=retryable)
+
+
+def _error_object(body: bytes) -> dict[str, Any]:
+    """Return the error object of OpenAI, vLLM or llama.cpp; empty if there is none."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    if isinstance(value, dict) and isinstance(value.get("error"), dict):
+        value = value["error"]
+    return value if isinstance(value, dict) else {}
+
+
+def _message(status: int, error: dict[str, Any]) -> str:
+    asked, limit = _lengths(error)
+    if limit is not None:
+        length = "" if asked is None else f"{asked} tokens, "
+        return f"the prompt is too long: {length}the limit is {limit} tokens"
+    if 300 <= status < 400:
+        return (
+            f"the upstream answered {status}: redirects are not followed; set RAILBUS_UPSTREAM_URL to the new address"
+        )
+    kind = error.get("type") or error.get("code")
+    named = f" ({kind})" if isinstance(kind, str) and _IDENTIFIER.fullmatch(kind) else ""
+    return f"the upstream answered {status}{named}"
+
+
+def _lengths(error: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Return the requested tokens and the model's limit, if the error is about them."""
+    if error.get("type") == "exceed_context_size_error":
+        asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
+        return (asked if isinstance(asked, int) else None), (limit if isinstance(limit, int) else None)
+    message = error.get("message")
+    if not isinstance(message, str) or (limit_found := _LIMIT.search(message)) is None:
+        return None, None
+    limit = int(limit_found.group(1))
+    asked_for = max((int(number) for number in _ASKED.findall(message[limit_found.end() :])), default=0)
+    return (asked_for if asked_for > limit else None), limit

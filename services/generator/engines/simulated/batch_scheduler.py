@@ -1,0 +1,163 @@
+"""Simulate continuous batching: which sequences share the next step, and how long the step takes.
+
+No I/O and no clock: times are arguments, in milliseconds. A step contains every decoding sequence and, within a token
+budget, parts of the remaining prompts in order of arrival (chunked prefill).
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from services.generator.engines.simulated.sequence import OutputItem, SimulatedSequence
+from services.physics.adaptive import AcceptanceEstimate, choose_gamma
+from services.physics.pairing import SpeculationPair
+from services.physics.roofline import multiply_ms, prefill_ms, read_ms
+from services.worker.engine import Step
+
+EXPECTED_ALPHA: Final = 0.6
+"""Acceptance assumed before any is measured: the middle of published values for similar pairs (42-81 %)."""
+
+
+class StepOutput(NamedTuple):
+    """One item that a step produced for a sequence."""
+
+    sequence: SimulatedSequence
+    item: OutputItem
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: the decoding sequences, the prefilling ones with their tokens, the draft length and the duration."""
+
+    decodes: tuple[SimulatedSequence, ...]
+    prefills: tuple[tuple[SimulatedSequence, int], ...]
+    gamma: int
+    duration_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """The simulated hardware, models and limits.
+
+    Attributes:
+        pair: Models and accelerator.
+        gamma: Tokens drafted per step, or their maximum if ``adaptive``; 0 turns speculation off.
+        adaptive: Choose each step's draft length from load and measured acceptance, up to ``gamma``.
+        alpha: Probability that a drafted token is accepted.
+        batch: Maximum sequences in a step.
+        budget: Maximum prompt tokens in a step.
+        scale: Factor on the time that the physics gives for a step.
+    """
+
+    pair: SpeculationPair
+    gamma: int
+    alpha: float
+    batch: int
+    budget: int
+    scale: float = 1.0
+    adaptive: bool = False
+
+    def step_ms(self, decodes: int, context: int, prefills: list[tuple[SimulatedSequence, int]], gamma: int) -> float:
+        """Return a step's milliseconds: the draft steps, one pass of the target over all tokens, the overhead."""
+        pair, on = self.pair, self.pair.gpu
+        arithmetic = multiply_ms(
+            pair.target, on, pair.precision,
+            tokens=decodes * (gamma + 1), context=context, efficiency=pair.efficiency,
+        )  # fmt: skip
+        for sequence, tokens in prefills:
+            arithmetic += prefill_ms(
+                pair.target, on, pair.precision, tokens, cached=sequence.prefilled, efficiency=pair.efficiency
+            )
+        reading = read_ms(pair.target, on, pair.precision, batch=decodes, context=context, efficiency=pair.efficiency)
+        drafting = 0.0
+        if gamma and decodes:
+            drafting = gamma * pair.draft_ms(batch=decodes, context=context) + pair.overhead * reading
+        return (max(reading, arithmetic) + drafting) * self.scale
+
+
+class BatchScheduler:
+    """The waiting queue and the running batch of at most ``cost.batch`` sequences."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self._waiting: deque[SimulatedSequence] = deque()
+        self._running: dict[int, SimulatedSequence] = {}
+        self._acceptance = AcceptanceEstimate.expected(EXPECTED_ALPHA)
+        self._idle_steps = 0
+
+    @property
+    def running(self) -> int:
+        """Number of admitted sequences."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Number of queued sequences."""
+        return len(self._waiting)
+
+    def add(self, sequence: SimulatedSequence) -> None:
+        self._waiting.append(sequence)
+
+    def remove(self, sequence: SimulatedSequence) -> None:
+        """Remove a sequence; do nothing if it has ended already."""
+        if self._running.pop(id(sequence), None) is None:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(sequence)
+
+    def plan(self, now_ms: float) -> StepPlan | None:
+        """Return the next step; None if no sequence can take part now."""
+        cost = self._cost
+        while self._waiting and len(self._running) < cost.batch:
+            sequence = self._waiting.popleft()
+            sequence.admitted_ms = now_ms
+            sequence.held_until_ms = now_ms + sequence.script.delay_ms(sequence.rng)
+            self._running[id(sequence)] = sequence
+        active = [each for each in self._running.values() if each.held_until_ms <= now_ms]
+        decodes = tuple(each for each in active if each.prefilled >= each.prompt)
+        prefills: list[tuple[SimulatedSequence, int]] = []
+        budget = cost.budget
+        for each in active:
+            if each.prefilled < each.prompt and budget > 0:
+                tokens = min(budget, each.prompt - each.prefilled)
+                prefills.append((each, tokens))
+                budget -= tokens
+        if not decodes and not prefills:
+            return None
+        context = sum(each.context for each in decodes) // len(decodes) if decodes else 0
+        gamma = self._gamma(len(decodes), context)
+        return StepPlan(decodes, tuple(prefills), gamma, cost.step_ms(len(decodes), context, prefills, gamma))
+
+    def wake_ms(self) -> float | None:
+        """Return when the next held sequence may continue; None if none will."""
+        held = [each.held_until_ms for each in self._running.values() if each.held_until_ms != float("inf")]
+        return min(held, default=None)
+
+    def complete(self, plan: StepPlan, now_ms: float) -> Iterator[StepOutput]:
+        """Finish a step, and yield what it produced for each sequence that was not removed."""
+        for sequence, tokens in plan.prefills:
+            if id(sequence) in self._running:
+                sequence.prefilled += tokens
+                if sequence.prefilled >= sequence.prompt:
+                    yield from self._advance(sequence, 0, now_ms)
+        self._idle_steps = 0 if plan.gamma else self._idle_steps + 1
+        for sequence in plan.decodes:
+            if id(sequence) in self._running:
+                yield from self._advance(sequence, plan.gamma, now_ms)
+
+    def _gamma(self, decodes: int, context: int) -> int:
+        cost = self._cost
+        if not (cost.adaptive and cost.gamma and decodes):
+            return cost.gamma
+        return choose_gamma(
+            cost.pair, self._acceptance, batch=decodes, context=context, most=cost.gamma, idle_steps=self._idle_steps
+        )
+
+    def _advance(self, sequence: SimulatedSequence, gamma: int, now_ms: float) -> Iterator[StepOutput]:
+        for item in sequence.advance(gamma, self._cost.alpha, now_ms):
+            if not isinstance(item, Step):
+                self.remove(sequence)
+            elif item.drafted and sequence.generated < sequence.length:  # the answer's end truncates the last step
+                self._acceptance = self._acceptance.after(item.drafted, item.accepted)
+            yield StepOutput(sequence, item)

@@ -1,0 +1,79 @@
+"""Scripts for simulated answers in load and fault tests, written as a suffix of the model's name.
+
+``simulated-n50-die10`` generates an answer of 50 tokens that fails after 10 steps. The parts, in any order::
+
+    n<k>      generate k tokens, at most max_tokens
+    slow<ms>  delay the first token by this time
+    tail<ms>  delay the first token by a heavy-tailed time (Lomax, shape 1.5) of this scale
+    mute      generate no token, and never end
+    stall<k>  generate nothing after k steps, and never end
+    die<k>    fail after k steps (k = 0: before the first)
+    dead<k>   let the whole engine die after k steps
+    err<code> refuse with this HTTP status
+    poison<k> make token k the word FORBIDDEN
+    mail<k>   make token k an e-mail address
+    leak<k>   make token k the code name that is the example of the default policy's blocklist
+"""
+
+import random
+import re
+from dataclasses import dataclass, fields
+from typing import Final
+
+_PART: Final = re.compile(r"([a-z]+)(\d{0,7})")
+_LOMAX_SHAPE: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultScript:
+    """The parts of a script; None for a part that is not given."""
+
+    n: int | None = None
+    slow: int | None = None
+    tail: int | None = None
+    mute: int | None = None
+    stall: int | None = None
+    die: int | None = None
+    dead: int | None = None
+    err: int | None = None
+    poison: int | None = None
+    mail: int | None = None
+    leak: int | None = None
+
+    def delay_ms(self, rng: random.Random) -> float:
+        """Return the delay of the first token."""
+        delay = float(self.slow or 0)
+        if self.tail:
+            delay += self.tail * ((1 - rng.random()) ** (-1 / _LOMAX_SHAPE) - 1)
+        return delay
+
+    def word(self, position: int) -> str | None:
+        """Return the scripted word at a position; None if there is none."""
+        words = (
+            (self.poison, "FORBIDDEN"),
+            (self.mail, "anna.berg@example.org"),
+            (self.leak, "Project Bluefin Heron"),
+        )
+        return next((word for scripted, word in words if scripted == position), None)
+
+    def silent_from(self) -> int | None:
+        """Return the step after which no token is generated; None if there is no such step."""
+        return 0 if self.mute is not None else self.stall
+
+
+def parse_script(text: str) -> FaultScript:
+    """Parse a suffix.
+
+    Raises:
+        ValueError: A part is unknown; the message names it.
+    """
+    known = {field.name for field in fields(FaultScript)}
+    parts: dict[str, int] = {}
+    for part in filter(None, text.split("-")):
+        match = _PART.fullmatch(part)
+        if match is None or match[1] not in known or bool(match[2]) == (match[1] == "mute"):
+            raise ValueError(
+                f"{part!r} is not a part of a script; the parts are {', '.join(sorted(known))}, each with a number"
+            )
+        parts[match[1]] = int(match[2] or 0)
+    return FaultScript(**parts)

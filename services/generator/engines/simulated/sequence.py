@@ -1,0 +1,140 @@
+"""One simulated answer: its words step by step, and its end. No I/O, no clock; times are milliseconds."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.stream import Speculation, Timings, Usage
+from services.generator.engines.chat_completions.errors import classify
+from services.generator.engines.simulated.fault_script import FaultScript
+from services.worker.engine import EngineError, GenerationResult, Step
+
+OutputItem = Step | GenerationResult | EngineError
+"""One output of an execution; anything but a ``Step`` is the last one."""
+
+WORDS: Final = (
+    "river", "stone", "light", "harbour", "winter", "letter", "garden", "number", "signal", "window", "engine", "paper",
+    "valley", "copper", "morning", "bridge", "orchard", "pencil", "shadow", "thread", "market", "island", "silver",
+)  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SimulatedSequence:
+    """The state of one answer.
+
+    Attributes:
+        prompt: Tokens of the prompt.
+        length: Tokens of the complete answer.
+        truncated: Whether ``max_tokens`` limits the length.
+        rng: The answer's own source of randomness.
+        script: The faults to simulate.
+        arrived_ms: When the request arrived.
+        held_until_ms: The answer takes no part in steps before this time.
+        prefilled: Prompt tokens processed.
+        generated: Answer tokens generated.
+        steps: Steps that generated tokens.
+        drafted: Tokens drafted in all steps.
+        admitted_ms: When it joined the batch.
+        first_ms: When its first token was generated.
+        accepted: Number of steps by accepted draft tokens.
+    """
+
+    prompt: int
+    length: int
+    truncated: bool
+    rng: random.Random
+    script: FaultScript
+    arrived_ms: float
+    held_until_ms: float = 0.0
+    prefilled: int = 0
+    generated: int = 0
+    steps: int = 0
+    drafted: int = 0
+    admitted_ms: float = 0.0
+    first_ms: float = 0.0
+    accepted: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def context(self) -> int:
+        """Tokens in its KV cache."""
+        return self.prefilled + self.generated
+
+    def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:
+        """Run one step; return its output, followed by the result if the answer is complete.
+
+        Args:
+            gamma: Tokens drafted in this step; 0 in the step that ends the prefill.
+            alpha: Probability that a drafted token is accepted.
+            now_ms: When the step ends.
+        """
+        fault = _fault(self.script, self.steps)
+        if fault is not None:
+            return [fault]
+        if self.steps == self.script.silent_from():
+            self.held_until_ms = float("inf")
+            return []
+        accepted = _accepted(self.rng, alpha, min(gamma, self.length - self.generated - 1))
+        self.steps += 1
+        self.drafted += gamma
+        if gamma:
+            self.accepted[accepted] += 1
+        if not self.generated:
+            self.first_ms = now_ms
+        step = Step(text=self._words(accepted + 1), tokens=accepted + 1, drafted=gamma, accepted=accepted)
+        self.generated += accepted + 1
+        return [step, self._result(now_ms)] if self.generated >= self.length else [step]
+
+    def _words(self, tokens: int) -> str:
+        words = []
+        for position in range(self.generated, self.generated + tokens):
+            word = self.script.word(position) or self.rng.choice(WORDS)
+            words.append(f"{word}. " if position % 12 == 11 else f"{word} ")
+        return "".join(words)
+
+    def _result(self, now_ms: float) -> GenerationResult:
+        return GenerationResult(
+            finish_reason="length" if self.truncated else "stop",
+            usage=Usage(prompt_tokens=self.prompt, completion_tokens=self.generated),
+            timings=Timings(
+                queue_ms=self.admitted_ms - self.arrived_ms,
+                prefill_ms=self.first_ms - self.admitted_ms,
+                decode_ms=now_ms - self.first_ms,
+            ),
+            speculation=self._speculation() if self.drafted else None,
+        )
+
+    def _speculation(self) -> Speculation:
+        accepted, most = self.accepted, max(self.accepted)
+        return Speculation(
+            steps=sum(accepted.values()),
+            drafted=self.drafted,
+            accepted=sum(count * times for count, times in accepted.items()),
+            accepted_by_position=tuple(
+                sum(times for count, times in accepted.items() if count > position) for position in range(most)
+            ),
+        )
+
+
+def scripted_refusal(script: FaultScript) -> EngineError | None:
+    """Return the error with which a script refuses the request; None if it does not."""
+    if script.err is None:
+        return None
+    error_class, retryable = classify(script.err)
+    return EngineError(error_class, f"the simulated engine answered {script.err}", retryable=retryable)
+
+
+def _fault(script: FaultScript, steps: int) -> EngineError | None:
+    if script.die == steps:
+        return EngineError("unavailable", "the simulated answer failed", retryable=True)
+    if script.dead == steps:
+        return EngineError("engine_dead", "the simulated engine died", retryable=True)
+    return None
+
+
+def _accepted(rng: random.Random, alpha: float, most: int) -> int:
+    """Draw how many of ``most`` drafted tokens are accepted in a row, each with probability alpha."""
+    accepted = 0
+    while accepted < most and rng.random() < alpha:
+        accepted += 1
+    return accepted

@@ -1,0 +1,97 @@
+"""Settings of the engine ``simulated``."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from services.generator.engines.simulated.batch_scheduler import CostModel
+from services.generator.engines.simulated.fault_script import FaultScript, parse_script
+from services.physics.gpus import gpu
+from services.physics.models import model
+from services.physics.pairing import SpeculationPair
+from services.physics.roofline import require_fit
+from services.runtime.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedSettings:
+    """The engine ``simulated``: no model, but words in the time that a model on a GPU would take.
+
+    Attributes:
+        model: The model's name. A script may follow it: ``simulated-n50-die10``.
+        sim_gpu: The GPU, from the catalogue in ``services/physics``.
+        sim_target: The model that answers, from the catalogue.
+        sim_draft: The model that drafts, from the catalogue. ``none`` turns speculation off.
+        sim_precision: Precision of the linear layers.
+        sim_gamma: Tokens drafted in a step.
+        sim_adaptive: ``on`` drafts as many tokens as pay at the present load and acceptance, at most
+            ``RAILBUS_SIM_GAMMA``.
+        sim_alpha: Probability that a drafted token is accepted.
+        sim_batch: Most answers at once.
+        sim_prefill_budget: Most prompt tokens in a step.
+        sim_time_scale: Multiplies the time of a step. Below 1 the engine is faster than the formulas say.
+        sim_script: Faults in the answers to requests for ``default``, such as ``n50-die10``: 50 tokens, broken off
+            after 10 steps.
+        sim_script_rate: Share of these requests that have the faults.
+    """
+
+    model: str = field(default="simulated", metadata={"help": "name of the model"})
+    sim_gpu: str = field(default="h100", metadata={"help": "accelerator"})
+    sim_target: str = field(default="gemma-3-27b", metadata={"help": "target model"})
+    sim_draft: str = field(default="gemma-3-4b", metadata={"help": "draft model, or none"})
+    sim_precision: Literal["bf16", "fp8", "int4"] = field(
+        default="fp8", metadata={"help": "precision of the linear layers"}
+    )
+    sim_gamma: int = field(default=4, metadata={"help": "tokens drafted per step", "ge": 0, "le": 16})
+    sim_adaptive: Literal["off", "on"] = field(
+        default="off", metadata={"help": "choose gamma from load and acceptance"}
+    )
+    sim_alpha: float = field(
+        default=0.8, metadata={"help": "probability that a drafted token is accepted", "ge": 0, "le": 1}
+    )
+    sim_batch: int = field(
+        default=256, metadata={"help": "maximum number of concurrent answers", "ge": 1, "le": 10_000}
+    )
+    sim_prefill_budget: int = field(
+        default=2_048, metadata={"help": "maximum prompt tokens in a step", "ge": 1, "le": 131_072}
+    )
+    sim_time_scale: float = field(
+        default=1.0, metadata={"help": "factor on the time of a step", "ge": 0.001, "le": 1_000}
+    )
+    sim_script: str = field(default="", metadata={"help": "script of the answers, such as n50-die10"})
+    sim_script_rate: float = field(
+        default=1.0, metadata={"help": "share of the answers that follow the script", "ge": 0, "le": 1}
+    )
+
+    def cost_model(self) -> CostModel:
+        """Return the cost model that these settings describe.
+
+        Raises:
+            UserError: A name is not in the catalogue, or the model does not fit into the accelerator's memory.
+        """
+        try:
+            on, target = gpu(self.sim_gpu), model(self.sim_target)
+            drafts = self.sim_draft != "none" and self.sim_gamma > 0
+            draft = model(self.sim_draft) if drafts else target
+            require_fit(target, on, self.sim_precision)
+        except ValueError as error:
+            raise UserError(f"RAILBUS_SIM_GPU, _TARGET, _DRAFT or _PRECISION: {error}") from None
+        return CostModel(
+            pair=SpeculationPair(target=target, draft=draft, gpu=on, precision=self.sim_precision),
+            gamma=self.sim_gamma if drafts else 0,
+            adaptive=self.sim_adaptive == "on",
+            alpha=self.sim_alpha,
+            batch=self.sim_batch,
+            budget=self.sim_prefill_budget,
+            scale=self.sim_time_scale,
+        )
+
+    def script(self) -> FaultScript:
+        """Return the script of the answers.
+
+        Raises:
+            UserError: The script is invalid.
+        """
+        try:
+            return parse_script(self.sim_script)
+        except ValueError as error:
+            raise UserError(f"RAILBUS_SIM_SCRIPT={self.sim_script!r}: {error}") from None

@@ -1,0 +1,187 @@
+"""The engine ``vllm``: vLLM in this process, with speculative decoding.
+
+vLLM's scheduler and workers are child processes. This process converts conversations to tokens, and engine outputs to
+steps. When the engine dies every open answer fails with ``engine_dead``, and the process ends.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any, Final
+
+from schemas.requests import Message, Sampling
+from services.generator.engines.vllm.arguments import fixed_draft_length
+from services.generator.engines.vllm.output_parser import OutputParser
+from services.generator.engines.vllm.settings import VllmSettings
+from services.generator.engines.vllm.start import LoadedVllm, in_thread, load_vllm, prepare_arguments
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step
+
+_log = logger("generator")
+
+PRIORITIES: Final = {"interactive": 0, "batch": 1}
+"""vLLM schedules the lower value first; when the KV cache is full it preempts the higher."""
+
+HEALTH_POLL_S: Final = 1.0
+"""Interval between two checks that the engine lives."""
+
+CLOSE_S: Final = 2.0
+"""How long the child processes may take to end before they are killed. They hold no state worth keeping."""
+
+FIRST_TOKEN_TIMEOUT_S: Final = 300.0
+"""How long the loaded engine may take for its first token: it compiles some kernels first."""
+
+
+class VllmEngine:
+    """Engine ``vllm``."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        self.name = "vllm"
+        self._settings = settings
+        self._arguments = prepare_arguments(settings)
+        self.model = settings.model or (settings.model_path.resolve().name if settings.model_path else self.name)
+        self.capacity = settings.vllm_max_seqs
+        self._draft_length = fixed_draft_length(settings)
+        self._speculative = "speculative_config" in self._arguments
+        self._vllm: LoadedVllm | None = None
+        self._tokenizer: Any = None
+        self._limit = 0
+
+    async def start(self) -> None:
+        """Load the weights and generate one token.
+
+        Raises:
+            UserError: Weights, GPU, memory or a chat template are missing, or the settings do not fit the model.
+        """
+        settings = self._settings
+        vllm = self._vllm = await in_thread(
+            lambda: load_vllm(settings, self._arguments), timeout_s=settings.vllm_start_timeout_s
+        )
+        self._limit = vllm.engine.model_config.max_model_len
+        self._tokenizer = vllm.engine.get_tokenizer()
+        if not self._tokenizer.chat_template:
+            raise UserError(
+                f"{self.model} has no chat template, so it is probably a base model: use the instruction-tuned one"
+            )
+        try:
+            await self._warm_up()
+        except (EngineError, TimeoutError) as error:
+            raise UserError(f"engine vllm: {self.model} was loaded but generates nothing: {error}") from None
+        drafter = self._arguments.get("speculative_config", {}).get("method", "nothing")
+        _log.info("vllm: %s; %s drafts; %d tokens, %d answers at most", self.model, drafter, self._limit, self.capacity)
+
+    def resolve(self, model: str) -> str:
+        """Return the model's name.
+
+        Raises:
+            EngineError: Another model was requested.
+        """
+        if model in {"default", self.model}:
+            return self.model
+        raise EngineError(
+            "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False, param="model"
+        )
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+        """Generate one answer; ``aclose()`` or cancellation aborts it before the engine's next step."""
+        vllm = self._running()
+        prompt = self._prompt(job.messages)
+        parser = OutputParser(len(prompt), drafted=self._draft_length, speculative=self._speculative)
+        outputs = vllm.engine.generate(
+            {"type": "token", "prompt_token_ids": prompt},
+            vllm.sampling(**sampling_arguments(job.sampling, room=self._limit - len(prompt))),
+            request_id=job.run,
+            priority=PRIORITIES[job.lane],
+        )
+        try:
+            async for output in outputs:
+                step = parser.step(output)
+                if step is not None:
+                    yield step
+                if output.finished:
+                    yield parser.done(output)
+                    return
+        except vllm.dead_error:
+            raise EngineError("engine_dead", "the engine's process died", retryable=True) from None
+        except vllm.request_error as error:  # the error's message may repeat the prompt
+            raise EngineError(
+                "bad_request", f"the engine refused the request ({type(error).__name__})", retryable=False
+            ) from None
+        finally:
+            await outputs.aclose()
+        raise EngineError("internal", "the engine ended the answer without a result", retryable=True)
+
+    async def wait_until_dead(self) -> None:
+        """Return once the engine has died."""
+        engine = self._running().engine
+        while not engine.errored:  # noqa: ASYNC110 - vLLM has no event for it
+            await asyncio.sleep(HEALTH_POLL_S)
+
+    def stats(self) -> EngineStats:
+        """Return the load; running includes waiting, as vLLM does not report them separately."""
+        return EngineStats(running=0 if self._vllm is None else self._vllm.engine.get_num_unfinished_requests())
+
+    async def close(self) -> None:
+        """End the engine's processes."""
+        vllm, self._vllm = self._vllm, None
+        if vllm is not None:
+            if vllm.engine.output_handler is not None:
+                vllm.engine.output_handler.cancel()  # it would log the shutdown as a failure
+            logging.getLogger("vllm").setLevel(logging.ERROR)  # it logs a warning for each process that it kills
+            with contextlib.suppress(UserError):
+                await in_thread(partial(vllm.engine.shutdown, timeout=CLOSE_S), timeout_s=CLOSE_S + 2)
+            vllm.engine.shutdown = lambda: None  # its finalizer calls this again while the interpreter shuts down
+
+    async def _warm_up(self) -> None:
+        job = Job(
+            request_id="start", run="start", model=self.model,
+            messages=(Message(role="user", content="Hello"),), sampling=Sampling(max_tokens=1),
+        )  # fmt: skip
+        async with asyncio.timeout(FIRST_TOKEN_TIMEOUT_S):
+            async for _ in self.generate(job):
+                pass
+
+    def _running(self) -> LoadedVllm:
+        if self._vllm is None:
+            raise RuntimeError("call start() first")
+        return self._vllm
+
+    def _prompt(self, messages: tuple[Message, ...]) -> list[int]:
+        """Convert the conversation to tokens with the model's chat template.
+
+        Raises:
+            EngineError: ``bad_request``: the template refuses it, or it is too long.
+        """
+        turns = [{"role": each.role, "content": each.content} for each in messages]
+        try:
+            tokens = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+        except Exception as error:  # noqa: BLE001 - templates raise any exception, and its message may contain the prompt
+            raise EngineError(
+                "bad_request",
+                f"the model's chat template refuses this conversation ({type(error).__name__}): roles must alternate",
+                retryable=False,
+            ) from None
+        if len(tokens) >= self._limit:
+            raise EngineError(
+                "bad_request",
+                f"the prompt is too long: {len(tokens)} tokens, the limit is {self._limit} tokens",
+                retryable=False,
+            )
+        return list(tokens)
+
+
+def sampling_arguments(sampling: Sampling, *, room: int) -> dict[str, Any]:
+    """Return the keyword arguments of ``SamplingParams``; ``room`` is the number of tokens left in the context."""
+    found: dict[str, Any] = {
+        "max_tokens": min(sampling.max_tokens, room),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+    }
+    if sampling.seed is not None:
+        found["seed"] = sampling.seed
+    if sampling.stop:
+        found["stop"] = list(sampling.stop)
+    return found

@@ -1,0 +1,57 @@
+"""End vLLM's processes when the generator ends, even if it is killed; otherwise they would keep the GPU's memory.
+
+vLLM's workers end with its scheduler process, but that one survives when its parent is killed, and so do the weights.
+So each worker watches the generator's process and exits with it, and the scheduler then exits too.
+"""
+
+import os
+import select
+import threading
+import time
+from pathlib import Path
+from typing import Final, Self
+
+PARENT_PID_VARIABLE: Final = "ENGINE_OWNER_PID"
+"""Environment variable with the generator's process id. Not a RAILBUS_ setting: those are kept in bench results."""
+
+EXIT_WITH_PARENT_WORKER: Final = "services.generator.engines.vllm.exit_with_parent.ExitWithParentWorker"
+"""Value for vLLM's ``worker_extension_cls``: vLLM instantiates the class in every worker process."""
+
+POLL_INTERVAL_S: Final = 1.0
+"""Interval between two checks of the parent where the kernel has no ``pidfd_open``."""
+
+
+def mark_as_parent() -> None:
+    """Make this process the parent of the engines started from now on."""
+    os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
+
+
+def watch_parent() -> None:
+    """Start a thread that exits this process when its parent has ended; do nothing without a parent."""
+    parent = os.environ.get(PARENT_PID_VARIABLE)
+    if parent is not None:
+        threading.Thread(target=_exit_with, args=(int(parent),), name="parent", daemon=True).start()
+
+
+def _exit_with(parent: int) -> None:
+    try:
+        descriptor = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:  # some sandboxes lack the call
+        while Path(f"/proc/{parent}").exists():
+            time.sleep(POLL_INTERVAL_S)
+    else:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll()
+    os._exit(1)
+
+
+class ExitWithParentWorker:
+    """A worker extension that ends the worker's process with its parent."""
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+        """Watch the parent from the worker's creation on."""
+        watch_parent()
+        return super().__new__(cls)

@@ -1,0 +1,103 @@
+"""Convert vLLM's outputs for one answer into steps and a result. No I/O, no clock."""
+
+from typing import Any, Final
+
+from schemas.stream import FinishReason, Speculation, Timings, Usage
+from services.worker.engine import EngineError, GenerationResult, Step
+
+_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "repetition": "stop"}
+
+
+class OutputParser:
+    """The state of one answer while its outputs are parsed.
+
+    vLLM reports exact drafting totals only for a complete answer, and for a single step only its tokens. A step after
+    the first with n tokens accepted n - 1 drafted ones; how many it drafted is known if every step drafts the same
+    number. The last step gets the remainder, so that the steps add up to the totals. If the steps exceed the totals
+    already, it gets none: outputs that were merged because they were not read in time count as one step.
+
+    Args:
+        prompt_tokens: Tokens of the prompt.
+        drafted: Tokens that every step drafts, if that is fixed; else 0.
+        speculative: Whether speculation is on.
+    """
+
+    __slots__ = ("_accepted", "_draft_length", "_drafted", "_prompt_tokens", "_speculative", "_tokens")
+
+    def __init__(self, prompt_tokens: int, *, drafted: int = 0, speculative: bool = False) -> None:
+        self._prompt_tokens = prompt_tokens
+        self._draft_length = drafted
+        self._speculative = speculative
+        self._tokens = 0
+        self._drafted = 0
+        self._accepted = 0
+
+    def step(self, output: Any) -> Step | None:
+        """Return the step in a ``RequestOutput`` of kind delta; None if it has no token.
+
+        Raises:
+            EngineError: The finish reason reports an incomplete answer.
+        """
+        completion = output.outputs[0]
+        if output.finished and completion.finish_reason not in _ENDS:
+            raise EngineError(
+                "unavailable", f"the engine ended the answer ({completion.finish_reason})", retryable=True
+            )
+        tokens = len(completion.token_ids)
+        if not tokens and not completion.text:
+            return None
+        drafted, accepted = self._guess(tokens)
+        self._tokens += tokens
+        if output.finished and completion.spec_decode_metrics is not None:
+            totals = speculation_totals(completion.spec_decode_metrics)
+            drafted, accepted = max(0, totals.drafted - self._drafted), max(0, totals.accepted - self._accepted)
+            drafted = max(drafted, accepted)
+        self._drafted += drafted
+        self._accepted += accepted
+        return Step(text=completion.text, tokens=tokens, drafted=drafted, accepted=accepted)
+
+    def done(self, output: Any) -> GenerationResult:
+        """Return the result from the finished ``RequestOutput``."""
+        completion = output.outputs[0]
+        totals = completion.spec_decode_metrics
+        return GenerationResult(
+            finish_reason=_ENDS[completion.finish_reason],
+            usage=Usage(
+                prompt_tokens=self._prompt_tokens,
+                completion_tokens=self._tokens,
+                cached_tokens=max(0, output.num_cached_tokens or 0),
+            ),
+            timings=timings_of(output.metrics),
+            speculation=None if totals is None else speculation_totals(totals),
+        )
+
+    def _guess(self, tokens: int) -> tuple[int, int]:
+        if not self._speculative or not self._tokens or not tokens:
+            return 0, 0  # the first token comes from the prefill, without drafts
+        return max(self._draft_length, tokens - 1), tokens - 1
+
+
+def speculation_totals(metrics: Any) -> Speculation:
+    """Convert a ``RequestSpecDecodeMetrics``; entry j of its histogram counts the steps that accepted j tokens."""
+    histogram = list(metrics.histogram)
+    return Speculation(
+        steps=sum(histogram),
+        drafted=metrics.num_draft_tokens,
+        accepted=sum(accepted * steps for accepted, steps in enumerate(histogram)),
+        accepted_by_position=tuple(sum(histogram[position:]) for position in range(1, min(len(histogram), 65))),
+    )
+
+
+def timings_of(stats: Any) -> Timings:
+    """Convert a ``RequestStateStats``, whose clock is monotonic; a phase without both events counts zero."""
+    if stats is None:
+        return Timings()
+    return Timings(
+        queue_ms=_between(stats.queued_ts, stats.scheduled_ts),
+        prefill_ms=_between(stats.scheduled_ts, stats.first_token_ts),
+        decode_ms=_between(stats.first_token_ts, stats.last_token_ts),
+    )
+
+
+def _between(earlier: float, later: float) -> float:
+    return max(0.0, later - earlier) * 1e3 if earlier and later else 0.0

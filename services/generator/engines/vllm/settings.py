@@ -1,0 +1,150 @@
+"""Settings of the engine ``vllm``."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from services.runtime.errors import UserError
+
+Method = Literal["auto", "off", "draft_model", "ngram", "suffix", "medusa", "eagle", "eagle3", "mtp", "dflash"]
+
+NEEDS_DRAFT: Final[frozenset[Method]] = frozenset({"draft_model", "medusa", "eagle", "eagle3", "dflash"})
+"""Methods whose drafter has weights of its own. MTP heads are part of the target's; n-gram and suffix have none."""
+
+_RANGE: Final = re.compile(r"(\d{1,6})-(\d{1,6}):(\d{1,2})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """The engine ``vllm``, inside the generator. ``infra/profiles`` has tried settings for H100, H200, A100 and CPU.
+
+    Attributes:
+        model: The model's name, besides ``default``. Not set: the name of the folder.
+        model_path: Folder of the model: ``config.json``, tokenizer and safetensors files.
+        vllm_device: ``gpu`` refuses to start without a GPU. ``auto`` takes what the installed vLLM was built for.
+        vllm_draft: Folder of the draft model.
+        vllm_method: How tokens are drafted. ``auto`` means ``draft_model`` if there is a draft model, otherwise
+            ``off``.
+        vllm_speculative_tokens: Tokens drafted in a step.
+        vllm_speculative_tokens_by_batch: Tokens drafted in a step by the size of the batch, such as ``1-8:5 9-32:3
+            33-256:0``.
+        vllm_draft_sampling: ``greedy`` drafts the likeliest token, ``probabilistic`` samples. Neither changes the
+            distribution of the answers.
+        vllm_quantization: Quantisation of the model's linear layers, such as ``fp8``. ``none`` leaves them as they are
+            stored.
+        vllm_draft_quantization: The same for the draft model. It does not follow the model's.
+        vllm_dtype: Type of activations and of weights that are not quantised.
+        vllm_kv_dtype: Type of the KV cache, such as ``fp8``.
+        vllm_attention_backend: vLLM's attention backend, such as ``FLASH_ATTN``. Not set: vLLM chooses.
+        vllm_flash_attention: Version of FlashAttention. Not set: vLLM chooses.
+        vllm_tensor_parallel: GPUs that share the model's layers.
+        vllm_prefix_caching: Keep the KV cache of prompts for later prompts that begin alike.
+        vllm_max_len: Most tokens of prompt and answer together. 0 means the model's own limit.
+        vllm_max_seqs: Most answers in a batch.
+        vllm_batched_tokens: Most tokens in a step, which bounds how long a prefill delays other answers. 0 lets vLLM
+            choose.
+        vllm_memory: Share of the GPU's memory for weights, activations and KV cache.
+        vllm_kv_gib: Size of the KV cache. 0 takes what ``RAILBUS_VLLM_MEMORY`` leaves. On a CPU it must be set.
+        vllm_block_size: Tokens in a block of the KV cache. 0 lets vLLM choose.
+        vllm_runner: vLLM's model runner. They support different kinds of draft models.
+        vllm_hybrid_kv: Smaller caches for sliding-window layers. ``auto`` means on, except with a Gemma draft model.
+        vllm_eager: Run without compilation and CUDA graphs. The engine starts sooner and answers more slowly.
+        vllm_load_format: ``dummy`` makes up weights, for measuring speed without a model.
+        vllm_seed: Seed of requests that have none of their own.
+        vllm_start_timeout_s: Longest time from start to ready. Compiling a large model takes minutes.
+    """
+
+    model: str | None = field(default=None, metadata={"help": "name of the model"})
+    model_path: Path | None = field(default=None, metadata={"help": "folder of the target model"})
+    vllm_device: Literal["auto", "gpu", "cpu"] = field(default="auto", metadata={"help": "device that computes"})
+    vllm_draft: Path | None = field(default=None, metadata={"help": "folder of the draft model"})
+    vllm_method: Method = field(default="auto", metadata={"help": "how tokens are drafted"})
+    vllm_speculative_tokens: int = field(default=4, metadata={"help": "tokens drafted in a step", "ge": 1, "le": 16})
+    vllm_speculative_tokens_by_batch: str = field(
+        default="", metadata={"help": "tokens drafted by batch size, such as 1-8:5 9-32:3 33-256:0"}
+    )
+    vllm_draft_sampling: Literal["greedy", "probabilistic"] = field(
+        default="greedy", metadata={"help": "how the draft model samples"}
+    )
+    vllm_quantization: str = field(default="none", metadata={"help": "quantisation of the target, such as fp8"})
+    vllm_draft_quantization: str = field(
+        default="none", metadata={"help": "quantisation of the draft model, such as fp8"}
+    )
+    vllm_dtype: Literal["auto", "bfloat16", "float16", "float32"] = field(
+        default="auto", metadata={"help": "type of unquantised weights and activations"}
+    )
+    vllm_kv_dtype: str = field(default="auto", metadata={"help": "type of the KV cache, such as fp8"})
+    vllm_attention_backend: str | None = field(default=None, metadata={"help": "attention backend, such as FLASH_ATTN"})
+    vllm_flash_attention: Literal[2, 3, 4] | None = field(default=None, metadata={"help": "version of FlashAttention"})
+    vllm_tensor_parallel: int = field(default=1, metadata={"help": "GPUs for the target", "ge": 1, "le": 64})
+    vllm_prefix_caching: bool = field(default=True, metadata={"help": "reuse the KV cache of common prefixes"})
+    vllm_max_len: int = field(
+        default=0,
+        metadata={"help": "maximum tokens of prompt and answer, 0 = the model's limit", "ge": 0, "le": 10_000_000},
+    )
+    vllm_max_seqs: int = field(default=64, metadata={"help": "maximum answers in a batch", "ge": 1, "le": 4_096})
+    vllm_batched_tokens: int = field(
+        default=0, metadata={"help": "maximum tokens in a step, 0 = vLLM's choice", "ge": 0, "le": 1_048_576}
+    )
+    vllm_memory: float = field(default=0.9, metadata={"help": "share of the GPU's memory", "ge": 0.05, "le": 0.99})
+    vllm_kv_gib: float = field(
+        default=0.0, metadata={"help": "GiB for the KV cache, 0 = by vllm_memory", "ge": 0, "le": 10_000}
+    )
+    vllm_block_size: int = field(default=0, metadata={"help": "tokens in a KV block", "ge": 0, "le": 1_024})
+    vllm_runner: Literal["auto", "v1", "v2"] = field(default="auto", metadata={"help": "vLLM's model runner"})
+    vllm_hybrid_kv: Literal["auto", "on", "off"] = field(
+        default="auto", metadata={"help": "smaller caches for sliding-window layers"}
+    )
+    vllm_eager: bool = field(default=False, metadata={"help": "run without compilation and CUDA graphs"})
+    vllm_load_format: Literal["auto", "safetensors", "dummy"] = field(
+        default="auto", metadata={"help": "format of the weights; dummy = random ones"}
+    )
+    vllm_seed: int = field(default=0, metadata={"help": "seed for requests without one", "ge": 0, "le": 2**31 - 1})
+    vllm_start_timeout_s: float = field(
+        default=1_200.0, metadata={"help": "timeout from start to ready", "ge": 1, "le": 7_200}
+    )
+
+    def method(self) -> Method:
+        """Return the method, with ``auto`` resolved.
+
+        Raises:
+            UserError: The method needs a drafter and there is none, or there is one that it does not use.
+        """
+        method = self.vllm_method
+        if method == "auto":
+            return "draft_model" if self.vllm_draft is not None else "off"
+        if method in NEEDS_DRAFT and self.vllm_draft is None:
+            raise UserError(f"RAILBUS_VLLM_METHOD={method} needs RAILBUS_VLLM_DRAFT, the folder of its weights")
+        if method not in NEEDS_DRAFT and self.vllm_draft is not None:
+            raise UserError(f"RAILBUS_VLLM_METHOD={method} does not use RAILBUS_VLLM_DRAFT: remove one of the two")
+        return method
+
+    def schedule(self) -> list[tuple[int, int, int]] | None:
+        """Return gamma by batch size, as inclusive ranges from 1 on; None if it is always the same.
+
+        Raises:
+            UserError: The text is invalid.
+        """
+        text = self.vllm_speculative_tokens_by_batch
+        if not text:
+            return None
+        found = [_RANGE.fullmatch(part) for part in text.replace(",", " ").split()]
+        ranges = [(int(each[1]), int(each[2]), int(each[3])) for each in found if each is not None]
+        starts = [1, *(end + 1 for _, end, _ in ranges[:-1])]
+        if not ranges or len(ranges) != len(found) or [start for start, _, _ in ranges] != starts:
+            raise UserError(
+                f"RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH={text!r}: must be adjacent ranges from 1 on,"
+                " such as '1-8:5 9-32:3 33-256:0'"
+            )
+        if any(end < start for start, end, _ in ranges) or max(gamma for *_, gamma in ranges) > 16:
+            raise UserError(
+                f"RAILBUS_VLLM_SPECULATIVE_TOKENS_BY_BATCH={text!r}: a range ends before it starts, or drafts more than"
+                " 16 tokens"
+            )
+        return ranges
+
+    def draft_length(self) -> int:
+        """Return the maximum number of tokens drafted in a step."""
+        schedule = self.schedule()
+        return self.vllm_speculative_tokens if schedule is None else max(gamma for *_, gamma in schedule)

@@ -1,0 +1,41 @@
+"""End the worker when an engine with processes of its own dies, even while no request runs."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol, runtime_checkable
+
+from services.worker.worker import EngineDied
+
+GRACE_S: Final = 5.0
+"""How long open requests may take to fail, each with its own reason, once the engine has died."""
+
+
+@runtime_checkable
+class MonitoredEngine(Protocol):
+    """An engine that reports its own death."""
+
+    async def wait_until_dead(self) -> None:
+        """Return once the engine has died."""
+
+
+async def run_while_alive(work: Coroutine[Any, Any, None], engine: object) -> None:
+    """Run ``work`` until it ends or the engine dies.
+
+    Raises:
+        EngineDied: The engine died, and ``work`` did not end soon after.
+    """
+    if not isinstance(engine, MonitoredEngine):
+        await work
+        return
+    working, dying = asyncio.ensure_future(work), asyncio.ensure_future(engine.wait_until_dead())
+    try:
+        await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            await asyncio.wait((working,), timeout=GRACE_S)
+        if not working.done():
+            raise EngineDied("the engine died while no request was running")
+        await working
+    finally:
+        dying.cancel()
+        working.cancel()
+        await asyncio.gather(working, dying, return_exceptions=True)

@@ -1,0 +1,53 @@
+"""Choose the draft length by batch size from measurements. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from services.physics.adaptive import MARGIN, GammaBand
+from services.planner.bench.closed_loops import ShapeMeasurement
+from services.planner.bench.results import PLAIN
+
+MAX_BATCH: Final = 256
+"""Largest batch in a schedule; above the measured batches it drafts nothing."""
+
+
+def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
+    """Return the fastest gamma for each measured batch size, and 0 above; empty if no batch size ran in two arms.
+
+    A gamma that pays at one batch size pays at smaller ones, because a batch uses the arithmetic that verifying needs.
+    So each choice extends down to the next smaller batch, and gamma never grows. Drafting must win by ``MARGIN``. With
+    a draft model, a step that drafts nothing costs more than with speculation off (``LatencyPlan.idle_cost``).
+
+    Args:
+        rows: The measurements.
+        gammas: The gamma of each arm; 0 for the plain one.
+    """
+    found: list[GammaBand] = []
+    for batch in sorted({row.batch for row in rows}):
+        paces = _paces([row for row in rows if row.batch == batch])
+        if PLAIN not in paces or len(paces) < 2:
+            continue
+        most = found[-1].gamma if found else max(gammas.values())
+        able = {name: pace for name, pace in paces.items() if gammas[name] <= most and name != PLAIN}
+        best = min(able, key=lambda name: able[name], default=PLAIN)
+        pays = best != PLAIN and able[best] < paces[PLAIN] * (1 - MARGIN)
+        _add(found, batch, gammas[best] if pays else 0)
+    if found and found[-1].last < MAX_BATCH:
+        _add(found, MAX_BATCH, 0)
+    return tuple(found)
+
+
+def _paces(rows: Sequence[ShapeMeasurement]) -> dict[str, float]:
+    """Return the mean time between tokens of each arm that ran all prompt lengths of this batch size."""
+    by_arm: dict[str, list[float]] = {}
+    for row in rows:
+        by_arm.setdefault(row.arm, []).append(row.token_ms)
+    shapes = max(map(len, by_arm.values()))
+    return {name: sum(times) / len(times) for name, times in by_arm.items() if len(times) == shapes}
+
+
+def _add(found: list[GammaBand], last: int, gamma: int) -> None:
+    first = found[-1].last + 1 if found else 1
+    if found and found[-1].gamma == gamma:
+        first = found.pop().first
+    found.append(GammaBand(first, last, gamma))

@@ -1,0 +1,209 @@
+"""Fit a roofline to a bench twice: to all rows, and to batch 1 with the other batches held out. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.physics.adaptive import MARGIN, GammaBand
+from services.planner.bench.bands import bands
+from services.planner.bench.closed_loops import ShapeMeasurement, accepted_share, alpha, by_position, rows
+from services.planner.bench.fit import FittedRoofline, Prediction, TokensPerCycle, fit_roofline, predict
+from services.planner.bench.results import PLAIN, BenchResult
+from services.planner.bench.statistics import median
+from services.planner.catalogue import find_gpu, find_model
+from services.runtime.errors import UserError
+
+MEDIAN_BAR: Final = 0.10
+WORST_BAR: Final = 0.20
+REGRET_BAR: Final = 0.03
+
+NO_DRAFT: Final = "ngram"
+"""The catalogue's draft for tokens looked up in the text, which cost almost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """The cost of choosing an arm by prediction at one shape: time between tokens over the best arm's, minus 1."""
+
+    batch: int
+    prompt: int
+    chosen: str
+    best: str
+    regret: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The fitted rooflines and their errors.
+
+    Attributes:
+        rooflines: Fitted to all rows; the same for all arms if a model drafts. With tokens looked up each arm has its
+            own, as the engine may use other kernels then (llama.cpp keeps its weights in another layout).
+        alpha: Acceptance of each arm that drafts: a probability, or with tokens looked up the accepted share.
+        positions: Acceptance by position; empty if the engine does not report it.
+        predictions: Predictions for all rows, by these rooflines.
+        held_out: Predictions for batches above 1, by rooflines fitted to batch 1 alone.
+        regrets: Regret of choosing the arm by prediction, by shape.
+        bands: Draft length by batch size, from the measurements; empty with one arm.
+    """
+
+    rooflines: Mapping[str, FittedRoofline]
+    alpha: Mapping[str, float]
+    positions: Mapping[str, tuple[float, ...]]
+    predictions: tuple[Prediction, ...]
+    held_out: tuple[Prediction, ...]
+    regrets: tuple[Regret, ...]
+    bands: tuple[GammaBand, ...]
+
+
+def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
+    """Calibrate to a bench's wall times, or to its CPU times with ``processor``.
+
+    Raises:
+        UserError: The bench has no closed loops, or names an unknown model or accelerator.
+    """
+    start = unfitted_roofline(result.catalogue)
+    found = rows(result, processor=processor)
+    of = alpha if start.draft is not None else accepted_share
+    acceptance = {name: share for name in result.arms if (share := of(result.of(name))) is not None}
+    if not found:
+        raise UserError("there are no closed loops to fit to: run the bench with --batches and --prompts")
+    rooflines = _fitted(start, found)
+    predictions = _predictions(rooflines, found, _tau(start, acceptance, found))
+    return Calibration(
+        rooflines=rooflines,
+        alpha=acceptance,
+        positions={name: by_position(result.of(name)) for name in acceptance},
+        predictions=predictions,
+        held_out=_held_out(start, acceptance, found),
+        regrets=regrets(predictions),
+        bands=bands(found, {name: arm.gamma for name, arm in result.arms.items()}),
+    )
+
+
+def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
+    """Return the roofline of the bench's models and accelerator, with default parameters.
+
+    Raises:
+        UserError: A name is missing or unknown.
+    """
+    try:
+        draft, precision, budget = catalogue["draft"], catalogue["precision"], int(catalogue["budget"])
+        gpu, target = find_gpu(catalogue["gpu"]), find_model(catalogue["target"])
+    except (KeyError, ValueError) as error:
+        raise UserError(f"the result's catalogue lacks a name that the prediction needs: {error}") from None
+    if precision not in {"bf16", "fp8", "int4"}:
+        raise UserError(f"the result's catalogue names the precision {precision!r}; known are bf16, fp8, int4")
+    return FittedRoofline(
+        target=target,
+        draft=None if draft == NO_DRAFT else find_model(draft),
+        precision=precision,  # type: ignore[arg-type]
+        gpu=gpu,
+        budget=budget,
+        overlaps=gpu.name != "cpu",
+    )
+
+
+def regrets(predictions: Sequence[Prediction]) -> tuple[Regret, ...]:
+    """Return the regret of each shape that ran in the plain arm and others; drafting must promise ``MARGIN``."""
+    shapes: dict[tuple[int, int], list[Prediction]] = {}
+    for each in predictions:
+        if each.what == "a token":
+            shapes.setdefault((each.row.batch, _length(each.row)), []).append(each)
+    found = []
+    for (batch, _), arms in sorted(shapes.items()):
+        if len(arms) < 2 or all(each.row.arm != PLAIN for each in arms):
+            continue
+        plain = next(each for each in arms if each.row.arm == PLAIN)
+        chosen = min(arms, key=lambda each: each.predicted)
+        if chosen.predicted > plain.predicted * (1 - MARGIN):
+            chosen = plain
+        best = min(arms, key=lambda each: each.measured)
+        regret = chosen.measured / best.measured - 1
+        found.append(Regret(batch, best.row.prompt, chosen.row.arm, best.row.arm, regret))
+    return tuple(found)
+
+
+def median_error(predictions: Sequence[Prediction]) -> float:
+    """Return the median absolute error; 0 without predictions."""
+    return median([abs(each.error) for each in predictions]) if predictions else 0.0
+
+
+def worst_error(predictions: Sequence[Prediction]) -> float:
+    """Return the largest absolute error; 0 without predictions."""
+    return max((abs(each.error) for each in predictions), default=0.0)
+
+
+def _fitted(start: FittedRoofline, known: Sequence[ShapeMeasurement]) -> dict[str, FittedRoofline]:
+    """Return the fitted roofline of each arm."""
+    names = list(dict.fromkeys(row.arm for row in known))
+    if start.draft is not None:
+        roofline = fit_roofline(start, known)
+        return dict.fromkeys(names, roofline)
+    by_arm = {name: [row for row in known if row.arm == name] for name in names}
+    if PLAIN not in by_arm:
+        return {name: fit_roofline(start, of) for name, of in by_arm.items()}
+    plain = fit_roofline(start, by_arm[PLAIN])
+    return {name: plain if name == PLAIN else _arm_fit(start, plain, of) for name, of in by_arm.items()}
+
+
+def _arm_fit(start: FittedRoofline, plain: FittedRoofline, known: Sequence[ShapeMeasurement]) -> FittedRoofline:
+    """Fit all parameters if the arm ran several batch sizes, else only the arithmetic rate.
+
+    At one batch size the effects of reading, multiplying and fixed costs cannot be separated; then the other parameters
+    are the plain arm's.
+    """
+    if len({row.batch for row in known}) > 1:
+        return fit_roofline(start, known)
+    return fit_roofline(plain, known, only=("flops",))
+
+
+def _predictions(
+    rooflines: Mapping[str, FittedRoofline], found: Sequence[ShapeMeasurement], tau: TokensPerCycle
+) -> tuple[Prediction, ...]:
+    return tuple(each for row in found if row.arm in rooflines for each in predict(rooflines[row.arm], [row], tau))
+
+
+def _held_out(
+    start: FittedRoofline, acceptance: Mapping[str, float], found: Sequence[ShapeMeasurement]
+) -> tuple[Prediction, ...]:
+    known = [row for row in found if row.batch == 1]
+    others = [row for row in found if row.batch > 1]
+    if not known or not others:
+        return ()
+    return _predictions(_fitted(start, known), others, _tau(start, acceptance, known))
+
+
+def _tau(
+    roofline: FittedRoofline, acceptance: Mapping[str, float], known: Sequence[ShapeMeasurement]
+) -> TokensPerCycle:
+    """Return the function for the tokens per cycle of a row.
+
+    If a model drafts gamma tokens in each step, they follow from alpha. Tokens looked up are found only in some steps,
+    and ``row.gamma`` is a mean over all steps: then each drafted token counts with the accepted share. That share
+    depends on the text more than on the hardware, so it is taken from the known rows with the same texts, which are
+    those with prompts of the same length.
+    """
+
+    def tau(row: ShapeMeasurement) -> float:
+        a = acceptance.get(row.arm)
+        if a is None or row.gamma <= 0:
+            return 1.0
+        if roofline.draft is None:
+            return 1 + _kept_at(row, known, a) * row.gamma
+        return row.gamma + 1 if a >= 1 else (1 - math.pow(a, row.gamma + 1)) / (1 - a)
+
+    return tau
+
+
+def _kept_at(row: ShapeMeasurement, known: Sequence[ShapeMeasurement], otherwise: float) -> float:
+    """Return the accepted share of looked-up tokens over the known rows with this arm and prompt length."""
+    alike = [each for each in known if each.arm == row.arm and _length(each) == _length(row)]
+    drafted = sum(each.gamma * each.batch * each.sets for each in alike)
+    return sum((each.tau - 1) * each.batch * each.sets for each in alike) / drafted if drafted else otherwise
+
+
+def _length(row: ShapeMeasurement) -> int:
+    """Return a prompt's length class: prompts of one length differ by a few tokens."""
+    return round(row.prompt / 32)

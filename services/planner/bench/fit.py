@@ -1,0 +1,238 @@
+"""Fit the parameters of a roofline that no data sheet has to measurements. Pure; times in milliseconds."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from services.physics.gpus import Gpu
+from services.physics.models import Model
+from services.physics.roofline import PRACTICAL, Precision, kv_bytes, prefill_flop, token_flop, weight_bytes_read
+from services.physics.speculation import OVERHEAD
+from services.planner.bench.closed_loops import ShapeMeasurement
+from services.planner.bench.statistics import median
+
+MAX_ROUNDS: Final = 600
+"""Limit of the search, which ends earlier within ``TOLERANCE``."""
+TOLERANCE: Final = 1e-9
+MAX_STEPS: Final = 256
+"""Maximum steps in which a prefill is simulated; a longer one gets larger steps."""
+ROOFLINE_PRIOR_WEIGHT: Final = 1e-3
+"""Weight of the prior that costs beyond the roofline are small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedRoofline:
+    """A roofline with achieved rates, and costs beyond it.
+
+    Attributes:
+        target: Target model.
+        draft: Draft model; None if drafting costs almost nothing (n-gram).
+        precision: Precision of the linear layers.
+        gpu: Accelerator with the data sheet's rates.
+        budget: Maximum prompt tokens in one engine step.
+        flops: Achieved share of the arithmetic rate.
+        bandwidth: Achieved share of the memory rate.
+        first_ms: Cost of a first token beyond the prefill.
+        token_ms: Cost of each further token of a step beyond the roofline.
+        draft_cost: Time of a draft step over the time to read its bytes at the achieved memory rate.
+        overhead: Overhead of a cycle as a share of a plain step.
+        overlaps: Whether memory reads and arithmetic overlap, as on a GPU; on one CPU thread they do not.
+    """
+
+    target: Model
+    draft: Model | None
+    precision: Precision
+    gpu: Gpu
+    budget: int
+    flops: float = PRACTICAL.flops
+    bandwidth: float = PRACTICAL.bandwidth
+    first_ms: float = 0.0
+    token_ms: float = 0.0
+    draft_cost: float = 1.0
+    overhead: float = OVERHEAD
+    overlaps: bool = True
+
+    def ttft_ms(self, batch: int, prompt: int, gamma: float = 0.0) -> float:
+        """Return the median time to the first token of ``batch`` prompts that arrive together.
+
+        The prompts are prefilled in turn, ``budget`` tokens per step; sequences whose prompt is done decode, and draft,
+        in the same steps.
+        """
+        if prompt < 1:
+            return self.first_ms
+        left, budget = batch * prompt, max(1, self.budget, batch * prompt // MAX_STEPS)
+        flop, spent, read = prefill_flop(self.target, prompt) / prompt, 0.0, 0
+        ends: list[float] = []
+        while left > 0:
+            tokens = min(left, budget)
+            spent += self._prefill_step_ms(tokens * flop, prompt, decoding=read // prompt, gamma=gamma)
+            read, left = read + tokens, left - tokens
+            ends += [spent] * (read // prompt - len(ends))
+        return self.first_ms + median(ends)
+
+    def step_ms(self, batch: int, context: int, positions: float = 1.0) -> float:
+        """Return the time of one pass of the target."""
+        tokens = batch * positions
+        read = weight_bytes_read(self.target, self.precision) + batch * kv_bytes(self.target, context)
+        multiplied = tokens * token_flop(self.target, context)
+        return self._both(self._read_ms(read), self._multiply_ms(multiplied)) + self.token_ms * (tokens - 1)
+
+    def cycle_ms(self, batch: int, context: int, gamma: float) -> float:
+        """Return the time of the draft steps, one verify pass and the overhead; of a plain step if gamma is 0."""
+        plain = self.step_ms(batch, context)
+        if gamma <= 0:
+            return plain
+        drafting = gamma * self.draft_ms(batch, context) + self.overhead * plain if self.draft is not None else 0.0
+        return self.step_ms(batch, context, gamma + 1) + drafting
+
+    def draft_ms(self, batch: int, context: int) -> float:
+        """Return the time of one step of the draft model."""
+        if self.draft is None:
+            return 0.0
+        read = weight_bytes_read(self.draft, self.precision) + batch * kv_bytes(self.draft, context)
+        return self.draft_cost * self._both(
+            self._read_ms(read), self._multiply_ms(batch * token_flop(self.draft, context))
+        )
+
+    def token_ms_at(self, row: ShapeMeasurement, tau: float) -> float:
+        """Return the time between tokens of one sequence, if a cycle generates ``tau`` tokens."""
+        return self.cycle_ms(row.batch, row.context, row.gamma) / tau
+
+    def _prefill_step_ms(self, flop: float, prompt: int, *, decoding: int, gamma: float) -> float:
+        reading = self._read_ms(weight_bytes_read(self.target, self.precision))
+        flop += decoding * (gamma + 1) * token_flop(self.target, prompt)
+        drafting = 0.0
+        if decoding and gamma > 0 and self.draft is not None:
+            drafting = gamma * self.draft_ms(decoding, prompt) + self.overhead * self.step_ms(decoding, prompt)
+        return self._both(reading, self._multiply_ms(flop)) + drafting
+
+    def _both(self, reading: float, multiplying: float) -> float:
+        return max(reading, multiplying) if self.overlaps else reading + multiplying
+
+    def _read_ms(self, size: float) -> float:
+        return size / (self.gpu.bandwidth * self.bandwidth) * 1e3
+
+    def _multiply_ms(self, flop: float) -> float:
+        return flop / (self.gpu.flops(self.precision) * self.flops) * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A prediction and its measurement."""
+
+    row: ShapeMeasurement
+    what: str
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus 1."""
+        return self.predicted / self.measured - 1
+
+
+TokensPerCycle = Callable[[ShapeMeasurement], float]
+
+
+def predict(roofline: FittedRoofline, rows: Sequence[ShapeMeasurement], tau: TokensPerCycle) -> tuple[Prediction, ...]:
+    """Predict the times of each row."""
+    predictions = []
+    for row in rows:
+        predictions.append(
+            Prediction(row, "first token", row.ttft_ms, roofline.ttft_ms(row.batch, row.prompt, row.gamma))
+        )
+        predictions.append(Prediction(row, "a token", row.token_ms, roofline.token_ms_at(row, tau(row))))
+    return tuple(predictions)
+
+
+def fit_roofline(start: FittedRoofline, rows: Sequence[ShapeMeasurement], only: Sequence[str] = ()) -> FittedRoofline:
+    """Fit the times to the first token and per cycle by least squares of their logarithms.
+
+    Cycles are fitted instead of tokens, because the number of tokens per cycle is random. A parameter that the rows do
+    not determine keeps its value: overhead and draft cost can be separated only with two different gammas.
+
+    Args:
+        start: The roofline before the fit.
+        rows: The measurements.
+        only: Parameters to fit; all if empty.
+
+    Raises:
+        ValueError: There are no rows.
+    """
+    if not rows:
+        raise ValueError("there are no closed loops to fit to: run the bench with --batches and --prompts")
+    names = ["flops", "bandwidth", "first_ms", "token_ms"]
+    gammas = {round(row.gamma, 1) for row in rows if row.gamma > 0}
+    if start.draft is not None and gammas:
+        names += ["draft_cost"] + (["overhead"] if len(gammas) > 1 else [])
+    names = [name for name in names if not only or name in only]
+
+    def loss(logs: Sequence[float]) -> float:
+        roofline = _with(start, names, logs)
+        return sum(_row_loss(roofline, row) for row in rows) + _prior_loss(roofline, start)
+
+    best: tuple[float, list[float]] | None = None
+    # The loss has local minima with small and with large costs beyond the roofline: start near both.
+    starts = [replace(start, first_ms=small_ms, token_ms=small_ms / 10) for small_ms in (0.01, 1.0)]
+    for initial in [start] if only else starts:
+        found = nelder_mead(loss, [math.log(max(1e-6, getattr(initial, name))) for name in names])
+        found = nelder_mead(loss, found[1])
+        best = found if best is None or found[0] < best[0] else best
+    if best is None:
+        raise AssertionError("there is at least one start")
+    return _with(start, names, best[1])
+
+
+def _row_loss(roofline: FittedRoofline, row: ShapeMeasurement) -> float:
+    first = math.log(roofline.ttft_ms(row.batch, row.prompt, row.gamma) / row.ttft_ms)
+    return first**2 + math.log(roofline.cycle_ms(row.batch, row.context, row.gamma) / row.cycle_ms) ** 2
+
+
+def _prior_loss(roofline: FittedRoofline, start: FittedRoofline) -> float:
+    """Return a weak prior for the plain roofline, which decides where the rows do not.
+
+    At batch 1 and one gamma, a high draft cost and a high cost of further tokens have the same effect. The weight is
+    such that a cost of 1 % of a step is accepted if it makes one row 2 % better.
+    """
+    beyond = 100 * roofline.token_ms / roofline.step_ms(1, 0)
+    # No hardware is faster than its data sheet.
+    too_fast = sum(max(0.0, math.log(share)) ** 2 for share in (roofline.flops, roofline.bandwidth))
+    return too_fast + ROOFLINE_PRIOR_WEIGHT * (
+        math.log1p(beyond) ** 2 + math.log(roofline.draft_cost / start.draft_cost) ** 2
+    )
+
+
+def _with(roofline: FittedRoofline, names: Sequence[str], logs: Sequence[float]) -> FittedRoofline:
+    values = {name: math.exp(max(-30.0, min(30.0, value))) for name, value in zip(names, logs, strict=True)}
+    return replace(roofline, **values)  # type: ignore[arg-type]
+
+
+def nelder_mead(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -> tuple[float, list[float]]:
+    """Minimise by the downhill simplex of Nelder and Mead (1965): it needs no derivatives, and the loss has a kink."""
+    size = len(start)
+    points = [list(start)] + [[x + (0.7 if i == j else 0.0) for j, x in enumerate(start)] for i in range(size)]
+    simplex = sorted((loss(point), point) for point in points)
+    for _ in range(MAX_ROUNDS):
+        (best, _), (second, _), (worst, last) = simplex[0], simplex[-2], simplex[-1]
+        if worst - best < TOLERANCE:
+            break
+        centre = [sum(point[j] for _, point in simplex[:-1]) / size for j in range(size)]
+
+        def towards(share: float, centre: list[float] = centre, last: list[float] = last) -> tuple[float, list[float]]:
+            point = [c + share * (c - x) for c, x in zip(centre, last, strict=True)]
+            return loss(point), point
+
+        tried = towards(1.0)
+        if tried[0] < best:
+            tried = min(tried, towards(2.0))
+        elif tried[0] >= second:
+            tried = min(tried, towards(0.5), towards(-0.5))
+        if tried[0] < worst:
+            simplex[-1] = tried
+        else:  # shrink towards the best point
+            first = simplex[0][1]
+            points = [[(a + b) / 2 for a, b in zip(point, first, strict=True)] for _, point in simplex[1:]]
+            simplex[1:] = [(loss(point), point) for point in points]
+        simplex.sort()
+    return simplex[0]

@@ -1,0 +1,81 @@
+"""Percentiles and their confidence intervals. Pure: seeded."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+RESAMPLES: Final = 400
+"""Enough for two digits of an interval's ends."""
+
+BLOCK: Final = 8
+"""Number of neighbouring requests that are resampled together, as they wait in the same queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the percentile, interpolated linearly between the two nearest values.
+
+    Raises:
+        ValueError: There are no values.
+    """
+    if not values:
+        raise ValueError("no values, no percentile")
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def median(values: Sequence[float]) -> float:
+    return percentile(values, 0.5)
+
+
+def bootstrap(
+    values: Sequence[float], measure: Callable[[Sequence[float]], float], *, seed: int = 0, block: int = BLOCK
+) -> Interval:
+    """Return ``measure`` with its interval by the moving block bootstrap (Kuensch 1989).
+
+    Neighbours stay together, because requests in the same queue are correlated.
+    """
+    rng = random.Random(seed)  # noqa: S311 - it must be repeatable
+    resampled = sorted(measure([values[i] for i in _blocks(len(values), block, rng)]) for _ in range(RESAMPLES))
+    return _interval(measure(values), resampled)
+
+
+def bootstrap_ratio(
+    above: Sequence[float], below: Sequence[float], measure: Callable[[Sequence[float]], float], *, seed: int = 0
+) -> Interval:
+    """Return ``measure(above) / measure(below)`` with its interval; both are resampled independently."""
+    rng = random.Random(seed)  # noqa: S311 - it must be repeatable
+
+    def once() -> float:
+        a, b = ([each[i] for i in _blocks(len(each), BLOCK, rng)] for each in (above, below))
+        return measure(a) / measure(b)
+
+    resampled = sorted(once() for _ in range(RESAMPLES))
+    return _interval(measure(above) / measure(below), resampled)
+
+
+def _interval(value: float, resampled: Sequence[float]) -> Interval:
+    # With few and equal times the value itself could be outside.
+    return Interval(value, min(value, percentile(resampled, 0.025)), max(value, percentile(resampled, 0.975)))
+
+
+def _blocks(size: int, block: int, rng: random.Random) -> list[int]:
+    """Return the indexes of a resample: random blocks of neighbours, ``size`` in all."""
+    length = max(1, min(block, size // 2))
+    indexes: list[int] = []
+    while len(indexes) < size:
+        start = rng.randint(0, size - length)
+        indexes += range(start, start + length)
+    return indexes[:size]

@@ -1,0 +1,1 @@
+"""Latency budgets, computed from models of the hardware: ``railbus plan``."""

@@ -1,0 +1,222 @@
+"""Compute the latency plan: the parts of the budget, the gain by drafting, the deadline's limits, governance's cost.
+
+Pure; times in milliseconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from services.physics.adaptive import GammaBand, gamma_by_batch
+from services.physics.deadlines import highest_utilisation, longest_prompt, mean_wait_ms, response_variation
+from services.physics.governance import governed_start, hidden_fraction
+from services.physics.roofline import FLOOR, PRACTICAL, Efficiency, compute_bound_tokens, prefill_ms
+from services.physics.speculation import best_gamma, largest_gamma_in_budget
+from services.planner.latency.plan_input import PlanInput
+
+ALPHAS: Final = (0.6, 0.7, 0.8, 0.9)
+LAUNCH_COST: Final = 0.04
+"""Estimated share that kernel launches add to the draft cost: 0.16 by bytes becomes 0.20."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPart:
+    """One part of the budget in milliseconds.
+
+    Attributes:
+        name: The part's name.
+        floor: Lower bound for any engine.
+        practical: Estimate for a good engine.
+        drafted: The same with speculation.
+        note: Explanation for the report.
+        first: Whether the part comes before the first token.
+    """
+
+    name: str
+    floor: float
+    practical: float
+    drafted: float
+    note: str = ""
+    first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GammaChoice:
+    """The best gamma for an alpha and a draft cost."""
+
+    alpha: float
+    draft_cost: float
+    gamma: int
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GovernanceCost:
+    """The latency of the input rails, and how much of it queue and prefill hide.
+
+    Attributes:
+        rails_ms: Duration of the rails.
+        hidden: Share of it that overlaps with queue and prefill.
+        seen_ms: The rest, which delays the first token.
+        returned_ms: Time that speculation saves by the last token; it saves none before the first.
+        hidden_from: Number of uncached prompt tokens from which the rails are completely hidden.
+    """
+
+    rails_ms: float
+    hidden: float
+    seen_ms: float
+    returned_ms: float
+    hidden_from: int
+
+    @property
+    def paid(self) -> bool:
+        """Whether the rails delay no first token."""
+        return self.seen_ms == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokenDeadline:
+    """The prompts and loads that meet a deadline for the first token.
+
+    Attributes:
+        ttft_ms: The deadline.
+        prefill_ms: The part of it that is left for queue and prefill.
+        longest: Longest prompt, in uncached tokens, that meets it on an idle engine.
+        longest_floor: The same for an engine at the floor.
+        utilisation: Highest load at which 99 % of requests like this one meet it; 0 if there is none.
+        variation: Coefficient of variation of queue plus prefill at the given load.
+    """
+
+    ttft_ms: float
+    prefill_ms: float
+    longest: int
+    longest_floor: int
+    utilisation: float
+    variation: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyPlan:
+    """A latency plan.
+
+    Attributes:
+        parts: The budget, in order of time.
+        gamma: Tokens to draft per step; 0 if drafting does not pay.
+        speedup: Tokens per second with that gamma over those without speculation.
+        draft_cost: c, the time of a draft step over that of a target step.
+        budget_gamma: The largest gamma within the drafting budget; not a recommendation.
+        choices: The best gamma by alpha.
+        bands: The best gamma by batch size.
+        idle_cost: Cost of a loaded draft model in the first band with gamma 0, as a share of a step: vLLM runs it there
+            too, to keep its KV cache complete. None if no band or every band has gamma 0.
+        free_until: Largest batch at which a verify step costs no more than a plain step.
+        deadline: The prompts and loads that meet the deadline.
+        governance: The cost of the rails.
+    """
+
+    parts: tuple[BudgetPart, ...]
+    gamma: int
+    speedup: float
+    draft_cost: float | None
+    budget_gamma: int
+    choices: tuple[GammaChoice, ...]
+    bands: tuple[GammaBand, ...]
+    idle_cost: float | None
+    free_until: int
+    deadline: FirstTokenDeadline
+    governance: GovernanceCost
+
+    def total(self, column: str, *, first: bool) -> float:
+        """Return the milliseconds to the first or last token in a column: ``floor``, ``practical`` or ``drafted``."""
+        return sum((float(getattr(part, column)) for part in self.parts if part.first or not first), 0.0)
+
+
+def plan_latency(inputs: PlanInput) -> LatencyPlan:
+    """Compute the plan."""
+    pair, around = inputs.pair, inputs.around
+    practical = _prefill(inputs, PRACTICAL)
+    queue = mean_wait_ms(practical, inputs.utilisation)
+    start = governed_start(rail_ms=around.rails, queue_ms=queue, prefill_ms=practical)
+    seen = around.rails - start.hidden_ms
+    gamma, speedup = 0, 1.0
+    if inputs.draft is not None:
+        gamma, speedup = pair.best_gamma(inputs.alpha, batch=inputs.batch, context=inputs.context)
+    steps = inputs.output - 1
+    plain = steps * pair.step_ms(batch=inputs.batch, context=inputs.context)
+    floor = steps * replace(pair, efficiency=FLOOR).step_ms(batch=inputs.batch, context=inputs.context)
+    parts = (
+        BudgetPart("network", around.network, around.network, around.network, "round trip, --network-ms"),
+        BudgetPart("queue", 0.0, queue, queue, f"mean at {inputs.utilisation:.0%} load"),
+        BudgetPart("pre-processing", around.pre, around.pre, around.pre, "edge, bus, tokenizer"),
+        BudgetPart("model: prefill", _prefill(inputs, FLOOR), practical, practical, _tokens(inputs)),
+        BudgetPart("rails not hidden", 0.0, seen, seen, f"of {around.rails:g} ms in parallel to queue and prefill"),
+        BudgetPart("model: decode", floor, plain, plain / speedup, f"{steps} more tokens", first=False),
+        BudgetPart("post-processing", around.post, around.post, around.post, "checks run in parallel to the stream"),
+        BudgetPart("response", around.response, around.response, around.response, "bus, edge"),
+    )
+    bands = _bands(inputs)
+    cost = None if inputs.draft is None else pair.draft_cost(batch=inputs.batch, context=inputs.context)
+    return LatencyPlan(
+        parts=parts,
+        gamma=gamma,
+        speedup=speedup,
+        draft_cost=cost,
+        budget_gamma=0 if cost is None else largest_gamma_in_budget(inputs.alpha, cost),
+        choices=() if cost is None else _choices(cost),
+        bands=bands,
+        idle_cost=_idle_cost(inputs, bands),
+        free_until=int(compute_bound_tokens(inputs.target, inputs.gpu, inputs.precision) / (gamma + 1)),
+        deadline=_deadline(inputs, practical),
+        governance=GovernanceCost(
+            rails_ms=around.rails,
+            hidden=hidden_fraction(rail_ms=around.rails, queue_ms=queue, prefill_ms=practical),
+            seen_ms=seen,
+            returned_ms=plain - plain / speedup,
+            hidden_from=_tokens_that_hide(inputs),
+        ),
+    )
+
+
+def _prefill(inputs: PlanInput, efficiency: Efficiency) -> float:
+    new = inputs.prompt - inputs.cached
+    return prefill_ms(inputs.target, inputs.gpu, inputs.precision, new, cached=inputs.cached, efficiency=efficiency)
+
+
+def _tokens(inputs: PlanInput) -> str:
+    return f"{inputs.prompt - inputs.cached} tokens" + (f" after {inputs.cached} cached" if inputs.cached else "")
+
+
+def _choices(cost: float) -> tuple[GammaChoice, ...]:
+    return tuple(GammaChoice(alpha, c, *best_gamma(alpha, c)) for c in (cost, cost + LAUNCH_COST) for alpha in ALPHAS)
+
+
+def _bands(inputs: PlanInput) -> tuple[GammaBand, ...]:
+    if inputs.draft is None:
+        return ()
+    return gamma_by_batch(inputs.pair, inputs.alpha, context=inputs.context)
+
+
+def _idle_cost(inputs: PlanInput, bands: Sequence[GammaBand]) -> float | None:
+    idle = next((band for band in bands if not band.gamma), None)
+    if idle is None or idle.first == 1:
+        return None
+    return inputs.pair.draft_cost(batch=idle.first, context=inputs.context)
+
+
+def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
+    around = inputs.around
+    left = max(0.0, inputs.ttft_ms - around.network - around.pre - around.post - around.response)
+    return FirstTokenDeadline(
+        ttft_ms=inputs.ttft_ms,
+        prefill_ms=left,
+        longest=longest_prompt(inputs.target, inputs.gpu, inputs.precision, left),
+        longest_floor=longest_prompt(inputs.target, inputs.gpu, inputs.precision, left, efficiency=FLOOR),
+        utilisation=highest_utilisation(left, prefill),
+        variation=response_variation(inputs.utilisation),
+    )
+
+
+def _tokens_that_hide(inputs: PlanInput) -> int:
+    """Return the prompt length that hides the rails on an idle engine; 0 without rails."""
+    rails = inputs.around.rails
+    return longest_prompt(inputs.target, inputs.gpu, inputs.precision, rails) + 1 if rails else 0

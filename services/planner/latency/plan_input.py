@@ -1,0 +1,127 @@
+"""The input of a latency plan, and its checks. Pure; times in milliseconds."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from services.physics.checks import fraction, not_negative, whole
+from services.physics.gpus import Gpu
+from services.physics.models import Model
+from services.physics.pairing import SpeculationPair
+from services.physics.roofline import Precision, kv_bytes, weight_bytes
+
+MAX_TOKENS: Final = 1_000_000
+MAX_BATCH: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurroundingLatency:
+    """Latency outside the model, in milliseconds.
+
+    Attributes:
+        network: Round trip between client and edge; 10 to 50 is usual.
+        pre: Edge, bus and tokenizer before the engine. Edge and bus add 4.6 there and back (tests/bench/RESULTS.md).
+        post: Detokenizing and bookkeeping of a chunk; output checks run in parallel to the stream.
+        response: Bus and edge after the engine.
+        rails: Input rails, in parallel to queue and prefill. About 20 for patterns and a small classifier on a GPU.
+    """
+
+    network: float = 20.0
+    pre: float = 3.0
+    post: float = 1.0
+    response: float = 2.0
+    rails: float = 20.0
+
+    def __post_init__(self) -> None:
+        for name in ("network", "pre", "post", "response", "rails"):
+            not_negative(f"{name} (milliseconds)", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInput:
+    """One kind of request on one accelerator.
+
+    Attributes:
+        gpu: Accelerator that runs target and draft.
+        target: Target model.
+        draft: Draft model; None without speculation.
+        precision: Precision of the linear layers of both.
+        alpha: Probability that a drafted token is accepted.
+        prompt: Tokens of the prompt.
+        cached: Tokens of the prompt's prefix that is in the KV cache.
+        output: Tokens of the answer.
+        batch: Sequences that decode together.
+        utilisation: Share of time that the engine is busy with other prompts.
+        ttft_ms: Deadline for the first token.
+        launch_ms: Time of a draft step beyond reading its bytes.
+        around: Latency outside the model.
+    """
+
+    gpu: Gpu
+    target: Model
+    draft: Model | None
+    precision: Precision = "fp8"
+    alpha: float = 0.8
+    prompt: int = 512
+    cached: int = 0
+    output: int = 50
+    batch: int = 1
+    utilisation: float = 0.0
+    ttft_ms: float = 200.0
+    launch_ms: float = 0.0
+    around: SurroundingLatency = SurroundingLatency()
+
+    def __post_init__(self) -> None:
+        fraction("alpha", self.alpha)
+        for name, least, most in (
+            ("prompt", 1, MAX_TOKENS), ("cached", 0, MAX_TOKENS), ("output", 1, MAX_TOKENS),
+            ("batch", 1, MAX_BATCH),
+        ):  # fmt: skip
+            if whole(name, getattr(self, name), least=least) > most:
+                raise ValueError(f"{name} must be at most {most}, not {getattr(self, name)}")
+        if self.cached >= self.prompt:
+            raise ValueError(f"cached must be below the prompt's {self.prompt} tokens, not {self.cached}")
+        if not 0 <= self.utilisation < 1:
+            raise ValueError(f"utilisation must be at least 0 and below 1, not {self.utilisation!r}")
+        not_negative("ttft (milliseconds)", self.ttft_ms)
+        not_negative("launch (milliseconds)", self.launch_ms)
+        self._require_a_smaller_draft()
+        self._require_memory()
+
+    @property
+    def context(self) -> int:
+        """Tokens in a sequence's KV cache when half of the answer is generated."""
+        return self.prompt + self.output // 2
+
+    @property
+    def pair(self) -> SpeculationPair:
+        """The pair of models; without a draft model it is the target twice, and gamma must be 0."""
+        return SpeculationPair(
+            target=self.target,
+            draft=self.draft or self.target,
+            gpu=self.gpu,
+            precision=self.precision,
+            launch_ms=self.launch_ms,
+        )
+
+    def memory_bytes(self) -> float:
+        """Return the size of both models' weights and KV caches."""
+        models = (self.target,) if self.draft is None else (self.target, self.draft)
+        cache = sum(kv_bytes(each, self.prompt + self.output) for each in models) * self.batch
+        return cache + sum(weight_bytes(each, self.precision) for each in models)
+
+    def _require_a_smaller_draft(self) -> None:
+        if self.draft is not None and self.draft.parameters >= self.target.parameters:
+            raise ValueError(
+                f"the draft {self.draft.name} has {self.draft.parameters / 1e9:.2f} B parameters, the target "
+                f"{self.target.name} {self.target.parameters / 1e9:.2f} B: a draft must be smaller"
+            )
+
+    def _require_memory(self) -> None:
+        need = self.memory_bytes()
+        if need > self.gpu.memory_bytes:
+            who = self.target.name if self.draft is None else f"{self.target.name} with {self.draft.name}"
+            raise ValueError(
+                f"{who} in {self.precision} needs {need / 1e9:.1f} GB for weights and the caches of {self.batch} x "
+                f"{self.prompt + self.output} tokens; {self.gpu.name} has {self.gpu.memory_bytes / 1e9:.0f} GB: take "
+                "a smaller model, precision or batch, or another GPU"
+            )

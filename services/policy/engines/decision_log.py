@@ -1,0 +1,101 @@
+"""A log of every decision of the Rego in the process, with the field names of OPA's decision logs.
+
+Rego's input contains no user text, so the log contains none.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from services.runtime import UserError
+from services.runtime.logging import logger
+
+MODE: Final = 0o600
+
+_log = logger("policy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegoDecision:
+    """A decision of Rego.
+
+    Attributes:
+        entry_point: Such as ``data.railbus.admission.decision``.
+        asked: Rego's input.
+        answer: Rego's answer; None if it is undefined or failed.
+        error: Why there is no usable answer.
+        took_ns: How long it took; 0 for a cached answer.
+        policy: The policy's name.
+        version: Its version.
+    """
+
+    entry_point: str
+    asked: Mapping[str, Any]
+    answer: Any
+    error: str | None
+    took_ns: int
+    policy: str
+    version: str
+
+
+DecisionListener = Callable[[RegoDecision], None]
+
+
+def opa_log_line(
+    decision: RegoDecision, *, decision_id: str, now: datetime, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the decision in the form of OPA's logs."""
+    line = {
+        "labels": dict(labels),
+        "decision_id": decision_id,
+        "bundles": {decision.policy: {"revision": decision.version}},
+        "path": decision.entry_point.removeprefix("data.").replace(".", "/"),
+        "input": dict(decision.asked),
+        "result": decision.answer,
+        "timestamp": now.isoformat().replace("+00:00", "Z"),
+        "metrics": {"timer_rego_query_eval_ns": decision.took_ns},
+    }
+    if decision.error is not None:
+        del line["result"]
+        line["error"] = {"message": decision.error}
+    return line
+
+
+class DecisionLog:
+    """A file to which decisions are appended, a line at a time: processes may share it, and a rotation may truncate it.
+
+    Args:
+        path: The file; created if need be, readable by its owner only.
+        service: For the ``labels``.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+
+    def __init__(self, path: Path, service: str) -> None:
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, MODE)
+        except OSError as error:
+            raise UserError(f"RAILBUS_DECISION_LOG={path}: {error.strerror}; name a file that can be written") from None
+        self._labels = {"app": f"railbus-{service}", "id": str(uuid.uuid4())}
+        self._fails = False
+
+    def __call__(self, decision: RegoDecision) -> None:
+        """Append a decision. If that fails, requests go on; the failure is logged once."""
+        line = opa_log_line(decision, decision_id=str(uuid.uuid4()), now=datetime.now(UTC), labels=self._labels)
+        try:
+            os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            self._fails = False
+        except OSError as error:
+            if not self._fails:
+                self._fails = True
+                _log.error("decisions are not logged: %s", error.strerror)
+
+    def close(self) -> None:
+        os.close(self._file)

@@ -1,0 +1,82 @@
+"""Rego evaluated in the process (regorus): about 12 us a decision, no server, the same answers as OPA."""
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import regorus
+
+from services.policy.errors import BrokenPolicy, Fault, RulingError
+
+_FAULT = re.compile(r"-->\s*(?P<path>[^\n]+?):(?P<line>\d+):\d+\n.*?\nerror:\s*(?P<what>[^\n]+)", re.DOTALL)
+
+_UNDEFINED = "<undefined>"
+
+
+class Rego:
+    """Compiled modules with their data; each thread has virtual machines of its own, because they are bound to it."""
+
+    def __init__(self, modules: Mapping[str, str], data: Any, entry_points: tuple[str, ...]) -> None:
+        """Compile the modules.
+
+        Args:
+            modules: Rego v1 source by file name.
+            data: The content of ``data`` besides the modules.
+            entry_points: Rules to evaluate, such as ``data.railbus.admission.decision``.
+
+        Raises:
+            BrokenPolicy: A module does not compile; with file and line.
+        """
+        self.modules = dict(modules)
+        self.data = data
+        self._data_json = json.dumps(data)
+        self._programs = {point: _compile(self._data_json, modules, point) for point in entry_points}
+        self._local = threading.local()
+
+    def ask(self, entry_point: str, document: Mapping[str, Any]) -> Any:
+        """Return the rule's value for this input; None if it is undefined.
+
+        Raises:
+            RulingError: The evaluation failed.
+        """
+        machine = self._machine(entry_point)
+        try:
+            machine.set_input_json(json.dumps(document))
+            answer = json.loads(machine.execute())
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise RulingError(f"{entry_point}: {_first_line(str(error))}") from None
+        return None if answer == _UNDEFINED else answer
+
+    def _machine(self, entry_point: str) -> Any:
+        machines: dict[str, Any] | None = getattr(self._local, "machines", None)
+        if machines is None:
+            machines = self._local.machines = {}
+        if entry_point not in machines:
+            machine = machines[entry_point] = regorus.Rvm()
+            program, _ = regorus.Program.deserialize_binary(self._programs[entry_point])
+            machine.load_program(program)
+            machine.set_data_json(self._data_json)
+        return machines[entry_point]
+
+
+def _compile(data_json: str, modules: Mapping[str, str], entry_point: str) -> bytes:
+    try:
+        program = regorus.Program.compile_from_modules(data_json, list(modules.items()), [entry_point])
+    except (RuntimeError, ValueError) as error:
+        raise BrokenPolicy([_fault(str(error), entry_point, modules)]) from None
+    compiled: bytes = program.serialize_binary()  # the program itself must not change threads
+    return compiled
+
+
+def _fault(message: str, entry_point: str, modules: Mapping[str, str]) -> Fault:
+    found = _FAULT.search(message)
+    if found:
+        return Fault(found["path"], int(found["line"]), found["what"])
+    name = next(iter(modules), "rego")
+    return Fault(name, 0, f"{entry_point}: {_first_line(message)}")
+
+
+def _first_line(message: str) -> str:
+    return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")

@@ -1,0 +1,260 @@
+"""The patterns of a policy as one automaton, made deterministic while it runs. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from services.policy.matching import charset
+from services.policy.matching.positions import Positions
+from services.policy.matching.regex import Node, longest
+from services.policy.source.document import Guard, ValidatorName
+
+MAX_REMEMBERED: Final = 2
+"""Most open matches of a configuration that is cached; more are rare, and their combinations many."""
+
+MAX_CELLS: Final = 200_000
+"""Most cached table cells, about 80 MB. Beyond it the table is built anew, with the same results."""
+
+# Kinds of neighbours, for the guards. END is after the text.
+OTHER, LETTER, DIGIT, JOINER, END = range(5)
+
+_FORBIDDEN_BEFORE: Final[dict[Guard, frozenset[int]]] = {
+    "none": frozenset(),
+    "digit": frozenset({DIGIT}),
+    "word": frozenset({LETTER, DIGIT}),
+    "token": frozenset({LETTER, DIGIT, JOINER}),
+    "start": frozenset({LETTER, DIGIT}),
+}
+_FORBIDDEN_AFTER: Final[dict[Guard, frozenset[int]]] = {
+    **_FORBIDDEN_BEFORE,
+    "token": frozenset({LETTER, DIGIT}),  # a full stop after a token ends the sentence
+    "start": frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A pattern, ready to match.
+
+    Attributes:
+        name: The rule's name.
+        category: The category that Rego rules on.
+        node: Its tree.
+        guard: Which neighbours forbid a match.
+        validator: A further check of matched text.
+    """
+
+    name: str
+    category: str
+    node: Node
+    guard: Guard = "none"
+    validator: ValidatorName | None = None
+
+    @property
+    def max_chars(self) -> int:
+        """Longest match."""
+        return longest(self.node)
+
+
+class NeighbourKinds(dict[str, int]):
+    """The kind of a character as a neighbour; caches at most 65,536."""
+
+    def __missing__(self, char: str) -> int:
+        if len(self) >= 65_536:
+            self.clear()
+        if char.isdecimal():
+            kind = DIGIT
+        elif char.isalnum() or char == "_":
+            kind = LETTER
+        else:
+            kind = JOINER if char in ".%+-" else OTHER
+        self[char] = kind
+        return kind
+
+
+class AutomatonState(dict[str, "AutomatonState | None"]):
+    """The state of an open match: the next state by character, None when nothing can match any more.
+
+    Attributes:
+        final: By kind of the next neighbour, the rules that match then; None if no rule is complete here.
+        alive: Rules that may match here or after more characters.
+    """
+
+    __slots__ = ("_automaton", "_targets", "alive", "final")
+
+    def __init__(self, automaton: "Automaton", targets: frozenset[int], complete: frozenset[int]) -> None:
+        super().__init__()
+        self._automaton = automaton
+        self._targets = targets
+        self.alive = complete.union(automaton.owner[place] for place in targets)
+        self.final = automaton.final(complete)
+
+    def __missing__(self, char: str) -> "AutomatonState | None":
+        state = self[char] = self._automaton.step(self._targets, char)
+        return state
+
+
+class Change(NamedTuple):
+    """What a character changes in the list of open matches.
+
+    Attributes:
+        complete: Indexes of those that match if they end before the character, with their rules.
+        kept: Indexes of those that go on; None for all.
+        begun: Whether a match may begin with the character.
+    """
+
+    complete: tuple[tuple[int, tuple[int, ...]], ...]
+    kept: tuple[int, ...] | None
+    begun: bool
+
+
+# Nearly all changes are one of these two: a possible match begins, or all open ones end without a match.
+BEGINS: Final = Change((), None, begun=True)
+ENDS: Final = Change((), (), begun=False)
+
+_COMMON: Final[dict[Change, Change | None]] = {
+    Change((), None, begun=False): None,
+    BEGINS: BEGINS,
+    ENDS: ENDS,
+}
+
+Next = tuple["Config", Change | None]
+
+
+class Config(dict[str, Next]):
+    """All open matches and the kind of the last character: the next configuration and the change, by character.
+
+    It is cached while few matches are open, which is nearly always; then a character costs one look-up.
+
+    Attributes:
+        kind: The last character's kind as a neighbour.
+        states: Of the open matches, the earliest first.
+    """
+
+    __slots__ = ("_automaton", "kind", "states")
+
+    def __init__(self, automaton: "Automaton", kind: int, states: tuple[AutomatonState, ...]) -> None:
+        super().__init__()
+        self._automaton = automaton
+        self.kind = kind
+        self.states = states
+
+    def __missing__(self, char: str) -> Next:
+        step = self._automaton.advance(self.kind, self.states, char)
+        if len(self.states) <= MAX_REMEMBERED:
+            self._automaton.remember()
+            self[char] = step
+        return step
+
+
+class Automaton:
+    """Many rules in one table that grows as text is read. All scanners of a policy in one thread share it."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        """Build the automaton.
+
+        Raises:
+            BadPattern: A rule matches the empty text or has too many positions.
+        """
+        self.rules = tuple(rules)
+        self.max_chars = max((rule.max_chars for rule in rules), default=0)
+        self.kinds = NeighbourKinds()
+        positions = Positions()
+        ends: set[int] = set()
+        firsts: list[set[int]] = []
+        self.owner: list[int] = []
+        for index, rule in enumerate(rules):
+            first, last = positions.add(rule.node)
+            firsts.append(first)
+            ends |= last
+            self.owner.extend([index] * (len(positions.chars) - len(self.owner)))
+        self._follow = [frozenset(places) for places in positions.follow]
+        self._ends = ends
+        self._sets, self._set_of = _interned(positions.chars)
+        self._places = [self._begin_places(firsts, kind) for kind in range(END)]
+        self._reset()
+
+    def remember(self) -> None:
+        """Count a new cell; past the limit, empty the table. Scanners keep the cells that they hold."""
+        self._cells += 1
+        if self._cells > MAX_CELLS:
+            self._reset()
+
+    def step(self, targets: frozenset[int], char: str) -> AutomatonState | None:
+        """Return the state after a character that one of these positions reads; None if none reads it."""
+        self.remember()
+        members = self._members_of(char)
+        read = frozenset(place for place in targets if self._set_of[place] in members)
+        if not read:
+            return None
+        state = self._states.get(read)
+        if state is None:
+            following = frozenset[int]().union(*(self._follow[place] for place in read))
+            complete = frozenset(self.owner[place] for place in read & self._ends)
+            state = self._states[read] = AutomatonState(self, following, complete)
+        return state
+
+    def config(self, kind: int, states: tuple[AutomatonState, ...]) -> Config:
+        """Return the configuration of these states after a character of this kind."""
+        if len(states) > MAX_REMEMBERED:
+            return Config(self, kind, states)
+        key = (kind, *map(id, states))
+        config = self._configs.get(key)
+        if config is None:
+            config = self._configs[key] = Config(self, kind, states)
+        return config
+
+    def advance(self, before: int, states: tuple[AutomatonState, ...], char: str) -> Next:
+        """Read a character with every open match."""
+        kind = self.kinds[char]
+        following = [state[char] for state in states]
+        complete = tuple(
+            (index, rules)
+            for index, state in enumerate(states)
+            if state.final is not None and (rules := state.final[kind])
+        )
+        kept = tuple(index for index, state in enumerate(following) if state is not None)
+        begun = self._begins[before][char]
+        alive = tuple(state for state in (*following, begun) if state is not None)
+        change = Change(complete, None if len(kept) == len(states) else kept, begun is not None)
+        following_config = self.config(kind, alive)
+        if len(alive) > MAX_REMEMBERED:  # the scanner accounts for so many
+            return following_config, change
+        return following_config, _COMMON.get(change, change)
+
+    def final(self, complete: frozenset[int]) -> tuple[tuple[int, ...], ...] | None:
+        """Return the complete rules that match, by kind of the next neighbour."""
+        if not complete:
+            return None
+        return tuple(
+            tuple(rule for rule in sorted(complete) if kind not in _FORBIDDEN_AFTER[self.rules[rule].guard])
+            for kind in range(END + 1)
+        )
+
+    def _reset(self) -> None:
+        self._cells = 0
+        self._states: dict[frozenset[int], AutomatonState] = {}
+        self._members: dict[str, frozenset[int]] = {}
+        self._begins = tuple(AutomatonState(self, places, frozenset()) for places in self._places)
+        # By the identity of states, which their configuration keeps alive.
+        self._configs: dict[tuple[int, ...], Config] = {}
+
+    def _begin_places(self, firsts: Sequence[set[int]], kind: int) -> frozenset[int]:
+        allowed = (
+            places for rule, places in zip(self.rules, firsts, strict=True) if kind not in _FORBIDDEN_BEFORE[rule.guard]
+        )
+        return frozenset[int]().union(*allowed)
+
+    def _members_of(self, char: str) -> frozenset[int]:
+        members = self._members.get(char)
+        if members is None:
+            members = frozenset(index for index, chars in enumerate(self._sets) if charset.contains(chars, char))
+            self._members[char] = members
+        return members
+
+
+def _interned(sets: Sequence[charset.CharSet]) -> tuple[list[charset.CharSet], list[int]]:
+    """Return the distinct sets, and the number of each position's set."""
+    numbers: dict[charset.CharSet, int] = {}
+    each = [numbers.setdefault(chars, len(numbers)) for chars in sets]
+    return list(numbers), each

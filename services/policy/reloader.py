@@ -1,0 +1,89 @@
+"""The policy in force, replaced without a gap when its files change."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from services.policy.errors import BrokenPolicy
+from services.policy.load import build
+from services.policy.policy import Policy
+from services.policy.source.files import fingerprint, read_files, version_of
+from services.runtime.metrics import POLICY_REFUSED
+
+WATCH_INTERVAL_S: Final = 1.0
+
+_log = logging.getLogger("railbus.policy")
+
+
+class PolicyReloader:
+    """Holds the current policy. A request keeps the version that it began with.
+
+    Args:
+        root: The policy's folder.
+        prepare: Builds what depends on a new policy, before it is used; may raise ``BrokenPolicy``.
+
+    Raises:
+        BrokenPolicy: The first policy has faults.
+    """
+
+    def __init__(self, root: Path, prepare: Callable[[Policy], Awaitable[None]] | None = None) -> None:
+        self._root = root
+        self._prepare = prepare
+        self._seen = fingerprint(root)
+        self._settled = True
+        files = read_files(root)
+        self.current: Policy = build(files)
+        self.refused: BrokenPolicy | None = None
+
+    async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
+        """Load changes until cancelled. A new policy is built in a thread and swapped in by one assignment."""
+        while True:
+            await asyncio.sleep(interval_s)
+            policy = await asyncio.to_thread(self.poll)
+            if policy is not None:
+                await self._adopt(policy)
+
+    def poll(self) -> Policy | None:
+        """Return a new policy if the files have changed, else None.
+
+        Files must be unchanged for two polls, so that no unfinished edit is read.
+        """
+        seen = fingerprint(self._root)
+        if seen != self._seen:
+            self._seen, self._settled = seen, False
+            return None
+        if self._settled:
+            return None
+        self._settled = True
+        return self._read()
+
+    async def _adopt(self, policy: Policy) -> None:
+        if self._prepare is not None:
+            try:
+                await self._prepare(policy)
+            except BrokenPolicy as broken:
+                self._refuse(broken)
+                return
+        self.current = policy
+        _log.info("policy %s is now %s", policy.document.name, policy.version)
+
+    def _read(self) -> Policy | None:
+        try:
+            files = read_files(self._root)
+            if version_of(files) == self.current.version:
+                self.refused = None
+                return None
+            policy = build(files)
+        except BrokenPolicy as broken:
+            self._refuse(broken)
+            return None
+        self.refused = None
+        return policy
+
+    def _refuse(self, broken: BrokenPolicy) -> None:
+        POLICY_REFUSED.inc()
+        self.refused = broken
+        for fault in broken.faults:
+            _log.error("policy rejected, %s stays in force: %s", self.current.version, fault)

@@ -1,0 +1,185 @@
+"""The types of ``policy.toml`` and ``patterns/*.toml``. An unknown field is an error."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from schemas.base import Name
+from schemas.requests import DeliveryMode
+
+RailKind = Literal["admission", "secrets", "pii", "jailbreak"]
+OnBroken = Literal["deny", "allow"]
+Guard = Literal["none", "digit", "word", "token", "start"]
+ValidatorName = Literal["luhn", "iban", "ssn", "ipv4", "entropy"]
+
+Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
+Slug = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
+Bounds = tuple[Ms, Ms]
+
+
+class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An input rail.
+
+    Attributes:
+        name: Its kind, and its name in verdicts.
+        on_broken: What happens to the request if the rail fails or times out; None takes ``rails.on_broken``.
+        deadline_ms: Its deadline, from the start of the evaluation; None takes ``rails.deadline_ms``.
+        threshold: Score from which a classifier's answer is a finding.
+        max_windows: Most windows that a classifier reads of a long prompt.
+    """
+
+    name: RailKind
+    on_broken: OnBroken | None = None
+    deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] | None = None
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    max_windows: Annotated[int, Meta(ge=1, le=1_000)] = 8
+
+
+class InputRails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The input rails. They run concurrently; verdicts report them in this order.
+
+    Attributes:
+        deadline_ms: The deadline of rails without their own, from the start of the evaluation.
+        on_broken: What happens to the request if a rail without its own setting fails or times out.
+        recognizers: Recognizers of personal data besides the patterns: ``presidio``.
+        rail: The rails, most decisive first.
+    """
+
+    deadline_ms: Annotated[int, Meta(ge=1, le=60_000)] = 150
+    on_broken: OnBroken = "deny"
+    recognizers: Annotated[tuple[Literal["presidio"], ...], Meta(max_length=8)] = ()
+    rail: Annotated[tuple[RailSpec, ...], Meta(min_length=1, max_length=16)]
+
+
+class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The windows of an answer's text that a check reads, in characters (code points).
+
+    Attributes:
+        first_chars: End of the first window; the distance then doubles up to the stride.
+        stride_chars: Distance between the ends of windows, at absolute offsets.
+        context_chars: Length of a window.
+        hold_chars: In gated delivery, the newest characters that a window does not clear: they may be half a phrase.
+        timeout_ms: Longest time for one window.
+        retries: How often a failed check is repeated before the window counts as unchecked.
+    """
+
+    first_chars: Annotated[int, Meta(ge=1, le=10_000)] = 16
+    stride_chars: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    context_chars: Annotated[int, Meta(ge=1, le=20_000)] = 320
+    hold_chars: Annotated[int, Meta(ge=0, le=10_000)] = 32
+    timeout_ms: Annotated[int, Meta(ge=1, le=60_000)] = 500
+    retries: Annotated[int, Meta(ge=0, le=10)] = 2
+
+
+class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The output checks.
+
+    Attributes:
+        windows: Tier 1, the NeMo output rails.
+        classifiers: Tier 2, by name; with none there is no tier 2.
+        classifier_windows: The windows of tier 2.
+        max_findings: An answer with more findings is stopped.
+        max_waiting_chars: If more text waits for a check's outcome, its window counts as unchecked.
+    """
+
+    windows: WindowSpec = field(default_factory=WindowSpec)
+    classifiers: Annotated[tuple[Slug, ...], Meta(max_length=8)] = ()
+    classifier_windows: WindowSpec = field(
+        default_factory=lambda: WindowSpec(first_chars=256, stride_chars=256, context_chars=640)
+    )
+    max_findings: Annotated[int, Meta(ge=1, le=1_000)] = 64
+    max_waiting_chars: Annotated[int, Meta(ge=1_000, le=1_000_000)] = 65_536
+
+
+class DeliveryBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The deliveries that a request may choose.
+
+    Attributes:
+        modes: Allowed modes; any other becomes the nearest stricter one.
+        max_exposure_tokens: Largest exposure.
+        min_hold_tokens: ``windowed``: fewest tokens held back.
+        min_hold_ms: ``windowed``: shortest time held back, in milliseconds.
+    """
+
+    modes: Annotated[tuple[DeliveryMode, ...], Meta(min_length=1)] = ("optimistic", "windowed", "gated")
+    max_exposure_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 64
+    min_hold_tokens: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    min_hold_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+
+
+class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The least and the largest of each deadline, in milliseconds.
+
+    Attributes:
+        verdict_ms: For the verdict.
+        ttft_ms: For the first content token.
+        stall_ms: For the longest silence.
+        total_ms: For the request; services read the log back by the largest after a restart.
+    """
+
+    verdict_ms: Bounds = (50, 10_000)
+    ttft_ms: Bounds = (20, 30_000)
+    stall_ms: Bounds = (100, 30_000)
+    total_ms: Bounds = (500, 120_000)
+
+
+class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``policy.toml``.
+
+    Attributes:
+        name: The policy's name; part of its version.
+        about: A description in one sentence.
+        rails: Input rails.
+        safety: Output checks.
+        delivery: Bounds of a request's delivery.
+        deadlines: Bounds of a request's deadlines.
+        refusals: Texts for denied users by reason; needs ``default``.
+        replacements: Texts that replace removed text by category; needs ``default`` and ``stop``.
+    """
+
+    name: Slug
+    about: Text
+    rails: InputRails
+    safety: OutputChecks = field(default_factory=OutputChecks)
+    delivery: DeliveryBounds = field(default_factory=DeliveryBounds)
+    deadlines: DeadlineBounds = field(default_factory=DeadlineBounds)
+    refusals: dict[str, Text]
+    replacements: dict[str, Text]
+
+
+class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A ``[[pattern]]``: a regular expression or a list of words to find in prompts and answers.
+
+    Attributes:
+        name: The rule's name, unique in the policy.
+        category: The category that ``findings.rego`` rules on.
+        regex: In the pattern language of ``services.policy.matching.regex``; None when ``words`` are given.
+        words: Literals; empty when ``regex`` is given.
+        max_chars: Longest match; the computed bound must not be above it.
+        ignore_case: Whether upper and lower case are the same.
+        folded: Whether ``words`` are also found in disguise (``services.policy.matching.folding``).
+        guard: Which neighbours forbid a match: ``digit`` digits; ``word`` letters, digits and ``_``; ``token`` those
+            and, before it, ``.%+-``; ``start`` as ``word``, but only before it.
+        validator: A further check of matched text.
+        examples: Each is matched as a whole.
+        counterexamples: Nothing in them is matched.
+    """
+
+    name: Name
+    category: Slug
+    regex: Annotated[str, Meta(min_length=1, max_length=2_000)] | None = None
+    words: Annotated[tuple[Text, ...], Meta(max_length=20_000)] = ()
+    max_chars: Annotated[int, Meta(ge=1, le=512)]
+    ignore_case: bool = False
+    folded: bool = False
+    guard: Guard = "word"
+    validator: ValidatorName | None = None
+    examples: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    counterexamples: Annotated[tuple[Text, ...], Meta(min_length=1)]
+
+
+class PatternFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of ``patterns/``."""
+
+    pattern: Annotated[tuple[PatternSpec, ...], Meta(max_length=1_000)]

@@ -1,0 +1,90 @@
+"""A policy's files, read once into memory, and the version, a hash of their content."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from services.policy.errors import BrokenPolicy, Fault
+
+
+def default_policy() -> Path:
+    """Return the folder of the policy that is used when none is named.
+
+    A wheel carries the policies in this package (``setup.py`` copies them). A checkout, and an editable install of
+    one, has them at the top level.
+    """
+    packaged = Path(__file__).parents[1] / "policies" / "default"
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "policies" / "default"
+
+
+DEFAULT_POLICY: Final = default_policy()
+
+MAX_FILES: Final = 500
+MAX_FILE_BYTES: Final = 4_000_000
+
+Files = Mapping[str, bytes]
+"""Content by relative POSIX path, sorted."""
+
+
+def read_files(root: Path) -> Files:
+    """Read every file under the policy's folder; the same bytes are loaded and hashed.
+
+    Raises:
+        BrokenPolicy: The folder does not exist, a file is unreadable or too large, or there are too many.
+    """
+    if not root.is_dir():
+        raise BrokenPolicy([Fault(".", 0, f"{root} is not a folder; name one with a policy.toml")])
+    names = sorted(_names(root))
+    if len(names) > MAX_FILES:
+        raise BrokenPolicy([Fault(".", 0, f"{len(names)} files; the limit is {MAX_FILES}")])
+    return {name: _read(root, name) for name in names}
+
+
+def version_of(files: Files) -> str:
+    """Return the first 20 hexadecimal digits (80 bits) of SHA-256 over sorted paths and contents, with lengths.
+
+    It is short because it is in every verdict and recall.
+    """
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        path = name.encode()
+        digest.update(b"%d:%b%d:" % (len(path), path, len(content)))
+        digest.update(content)
+    return digest.hexdigest()[:20]
+
+
+def fingerprint(root: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return names, modification times (ns) and sizes: they change with the files."""
+    found = []
+    for name in sorted(_names(root)):
+        try:
+            status = (root / name).stat()
+        except OSError:
+            continue  # being replaced: the next poll sees it
+        found.append((name, status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
+def _names(root: Path) -> Iterator[str]:
+    for folder, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if not _is_scratch(name)]
+        for name in names:
+            if not _is_scratch(name):
+                yield (Path(folder) / name).relative_to(root).as_posix()
+
+
+def _is_scratch(name: str) -> bool:
+    """Return whether this is a file of an editor or of version control."""
+    return name.startswith((".", "__pycache__")) or name.endswith(("~", ".swp", ".tmp"))
+
+
+def _read(root: Path, name: str) -> bytes:
+    try:
+        content = (root / name).read_bytes()
+    except OSError as error:
+        raise BrokenPolicy([Fault(name, 0, f"cannot be read: {error.strerror}")]) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise BrokenPolicy([Fault(name, 0, f"{len(content)} bytes; the limit is {MAX_FILE_BYTES}")])
+    return content

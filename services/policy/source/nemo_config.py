@@ -1,0 +1,64 @@
+"""A policy's ``nemo/config.yml`` as data. Does not import NeMo: every service loads policies, few run NeMo."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+from services.policy.errors import BrokenPolicy, Fault
+from services.policy.rulings import Side
+from services.policy.source.files import Files
+
+CONFIG: Final = "nemo/config.yml"
+
+
+def yaml_faults(files: Files) -> list[Fault]:
+    """Return the faults of NeMo's files that can be found without NeMo; its engine reports the others."""
+    faults: list[Fault] = []
+    for name in sorted(files):
+        if name.startswith("nemo/") and name.endswith((".yml", ".yaml")):
+            try:
+                yaml.safe_load(files[name])
+            except yaml.MarkedYAMLError as error:
+                line = error.problem_mark.line + 1 if error.problem_mark else 0
+                faults.append(Fault(name, line, error.problem or "is not YAML"))
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                faults.append(Fault(name, 0, f"is not YAML: {error}"))
+            else:
+                faults += _own_input_rails(name, yaml.compose(files[name], yaml.SafeLoader))
+    return faults
+
+
+def has_rails(files: Files, side: Side) -> bool:
+    """Return whether NeMo has rails to run on this side."""
+    rails = one_side(files, side)["rails"].get(side)
+    return bool(rails.get("flows")) if isinstance(rails, dict) else rails is not None
+
+
+def one_side(files: Files, side: Side) -> dict[str, Any]:
+    """Return the configuration without the other side's rails: another service has their actions.
+
+    Raises:
+        BrokenPolicy: The configuration is not a mapping.
+    """
+    body = yaml.safe_load(files.get(CONFIG, b"{}")) or {}
+    if not isinstance(body, dict) or not isinstance(body.get("rails", {}), dict):
+        raise BrokenPolicy([Fault(CONFIG, 1, "must be a mapping with 'rails'")])
+    body.setdefault("models", [])
+    rails = body["rails"] = {**body.get("rails", {})}
+    rails.pop("output" if side == "input" else "input", None)
+    return body
+
+
+def _own_input_rails(name: str, root: Any) -> Iterator[Fault]:
+    """Yield a fault for each of Railbus's own input rails: older policies named them here as well."""
+    flows = _value(_value(_value(root, "rails"), "input"), "flows")
+    for flow in flows.value if isinstance(flows, yaml.SequenceNode) else ():
+        if isinstance(flow, yaml.ScalarNode) and flow.value.startswith("railbus "):
+            message = f"remove {flow.value!r}: policy.toml names Railbus's own input rails"
+            yield Fault(name, flow.start_mark.line + 1, message)
+
+
+def _value(node: Any, key: str) -> Any:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return next((value for name, value in pairs if name.value == key), None)

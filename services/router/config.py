@@ -1,0 +1,117 @@
+"""The router's configuration as one value. Pure."""
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final, Literal
+
+from schemas.requests import Deadlines
+from schemas.stream import InputGate, Usage
+
+RETRY_US: Final = 5_000_000
+"""A decision that was written and not read back for this long is written again."""
+
+SETTLE_US: Final = 1_000_000
+"""How long after ``Closed`` the account waits for the usage of cancelled runs."""
+
+CHARS_PER_TOKEN: Final = 4
+"""For estimates only: English text in common tokenizers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackLimits:
+    """Limits on fallbacks within ``WINDOW_S`` seconds, for all routers together.
+
+    Attributes:
+        ratio: Most fallbacks per request.
+        free: Fallbacks allowed however few requests there were.
+        usd: Most US dollars; None for no limit.
+    """
+
+    ratio: float = 0.25
+    free: int = 20
+    usd: float | None = None
+
+    def share(self, part: float) -> "FallbackLimits":
+        """Return the limits of a router that holds this part of the partitions."""
+        usd = None if self.usd is None else self.usd * part
+        return FallbackLimits(ratio=self.ratio, free=ceil(self.free * part), usd=usd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineRange:
+    """The deadlines that a request may ask for."""
+
+    min_ms: int = 1
+    max_ms: int = 600_000
+
+    def clamp_us(self, asked_ms: int) -> int:
+        """Return the deadline within the range, in microseconds."""
+        return min(max(asked_ms, self.min_ms), self.max_ms) * 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices of the cloud model, in US dollars per million tokens."""
+
+    input: float = 0.30
+    output: float = 2.50
+
+    def of(self, usage: Usage) -> float:
+        """Return the price of this usage in US dollars."""
+        return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
+
+    def estimate(self, prompt_chars: int, max_tokens: int) -> float:
+        """Estimate the highest price of a request in US dollars."""
+        return self.of(Usage(prompt_tokens=prompt_chars // CHARS_PER_TOKEN, completion_tokens=max_tokens))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """The operator's limits and choices.
+
+    Attributes:
+        input_gate: ``hold``: every request needs a verdict, unless its ``Started`` says ``off``.
+        client_grace_ms: How long the last client of a request may be disconnected before the request ends.
+        total_max_ms: Longest total deadline; a longer one is shortened to this. Bounds the router's memory.
+        max_open: Most open requests in one partition; more are closed as ``failed``.
+        fallback: Where requests go that the self-hosted path cannot serve.
+        max_fallbacks: Most attempts of one request in the cloud.
+        ttft: Range of the first-token deadline.
+        ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt, for its prefill.
+        stall: Range of the stall deadline.
+        breaker_trip: How many of ten requests must be late or failed before new ones go straight to the cloud; 0 for
+            never.
+        limits: The fallback budget.
+        when_spent: What happens to a late or stalled request when the budget is spent: ``wait`` or ``close``. A request
+            whose attempt has failed is closed either way.
+        prices: Of the cloud model.
+        prompt_chars: Most characters of prompts that the router keeps for fallbacks; requests beyond it have none.
+    """
+
+    input_gate: InputGate = "off"
+    client_grace_ms: int = 5_000
+    total_max_ms: int = 300_000
+    max_open: int = 25_000
+    fallback: Literal["off", "vertex"] = "off"
+    max_fallbacks: int = 1
+    ttft: DeadlineRange = field(default_factory=DeadlineRange)
+    ttft_ms_per_1000_chars: float = 0.0
+    stall: DeadlineRange = field(default_factory=DeadlineRange)
+    breaker_trip: int = 5
+    limits: FallbackLimits = field(default_factory=FallbackLimits)
+    when_spent: Literal["wait", "close"] = "wait"
+    prices: Prices = field(default_factory=Prices)
+    prompt_chars: int = 64_000_000
+
+    @property
+    def window_us(self) -> int:
+        """How much of the log is read again at start, in microseconds: no open request is older."""
+        return 2 * self.total_max_ms * 1_000
+
+    def total_us(self, deadlines: Deadlines) -> int:
+        """Return the total deadline in microseconds after receipt."""
+        return min(deadlines.total_ms, self.total_max_ms) * 1_000
+
+    def ttft_us(self, deadlines: Deadlines, prompt_chars: int) -> int:
+        """Return the first-token deadline in microseconds after receipt."""
+        return self.ttft.clamp_us(deadlines.ttft_ms) + int(self.ttft_ms_per_1000_chars * prompt_chars)

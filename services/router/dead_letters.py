@@ -1,0 +1,119 @@
+"""Dead letters for records that cannot be read, and the end of a request that cannot be read. Pure."""
+
+import base64
+from typing import Final
+
+import msgspec
+import orjson
+
+from schemas.base import Tenant
+from schemas.errors import MalformedEvent, UnknownKind
+from schemas.ids import is_uuid7
+from schemas.registry import KINDS
+from schemas.side_events import DeadLetter
+from schemas.stream import Closed
+from schemas.wire import KIND_HEADER, TRACE_HEADER, VERSION_HEADER, key_of
+from services.bus import Received, UnreadableRecord
+
+MAX_VALUE: Final = 600_000
+"""Most bytes of a value in a dead letter: base64 and the rest stay below the size limit of an event."""
+
+MAX_EXTRA: Final = 30_000
+"""Most bytes of the key, and of all headers together."""
+
+UNKNOWN_TENANT: Final = "unknown"
+
+
+def dead_letter(unread: UnreadableRecord, now_us: int, source: str) -> DeadLetter:
+    """Return a dead letter with a copy of the record. What is too long is cut, and the reason says so."""
+    value, key = unread.value, unread.key
+    headers = _headers(unread)
+    notes = [str(unread.error)[:1_800]]
+    if value is not None and len(value) > MAX_VALUE:
+        notes.append(f"(first {MAX_VALUE} of {len(value)} bytes kept)")
+    if key is not None and len(key) > MAX_EXTRA:
+        notes.append(f"(first {MAX_EXTRA} of {len(key)} key bytes kept)")
+    if len(headers) < len(unread.headers):
+        notes.append(f"(first {len(headers)} of {len(unread.headers)} headers kept)")
+    return DeadLetter(
+        at=now_us,
+        source=source,
+        topic=unread.topic,
+        partition=unread.partition,
+        offset=unread.offset,
+        reason=" ".join(notes),
+        key_b64=None if key is None else _base64(key[:MAX_EXTRA]),
+        value_b64=None if value is None else _base64(value[:MAX_VALUE]),
+        headers=headers,
+        cut=len(notes) > 1,
+    )
+
+
+def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | None:
+    """Return the end of the request in an unreadable record; None if no request id can be read from key or value.
+
+    None as well for an event of an unknown kind: it need not be a ``Request``.
+    """
+    if isinstance(unread.error, UnknownKind):
+        return None
+    fields = _fields(unread.value)
+    key = (unread.key or b"").decode("ascii", "replace")
+    candidates = (key, fields.get("request_id"))
+    request_id = next((text for text in candidates if isinstance(text, str) and is_uuid7(text)), None)
+    if request_id is None:
+        return None
+    try:
+        tenant = msgspec.convert(fields.get("tenant"), Tenant)
+    except msgspec.ValidationError:
+        tenant = UNKNOWN_TENANT
+    reason = f"the request could not be read: {unread.error}"[:2_000]
+    return Closed(
+        request_id=request_id, tenant=tenant, at=now_us, source=source, outcome="rejected", reason=reason,
+        cause="unreadable",
+    )  # fmt: skip
+
+
+def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
+    """Return the dead letter's record for an event outside of its request's partition."""
+    reason = (
+        f"{type(item.event).__name__} is in partition {item.partition}, but its request_id belongs to"
+        f" {belongs}: write with Kafka's default partitioner (murmur2 of the key)"
+    )
+    return _as_unread(item, reason)
+
+
+def wrong_topic(item: Received) -> UnreadableRecord:
+    """Return the dead letter's record for an event on a topic that does not take its kind."""
+    return _as_unread(item, f"{type(item.event).__name__} has no place on {item.topic}")
+
+
+def _as_unread(item: Received, reason: str) -> UnreadableRecord:
+    name = type(item.event).__name__
+    headers = [(KIND_HEADER, name.encode()), (VERSION_HEADER, b"%d" % KINDS[name].version)]
+    if item.traceparent is not None:
+        headers.append((TRACE_HEADER, item.traceparent.encode()))
+    at = (item.topic, item.partition, item.offset, item.timestamp_ms)
+    return UnreadableRecord(*at, key_of(item.event), orjson.dumps(item.event), tuple(headers), MalformedEvent(reason))
+
+
+def _fields(value: bytes | None) -> dict[str, object]:
+    try:
+        fields = orjson.loads(value or b"")
+    except orjson.JSONDecodeError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _headers(unread: UnreadableRecord) -> tuple[tuple[str, str], ...]:
+    kept: list[tuple[str, str]] = []
+    size = 0
+    for name, value in unread.headers:
+        size += len(name) + len(value or b"")
+        if size > MAX_EXTRA:
+            break
+        kept.append((name, _base64(value or b"")))
+    return tuple(kept)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

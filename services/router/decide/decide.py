@@ -1,0 +1,128 @@
+"""What the router writes for a request now: pure decisions from its state and the time.
+
+A decision is written to the log first. Its consequences follow when the *effective* one is read back. So ``decide``
+runs again after every event and when a timer is due, and returns what is not on the log yet.
+"""
+
+from typing import Final
+
+from schemas.stream import Closed, Cutover
+from schemas.topics import STREAMS
+from services.processor import Write
+from services.router.config import RETRY_US
+from services.router.decide.cutovers import CutoverPlan, Objection, due_cutover, objection, price, trigger_us
+from services.router.decide.effects import after_close, begin_attempts, settled_us, stop_all, stop_losers
+from services.router.decide.endings import (
+    Ending,
+    answered,
+    awaits_verdict,
+    cannot_begin,
+    no_attempt_left,
+    no_masked_prompt,
+    overdue,
+)
+from services.router.state.budget import SpendTracker
+from services.router.state.request import EventStamp, RequestState, cutover_key
+
+BUDGET_RETRY_US: Final = 1_000_000
+"""How soon to look again at a cutover for which the budget was spent."""
+
+
+def decide(state: RequestState, now_us: int, spending: SpendTracker, stamp: EventStamp) -> list[Write]:
+    """Return what to write.
+
+    Args:
+        state: The request.
+        now_us: Everything appended before this was read; deadlines count up to here.
+        spending: The partition's fallbacks.
+        stamp: For the events.
+    """
+    if state.screen.closed is not None:
+        return after_close(state, state.screen.closed, now_us, stamp)
+    if not state.known:
+        return []
+    writes: list[Write] = []
+    if state.screen.conclusion == "denied":
+        writes += stop_all(state, "denied", stamp)
+    elif state.screen.stopped is not None:
+        writes += stop_all(state, "recalled", stamp)
+    elif state.cutovers:
+        writes += begin_attempts(state, now_us, stamp)
+        writes += stop_losers(state, stamp)
+    return writes + _next_event(state, now_us, spending, stamp)
+
+
+def close_too_many_open(state: RequestState, stamp: EventStamp) -> Write:
+    """Close a request for which the partition has no room."""
+    state.should_write("closed", stamp.now_us, stamp)
+    reason = f"{state.config.max_open} requests are open in its partition already"
+    return _close(state, Ending("too_many_open", "failed", reason), stamp)
+
+
+def next_alarm_us(state: RequestState, now_us: int) -> int:
+    """Return when time alone may change the decision, in microseconds since the epoch; it may be in the past."""
+    if state.screen.closed is not None:
+        written_us = state.pending_since_us("account")
+        return settled_us(state) if written_us is None else written_us + RETRY_US
+    if not state.known:
+        return state.opened_us + state.config.window_us
+    written_us = state.pending_since_us("closed")
+    if written_us is not None:
+        return written_us + RETRY_US
+    alarm_us = state.deadline_us
+    if state.client_gone_us is not None:
+        alarm_us = min(alarm_us, state.client_gone_us + state.config.client_grace_ms * 1_000)
+    if awaits_verdict(state):
+        alarm_us = min(alarm_us, state.received_us + state.deadlines.verdict_ms * 1_000)
+    due_us = trigger_us(state)
+    if due_us is not None and due_us > now_us:
+        alarm_us = min(alarm_us, due_us)
+    if state.over_budget:
+        alarm_us = min(alarm_us, now_us + BUDGET_RETRY_US)
+    return min((alarm_us, *(written_us + RETRY_US for written_us in state.pending_writes_us())))
+
+
+def _next_event(state: RequestState, now_us: int, spending: SpendTracker, stamp: EventStamp) -> list[Write]:
+    """Return the next event for the request's stream log: a closing, a cutover, or none."""
+    plan = due_cutover(state, now_us)
+    attempt = state.screen.attempts + 1
+    written_us = state.pending_since_us(cutover_key(attempt))
+    if written_us is not None and now_us - written_us < RETRY_US:
+        plan = None
+    elif written_us is not None:
+        spending.release(state.request_id)
+    against = None if plan is None else objection(state, plan, stamp.now_us, spending)
+    state.over_budget = against is Objection.SPENT
+    ending = (
+        answered(state)
+        or overdue(state, now_us)
+        or no_masked_prompt(state)
+        or cannot_begin(state)
+        or no_attempt_left(state, plan, against, stamp.now_us)
+    )
+    if ending is not None:
+        return [_close(state, ending, stamp)] if state.should_write("closed", now_us, stamp) else []
+    if plan is None or against is not None or not state.should_write(cutover_key(attempt), now_us, stamp):
+        return []
+    if plan.target == "vertex":
+        spending.reserve(state.request_id, price(state))
+    return [_cutover(state, plan, attempt, stamp)]
+
+
+def _close(state: RequestState, ending: Ending, stamp: EventStamp) -> Write:
+    voice = state.screen.voice
+    closed = Closed(
+        **stamp.envelope(state),
+        outcome=ending.outcome,
+        reason=ending.reason,
+        attempt=None if voice is None else voice.attempt,
+        cause=ending.cause,
+        seen_seq=state.screen.last_seq,
+        seen_attempts=state.screen.attempts,
+    )
+    return Write(STREAMS, closed, state.traceparent)
+
+
+def _cutover(state: RequestState, plan: CutoverPlan, attempt: int, stamp: EventStamp) -> Write:
+    cutover = Cutover(**stamp.envelope(state), attempt=attempt, **plan._asdict())
+    return Write(STREAMS, cutover, state.traceparent)

@@ -1,0 +1,99 @@
+"""What follows from effective decisions: workers stopped, attempts begun, accounts written. Pure."""
+
+from dataclasses import replace
+
+from schemas.requests import Request
+from schemas.side_events import Account, Cancel, CancelReason
+from schemas.stream import Closed, Outcome
+from schemas.topics import ACCOUNTS, CONTROL, REQUESTS, REQUESTS_VERTEX
+from services.processor import Write
+from services.router.config import SETTLE_US
+from services.router.decide.cutovers import egress_objection, next_messages
+from services.router.state.request import EventStamp, RequestState, request_key
+
+_CANCEL_REASONS: dict[Outcome, CancelReason] = {
+    "denied": "denied",
+    "recalled": "recalled",
+    "cancelled": "client_gone",
+    "completed": "lost_race",
+    "failed": "expired",
+    "expired": "expired",
+}
+
+
+def begin_attempts(state: RequestState, now_us: int, stamp: EventStamp) -> list[Write]:
+    """Give each attempt that an effective cutover opened to its worker, once.
+
+    An attempt is given out twice only if the router dies, or its partition moves, in the few milliseconds between the
+    write and reading it back. The worker skips an attempt that is among its newest 10,000, so the cloud is called twice
+    only if the worker changed in that moment as well.
+    """
+    writes: list[Write] = []
+    for attempt, cutover in state.cutovers.items():
+        if attempt in state.republished or attempt not in state.screen.candidates:
+            continue
+        if cutover.target == "vertex" and egress_objection(state) is not None:
+            continue
+        messages = next_messages(state)
+        if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, stamp):
+            continue
+        request: Request = replace(state.request, attempt=attempt, messages=messages, source=stamp.source)
+        topic = REQUESTS_VERTEX if cutover.target == "vertex" else REQUESTS
+        writes.append(Write(topic, request, state.traceparent))
+    return writes
+
+
+def stop_losers(state: RequestState, stamp: EventStamp) -> list[Write]:
+    """Write one ``Cancel`` for each attempt that is no candidate any more and may still be running."""
+    lost = [attempt for attempt in state.running() if attempt not in state.screen.candidates]
+    raced = state.screen.has_spoken and any(cutover.how == "race" for cutover in state.cutovers.values())
+    return [_cancel(state, attempt, "lost_race" if raced else "cutover", stamp) for attempt in lost]
+
+
+def stop_all(state: RequestState, reason: CancelReason, stamp: EventStamp) -> list[Write]:
+    """Write one ``Cancel`` for all workers, if any may still be running."""
+    running = state.running()
+    if not running:
+        return []
+    state.cancelled.update(running)
+    return [_cancel(state, None, reason, stamp)]
+
+
+def after_close(state: RequestState, closed: Closed, now_us: int, stamp: EventStamp) -> list[Write]:
+    """Stop the workers of a closed request, and write its account."""
+    writes: list[Write] = []
+    if closed.outcome != "rejected":  # no worker has an unreadable request
+        writes += stop_all(state, _CANCEL_REASONS[closed.outcome], stamp)
+    if now_us >= settled_us(state) and state.should_write("account", now_us, stamp):
+        writes.append(Write(ACCOUNTS, _account(state, closed, stamp), state.traceparent))
+    return writes
+
+
+def settled_us(state: RequestState) -> int:
+    """Return when the account may be written: at once, or later while a cancelled worker's usage is missing."""
+    running = any(record.started is not None and not record.ended for record in state.attempt_records.values())
+    return state.closed_us + SETTLE_US if running else 0
+
+
+def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, stamp: EventStamp) -> Write:
+    if attempt is not None:
+        state.cancelled.add(attempt)
+    cancel = Cancel(**stamp.envelope(state), attempt=attempt, reason=reason)
+    return Write(CONTROL, cancel, state.traceparent)
+
+
+def _account(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
+    verdict = state.screen.verdict
+    accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
+    return Account(
+        **stamp.envelope(state),
+        outcome=closed.outcome,
+        lane=state.lane or "interactive",
+        received_at=min(state.received_us, closed.at),
+        verdict_at=None if verdict is None else verdict.at,
+        rails_ms=None if verdict is None else verdict.total_ms,
+        closed_at=closed.at,
+        attempts=tuple(accounts.values()),
+        recalls=len(state.recalls),
+        cost_usd=sum(state.config.prices.of(accounts[attempt].usage) for attempt in state.cloud_attempts),
+    )

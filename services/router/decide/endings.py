@@ -1,0 +1,96 @@
+"""Whether and how a request should be closed now. Pure."""
+
+from typing import NamedTuple
+
+from schemas.stream import Cause, Outcome, Trigger
+from services.router.decide.cutovers import CutoverPlan, Objection, all_failed, egress_objection, next_messages
+from services.router.state.request import RequestState
+
+
+class Ending(NamedTuple):
+    """How a request should be closed: the cause for programs, the outcome, the reason for people."""
+
+    cause: Cause
+    outcome: Outcome
+    reason: str
+
+
+def answered(state: RequestState) -> Ending | None:
+    """Return the answer's own end, as the fold sees it."""
+    conclusion, stopped = state.screen.conclusion, state.screen.stopped
+    if conclusion == "denied":
+        return Ending("denied", "denied", "policy refused the prompt")
+    if conclusion == "recalled" and stopped is not None:
+        return Ending("recalled", "recalled", f"rule {stopped.rule} withdrew the answer")
+    return Ending("answered", "completed", "") if conclusion == "answered" else None
+
+
+def overdue(state: RequestState, now_us: int) -> Ending | None:
+    """Return the end for a deadline that has passed."""
+    gone_us, grace_ms = state.client_gone_us, state.config.client_grace_ms
+    if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
+        return Ending("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
+    if now_us >= state.deadline_us:
+        total_ms = state.config.total_us(state.deadlines) // 1_000
+        return Ending("deadline", "expired", f"not answered within {total_ms} ms of receipt")
+    verdict_ms = state.deadlines.verdict_ms
+    if awaits_verdict(state) and now_us >= state.received_us + verdict_ms * 1_000:
+        return Ending("no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt")
+    return None
+
+
+def no_attempt_left(
+    state: RequestState, plan: CutoverPlan | None, against: Objection | None, now_us: int
+) -> Ending | None:
+    """Return the end if all attempts failed or fell silent, and another one may not be made."""
+    if plan is None or against is None or against is Objection.UNREAD:
+        return None
+    if plan.trigger == "hard_error":
+        failure = all_failed(state)
+        if failure is None or (failure.error_class == "timeout" and now_us >= state.deadline_us):
+            return None  # the worker ran out of the request's total time: `overdue` closes it
+        outcome: Outcome = "cancelled" if failure.error_class == "cancelled" else "failed"
+        because = "" if against is Objection.OFF else f" ({against.value})"
+        return Ending("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
+    if against is Objection.SPENT and state.config.when_spent == "close":
+        cause, silence = _SILENCE[plan.trigger]
+        return Ending(cause, "failed", f"{silence}, and {against.value}")
+    return None
+
+
+def cannot_begin(state: RequestState) -> Ending | None:
+    """Return the end if the only candidate attempt can no longer be given to a worker."""
+    if state.screen.voice is not None:
+        return None
+    for attempt, cutover in state.cutovers.items():
+        if attempt in state.republished or state.screen.candidates != {attempt} or state.request is None:
+            continue
+        against = egress_objection(state) if cutover.target == "vertex" else None
+        if against is None and next_messages(state) is None:
+            against = Objection.NOT_KEPT
+        if against is not None and against is not Objection.UNREAD:
+            return Ending("cannot_begin", "failed", f"attempt {attempt} cannot begin: {against.value}")
+    return None
+
+
+def no_masked_prompt(state: RequestState) -> Ending | None:
+    """Return the end if policy wants the prompt masked and gives no masked prompt."""
+    verdict = state.screen.verdict
+    if verdict is None or verdict.decision != "mask" or verdict.masked:
+        return None
+    return Ending(
+        "no_masked_prompt", "failed", "policy wants the prompt masked, but its verdict holds no masked prompt"
+    )
+
+
+def awaits_verdict(state: RequestState) -> bool:
+    """Return whether the answer is held back until a verdict that was not read yet."""
+    voice = state.screen.voice
+    gate = state.config.input_gate if voice is None else voice.input_gate
+    return gate == "hold" and state.screen.verdict is None
+
+
+_SILENCE: dict[Trigger, tuple[Cause, str]] = {
+    "ttft": ("no_first_token", "no first token by its deadline"),
+    "stall": ("stalled", "the answer stalled"),
+}

@@ -1,0 +1,225 @@
+"""The requests of one partition: the fold of its topics, and what is due for each request. Pure."""
+
+import heapq
+from dataclasses import replace
+from typing import Final
+
+from schemas.base import AnyEvent, Event
+from schemas.requests import Request
+from schemas.side_events import Account, Attached, Cancel, Detached
+from schemas.stream import Chunk, Cutover, Failed, Finished, StreamEvent
+from services.processor import Write
+from services.router.config import RouterConfig
+from services.router.decide.cutovers import has_silence_deadline, health_outcome, may_fall_back, price
+from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
+from services.router.state.breaker import Breaker
+from services.router.state.budget import FallbackBudget
+from services.router.state.request import EventStamp, RequestState
+
+Writes = list[Write]
+NO_WRITES: Final[Writes] = []
+
+SHORTEST_WAIT_US: Final = 1_000
+"""A timer is due at least this long after the newest decision, so that the router cannot spin."""
+
+
+class SharedResources:
+    """What all partitions of a router share: the breaker, the fallback budget, the memory for prompts."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        self.breaker = Breaker(config.breaker_trip)
+        self.budget = FallbackBudget(config.limits)
+        self._free_chars = config.prompt_chars
+
+    def take_memory(self, chars: int) -> bool:
+        """Return whether there is memory for a prompt, and take it."""
+        if chars > self._free_chars:
+            return False
+        self._free_chars -= chars
+        return True
+
+    def release_memory(self, chars: int) -> None:
+        self._free_chars += chars
+
+
+class RouterPartition:
+    """One partition. It only folds until it has caught up with the log; then it decides.
+
+    Attributes:
+        requests: Open requests, and closed ones whose account was not read back.
+        deciding: Whether it has caught up.
+    """
+
+    def __init__(self, config: RouterConfig, shared: SharedResources, source: str) -> None:
+        self.requests: dict[str, RequestState] = {}
+        self.deciding = False
+        self._config = config
+        self._shared = shared
+        self._source = source
+        self._known_us = 0  # everything appended before this was read: no deadline beyond it counts as passed
+        self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
+        self._done: dict[str, int] = {}
+        self._spending = shared.budget.open()
+
+    def alarm_us(self, now_us: int) -> int | None:
+        """Return when time alone may change a decision; exact if it is not after ``now_us``."""
+        while self._timers:
+            at_us, request_id = self._timers[0]
+            state = self.requests.get(request_id)
+            due_us = None if state is None else self._due_us(state)
+            if at_us > now_us or (due_us is not None and due_us <= at_us):
+                return at_us
+            heapq.heappop(self._timers)
+            if state is not None and due_us is not None:
+                self._set_timer(state, due_us)
+        return None
+
+    def read(self, event: AnyEvent, traceparent: str | None, at_us: int, now_us: int) -> Writes:
+        """Fold the next event of the partition, which was appended at ``at_us``."""
+        if not isinstance(event, Event) or isinstance(event, Cancel):
+            return NO_WRITES
+        state = self.requests.get(event.request_id)
+        if state is None:
+            if event.request_id in self._done:
+                self._count(event, at_us)
+                return NO_WRITES
+            state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, self._config)
+            if self.deciding and isinstance(event, Request) and len(self.requests) > self._config.max_open:
+                state.on_request(event, traceparent, at_us)
+                return [close_too_many_open(state, self._stamp(now_us))]
+        match event:
+            case Chunk():
+                had_spoken = state.screen.has_spoken
+                state.on_stream(event, at_us)
+                if had_spoken and not state.screen.over:
+                    return NO_WRITES
+            case Request():
+                self._count(event, at_us)
+                self._on_request(state, event, traceparent, at_us, now_us)
+            case Attached() | Detached():
+                state.on_receipt(event, at_us)
+            case Account():
+                self._finish(state, now_us)
+                return NO_WRITES
+            case StreamEvent():
+                self._on_stream(state, event, at_us)
+        return self._decide(state, now_us) if self.deciding else NO_WRITES
+
+    def catch_up(self, known_us: int, now_us: int) -> Writes:
+        """Begin to decide: first about all requests that were read."""
+        self.deciding = True
+        self._known_us = known_us
+        for state in self.requests.values():
+            state.health_recorded |= state.screen.has_spoken  # the router of that time recorded it
+        return [write for state in tuple(self.requests.values()) for write in self._decide(state, now_us)]
+
+    def tick(self, known_us: int, now_us: int) -> Writes:
+        """Decide what is due. Everything appended before ``known_us`` was read."""
+        self._known_us = max(self._known_us, known_us)
+        due: dict[str, None] = {}
+        while self._timers and self._timers[0][0] <= self._known_us:
+            due[heapq.heappop(self._timers)[1]] = None
+        writes: Writes = []
+        for request_id in due:
+            state = self.requests.get(request_id)
+            if state is not None:
+                state.timer_us = 0
+                writes += self._decide(state, now_us)
+        return writes
+
+    def knows(self, request_id: str) -> bool:
+        """Return whether a readable event named this request."""
+        state = self.requests.get(request_id)
+        return request_id in self._done or (state is not None and (state.known or state.screen.closed is not None))
+
+    def give_up(self) -> None:
+        """Release everything: another router has the partition now."""
+        for state in self.requests.values():
+            self._release(state)
+        self._shared.budget.close(self._spending)
+
+    def _count(self, event: Event, at_us: int) -> None:
+        """Count for the budget, even if the request's account was read first, as may happen at start."""
+        if isinstance(event, Request) and event.attempt == 1:
+            self._spending.add_request(at_us)
+        elif isinstance(event, Cutover) and event.target == "vertex":
+            self._spending.spend(0.0, at_us)
+
+    def _on_request(
+        self, state: RequestState, request: Request, traceparent: str | None, at_us: int, now_us: int
+    ) -> None:
+        if not state.on_request(request, traceparent, at_us):
+            return
+        state.request = request
+        if may_fall_back(state) and now_us < state.deadline_us:
+            state.prompt_kept = self._shared.take_memory(state.prompt_chars)
+            if self.deciding and has_silence_deadline(state):
+                admitted = self._shared.breaker.admits(now_us)
+                state.bypass, state.probe = admitted == "no", admitted == "probe"
+        if not state.prompt_kept:
+            state.request = replace(request, messages=())
+
+    def _on_stream(self, state: RequestState, event: StreamEvent, at_us: int) -> None:
+        match event:
+            case Cutover():
+                self._on_cutover(state, event, at_us)
+            case Finished() | Failed():
+                self._on_end(state, event, at_us)
+            case _:
+                state.on_stream(event, at_us)
+
+    def _on_cutover(self, state: RequestState, cutover: Cutover, at_us: int) -> None:
+        state.on_stream(cutover, at_us)
+        self._spending.release(state.request_id)
+        if cutover.target == "vertex" and state.cutovers.get(cutover.attempt) is cutover:
+            self._spending.spend(price(state), at_us)
+
+    def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int) -> None:
+        """Fold an attempt's end. A cloud attempt's price is known then."""
+        record = state.record(event.attempt)
+        had_ended = record.ended
+        state.on_stream(event, at_us)
+        if event.attempt in state.cloud_attempts and record.ended and not had_ended:
+            difference = self._config.prices.of(record.usage) - price(state)
+            self._spending.correct(difference, state.cutover_us[event.attempt])
+
+    def _decide(self, state: RequestState, now_us: int) -> Writes:
+        known_us = self._known_us
+        if not state.known and state.screen.closed is None and known_us >= state.opened_us + self._config.window_us:
+            self._finish(state, now_us)
+            return NO_WRITES
+        if not state.health_recorded and (served := health_outcome(state, known_us)) is not None:
+            state.health_recorded = True
+            self._shared.breaker.record(now_us, served=served, probe=state.probe)
+        writes = decide(state, known_us, self._spending, self._stamp(now_us))
+        due_us = self._due_us(state)
+        if not state.timer_us or due_us < state.timer_us:
+            self._set_timer(state, due_us)
+        return writes
+
+    def _due_us(self, state: RequestState) -> int:
+        return max(next_alarm_us(state, self._known_us), self._known_us + SHORTEST_WAIT_US)
+
+    def _set_timer(self, state: RequestState, due_us: int) -> None:
+        state.timer_us = due_us
+        heapq.heappush(self._timers, (due_us, state.request_id))
+
+    def _stamp(self, now_us: int) -> EventStamp:
+        return EventStamp(now_us, self._source)
+
+    def _finish(self, state: RequestState, now_us: int) -> None:
+        """Forget a request that is done; its id is remembered for as long as events may still follow."""
+        self._release(state)
+        del self.requests[state.request_id]
+        self._done[state.request_id] = now_us + self._config.window_us
+        while self._done:
+            oldest = next(iter(self._done))
+            if self._done[oldest] > now_us:
+                break
+            del self._done[oldest]
+
+    def _release(self, state: RequestState) -> None:
+        self._spending.release(state.request_id)
+        if state.prompt_kept:
+            state.prompt_kept = False
+            self._shared.release_memory(state.prompt_chars)

@@ -1,0 +1,68 @@
+"""The circuit breaker of the self-hosted path: while it is open, new requests go straight to the cloud. Pure."""
+
+from collections import deque
+from typing import Final, Literal
+
+BreakerState = Literal["closed", "open", "half_open"]
+
+MAX_OUTCOMES: Final = 10
+"""How many of the newest outcomes count."""
+
+STALE_US: Final = 30_000_000
+"""Older outcomes do not count."""
+
+OPEN_US: Final = 2_000_000
+"""How long it stays open before it lets probes through, and how long it waits for their outcomes."""
+
+PROBES: Final = 3
+"""How many requests probe at a time; when all of them are served, the breaker closes."""
+
+
+class Breaker:
+    """A circuit breaker. Times are microseconds since the epoch.
+
+    Args:
+        trip: How many failures among the newest ``MAX_OUTCOMES`` outcomes open it; 0 keeps it closed.
+    """
+
+    def __init__(self, trip: int) -> None:
+        self._trip = trip
+        self.state: BreakerState = "closed"
+        self._outcomes: deque[tuple[int, bool]] = deque(maxlen=MAX_OUTCOMES)
+        self._until_us = 0
+        self._probes_left = 0
+        self._probes_served = 0
+
+    def admits(self, now_us: int) -> Literal["yes", "probe", "no"]:
+        """Return whether a new request should try the self-hosted path; the outcome of a ``probe`` counts."""
+        if self.state == "closed":
+            return "yes"
+        if now_us >= self._until_us:
+            self.state = "half_open"
+            self._until_us = now_us + OPEN_US
+            self._probes_left = PROBES
+            self._probes_served = 0
+        if self.state == "half_open" and self._probes_left:
+            self._probes_left -= 1
+            return "probe"
+        return "no"
+
+    def record(self, now_us: int, *, served: bool, probe: bool = False) -> None:
+        """Record whether the self-hosted path served a request in time. While not closed, only probes count."""
+        if self.state == "closed":
+            self._outcomes.append((now_us, served))
+            failures = sum(1 for at_us, good in self._outcomes if not good and now_us - at_us <= STALE_US)
+            if failures >= self._trip > 0:
+                self._open(now_us)
+        elif self.state == "half_open" and probe:
+            if not served:
+                self._open(now_us)
+                return
+            self._probes_served += 1
+            if self._probes_served == PROBES:
+                self.state = "closed"
+
+    def _open(self, now_us: int) -> None:
+        self.state = "open"
+        self._until_us = now_us + OPEN_US
+        self._outcomes.clear()

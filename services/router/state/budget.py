@@ -1,0 +1,108 @@
+"""The fallback budget: how many requests, and how much money, may go to the cloud in a minute. Pure.
+
+It is counted from the log (requests and effective cutovers), so a router that starts knows what was spent.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from services.router.config import FallbackLimits
+
+WINDOW_S: Final = 60
+
+
+@dataclass(slots=True)
+class _Second:
+    requests: int = 0
+    fallbacks: int = 0
+    usd: float = 0.0
+
+
+class SpendTracker:
+    """The requests and fallbacks of one partition. Times are microseconds since the epoch.
+
+    A cutover that was written and not read back counts as a fallback too.
+    """
+
+    def __init__(self, budget: "FallbackBudget") -> None:
+        self._budget = budget
+        self._seconds: dict[int, _Second] = {}
+        self._reserved: dict[str, float] = {}
+        self._summed_s = -1
+        self._sum = _Second()  # of all seconds, at `_summed_s`; a burst of requests asks for it many times in a second
+
+    def add_request(self, at_us: int) -> None:
+        self._at(at_us).requests += 1
+
+    def allows(self, usd: float, now_us: int) -> bool:
+        """Return whether the router may make one more fallback at this estimated price."""
+        return self._budget.allows(usd, now_us)
+
+    def reserve(self, request_id: str, usd: float) -> None:
+        """Count a cutover that was written and not read back."""
+        self._reserved[request_id] = usd
+
+    def release(self, request_id: str) -> None:
+        """Drop the reservation: the cutover was read back, or the request has ended."""
+        self._reserved.pop(request_id, None)
+
+    def spend(self, usd: float, at_us: int) -> None:
+        """Count an effective cutover to the cloud at its estimated price."""
+        second = self._at(at_us)
+        second.fallbacks += 1
+        second.usd += usd
+
+    def correct(self, usd: float, at_us: int) -> None:
+        """Add the difference between a fallback's price and its estimate; ``at_us`` is when it was spent."""
+        if at_us // 1_000_000 in self._seconds:
+            second = self._at(at_us)
+            second.usd = max(0.0, second.usd + usd)
+
+    def totals(self, now_us: int) -> tuple[int, int, float]:
+        """Return the requests, fallbacks and US dollars of the last ``WINDOW_S`` seconds."""
+        now_s = now_us // 1_000_000
+        if now_s != self._summed_s:
+            for second in [s for s in self._seconds if not now_s - WINDOW_S < s <= now_s + 1]:
+                del self._seconds[second]
+            spent = self._seconds.values()
+            requests, fallbacks = sum(s.requests for s in spent), sum(s.fallbacks for s in spent)
+            self._sum = _Second(requests, fallbacks, sum(s.usd for s in spent))
+            self._summed_s = now_s
+        reserved = self._reserved
+        return self._sum.requests, self._sum.fallbacks + len(reserved), self._sum.usd + sum(reserved.values())
+
+    def _at(self, at_us: int) -> _Second:
+        self._summed_s = -1
+        if len(self._seconds) > 4 * WINDOW_S:  # only while a long log is read: nothing asks for the totals then
+            for old in sorted(self._seconds)[:-WINDOW_S]:
+                del self._seconds[old]
+        return self._seconds.setdefault(at_us // 1_000_000, _Second())
+
+
+class FallbackBudget:
+    """What all partitions of a router may spend together."""
+
+    def __init__(self, limits: FallbackLimits) -> None:
+        self.limits = limits
+        self._trackers: list[SpendTracker] = []
+
+    def open(self) -> SpendTracker:
+        """Return the tracker of a new partition."""
+        self._trackers.append(SpendTracker(self))
+        return self._trackers[-1]
+
+    def close(self, tracker: SpendTracker) -> None:
+        self._trackers.remove(tracker)
+
+    def allows(self, usd: float, now_us: int) -> bool:
+        """Return whether one more fallback at this estimated price is within the limits."""
+        requests = fallbacks = 0
+        spent_usd = usd
+        for tracker in self._trackers:
+            totals = tracker.totals(now_us)
+            requests += totals[0]
+            fallbacks += totals[1]
+            spent_usd += totals[2]
+        if fallbacks + 1 > max(self.limits.free, int(self.limits.ratio * requests)):
+            return False
+        return self.limits.usd is None or spent_usd <= self.limits.usd

@@ -1,0 +1,239 @@
+"""The state of one request: the fold of its stream log, its clients, its prompt and its attempts. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from schemas.base import Envelope, RequestRef, envelope
+from schemas.requests import Deadlines, Lane, Request
+from schemas.side_events import Attached, Detached
+from schemas.stream import Chunk, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent
+from services.router.config import RETRY_US, RouterConfig
+from services.router.state.attempt import AttemptRecord
+from services.stream import Screen
+from services.stream.order import FirstRuns
+
+
+class EventStamp(NamedTuple):
+    """The time and the writer of an event."""
+
+    now_us: int
+    source: str
+
+    def envelope(self, about: RequestRef) -> Envelope:
+        """Return the fields that every event about this request has."""
+        return envelope(about, at=self.now_us, source=self.source)
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """One request, from its first event to its account. Times are microseconds since the epoch.
+
+    Any event may be the first, because topics are read side by side. Nothing is decided before the request is
+    ``known``; a request that stays unknown is forgotten.
+
+    Attributes:
+        opened_us: When the first event that was read was appended.
+        config: The router's configuration.
+        received_us: When the request was received: its deadlines count from here.
+        deadline_us: When the request must be closed.
+        attempt_opened_us: When the current attempt was opened.
+        last_chunk_us: When the voice's newest chunk was appended.
+        known: Whether its ``Request`` or its ``Started`` was read, and so its deadlines.
+        lane: None before the ``Request`` was read.
+        request: None before it was read; without its messages when the prompt is not kept.
+        prompt_kept: Whether the prompt is in memory, for another attempt.
+        client_gone_us: When its last client left; None while one is attached, or if none ever was.
+        runs: The first run of each attempt; no other run counts.
+        attempt_records: By attempt.
+        cutovers: The effective ones, by the attempt that they opened.
+        cutover_us: When they were appended.
+        cloud_attempts: Attempts that went to the cloud.
+        failures: The failures of attempts, by attempt.
+        recalls: Ids of the recalls of the voice's text.
+        republished: Attempts whose ``Request`` was written for a worker.
+        cancelled: Attempts whose workers were told to stop.
+        closed_us: When the effective ``Closed`` was appended.
+        first_chunk_us: When the current attempt's first chunk was appended.
+        over_budget: Whether a cutover is due for which the budget is spent.
+        bypass: Whether the breaker was open: the request goes to the cloud at once.
+        probe: Whether the breaker lets it try the self-hosted path while half open.
+        health_recorded: Whether the breaker knows how the self-hosted path served it.
+        timer_us: When its earliest timer is due; 0 for none.
+    """
+
+    request_id: str
+    tenant: str
+    opened_us: int
+    config: RouterConfig
+    screen: Screen = field(init=False)
+    received_us: int = field(init=False)
+    attempt_opened_us: int = field(init=False)
+    last_chunk_us: int = field(init=False)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    deadline_us: int = 0
+    known: bool = False
+    lane: Lane | None = None
+    request: Request | None = None
+    prompt_kept: bool = False
+    prompt_chars: int = 0
+    traceparent: str | None = None
+    client_gone_us: int | None = None
+    runs: FirstRuns = field(default_factory=FirstRuns)
+    attempt_records: dict[int, AttemptRecord] = field(default_factory=lambda: {1: AttemptRecord(1)})
+    cutovers: dict[int, Cutover] = field(default_factory=dict)
+    cutover_us: dict[int, int] = field(default_factory=dict)
+    cloud_attempts: list[int] = field(default_factory=list)
+    failures: dict[int, Failed] = field(default_factory=dict)
+    recalls: set[str] = field(default_factory=set)
+    republished: set[int] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
+    closed_us: int = 0
+    first_chunk_us: int = 0
+    over_budget: bool = False
+    bypass: bool = False
+    probe: bool = False
+    health_recorded: bool = False
+    timer_us: int = 0
+    _connections: set[str] = field(default_factory=set)
+    _pending: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.screen = Screen(self.request_id)
+        self.received_us = self.attempt_opened_us = self.last_chunk_us = self.opened_us
+
+    def on_request(self, request: Request, traceparent: str | None, at_us: int) -> bool:
+        """Take a ``Request``. Return whether it is the client's, read for the first time."""
+        if request.attempt > 1:
+            self.republished.add(request.attempt)
+            self._pending.pop(request_key(request.attempt), None)
+        if not self.known:
+            self._know(request.at, request.deadlines, at_us)
+        if request.attempt > 1 or self.lane is not None:
+            return False
+        self.lane = request.lane
+        self.traceparent = traceparent
+        self.prompt_chars = sum(len(message.content) for message in request.messages)
+        return True
+
+    def on_receipt(self, event: Attached | Detached, at_us: int) -> None:
+        """Note that a client attached or left. One that left with its complete answer is not missed."""
+        if isinstance(event, Attached):
+            self._connections.add(event.connection)
+            self.client_gone_us = None
+            return
+        self._connections.discard(event.connection)
+        if not self._connections and event.reason != "complete":
+            self.client_gone_us = at_us
+
+    def on_stream(self, event: StreamEvent, at_us: int) -> None:
+        """Fold the next event of its stream log."""
+        screen = self.screen
+        match event:
+            case Chunk():
+                self._on_chunk(event, at_us)
+            case Started():
+                screen.feed(event)
+                if self.runs.register(event):
+                    self.record(event.attempt).started = event
+                recent = event.received_at + self.config.window_us >= at_us
+                if recent and not self.known:
+                    self._know(event.received_at, event.deadlines, at_us)
+            case Finished() | Failed():
+                screen.feed(event)
+                self._on_end(event)
+            case Cutover():
+                self._on_cutover(event, at_us)
+            case Closed():
+                self._on_closed(event, at_us)
+            case Recall():
+                voice = screen.voice
+                if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
+                    self.recalls.add(event.recall_id)
+                screen.feed(event)
+            case _:
+                screen.feed(event)
+
+    def should_write(self, key: str, known_us: int, stamp: EventStamp) -> bool:
+        """Return whether to write this decision now: not while an earlier write may still be read back."""
+        written_us = self._pending.get(key)
+        if written_us is not None and known_us - written_us < RETRY_US:
+            return False
+        self._pending[key] = stamp.now_us
+        return True
+
+    def pending_since_us(self, key: str) -> int | None:
+        """Return when this decision was last written; None if it was not, or was read back."""
+        return self._pending.get(key)
+
+    def pending_writes_us(self) -> Iterable[int]:
+        """Return when each decision was written that was not read back."""
+        return self._pending.values()
+
+    def running(self) -> list[int]:
+        """Return the attempts whose workers may still be running and were not told to stop."""
+        records, opened = self.attempt_records, range(1, self.screen.attempts + 1)
+        return [n for n in opened if n not in self.cancelled and not (n in records and records[n].ended)]
+
+    def record(self, attempt: int) -> AttemptRecord:
+        """Return the attempt's record; a new one for a new attempt."""
+        return self.attempt_records.setdefault(attempt, AttemptRecord(attempt))
+
+    def _on_chunk(self, event: Chunk, at_us: int) -> None:
+        screen = self.screen
+        last_seq, had_spoken = screen.last_seq, screen.has_spoken
+        screen.feed(event)
+        if screen.last_seq != last_seq:
+            self.last_chunk_us = at_us
+        if screen.has_spoken and not had_spoken:
+            self.first_chunk_us = at_us
+        if self.runs.is_first(event.attempt, event.run):
+            self.attempt_records[event.attempt].add(event)
+
+    def _on_cutover(self, event: Cutover, at_us: int) -> None:
+        before = self.screen.attempts
+        self.screen.feed(event)
+        self._pending.pop(cutover_key(event.attempt), None)
+        if self.screen.attempts == before:
+            return
+        self.cutovers[event.attempt] = event
+        self.cutover_us[event.attempt] = at_us
+        if event.target == "vertex":
+            self.cloud_attempts.append(event.attempt)
+        self.record(event.attempt).trigger = event.trigger
+        self.attempt_opened_us = self.last_chunk_us = at_us
+
+    def _on_end(self, event: Finished | Failed) -> None:
+        record = self.record(event.attempt)
+        counts = record.started is None or self.runs.is_first(event.attempt, event.run)
+        if record.ended or not counts:  # a failure before any ``Started`` counts as the attempt's
+            return
+        record.end(event)
+        if isinstance(event, Failed):
+            self.failures[event.attempt] = event
+
+    def _on_closed(self, event: Closed, at_us: int) -> None:
+        self.screen.feed(event)
+        if self.screen.closed is event:
+            self.closed_us = at_us
+        if self.screen.closed is not None:
+            return
+        self._pending.pop("closed", None)  # it is void: decide again at once
+        if event.cause == "unreadable" and not self.known:
+            self._know(at_us, Deadlines(), at_us)  # its own deadlines cannot be read
+
+    def _know(self, received_us: int, deadlines: Deadlines, at_us: int) -> None:
+        self.known = True
+        self.received_us = self.attempt_opened_us = min(received_us, at_us)  # nothing is received after it was appended
+        self.deadlines = deadlines
+        self.deadline_us = self.received_us + self.config.total_us(deadlines)
+
+
+def request_key(attempt: int) -> str:
+    """Return the key of a republished request for ``should_write``."""
+    return f"request-{attempt}"
+
+
+def cutover_key(attempt: int) -> str:
+    """Return the key of a cutover for ``should_write``."""
+    return f"cutover-{attempt}"

@@ -1,0 +1,36 @@
+"""Task groups: start work in one that may be ending, and unwrap the errors it raises."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from services.runtime.errors import UserError
+
+
+def start_in(
+    tasks: asyncio.TaskGroup | None, work: Coroutine[Any, Any, None], name: str | None = None
+) -> asyncio.Task[None] | None:
+    """Start work in a group; do nothing where there is none or it is ending, which it would answer with an error."""
+    if tasks is not None:
+        try:
+            return tasks.create_task(work, name=name)
+        except RuntimeError:
+            pass
+    work.close()
+    return None
+
+
+def leaf_errors(error: BaseException) -> list[BaseException]:
+    """Return the errors inside nested exception groups, in order; an error that is no group by itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaf_errors(inner)]
+    return [error]
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return the error to report of several: the first ``UserError``, else the first.
+
+    A task group wraps even a single error: raise this one ``from None`` in its place.
+    """
+    errors = leaf_errors(error)
+    return next((leaf for leaf in errors if isinstance(leaf, UserError)), errors[0])

@@ -1,0 +1,63 @@
+"""Tier 2: the classifiers that a policy names, each on the same windows."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from services.policy import BrokenPolicy, Fault, FoundSpan, Policy
+from services.policy.source.toml import line_of
+from services.safety.checks.executor import Check
+
+ClassifierFactory = Callable[[], Awaitable[Check]]
+
+
+class PresidioCheck:
+    """Presidio's recognizers. Stateless; they run in a thread, one or two milliseconds a window."""
+
+    def __init__(self) -> None:
+        from services.policy.engines.presidio import Presidio  # heavy: only for policies that want it
+
+        self._presidio = Presidio()
+
+    async def find(self, text: str) -> tuple[FoundSpan, ...]:
+        return tuple(await self._presidio.find(text))
+
+    async def close(self) -> None:
+        """Release nothing."""
+
+
+async def _presidio() -> Check:
+    return await asyncio.to_thread(PresidioCheck)
+
+
+KNOWN: Final[Mapping[str, ClassifierFactory]] = {"presidio": _presidio}
+
+
+class Classifiers:
+    """Several checks as one; all must answer."""
+
+    def __init__(self, checks: tuple[Check, ...]) -> None:
+        self._checks = checks
+
+    async def find(self, text: str) -> tuple[FoundSpan, ...]:
+        found = await asyncio.gather(*(check.find(text) for check in self._checks))
+        return tuple(span for spans in found for span in spans)
+
+    async def close(self) -> None:
+        for check in self._checks:
+            await check.close()
+
+
+async def classifiers_check(policy: Policy) -> Classifiers:
+    """Build a policy's classifiers.
+
+    Raises:
+        BrokenPolicy: The policy names an unknown one.
+    """
+    names = policy.document.safety.classifiers
+    unknown = [name for name in names if name not in KNOWN]
+    if unknown:
+        line = line_of(policy.files["policy.toml"].decode(), "$.safety.classifiers")
+        known = ", ".join(sorted(KNOWN))
+        raise BrokenPolicy([Fault("policy.toml", line, f"classifier {unknown[0]!r} is unknown; use one of: {known}")])
+    return Classifiers(tuple([await KNOWN[name]() for name in names]))

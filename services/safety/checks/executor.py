@@ -1,0 +1,172 @@
+"""Runs checks: a bounded number at once and for each tenant, each with a time limit and bounded retries."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+from services.policy import FoundSpan, Policy
+from services.runtime.logging import logger
+from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, Tier, Unchecked
+from services.safety.fair_queue import FairQueue
+
+MAX_WORKERS: Final = 32
+"""Most checks at once."""
+
+MAX_PER_TENANT: Final = 8
+"""Most checks of one tenant at once: its slow texts must not take the places of others."""
+
+SWEEP_S: Final = 0.05
+"""How late a check may be cancelled after its time limit."""
+
+_YIELD_EVERY: Final = 8
+"""Checks that never wait hold the event loop; after so many it has its turn."""
+
+_log = logger("safety")
+
+
+class CheckFailed(Exception):
+    """A check that gave no answer. The message must not contain user text."""
+
+
+class Check(Protocol):
+    """A check of windows of text under one policy."""
+
+    async def find(self, text: str) -> tuple[FoundSpan, ...]:
+        """Return what is found in the window; a verdict on the whole window is a span over all of it.
+
+        Raises:
+            CheckFailed: The check gave no answer.
+        """
+
+    async def close(self) -> None: ...
+
+
+CheckFactory = Callable[[Policy], Awaitable[Check]]
+"""Builds a policy's check; raises ``BrokenPolicy`` if the policy's configuration of it cannot be used."""
+
+ChecksOf = Callable[[CheckRequest], Mapping[Tier, Check]]
+OnOutcome = Callable[[CheckRequest, CheckOutcome], None]
+
+
+class TimeoutSweeper:
+    """Cancels tasks whose step takes too long, with one timer for all.
+
+    Thousands of short steps run in a second: ``asyncio.timeout`` would cost more than they do.
+    """
+
+    def __init__(self) -> None:
+        self._due_s: dict[asyncio.Task[object], float] = {}
+        self._cancelled: set[asyncio.Task[object]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, task: asyncio.Task[object], limit_s: float) -> None:
+        """Begin a step of the task."""
+        loop = task.get_loop()
+        self._due_s[task] = loop.time() + limit_s
+        if self._timer is None:
+            self._timer = loop.call_later(SWEEP_S, self._sweep, loop)
+
+    def end(self, task: asyncio.Task[object]) -> None:
+        """End the step, however it ended."""
+        self._due_s.pop(task, None)
+
+    def was_overdue(self, task: asyncio.Task[object]) -> bool:
+        """Return whether the sweeper cancelled the task; if so, uncancel it."""
+        if task not in self._cancelled:
+            return False
+        self._cancelled.discard(task)
+        return task.uncancel() == 0
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        for task in [task for task, due_s in self._due_s.items() if due_s < now_s]:
+            del self._due_s[task]
+            self._cancelled.add(task)
+            task.cancel()
+        self._timer = loop.call_later(SWEEP_S, self._sweep, loop) if self._due_s else None
+
+
+class CheckExecutor:
+    """Runs checks in worker tasks.
+
+    Args:
+        checks_of: Returns the checks of a request's policy version.
+        on_outcome: Called with each outcome, in the event loop.
+        matters: Returns whether a request's outcome still matters.
+    """
+
+    def __init__(
+        self, checks_of: ChecksOf, on_outcome: OnOutcome, matters: Callable[[CheckRequest], bool] = lambda _: True
+    ) -> None:
+        self._checks_of = checks_of
+        self._on_outcome = on_outcome
+        self._matters = matters
+        self._queue: FairQueue[CheckRequest] = FairQueue()  # bounded by open requests and max_waiting_chars
+        self._running: dict[str, int] = {}
+        self._full: set[str] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._timeouts = TimeoutSweeper()
+
+    def put(self, check: CheckRequest) -> None:
+        """Queue a check."""
+        self._queue.put(check.tenant, check)
+        if len(self._workers) < MAX_WORKERS and check.tenant not in self._full:
+            worker = asyncio.get_running_loop().create_task(self._work(), name="safety-check")
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def stop(self) -> None:
+        """Cancel all checks; no further outcome is reported."""
+        self._queue.clear()
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a worker is a task"  # noqa: S101 - for the type checker
+        done = 0
+        while (turn := self._queue.get(self._full)) is not None:
+            tenant, check = turn
+            if not self._matters(check):
+                continue
+            running = self._running[tenant] = self._running.get(tenant, 0) + 1
+            if running >= MAX_PER_TENANT:
+                self._full.add(tenant)
+            try:
+                outcome = await self._run(check, task)
+            finally:
+                self._leave(tenant)
+            self._on_outcome(check, outcome)
+            done += 1
+            if done % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+    def _leave(self, tenant: str) -> None:
+        running = self._running[tenant] - 1
+        if running:
+            self._running[tenant] = running
+        else:
+            del self._running[tenant]
+        self._full.discard(tenant)
+
+    async def _run(self, check: CheckRequest, task: asyncio.Task[object]) -> CheckOutcome:
+        safety = check.policy.document.safety
+        windows = safety.windows if check.tier == 1 else safety.classifier_windows
+        reason = ""
+        for _ in range(windows.retries + 1):
+            self._timeouts.begin(task, windows.timeout_ms / 1_000)
+            try:
+                return CheckResult(await self._checks_of(check)[check.tier].find(check.text))
+            except asyncio.CancelledError:
+                if not self._timeouts.was_overdue(task):
+                    raise
+                reason = f"no answer within {windows.timeout_ms} ms"
+            except CheckFailed as error:
+                reason = str(error)
+            except Exception as error:  # noqa: BLE001 - whatever a check raises, the text was not checked
+                reason = type(error).__name__
+            finally:
+                self._timeouts.end(task)
+        _log.error("tier %d: a window stays unchecked after %d attempts: %s", check.tier, windows.retries + 1, reason)
+        return Unchecked(reason)

@@ -1,0 +1,106 @@
+"""Tier 1: NeMo Guardrails' output rails on a window of the answer.
+
+NeMo compiles the rails; they run one by one here. NeMo's own runner stops at the first rail that blocks: one finding
+would then hide the others while it is in the window, and none would have a span.
+
+Railbus's own rail finds disguised words. Its spans are in the outcome's metadata, because NeMo's verdict has no field
+for them, and its outcome is never a block: Rego rules on findings.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from nemoguardrails.actions.rail_outcome import RailOutcome
+from nemoguardrails.guardrails.compiled_rail import CompiledRail, RailDependencies, compile_rail
+from nemoguardrails.http.runtime import create_http_client
+from nemoguardrails.manifests import RailDirection
+
+from services.policy import FoundSpan, Policy
+from services.policy.engines.nemo import add_rail, build_engine
+from services.policy.matching.folding import FoldedWords
+from services.safety.checks.executor import CheckFailed
+
+logging.getLogger("nemoguardrails").setLevel(logging.WARNING)  # below that it may log user text
+
+CATEGORY: Final = "rail"
+"""The category of a rail's finding if the rail gives none."""
+
+FLOW: Final = "railbus output"
+CUSTOM_KEY: Final = "railbus_folded"
+SPANS: Final = "railbus_spans"
+"""The key of an outcome's metadata under which the spans are."""
+
+_REGEX_RAIL: Final = "regex check output"
+_NOTHING: Final = RailOutcome.allow()
+
+
+async def railbus_output(text: str, config: Any) -> RailOutcome:
+    """Find the policy's folded words."""
+    words: FoldedWords = config.custom_data[CUSTOM_KEY]
+    found = words.find(text)
+    return RailOutcome.allow(metadata={SPANS: found}) if found else _NOTHING
+
+
+class NemoCheck:
+    """The output rails of one policy version.
+
+    Args:
+        engine: A started IORails engine with the policy's output rails.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._http = create_http_client()
+        manager = engine.rails_manager
+        dependencies = RailDependencies(
+            llms=manager.engine_registry.llms,
+            llm_task_manager=manager.task_manager,
+            config=engine.config,
+            http_client=self._http,
+        )
+        self._rails: tuple[CompiledRail, ...] = tuple(
+            compile_rail(flow, RailDirection.OUTPUT, dependencies) for flow in manager.output_flows
+        )
+        regex = engine.config.rails.config.regex_detection
+        self._regexes = () if regex is None else tuple(regex.output.compiled_patterns)
+
+    async def find(self, text: str) -> tuple[FoundSpan, ...]:
+        """Return what the rails find in the window.
+
+        Raises:
+            CheckFailed: A rail raised an error instead of deciding: neither a finding nor a pass.
+        """
+        spans: list[FoundSpan] = []
+        for rail in self._rails:
+            outcome = await rail.run([], text)
+            if outcome.failed:
+                raise CheckFailed(f"rail {rail.flow!r} raised")
+            if SPANS in outcome.metadata:
+                spans.extend(outcome.metadata[SPANS])
+            elif outcome.is_blocked or outcome.is_transform:
+                spans.extend(self._spans_of(rail, text))
+        return tuple(spans)
+
+    async def close(self) -> None:
+        """Stop the engine and close its HTTP client."""
+        await self._engine.stop()
+        await self._http.close()
+
+    def _spans_of(self, rail: CompiledRail, text: str) -> Iterable[FoundSpan]:
+        """Return the spans of a rail's finding. NeMo gives none: search for its regexes, else take the whole window."""
+        name = f"nemo/{rail.flow}"
+        found = []
+        if rail.surface_name == _REGEX_RAIL:
+            found = [match.span() for regex in self._regexes for match in regex.finditer(text)]
+        return [FoundSpan(name, CATEGORY, start, end) for start, end in found or [(0, len(text))]]
+
+
+async def nemo_check(policy: Policy) -> NemoCheck:
+    """Build and start a policy's output rails.
+
+    Raises:
+        BrokenPolicy: NeMo rejects the policy's configuration.
+    """
+    add_rail(FLOW, "output", "services.safety.checks.nemo:railbus_output")
+    return NemoCheck(await build_engine(policy.files, "output", {CUSTOM_KEY: policy.folded}))

@@ -1,0 +1,50 @@
+"""What a run's check asks of the checks that are not its own, and their outcomes. Pure."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from schemas.stream import Cleared, Recall
+from services.policy import FoundSpan, Policy
+
+Tier = Literal[1, 2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """A window of an answer's text to check.
+
+    Attributes:
+        number: Identifies the request.
+        tier: 1 NeMo rails, 2 classifiers.
+        tenant: Whose answer; checks are shared out by tenant.
+        policy: The version that the answer began with.
+        text: The window.
+        last: Whether the text ends with it.
+    """
+
+    number: int
+    tier: Tier
+    tenant: str
+    policy: Policy
+    text: str
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found, with offsets in the window; nothing if ``spans`` is empty."""
+
+    spans: tuple[FoundSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A check that failed: the window is unchecked. The reason must not contain user text."""
+
+    reason: str
+
+
+CheckOutcome = CheckResult | Unchecked
+
+RunOutput = Recall | Cleared | CheckRequest
+"""An output of a run's check: an event for the stream log, or a check to run."""

@@ -1,0 +1,150 @@
+"""From findings to recalls and clearances. Pure."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from schemas.base import run_envelope
+from schemas.stream import Cleared, Recall
+from services.policy import Finding, FoundSpan, Policy, Ruling, RulingError
+from services.safety.decide.check_types import RunOutput
+from services.safety.decide.windows import PendingCheck, WindowTracker
+
+STOP: Final = Ruling(action="stop")
+"""The ruling if Rego gives no usable answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKey:
+    """Identifies one run of one attempt of one request."""
+
+    request_id: str
+    tenant: str
+    attempt: int
+    run: str
+
+
+class CheckContext:
+    """What events and check requests carry and no decision depends on. The core sets the time before it decides.
+
+    Attributes:
+        source: The writer of the events.
+        now_us: Microseconds since the epoch.
+        work: The matcher's work beyond one look-up a character, in look-ups; the core resets it.
+    """
+
+    __slots__ = ("_number", "now_us", "source", "work")
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.now_us = 0
+        self.work = 0
+        self._number = 0
+
+    def number(self) -> int:
+        """Return a new number for a check request."""
+        self._number += 1
+        return self._number
+
+
+def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) -> Ruling:
+    """Return Rego's ruling on a finding; a Rego that fails stops the answer."""
+    try:
+        return policy.rule_on(Finding(tenant=tenant, side="output", category=category, rule=rule, tier=tier))
+    except RulingError:
+        return STOP
+
+
+@lru_cache(maxsize=4_096)
+def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
+    """Return the rules that stop the answer: their matches count at once, not when they can grow no more."""
+    return frozenset(
+        index
+        for index, rule in enumerate(policy.rules)
+        if rule_on(policy, tenant, rule.category, rule.name, 0).action == "stop"
+    )
+
+
+class RecallBuilder:
+    """Builds the recalls and clearances of one run: Rego rules on its findings.
+
+    Args:
+        key: The run.
+        policy: The version that its request began with.
+        context: For the events.
+    """
+
+    __slots__ = ("_context", "_key", "_limit", "_policy", "_recall_ids")
+
+    def __init__(self, key: RunKey, policy: Policy, context: CheckContext) -> None:
+        self._key = key
+        self._policy = policy
+        self._context = context
+        self._limit = policy.document.safety.max_findings
+        self._recall_ids: tuple[set[str], ...] = (set(), set(), set())  # by tier; at most the limit and one more
+
+    def finding(self, tier: int, span: FoundSpan, outputs: list[RunOutput]) -> bool:
+        """Add the recall for a finding. Return whether it stops the answer."""
+        ruling = rule_on(self._policy, self._key.tenant, span.category, span.rule, tier)
+        return ruling.action != "flag" and self._recall(ruling, span, tier, outputs)
+
+    def window(
+        self, tracker: WindowTracker, pending: PendingCheck, spans: tuple[FoundSpan, ...], outputs: list[RunOutput]
+    ) -> bool:
+        """Add the recalls for a window's findings, up to the first that stops. Return whether one does."""
+        for span in sorted(spans, key=lambda span: (span.start, span.end, span.rule)):
+            placed = _placed(tracker, pending, span)
+            if placed is not None and self.finding(tracker.tier, placed, outputs):
+                return True
+        return False
+
+    def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
+        """Add the recall for a window whose check failed. Return whether clearing ends there."""
+        rule = f"safety/tier{tracker.tier}"
+        ruling = rule_on(self._policy, self._key.tenant, "unchecked", rule, tracker.tier)
+        if ruling.action == "flag":
+            return True  # policy wants no recall: the text stays uncleared
+        start, end = tracker.unrecalled(rule, pending.start, pending.end)
+        return start < end and self._recall(ruling, FoundSpan(rule, "unchecked", start, end), tracker.tier, outputs)
+
+    def cleared(self, seq: int, *, final: bool) -> Cleared:
+        """Return the clearance of the text through this chunk."""
+        envelope = run_envelope(self._key, at=self._context.now_us, source=self._context.source)
+        return Cleared(**envelope, seq=seq, final=final, policy_version=self._policy.version)
+
+    def _recall(self, ruling: Ruling, span: FoundSpan, tier: int, outputs: list[RunOutput]) -> bool:
+        recall_ids = self._recall_ids[tier]
+        if len(recall_ids) >= self._limit:
+            ruling, span = STOP, FoundSpan("safety/flood", "flood", span.start, span.end)
+        version = self._policy.version
+        event = Recall(
+            **run_envelope(self._key, at=self._context.now_us, source=self._context.source),
+            recall_id=_recall_id(self._key, span, version),
+            start=span.start,
+            end=span.end,
+            action="stop" if ruling.action == "stop" else "redact",
+            replacement=self._policy.replacement(ruling, span.category),
+            rule=span.rule,
+            category=span.category,
+            policy_version=version,
+        )
+        recall_ids.add(event.recall_id)
+        outputs.append(event)  # `RequestCheck.new` leaves out what is on the log already
+        return event.action == "stop"
+
+
+def _recall_id(key: RunKey, span: FoundSpan, version: str) -> str:
+    """Return the same id for the same finding: 128 bits of a hash over all that identifies it."""
+    parts = (key.request_id, str(key.attempt), key.run, span.rule, str(span.start), str(span.end), version)
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
+
+
+def _placed(tracker: WindowTracker, pending: PendingCheck, span: FoundSpan) -> FoundSpan | None:
+    """Return the span in the run's text; None if an earlier window had it, or a later one will have it whole."""
+    start, end = pending.start + span.start, pending.start + span.end
+    if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole
+        start, end = tracker.unrecalled(span.rule, start, end)
+    elif (start == pending.start > 0) or (end == pending.end and not pending.last):
+        return None
+    return FoundSpan(span.rule, span.category, start, end) if start < end else None

@@ -1,0 +1,173 @@
+"""The checks of one request: its runs, what the log says of them, and what follows. Pure."""
+
+from collections import deque
+from typing import Final
+
+from schemas.stream import Chunk, Cleared, Closed, Failed, Finished, Recall, Started, StreamEvent, Verdict
+from services.policy import Policy
+from services.safety.decide.check_types import CheckOutcome, CheckRequest, RunOutput
+from services.safety.decide.recalls import CheckContext, RunKey, immediate_rules
+from services.safety.decide.run import NOTHING, RunCheck
+from services.stream.order import FirstRuns
+
+REFUTABLE_CAUSES: Final = frozenset(
+    {"no_verdict", "no_first_token", "stalled", "attempts_failed", "cannot_begin", "unreadable"}
+)
+"""Causes of a ``Closed`` that the fold may find void while text is still written: it ends no check.
+
+Each run's own end does, or the request expires. A ``Closed`` of another cause is void only after the answer's own end.
+"""
+
+AttemptOutputs = tuple[int, list[RunOutput]]
+"""An attempt and its outputs."""
+
+
+class RequestCheck:
+    """The checks of one request. It takes the request's events in log order.
+
+    Attributes:
+        policy: The version that the request began with and keeps.
+        expires_us: When it is forgotten if it was never closed, microseconds since the epoch.
+        traceparent: Of the request's newest record that had one.
+        over: Whether it will have no more outputs.
+        unread: Runs with more unread text than one slice.
+    """
+
+    __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_recall_ids", "_runs",
+                 "expires_us", "over", "policy", "request_id", "tenant", "traceparent", "unread")  # fmt: skip
+
+    def __init__(self, request_id: str, tenant: str, policy: Policy, expires_us: int, context: CheckContext) -> None:
+        self.request_id = request_id
+        self.tenant = tenant
+        self.policy = policy
+        self.expires_us = expires_us
+        self.traceparent: str | None = None
+        self.over = False
+        self._context = context
+        self._first_runs = FirstRuns()
+        self._runs: dict[int, RunCheck] = {}  # by attempt, until the check is done
+        self._recall_ids: set[str] = set()  # ids of recalls on the log or being written; bounded as in RecallBuilder
+        self._cleared: dict[int, tuple[int, bool]] = {}  # by attempt: (cleared seq, final)
+        self.unread: deque[RunCheck] = deque()
+        self._gated = False
+        self._denied = False
+        self._closed = False
+
+    def add(self, event: Chunk) -> list[RunOutput]:
+        """Take a chunk; the rest of a very long one is ``unread``."""
+        run = self._runs.get(event.attempt)
+        if run is None or run.key.run != event.run:
+            return NOTHING
+        outputs = run.add(event)
+        if outputs or run.unread:
+            self._after(run)
+        return outputs
+
+    def take(self, event: StreamEvent) -> list[AttemptOutputs]:
+        """Take any event but a chunk."""
+        if isinstance(event, Cleared | Recall):
+            self.note(event)
+        elif isinstance(event, Started):
+            self._begin(event)
+        elif isinstance(event, Verdict):
+            self._on_verdict(event)
+        elif isinstance(event, Closed):
+            return self._on_closed(event)
+        elif isinstance(event, Finished | Failed):
+            run = self._runs.get(event.attempt)
+            if run is not None and run.key.run == event.run:
+                return self._finish([run], event.last_seq)
+        return []
+
+    def read(self) -> list[AttemptOutputs]:
+        """Read one more slice of the unread text."""
+        run = self.unread.popleft()
+        outputs = run.read()
+        self._after(run)
+        return [(run.key.attempt, outputs)]
+
+    def take_outcome(self, attempt: int, check: CheckRequest, outcome: CheckOutcome) -> list[RunOutput]:
+        """Take the outcome of a check."""
+        run = self._runs.get(attempt)
+        if run is None:
+            return []
+        outputs = run.take_outcome(check, outcome)
+        self._after(run)
+        return outputs
+
+    def checks(self, attempt: int) -> bool:
+        """Return whether this attempt's text is still being checked."""
+        return attempt in self._runs
+
+    def new(self, event: Cleared | Recall) -> bool:
+        """Return whether this is not on the log yet; it counts as written from now on."""
+        if isinstance(event, Recall):
+            return event.recall_id not in self._recall_ids and self.note(event)
+        seq, final = self._cleared.get(event.attempt, (-2, False))
+        return not final and (event.final or event.seq > seq) and self.note(event)
+
+    def note(self, event: Cleared | Recall) -> bool:
+        """Note an event of safety on the log. Return whether it is about an attempt's first run."""
+        if not self._first_runs.is_first(event.attempt, event.run):
+            return False
+        if isinstance(event, Recall):
+            self._recall_ids.add(event.recall_id)
+        else:
+            seq, final = self._cleared.get(event.attempt, (-2, False))
+            self._cleared[event.attempt] = (max(seq, event.seq), final or event.final)
+        return True
+
+    def settled(self, attempt: int) -> bool:
+        """Return whether the log has this attempt's final clearance."""
+        return self._cleared.get(attempt, (-2, False))[1]
+
+    def drop_settled(self) -> None:
+        """Forget the checks of attempts whose final clearance is on the log."""
+        for attempt in [attempt for attempt in self._runs if self.settled(attempt)]:
+            del self._runs[attempt]
+        self._tidy()
+
+    def _begin(self, event: Started) -> None:
+        if not self._first_runs.register(event) or event.output_check == "off" or self._denied:
+            return
+        key = RunKey(request_id=self.request_id, tenant=self.tenant, attempt=event.attempt, run=event.run)
+        run = RunCheck(key, self.policy, immediate_rules(self.policy, self.tenant), self._context)
+        run.gated = self._gated or event.delivery.mode == "gated"
+        self._runs[event.attempt] = run
+
+    def _on_closed(self, event: Closed) -> list[AttemptOutputs]:
+        runs = list(self._runs.values())
+        if event.cause not in REFUTABLE_CAUSES:
+            self._closed = True
+        elif event.cause == "stalled":  # this run may never end, and its last text is on the screen
+            runs = [run for run in runs if run.key.attempt == event.attempt and run.last_seq <= event.seen_seq]
+        else:
+            return []
+        return self._finish(runs, None)
+
+    def _finish(self, runs: list[RunCheck], last_seq: int | None) -> list[AttemptOutputs]:
+        outputs = [(run.key.attempt, run.finish(last_seq)) for run in runs]
+        for run in runs:
+            self._after(run)
+        self._tidy()
+        return outputs
+
+    def _after(self, run: RunCheck) -> None:
+        if run.unread and run not in self.unread:
+            self.unread.append(run)
+        if run.done:
+            self._tidy()
+
+    def _on_verdict(self, event: Verdict) -> None:
+        if event.decision == "deny":  # the answer is never shown
+            self._denied = True
+            self._runs.clear()
+        elif event.delivery is not None and event.delivery.mode == "gated":
+            self._gated = True
+            for run in self._runs.values():
+                run.gated = True
+
+    def _tidy(self) -> None:
+        for attempt in [attempt for attempt, run in self._runs.items() if run.done]:
+            del self._runs[attempt]
+        self.over = self._closed and not self._runs

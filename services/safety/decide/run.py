@@ -1,0 +1,246 @@
+"""The checks of one run's text: what is found, and how far the text is cleared.
+
+All decisions depend on the text and the policy alone, by character offsets; not on how the text was cut into chunks,
+when they arrived, or when a check answered:
+
+- Tier 0 reads every character. It reports a finding as soon as it is certain. The first that stops the answer ends all
+  reading.
+- Tiers 1 and 2 check windows that end at absolute offsets. Outcomes count in the order of the offsets, whenever they
+  arrive.
+- A window of tier 1 clears the chunks before its end, except where tier 0 sees the possible start of a finding. In
+  gated delivery it also waits for tier 2, and holds back the newest characters, which may be half of a phrase.
+
+Pure.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from schemas.stream import Chunk
+from services.policy import FoundSpan, Match, Policy, Scanner
+from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, RunOutput, Unchecked
+from services.safety.decide.recalls import CheckContext, RecallBuilder, RunKey
+from services.safety.decide.run_text import RunText
+from services.safety.decide.windows import PendingCheck, WindowTracker
+
+SLICE_CHARS: Final = 1_024
+"""Most characters read at once: a fraction of a millisecond. A longer text takes turns with those of other tenants.
+
+Text in which many matches begin at once counts as more: some of it costs 200 times as much as prose.
+"""
+
+PIECE_CHARS: Final = 32
+"""After how many characters their cost is checked."""
+
+_Outputs = list[RunOutput]
+
+NOTHING: Final[_Outputs] = []
+
+
+class _Clearance(NamedTuple):
+    """Chunks that passed tier 1, and how many windows of tier 2 must have passed before they are cleared."""
+
+    seq: int
+    after: int
+    final: bool
+
+
+class RunCheck:
+    """The checks of one run. Its methods return the outputs that follow, in order.
+
+    Attributes:
+        key: The run.
+        gated: Whether delivery is gated, from the moment it is set.
+        unread: Text that waits for ``read``.
+    """
+
+    __slots__ = ("_clearing", "_context", "_due", "_ended", "_last_seq", "_plain", "_policy", "_recalls",
+                 "_scanner", "_stopped", "_text", "_trackers", "gated", "key", "unread")  # fmt: skip
+
+    def __init__(self, key: RunKey, policy: Policy, immediate: frozenset[int], context: CheckContext) -> None:
+        safety = policy.document.safety
+        self.key = key
+        self.gated = False
+        self._policy = policy
+        self._context = context
+        self._scanner = Scanner(policy.automaton, immediate)
+        # Tier 2 is first: where both are due, the clearance of tier 1 can wait for it.
+        self._trackers: tuple[WindowTracker, ...] = (
+            *((WindowTracker(2, safety.classifier_windows),) if safety.classifiers else ()),
+            WindowTracker(1, safety.windows),
+        )
+        self._text = RunText(max(tracker.windows.context_chars for tracker in self._trackers))
+        self.unread: deque[str] = deque()
+        self._due = min(tracker.next for tracker in self._trackers)  # the end of the next window of any tier
+        self._plain = self._due  # characters that may be read before anything but tier 0 is due
+        self._stopped = False  # by tier 0
+        self._recalls = RecallBuilder(key, policy, context)
+        self._clearing: deque[_Clearance] = deque()
+        self._last_seq: int | None = None
+        self._ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether it will have no more outputs."""
+        over = self._stopped or self._ended
+        return over and not self._clearing and all(tracker.oldest() is None for tracker in self._trackers)
+
+    @property
+    def last_seq(self) -> int:
+        """The last chunk before any gap; -1 for none."""
+        return self._text.next_seq - 1
+
+    def add(self, chunk: Chunk) -> _Outputs:
+        """Take a chunk and read it; of a very long one, ``read`` reads the rest."""
+        size, text = len(chunk.text), self._text
+        if size < self._plain and text.take(chunk):  # nearly every chunk
+            text.fresh.append(chunk)
+            self._plain -= size
+            matches = self._scanner.feed(chunk.text)
+            if self._scanner.work:
+                self._account()
+            return self._found(matches) if matches else NOTHING
+        beyond = self._last_seq is not None and chunk.seq > self._last_seq  # the fold ignores such a chunk
+        if self._stopped or beyond:
+            return NOTHING
+        for ready in text.add(chunk):
+            text.fresh.append(ready)
+            self.unread.append(ready.text)
+        return self.read()
+
+    def finish(self, last_seq: int | None) -> _Outputs:
+        """End the text with this chunk, which may still be missing; None ends it with the chunks so far."""
+        if self._last_seq is None:
+            self._last_seq = self.last_seq if last_seq is None else last_seq
+        return self.read()
+
+    def read(self) -> _Outputs:
+        """Read at most ``SLICE_CHARS`` of the unread text, and its end if it is reached."""
+        outputs: _Outputs = []
+        room = SLICE_CHARS
+        while self.unread and room > 0:
+            text, at = self.unread.popleft(), 0
+            while at < len(text) and room > 0 and not self._stopped:
+                piece = text[at : at + min(room, PIECE_CHARS)]
+                at += len(piece)
+                self._read(piece, outputs)
+                room -= len(piece) + self._account()
+            if at < len(text) and not self._stopped:
+                self.unread.appendleft(text[at:])
+        if self._last_seq is not None and not self.unread and self._text.next_seq > self._last_seq:
+            self._end(outputs)
+        busy = self._stopped or self.unread or self._last_seq is not None
+        self._plain = 0 if busy else self._due - self._scanner.position
+        return outputs
+
+    def take_outcome(self, check: CheckRequest, outcome: CheckOutcome) -> _Outputs:
+        """Take the outcome of a check."""
+        outputs: _Outputs = []
+        for tracker in self._trackers:
+            if tracker.tier == check.tier:
+                tracker.take_outcome(check.number, outcome)
+        self._count(outputs)
+        return outputs
+
+    def _read(self, text: str, outputs: _Outputs) -> None:
+        at = 0
+        while at < len(text) and not self._stopped:
+            due = self._due
+            piece = text[at : at + due - self._scanner.position]
+            at += len(piece)
+            stops = self._apply(self._scanner.feed(piece), outputs)
+            if self._scanner.position == due and not stops:
+                self._open_windows(outputs, last=False)
+
+    def _account(self) -> int:
+        """Note the matcher's work beyond one look-up a character. Return it."""
+        work, self._scanner.work = self._scanner.work, 0
+        self._context.work += work
+        return work
+
+    def _found(self, matches: list[Match]) -> _Outputs:
+        outputs: _Outputs = []
+        if self._apply(matches, outputs):
+            self._plain = 0
+        return outputs
+
+    def _end(self, outputs: _Outputs) -> None:
+        if self._ended or self._stopped:
+            return
+        self._ended = True
+        if self._apply(self._scanner.finish(), outputs):
+            return
+        if self._text.length:
+            self._open_windows(outputs, last=True)
+        else:
+            outputs.append(self._recalls.cleared(-1, final=True))
+
+    def _open_windows(self, outputs: _Outputs, *, last: bool) -> None:
+        position = self._scanner.position
+        for tracker in self._trackers:
+            if last or tracker.next == position:
+                start, text = self._text.window(position, tracker.windows.context_chars)
+                pending = PendingCheck(self._context.number(), start, position, last)
+                if tracker.tier == 1:
+                    self._settle_clearance(pending)
+                if tracker.ask(pending):
+                    outputs.append(self._request(tracker, pending, text))
+                    self._give_up_oldest(tracker, outputs)
+        self._due = min(tracker.next for tracker in self._trackers)
+
+    def _request(self, tracker: WindowTracker, pending: PendingCheck, text: str) -> CheckRequest:
+        return CheckRequest(
+            number=pending.number, tier=tracker.tier, tenant=self.key.tenant, policy=self._policy, text=text,
+            last=pending.last,
+        )  # fmt: skip
+
+    def _settle_clearance(self, pending: PendingCheck) -> None:
+        """Note what a window clears: the text up to its end decides what, its outcome only whether."""
+        tier_2 = self._trackers[0] if len(self._trackers) > 1 else None
+        if pending.last or self.gated:
+            pending.after = tier_2.asked if tier_2 else 0
+        if pending.last:
+            pending.clears = self.last_seq
+            return
+        offset = self._scanner.undecided
+        if self.gated:
+            offset = min(offset, pending.end - self._trackers[-1].windows.hold_chars)
+            offset = min(offset, tier_2.reached) if tier_2 else offset
+        pending.clears = self._text.whole_before(offset)
+
+    def _give_up_oldest(self, tracker: WindowTracker, outputs: _Outputs) -> None:
+        """Count the oldest check as failed if too much text waits for it."""
+        oldest = tracker.oldest()
+        limit = self._policy.document.safety.max_waiting_chars
+        if oldest is not None and oldest.outcome is None and self._scanner.position - oldest.end > limit:
+            oldest.outcome = Unchecked("too much text is waiting for this check")
+            self._count(outputs)
+
+    def _count(self, outputs: _Outputs) -> None:
+        """Count outcomes in order, and clear what they allow."""
+        for tracker in self._trackers:
+            for pending in tracker.countable():
+                if isinstance(pending.outcome, CheckResult):
+                    spans = pending.outcome.spans
+                    tracker.stopped = bool(spans) and self._recalls.window(tracker, pending, spans, outputs)
+                else:
+                    tracker.stopped = self._recalls.unchecked(tracker, pending, outputs)
+                if tracker.tier == 1 and not tracker.stopped and pending.clears is not None:
+                    self._clearing.append(_Clearance(pending.clears, pending.after, pending.last))
+        tier_2 = self._trackers[0]
+        passed = tier_2.passed if tier_2.tier == 2 else 0
+        while self._clearing and self._clearing[0].after <= passed:
+            clearance = self._clearing.popleft()
+            outputs.append(self._recalls.cleared(clearance.seq, final=clearance.final))
+        if tier_2.tier == 2 and tier_2.stopped:
+            self._clearing.clear()
+
+    def _apply(self, matches: list[Match], outputs: _Outputs) -> bool:
+        """Add the recalls for matches of tier 0. Return whether the answer is stopped."""
+        for match in matches:
+            rule = match.rule
+            if self._recalls.finding(0, FoundSpan(rule.name, rule.category, match.start, match.end), outputs):
+                self._stopped = True
+                self.unread.clear()
+                break
+        return self._stopped

@@ -1,0 +1,47 @@
+"""The text of one run: its chunks in order, each once, as in the fold. Pure."""
+
+from collections import deque
+
+from schemas.stream import Chunk
+from services.stream.order import ChunkOrder
+
+
+class RunText(ChunkOrder):
+    """The chunks of a run that are not cleared, and its newest characters.
+
+    Attributes:
+        fresh: Chunks in order since the last window; the caller of ``take`` and ``add`` appends them.
+    """
+
+    __slots__ = ("_base", "_keep", "_tail", "_uncleared", "fresh")
+
+    def __init__(self, keep: int) -> None:
+        """Create the text of a run; keep at least its newest ``keep`` characters."""
+        super().__init__()
+        self.fresh: list[Chunk] = []  # joined at the next window: a list costs least for each chunk
+        self._keep = keep
+        self._tail = ""
+        self._base = 0
+        self._uncleared: deque[Chunk] = deque()
+
+    def window(self, end: int, size: int) -> tuple[int, str]:
+        """Return the last ``size`` characters before ``end``, and where they begin. Forget text far before them."""
+        self._uncleared.extend(self.fresh)
+        self._tail += "".join([chunk.text for chunk in self.fresh])
+        self.fresh.clear()
+        old = end - self._keep - self._base
+        if old > 3 * self._keep:
+            self._base += old
+            self._tail = self._tail[old:]
+        start = max(0, end - size)
+        return start, self._tail[start - self._base : end - self._base]
+
+    def whole_before(self, offset: int) -> int | None:
+        """Return the last chunk before the newest window's end that ends at or before ``offset``, and forget it.
+
+        None when there is no new one.
+        """
+        chunks, seq = self._uncleared, None
+        while chunks and chunks[0].start + len(chunks[0].text) <= offset:
+            seq = chunks.popleft().seq
+        return seq

@@ -1,0 +1,110 @@
+"""The requests of one partition. While it catches up with the log, its outputs are held back. Pure."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from schemas.stream import Closed, Started, StreamEvent, Verdict
+from services.policy import Policy
+from services.safety.decide.check_types import CheckRequest, RunOutput
+from services.safety.decide.recalls import CheckContext
+from services.safety.decide.request import REFUTABLE_CAUSES, RequestCheck
+
+MAX_OPEN: Final = 20_000
+"""Most open requests of a partition. Of more, the oldest is dropped: its text is not cleared any further."""
+
+MAX_CLOSED: Final = 20_000
+"""How many closed requests are remembered, so that a late event does not open them again."""
+
+GRACE_US: Final = 60_000_000
+"""How long a request is kept after its longest possible deadline."""
+
+
+class HeldOutput(NamedTuple):
+    """An output that waits until the partition has caught up."""
+
+    request: RequestCheck
+    attempt: int
+    output: RunOutput
+
+
+class SafetyPartition:
+    """One partition.
+
+    Attributes:
+        requests: Open requests by id, oldest first.
+        queued: How many of its events are in the core's queue.
+        catching_up: Whether it still reads what was on the log when it was gained.
+        lost: Whether another process has the partition now.
+        read_us: When the newest event that was read was appended, microseconds since the epoch.
+    """
+
+    __slots__ = ("_closed", "_held", "catching_up", "lost", "queued", "read_us", "requests")
+
+    def __init__(self, *, catching_up: bool) -> None:
+        self.requests: OrderedDict[str, RequestCheck] = OrderedDict()
+        self.queued = 0
+        self.catching_up = catching_up
+        self.lost = False
+        self.read_us = 0
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._held: list[HeldOutput] = []
+
+    def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
+        """Return the check of the event's request, a new one if need be; None when there is nothing to check."""
+        request_id = event.request_id
+        request = self.requests.get(request_id)
+        if request is not None or request_id in self._closed:
+            return request
+        if isinstance(event, Closed) and event.cause not in REFUTABLE_CAUSES:
+            self._remember_closed(request_id)
+        if not isinstance(event, Started | Verdict):
+            return None
+        longest_us = policy.document.deadlines.total_ms[1] * 1_000
+        expires_us = self.read_us + longest_us + GRACE_US
+        request = self.requests[request_id] = RequestCheck(request_id, event.tenant, policy, expires_us, context)
+        if len(self.requests) > MAX_OPEN:
+            self.requests.popitem(last=False)
+        return request
+
+    def hold(self, request: RequestCheck, attempt: int, outputs: Iterable[RunOutput]) -> None:
+        """Hold outputs back."""
+        self._held.extend(HeldOutput(request, attempt, output) for output in outputs)
+
+    def caught_up(self) -> list[HeldOutput]:
+        """End catching up. Return the held outputs that are not on the log."""
+        self.catching_up = False
+        for request in list(self.requests.values()):
+            request.drop_settled()
+            self.forget_if_over(request)
+        held, self._held = self._held, []
+        return [one for one in held if _is_due(one)]
+
+    def forget_if_over(self, request: RequestCheck) -> None:
+        """Forget a request that is closed and checked."""
+        if request.over and self.requests.pop(request.request_id, None) is not None:
+            self._remember_closed(request.request_id)
+
+    @property
+    def expires_us(self) -> int | None:
+        """When the oldest request expires; None without any."""
+        return next(iter(self.requests.values())).expires_us if self.requests else None
+
+    def expire(self, known_us: int) -> int:
+        """Forget expired requests. Return how many."""
+        late = [request_id for request_id, request in self.requests.items() if request.expires_us <= known_us]
+        for request_id in late:
+            del self.requests[request_id]
+        return len(late)
+
+    def _remember_closed(self, request_id: str) -> None:
+        self._closed[request_id] = None
+        if len(self._closed) > MAX_CLOSED:
+            self._closed.popitem(last=False)
+
+
+def _is_due(one: HeldOutput) -> bool:
+    request, attempt, output = one
+    if request.settled(attempt):
+        return False
+    return request.checks(attempt) if isinstance(output, CheckRequest) else request.new(output)

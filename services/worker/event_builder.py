@@ -1,0 +1,111 @@
+"""Build the events of one execution. No I/O, no clock."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from schemas.base import RunEnvelope, run_envelope
+from schemas.stream import Chunk, Failed, Finished, InputGate, OutputCheck, Started, Usage
+from services.worker.engine import GenerationResult, Step
+from services.worker.scheduler import Refusal, Ticket
+
+MAX_CHUNK_CHARS: Final = 65_536
+"""The schema's limit for a chunk; a longer step becomes several chunks."""
+
+MAX_MESSAGE_CHARS: Final = 2_000
+
+
+class EventBuilder:
+    """Events of one execution. ``seq`` and ``start`` have no gaps; no chunk is empty.
+
+    Args:
+        ticket: The accepted request.
+        source: Service and instance.
+
+    Attributes:
+        seq: Number of the next chunk.
+        length: Code points in the chunks so far.
+        tokens: Tokens in the steps so far.
+    """
+
+    __slots__ = ("_envelope", "_pending", "_ticket", "length", "seq", "tokens")
+
+    def __init__(self, ticket: Ticket, source: str) -> None:
+        self._ticket = ticket
+        self._envelope = run_envelope(ticket, at=0, source=source)
+        self._pending: Step | None = None
+        self.seq = 0
+        self.length = 0
+        self.tokens = 0
+
+    def started(self, *, model: str, engine: str, gate: InputGate, check: OutputCheck, now_us: int) -> Started:
+        request = self._ticket.request
+        return Started(
+            **self._about(now_us),
+            model=model,
+            engine=engine,
+            queue_ms=max(0, now_us - request.at) / 1_000,
+            received_at=request.at,
+            delivery=request.delivery,
+            deadlines=request.deadlines,
+            input_gate=gate,
+            output_check=check,
+        )
+
+    def chunks(self, step: Step, now_us: int) -> Iterator[Chunk]:
+        """Return the chunks of a step: none while it has no text, several when its text is too long for one."""
+        self.tokens += step.tokens
+        if self._pending is not None:
+            step = _merged(self._pending, step)
+            self._pending = None
+        if not step.text:
+            self._pending = step
+            return
+        text, tokens, drafted, accepted = step.text, step.tokens, step.drafted, step.accepted
+        for begin in range(0, len(text), MAX_CHUNK_CHARS):
+            part = text[begin : begin + MAX_CHUNK_CHARS]
+            yield Chunk(
+                **self._about(now_us),
+                seq=self.seq,
+                start=self.length,
+                text=part,
+                tokens=tokens,
+                drafted=drafted,
+                accepted=accepted,
+            )
+            self.seq += 1
+            self.length += len(part)
+            tokens = drafted = accepted = 0
+
+    def finished(self, result: GenerationResult, now_us: int) -> Finished:
+        return Finished(
+            **self._about(now_us),
+            last_seq=self.seq - 1,
+            finish_reason=result.finish_reason,
+            usage=result.usage,
+            timings=result.timings,
+            speculation=result.speculation,
+        )
+
+    def failed(self, refusal: Refusal, now_us: int) -> Failed:
+        """Return the event of an execution that failed or never began."""
+        return Failed(
+            **self._about(now_us),
+            error_class=refusal.error_class,
+            message=refusal.message[:MAX_MESSAGE_CHARS],
+            retryable=refusal.retryable,
+            last_seq=self.seq - 1,
+            usage=Usage(completion_tokens=self.tokens),
+            param=refusal.param,
+        )
+
+    def _about(self, now_us: int) -> RunEnvelope:
+        return {**self._envelope, "at": now_us}
+
+
+def _merged(first: Step, second: Step) -> Step:
+    return Step(
+        text=first.text + second.text,
+        tokens=first.tokens + second.tokens,
+        drafted=first.drafted + second.drafted,
+        accepted=first.accepted + second.accepted,
+    )

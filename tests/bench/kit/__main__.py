@@ -1,0 +1,193 @@
+"""The load kit by itself.
+
+    python -m tests.bench.kit upstream --port 9100
+    python -m tests.bench.kit load --url http://127.0.0.1:9100 --streams 64 --requests 256
+    python -m tests.bench.kit load --url http://127.0.0.1:9100 --rate 40 --requests 1000
+
+``upstream`` serves until it is interrupted; ``tests/bench/kit/schedule.py`` says what a model's name may ask for.
+``load`` prints one JSON object. With ``--rate`` it is open-loop: latency counts from when a request should have been
+sent. ``--tree NAME=PID`` adds the processor time and memory of that process and all below it.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+
+from tests.bench.kit.figures import Answer, summary
+from tests.bench.kit.load import Client, closed_loop, open_loop, session
+from tests.bench.kit.schedule import ScheduleError, parse_schedule
+from tests.bench.kit.upstream import serve
+from tests.bench.kit.usage import machine_busy_s, tree_cpu_s, tree_rss_mib
+from tests.bench.kit.workload import SAME_PROMPT, poisson_arrivals, prompt
+
+FEW_WARM = 64
+
+
+def main() -> int:
+    """Serve, or load a server. Exit code 1: not every answer was complete and right."""
+    options = arguments().parse_args()
+    try:
+        if options.what == "upstream":
+            uvloop.run(upstream(options.port, options.journal))
+            return 0
+        figures = uvloop.run(load(options))
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        sys.exit(f"{options.what}: {error}")
+    print(json.dumps(figures))
+    return 0 if figures["ok"] == figures["requests"] and not figures["wrong_text"] else 1
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.kit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    what = parser.add_subparsers(dest="what", required=True)
+    server = what.add_parser("upstream", help="a model server on a fixed schedule")
+    server.add_argument("--port", type=int, default=0, help="0 takes a free one (%(default)s)")
+    server.add_argument("--journal", type=Path, help="file that gets one line for each event")
+    client = what.add_parser("load", help="ask a server, and say how long it took")
+    client.add_argument("--url", required=True, help="of the server, without /v1")
+    client.add_argument("--model", default="fake-A-t30-g20-n50", help="(%(default)s)")
+    how = client.add_mutually_exclusive_group()
+    how.add_argument("--streams", type=positive, default=1, help="closed-loop: answers under way (%(default)s)")
+    how.add_argument("--rate", type=positive_number, help="open-loop: requests a second, as a Poisson process")
+    client.add_argument("--requests", type=positive, default=20, help="that are measured (%(default)s)")
+    client.add_argument("--warmup", type=int, help="requests before them (two for each stream up to 64, then one)")
+    client.add_argument("--most-open", type=positive, default=4_096, help="open-loop: answers at once (%(default)s)")
+    client.add_argument("--seed", type=int, default=1, help="of prompts and arrivals (%(default)s)")
+    client.add_argument("--prompts", choices=("distinct", "same"), default="distinct", help="(%(default)s)")
+    client.add_argument("--timeout-s", type=positive_number, default=120.0, help="for an answer (%(default)s)")
+    client.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", type=header)
+    client.add_argument("--extra", type=json.loads, default={}, help="more fields of the request, as JSON")
+    client.add_argument("--tree", action="append", default=[], metavar="NAME=PID", type=tree)
+    client.add_argument("--answers", action="store_true", help="print each answer too, its times in milliseconds")
+    return parser
+
+
+def positive(value: str) -> int:
+    """Return a whole number above zero."""
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"{value!r} is no whole number above 0")
+    return int(value)
+
+
+def positive_number(value: str) -> float:
+    """Return a number above zero."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value!r} is no number above 0")
+    return number
+
+
+def header(value: str) -> tuple[str, str]:
+    """Return a header's name and value."""
+    name, colon, content = value.partition(":")
+    if not (name and colon):
+        raise argparse.ArgumentTypeError(f"{value!r} is not NAME:VALUE")
+    return name.strip(), content.strip()
+
+
+def tree(value: str) -> tuple[str, psutil.Process]:
+    """Return a name and the process that it stands for."""
+    name, _, pid = value.partition("=")
+    try:
+        return name, psutil.Process(int(pid))
+    except (ValueError, psutil.NoSuchProcess):
+        raise argparse.ArgumentTypeError(f"{value!r} is not NAME=PID of a running process") from None
+
+
+async def upstream(port: int, journal: Path | None) -> None:
+    """Serve until cancelled."""
+    file = journal.open("a", encoding="utf-8") if journal is not None else None
+    try:
+        server = await serve(port, file)
+        print(f"ready http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+        async with server:
+            await server.serve_forever()
+    finally:
+        if file is not None:
+            file.close()
+
+
+async def load(options: argparse.Namespace) -> dict[str, Any]:
+    """Warm up, measure, and return the figures."""
+    try:
+        expected = parse_schedule(options.model).text
+    except ScheduleError:  # a model that is not ours says what it likes
+        expected = None
+    usual = max(options.streams, min(2 * options.streams, FEW_WARM))  # every stream has its connection then
+    warmup = usual if options.warmup is None else options.warmup
+    prompts = [
+        SAME_PROMPT if options.prompts == "same" else prompt(options.seed, number)
+        for number in range(warmup + options.requests)
+    ]
+    async with session(options.timeout_s) as connections:
+        client = Client(
+            connections,
+            options.url,
+            options.model,
+            prompts.__getitem__,
+            headers=dict(options.header),
+            extra=options.extra,
+        )
+        if warmup:
+            await closed_loop(client.ask, streams=options.streams, requests=warmup)
+        before = used(options.tree)
+        begun_s, busy_s, own_s = time.perf_counter(), machine_busy_s(), time.process_time()
+        if options.rate is None:
+            answers = await closed_loop(client.ask, streams=options.streams, requests=options.requests, first=warmup)
+        else:
+            arrivals = poisson_arrivals(options.rate, options.requests, options.seed)
+            answers = await open_loop(client.ask, arrivals, most_open=options.most_open, first=warmup)
+        wall_s, own_s = time.perf_counter() - begun_s, time.process_time() - own_s
+        busy_s, after = machine_busy_s() - busy_s, used(options.tree)
+    figures = summary(answers, wall_s, expected)
+    figures["client_cpu_s"] = round(own_s, 3)
+    spent = {name: after[name] - before[name] for name in after}
+    figures["trees"] = {
+        name: {
+            "cpu_s": round(cpu_s, 3),
+            "cpu_ms_per_answer": round(cpu_s * 1e3 / len(answers), 2),
+            "rss_mib": round(tree_rss_mib(dict(options.tree)[name]), 1),
+        }
+        for name, cpu_s in spent.items()
+    }
+    figures["others_cores"] = round(max(0.0, (busy_s - own_s - sum(spent.values())) / wall_s), 2)
+    return figures | ({"answers": [told(answer) for answer in answers]} if options.answers else {})
+
+
+def used(trees: list[tuple[str, psutil.Process]]) -> dict[str, float]:
+    """Return the processor seconds of each tree until now."""
+    return {name: tree_cpu_s(process) for name, process in trees}
+
+
+def told(answer: Answer) -> dict[str, Any]:
+    """Return one answer, its times in milliseconds since it was intended."""
+
+    def since_ms(at_s: float) -> float:
+        return round((at_s - answer.intended_s) * 1e3, 2)
+
+    return {
+        "error": answer.error,
+        "finished": answer.finished,
+        "sent_ms": since_ms(answer.sent_s),
+        "arrivals_ms": [since_ms(at_s) for at_s in answer.arrivals_s],
+        "ended_ms": since_ms(answer.ended_s),
+        "text": answer.text,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Broker processes: Apache Kafka and the embedded broker, started, stopped and killed the same way."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.support.processes import ROOT, die_with_parent, free_port, is_free
+
+COMMANDS = {
+    "embedded": [sys.executable, "-m", "services.broker", "--no-auto-create-topics", "--min-session-ms", "1000"],
+    "kafka": [sys.executable, str(ROOT / "infra" / "kafka" / "run.py")],
+}
+# The first start of Apache Kafka downloads it.
+START_TIMEOUT_S = {"embedded": 30, "kafka": 600}
+STOP_TIMEOUT_S = 40
+PREREQUISITE_MISSING = 3
+
+
+class BrokerUnavailable(Exception):
+    """The broker cannot run here because Java or Maven does not exist; the message is its own."""
+
+
+class Broker:
+    """One broker process with a data directory of its own; the embedded one may keep its log in memory instead."""
+
+    def __init__(
+        self,
+        kind: str,
+        data_dir: Path,
+        port: int | None = None,
+        options: tuple[str, ...] = (),
+        *,
+        in_memory: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.port = port or free_port()
+        self._data = () if in_memory else ("--data-dir", str(data_dir))
+        self._options = options
+        self._output = data_dir.with_suffix(".out")
+        self._errors = data_dir.with_suffix(".err")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when the broker serves."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Starts the process. Call it in a thread that lives on: the process dies with the thread that made it."""
+        command = [*COMMANDS[self.kind], "--port", str(self.port), *self._data, *self._options]
+        with self._output.open("wb") as output, self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, preexec_fn=die_with_parent
+            )
+
+    def wait_until_ready(self) -> None:
+        """Returns when the broker has printed its ready line."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S[self.kind]
+        while f"ready {self.address}\n" not in self._output.read_text():
+            status = self._process.poll()
+            if status == PREREQUISITE_MISSING:
+                raise BrokerUnavailable(self.said())
+            assert status is None, f"{self.kind} broker ended with {status}: {self.said()}"
+            assert time.monotonic() < deadline, f"{self.kind} broker was not ready in time: {self.said()}"
+            time.sleep(0.02)
+
+    def stop(self) -> int:
+        """Stops it as an operator does; returns its exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """kill -9: no chance to write anything down."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        # The JVM is a child of the process that was killed; the kernel kills it a moment later.
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while not is_free(self.port):
+            assert time.monotonic() < deadline, f"{self.kind} broker still holds its port after kill -9"
+            time.sleep(0.02)
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def said(self) -> str:
+        """What it has written to standard error."""
+        return self._errors.read_text(errors="replace").strip()

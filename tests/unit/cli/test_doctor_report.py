@@ -1,0 +1,17 @@
+from services.cli.show.doctor_report import DoctorCheck, doctor_report
+
+GOOD = DoctorCheck("aiohttp", good=True, found="3.14", remedy="pip install it", needed=True)
+GONE = DoctorCheck("uvloop", good=False, found="not installed", remedy="pip install it", needed=True)
+SPARE = DoctorCheck("redis", good=False, found="none", remedy="start one", needed=False)
+
+
+def test_what_is_good_needs_no_remedy():
+    assert doctor_report([GOOD]).splitlines() == ["ok       aiohttp  3.14", "everything needed is here"]
+
+
+def test_what_is_missing_comes_with_its_remedy():
+    lines = doctor_report([GOOD, GONE, SPARE]).splitlines()
+    assert lines[1] == "MISSING  uvloop   not installed: pip install it"
+    assert lines[2] == "-        redis    none: start one"
+    assert lines[3] == "1 thing(s) needed are missing"
+    assert [finding.missing for finding in (GOOD, GONE, SPARE)] == [False, True, False]

@@ -1,0 +1,95 @@
+import sys
+from pathlib import Path
+
+from services.cli.tree.process_specs import TreeConfig, process_specs
+
+
+def plan(**changes):
+    made = {
+        "engine": "simulated", "edge_port": 8080, "kafka": "127.0.0.1:9092", "broker_port": 9092,
+        "log_dir": Path("log"), "redis_port": 6379, "redis_program": Path("valkey-server"),
+        "redis_url": "redis://127.0.0.1:6379/0", "health_ports": {"generator": 1, "router": 2},
+    }  # fmt: skip
+    return TreeConfig(**made | changes)
+
+
+def test_the_log_starts_first_and_the_edge_last():
+    stages = {launch.name: launch.stage for launch in process_specs(plan())}
+    assert stages == {"broker": 0, "redis": 0, "generator": 1, "router": 1, "edge": 2}
+    assert [launch.stage for launch in process_specs(plan())] == sorted(stages.values())
+
+
+def test_each_service_is_told_where_the_others_are():
+    by_name = {launch.name: launch for launch in process_specs(plan(options={"RAILBUS_MODEL": "m"}))}
+    for name, port in (("generator", "1"), ("router", "2"), ("edge", "0")):
+        launch = by_name[name]
+        assert launch.command[1:] == ("-P", "-m", f"services.{name}")
+        assert launch.env["RAILBUS_KAFKA_BOOTSTRAP"] == "127.0.0.1:9092"
+        assert launch.env["RAILBUS_REDIS_URL"] == "redis://127.0.0.1:6379/0"
+        assert launch.env["RAILBUS_ENGINE"] == "simulated"
+        assert launch.env["RAILBUS_EDGE_PORT"] == "8080"
+        assert launch.env["RAILBUS_HEALTH_PORT"] == port
+        assert launch.env["RAILBUS_MODEL"] == "m"
+
+
+def test_servers_of_somebody_else_are_not_started():
+    names = [launch.name for launch in process_specs(plan(broker_port=None, redis_port=None, redis_url=None))]
+    assert names == ["generator", "router", "edge"]
+    assert "RAILBUS_REDIS_URL" not in process_specs(plan(redis_port=None, redis_url=None))[-1].env
+
+
+def test_everything_listens_on_loopback():
+    by_name = {launch.name: launch for launch in process_specs(plan())}
+    assert "127.0.0.1" in by_name["broker"].command
+    assert by_name["redis"].command[by_name["redis"].command.index("--bind") + 1] == "127.0.0.1"
+    assert by_name["edge"].env["RAILBUS_EDGE_HOST"] == "127.0.0.1"
+
+
+def test_governed_it_starts_rails_and_safety_and_everybody_waits_for_them():
+    plain = {launch.name: launch.env for launch in process_specs(plan())}
+    governed = {launch.name: launch.env for launch in process_specs(plan(governed=True))}
+    assert governed.keys() - plain.keys() == {"rails", "safety"}
+    told = {"RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on"}
+    for name in ("generator", "router", "rails", "safety", "edge"):
+        assert told.items() <= governed[name].items()
+    assert not any(told.keys() & env.keys() for env in plain.values())
+
+
+def test_who_is_in_the_way_of_the_first_token_goes_before_who_is_not():
+    nice = {
+        launch.name: launch.nice for launch in process_specs(plan(governed=True, cloud="emulator", emulator_port=7001))
+    }
+    assert {name for name, value in nice.items() if value} == {"router", "safety"}
+
+
+def test_an_emulated_cloud_is_a_server_and_everybody_is_told():
+    made = {launch.name: launch for launch in process_specs(plan(cloud="emulator", emulator_port=7001))}
+    assert made["vertex-emulator"].stage == 0
+    assert made["vertex-emulator"].command[1:] == ("-P", "-m", "services.devtools.vertex", "--port", "7001")
+    for name in ("generator", "router", "vertex", "edge"):
+        assert made[name].env["RAILBUS_FALLBACK"] == "vertex"
+    assert made["vertex"].env["RAILBUS_VERTEX_URL"] == "http://127.0.0.1:7001"
+    assert made["vertex"].env["RAILBUS_VERTEX_MODEL"] == "emulated"
+    assert "emulator" in made["edge"].env["RAILBUS_EDGE_NOTICE"]
+
+
+def test_the_real_cloud_is_emulated_by_nobody():
+    made = {launch.name: launch.env for launch in process_specs(plan(cloud="vertex"))}
+    assert made.keys() == {"broker", "redis", "generator", "router", "vertex", "edge"}
+    assert made["router"]["RAILBUS_FALLBACK"] == "vertex"
+    assert not {"RAILBUS_VERTEX_URL", "RAILBUS_VERTEX_MODEL", "RAILBUS_EDGE_NOTICE"} & made["vertex"].keys()
+
+
+def test_without_a_cloud_nobody_falls_back():
+    made = {launch.name: launch.env for launch in process_specs(plan())}
+    assert "vertex" not in made
+    assert not any("RAILBUS_FALLBACK" in env for env in made.values())
+
+
+def test_vllm_may_have_its_own_environment_and_a_long_load_time():
+    made = {
+        launch.name: launch for launch in process_specs(plan(engine="vllm", generator_python="/opt/vllm/bin/python"))
+    }
+    assert made["generator"].command == ("/opt/vllm/bin/python", "-P", "-m", "services.generator")
+    assert made["router"].command[0] == sys.executable
+    assert made["generator"].ready_s > 600 > made["router"].ready_s

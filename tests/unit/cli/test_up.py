@@ -1,0 +1,66 @@
+import asyncio
+import re
+
+import pytest
+
+from services.bus import BusSettings
+from services.cli import common
+from services.cli.commands import up
+from services.cli.tree.process_specs import TreeConfig
+from services.runtime import UserError
+
+
+def make_config(tmp_path, engine, **options):
+    return TreeConfig(
+        engine=engine, edge_port=1, kafka="k", broker_port=None, log_dir=tmp_path, redis_port=None, redis_program=None,
+        redis_url=None, health_ports={}, options=options,
+    )  # fmt: skip
+
+
+def test_one_line_describes_the_model(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAILBUS_MODEL_PATH", raising=False)
+    assert "SmolLM2-135M, a very small one" in up.describe_model(make_config(tmp_path, "llama"))
+    assert up.describe_model(make_config(tmp_path, "llama", RAILBUS_MODEL_PATH="m.gguf")) == "model: m.gguf"
+    assert "none" in up.describe_model(make_config(tmp_path, "simulated"))
+
+
+def test_the_next_steps_name_the_page_the_command_and_the_end():
+    text = up.next_steps("http://127.0.0.1:8080", "railbus")
+    assert "open http://127.0.0.1:8080" in text
+    assert "railbus ask " in text
+    assert "Ctrl-C" in text
+
+
+async def test_a_model_server_that_is_not_there_is_waited_for_within_a_bound(monkeypatch, capsys):
+    monkeypatch.setattr(up, "UPSTREAM_TIMEOUT_S", 0.3)
+    with pytest.raises(UserError, match=r"^no model server at http://127.0.0.1:9 \(.+\): start it, or correct"):
+        await up._check_upstream("http://127.0.0.1:9")
+    assert re.search("waiting up to 0 s for the model server", capsys.readouterr().err)
+
+
+async def test_a_model_server_that_starts_late_is_found(monkeypatch):
+    monkeypatch.setattr(up, "UPSTREAM_RETRY_S", 0.05)
+    checking = asyncio.create_task(up._check_upstream("http://127.0.0.1:18471/v1"))
+    await asyncio.sleep(0.1)
+    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 18471):
+        await checking
+
+
+async def test_a_broker_that_does_not_answer_is_waited_for_within_a_bound(monkeypatch):
+    monkeypatch.setattr(common, "CONNECT_TIMEOUT_S", 0.3)
+    with pytest.raises(UserError, match=r"^the broker at 127.0.0.1:9 does not answer: start it, correct --kafka"):
+        await up._check_broker("127.0.0.1:9")
+
+
+async def test_the_settings_of_a_broker_are_checked_first():
+    with pytest.raises(UserError, match="must be HOST:PORT"):
+        await up._check_broker("nowhere")
+
+
+def test_reaching_a_broker_names_the_address():
+    async def reach():
+        async with common.reaching_broker(BusSettings(bootstrap="b:1")):
+            raise TimeoutError
+
+    with pytest.raises(UserError, match="the broker at b:1 does not answer: start it, or name another with --kafka"):
+        asyncio.run(reach())

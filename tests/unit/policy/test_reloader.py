@@ -1,0 +1,98 @@
+"""Hot reload: without a gap, never half an edit, and a broken policy changes nothing."""
+
+import asyncio
+import logging
+
+import pytest
+
+from services.policy import BrokenPolicy, Fault, PolicyReloader
+from tests.support.policies import copy_policy, replace_in_file
+from tests.support.waiting import until
+
+
+def settle(keeper):
+    """Poll twice: an edit is loaded when the files are unchanged."""
+    assert keeper.poll() is None
+    return keeper.poll()
+
+
+def test_an_edit_gives_a_new_policy_once(tmp_path):
+    folder = copy_policy(tmp_path)
+    keeper = PolicyReloader(folder)
+    assert keeper.poll() is None
+    replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
+    policy = settle(keeper)
+    assert policy.document.safety.max_findings == 65
+    assert policy.version != keeper.current.version
+    assert keeper.poll() is None
+
+
+def test_files_that_still_change_are_left_alone(tmp_path):
+    folder = copy_policy(tmp_path)
+    keeper = PolicyReloader(folder)
+    replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
+    assert keeper.poll() is None
+    replace_in_file(folder, "policy.toml", "max_findings = 65", "max_findings = 655")
+    assert keeper.poll() is None
+    assert keeper.poll().document.safety.max_findings == 655
+
+
+def test_an_edit_that_is_undone_changes_nothing(tmp_path):
+    folder = copy_policy(tmp_path)
+    keeper = PolicyReloader(folder)
+    replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 655")
+    assert keeper.poll() is None
+    replace_in_file(folder, "policy.toml", "max_findings = 655", "max_findings = 64")
+    assert settle(keeper) is None
+
+
+def test_a_broken_policy_is_refused_and_told_and_the_next_good_one_counts(tmp_path, caplog):
+    folder = copy_policy(tmp_path)
+    keeper = PolicyReloader(folder)
+    before = keeper.current
+    line = replace_in_file(folder, "patterns/pii.toml", "{1,64}@", "+@")
+    with caplog.at_level(logging.ERROR):
+        assert settle(keeper) is None
+    assert keeper.current is before
+    assert keeper.refused is not None
+    assert f"{before.version} stays in force: patterns/pii.toml:{line}:" in caplog.text
+    (folder / "policy.toml").unlink()
+    assert settle(keeper) is None
+    assert keeper.current is before
+    (folder / "policy.toml").write_bytes(before.files["policy.toml"])
+    replace_in_file(folder, "patterns/pii.toml", "+@", "{1,60}@")
+    assert settle(keeper).version != before.version
+    assert keeper.refused is None
+
+
+def test_the_first_policy_must_be_good(tmp_path):
+    folder = copy_policy(tmp_path)
+    replace_in_file(folder, "policy.toml", "[rails]", "[rails")
+    with pytest.raises(BrokenPolicy):
+        PolicyReloader(folder)
+
+
+async def test_watching_prepares_before_it_swaps_and_keeps_the_old_on_failure(tmp_path):
+    folder = copy_policy(tmp_path)
+    prepared = []
+    fits = True
+
+    async def prepare(policy):
+        prepared.append((policy.version, keeper.current.version))
+        if not fits:
+            raise BrokenPolicy([Fault("nemo/config.yml", 0, "NeMo rejects it")])
+
+    keeper = PolicyReloader(folder, prepare)
+    first = keeper.current.version
+    watching = asyncio.create_task(keeper.watch(0.01))
+    try:
+        replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
+        await until(lambda: keeper.current.version != first)
+        second = keeper.current.version
+        assert prepared == [(second, first)]
+        fits = False
+        replace_in_file(folder, "policy.toml", "max_findings = 65", "max_findings = 66")
+        await until(lambda: keeper.refused is not None)
+    finally:
+        watching.cancel()
+    assert keeper.current.version == second

@@ -1,0 +1,96 @@
+"""Chunks carry the engine's text exactly: no gap, no overlap, none empty, every token counted."""
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.stream import Usage
+from schemas.wire import decode, encode
+from services.worker.engine import GenerationResult, Step
+from services.worker.event_builder import MAX_CHUNK_CHARS, EventBuilder
+from services.worker.scheduler import Refusal
+from tests.unit.worker.samples import T0_US, request_id, ticket
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+steps = st.lists(
+    st.builds(
+        lambda text, tokens, drafted, accepted: Step(text=text, tokens=tokens, drafted=drafted, accepted=accepted),
+        texts | st.just(""),
+        st.integers(0, 6),
+        st.integers(0, 5),
+        st.integers(0, 5),
+    ),
+    max_size=30,
+)
+
+
+def builder():
+    return EventBuilder(ticket(), "generator/test")
+
+
+@given(steps)
+def test_chunks_are_the_text_and_nothing_else(given_steps):
+    events = builder()
+    said = [chunk for step in given_steps for chunk in events.chunks(step, T0_US)]
+    whole = "".join(step.text for step in given_steps)
+    assert "".join(chunk.text for chunk in said) == whole
+    assert [chunk.seq for chunk in said] == list(range(len(said)))
+    assert all(chunk.text == whole[chunk.start : chunk.start + len(chunk.text)] != "" for chunk in said)
+    assert events.tokens == sum(step.tokens for step in given_steps)
+    told = [step for n, step in enumerate(given_steps) if any(later.text for later in given_steps[n:])]
+    for count in ("tokens", "drafted", "accepted"):
+        assert sum(getattr(chunk, count) for chunk in said) == sum(getattr(step, count) for step in told)
+    assert events.failed(Refusal("internal", "", retryable=True), T0_US).last_seq == len(said) - 1
+
+
+@given(steps)
+def test_every_event_can_be_read(given_steps):
+    build = builder()
+    events = [build.started(model="small", engine="simulated", gate="hold", check="on", now_us=T0_US + 1_500)]
+    events += [chunk for step in given_steps for chunk in build.chunks(step, T0_US)]
+    events += [build.finished(GenerationResult(finish_reason="stop"), T0_US)]
+    for event in events:
+        value, headers = encode(event)
+        assert decode(value, headers, request_id().encode()) == event
+
+
+def test_a_very_long_step_becomes_chunks_that_the_log_takes():
+    events = builder()
+    text = "\u0001" * (2 * MAX_CHUNK_CHARS + 5)  # six bytes each on the wire
+    said = list(events.chunks(Step(text=text, tokens=7, drafted=4, accepted=3), T0_US))
+    assert [len(chunk.text) for chunk in said] == [MAX_CHUNK_CHARS, MAX_CHUNK_CHARS, 5]
+    assert [chunk.tokens for chunk in said] == [7, 0, 0]
+    assert [chunk.start for chunk in said] == [0, MAX_CHUNK_CHARS, 2 * MAX_CHUNK_CHARS]
+    for chunk in said:
+        encode(chunk)
+
+
+def test_started_says_what_the_request_asked():
+    asked = ticket(at_us=T0_US - 12_345, mode="windowed", total_ms=777)
+    started = EventBuilder(asked, "generator/test").started(
+        model="small", engine="llama", gate="off", check="off", now_us=T0_US
+    )
+    assert started.queue_ms == 12.345
+    assert started.received_at == T0_US - 12_345
+    assert (started.delivery, started.deadlines) == (asked.request.delivery, asked.request.deadlines)
+    assert (started.attempt, started.run, started.model, started.engine) == (1, "run-0", "small", "llama")
+    assert (started.input_gate, started.output_check) == ("off", "off")
+
+
+def test_a_request_from_the_future_waited_no_negative_time():
+    started = EventBuilder(ticket(at_us=T0_US + 5_000_000), "generator/test").started(
+        model="m", engine="e", gate="off", check="off", now_us=T0_US
+    )
+    assert started.queue_ms == 0
+
+
+def test_a_failure_counts_the_chunks_and_tokens_before_it():
+    events = builder()
+    list(events.chunks(Step(text="two ", tokens=2), T0_US))
+    list(events.chunks(Step(text="", tokens=1), T0_US))
+    failed = events.failed(Refusal("unavailable", "x" * 5_000, retryable=True), T0_US)
+    assert (failed.last_seq, failed.usage) == (0, Usage(completion_tokens=3))
+    assert (failed.error_class, failed.retryable, len(failed.message)) == ("unavailable", True, 2_000)
+    assert failed.param is None
+    assert events.failed(Refusal("bad_request", "", retryable=False, param="model"), T0_US).param == "model"
+    orjson.dumps(failed)

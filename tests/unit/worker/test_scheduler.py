@@ -1,0 +1,249 @@
+"""The scheduler starts requests in order, never more than its slots, and never one that was cancelled."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from schemas.side_events import Cancel
+from services.worker.engine import EngineError
+from services.worker.scheduler import CANCEL_MEMORY_US, STOPPING, RecentKeys, Refusal, Scheduler
+from tests.unit.worker.samples import T0_US, request_id, ticket
+
+
+def resolve(model):
+    if model in {"default", "small"}:
+        return "small"
+    raise EngineError("bad_request", "this model is not served here; served is 'small'", retryable=False, param="model")
+
+
+def scheduler(slots=2, output_check="on"):
+    return Scheduler(slots=slots, output_check=output_check, resolve=resolve)
+
+
+def cancel(number, attempt=None, reason="client_gone"):
+    return Cancel(request_id=request_id(number), tenant="acme", at=T0_US, source="test", attempt=attempt, reason=reason)
+
+
+def test_requests_start_in_order_while_slots_are_free():
+    it = scheduler(slots=2)
+    tickets = [ticket(n) for n in range(3)]
+    assert [it.accept(each, T0_US) for each in tickets] == ["waits"] * 3
+    assert it.next(T0_US) == (tickets[0], None)
+    assert it.next(T0_US) == (tickets[1], None)
+    assert it.next(T0_US) is None
+    assert (it.running, it.waiting) == (2, 1)
+    it.release(tickets[0])
+    assert it.next(T0_US) == (tickets[2], None)
+
+
+def test_a_repetition_is_known_and_another_attempt_is_not():
+    it = scheduler()
+    it.accept(ticket(1), T0_US)
+    assert it.accept(ticket(1, run="again"), T0_US) == "known"
+    assert it.accept(ticket(1, run="next", attempt=2), T0_US) == "waits"
+
+
+def test_an_unknown_model_is_refused_by_name():
+    refusal = scheduler().accept(ticket(model="large"), T0_US)
+    message = "this model is not served here; served is 'small'"
+    assert refusal == Refusal("bad_request", message, retryable=False, param="model")
+
+
+@pytest.mark.parametrize("mode", ["gated", "windowed"])
+def test_checked_delivery_without_a_check_fails_closed(mode):
+    refusal = scheduler(output_check="off").accept(ticket(mode=mode), T0_US)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.error_class, refusal.retryable) == ("bad_request", False)
+    assert f"delivery '{mode}'" in refusal.message
+    assert "RAILBUS_OUTPUT_CHECK=off" in refusal.message
+    assert scheduler(output_check="on").accept(ticket(mode=mode), T0_US) == "waits"
+    assert scheduler(output_check="off").accept(ticket(mode="optimistic"), T0_US) == "waits"
+
+
+def test_what_waited_beyond_its_deadline_is_not_run():
+    it = scheduler()
+    late = ticket(total_ms=100)
+    it.accept(late, T0_US)
+    assert it.next(T0_US + 99_999) == (late, None)
+    it.release(late)
+    late = ticket(1, total_ms=100)
+    it.accept(late, T0_US)
+    picked = it.next(T0_US + 100_000)
+    assert picked == (late, Refusal("timeout", "the deadline of 100 ms passed in the queue", retryable=False))
+    assert it.running == 0
+
+
+def test_a_cancel_drops_what_waits_and_stops_what_runs():
+    it = scheduler(slots=1)
+    runs, waits = ticket(1), ticket(1, run="other", attempt=2)
+    it.accept(runs, T0_US)
+    it.accept(waits, T0_US)
+    it.next(T0_US)
+    dropped, stopped = it.cancel(cancel(1), T0_US)
+    assert (dropped, stopped) == ([waits], [runs])
+    assert runs.stopped == waits.stopped == Refusal("cancelled", "cancelled: client_gone", retryable=False)
+    assert it.waiting == 0
+    assert it.running == 1, "it holds its slot until it ended"
+    assert it.cancel(cancel(1), T0_US) == ([], []), "said once"
+
+
+def test_a_cancel_of_one_attempt_leaves_the_others():
+    it = scheduler(slots=1)
+    first, second = ticket(1), ticket(1, run="other", attempt=2)
+    it.accept(first, T0_US)
+    it.accept(second, T0_US)
+    it.next(T0_US)
+    assert it.cancel(cancel(1, attempt=2), T0_US) == ([second], [])
+
+
+def test_an_execution_that_is_over_cannot_be_stopped():
+    it = scheduler()
+    done = ticket(1)
+    it.accept(done, T0_US)
+    it.next(T0_US)
+    done.over = True
+    assert it.cancel(cancel(1), T0_US) == ([], [])
+    assert it.stop_all(STOPPING) == ([], [])
+    assert done.stopped is None
+
+
+@pytest.mark.parametrize("attempt", [None, 1])
+def test_a_cancel_that_comes_first_is_remembered_for_a_while(attempt):
+    it = scheduler()
+    it.cancel(cancel(1, attempt=attempt), T0_US)
+    it.cancel(cancel(2, attempt=attempt), T0_US)
+    refusal = it.accept(ticket(1), T0_US + CANCEL_MEMORY_US - 1)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_class == "cancelled"
+    assert it.accept(ticket(2), T0_US + CANCEL_MEMORY_US) == "waits"
+
+
+def test_the_end_clears_everything():
+    it = scheduler(slots=1)
+    tickets = [ticket(n, batch=n == 2) for n in range(3)]
+    for each in tickets:
+        it.accept(each, T0_US)
+    it.next(T0_US)
+    assert it.stop_all(STOPPING) == (tickets[1:], tickets[:1])
+    assert {each.stopped for each in tickets} == {STOPPING}
+    assert it.waiting == 0
+
+
+def test_batch_waits_for_interactive_and_leaves_it_a_slot():
+    it = scheduler(slots=3)
+    batch = [ticket(n, batch=True) for n in range(3)]
+    interactive = ticket(9)
+    for each in (*batch, interactive):
+        it.accept(each, T0_US)
+    assert not it.idle
+    assert it.next(T0_US) == (interactive, None)
+    assert it.next(T0_US) == (batch[0], None)
+    assert it.next(T0_US) is None, "the last slot is for the next interactive request"
+    it.release(interactive)
+    assert it.next(T0_US) == (batch[1], None)
+    assert it.next(T0_US) is None
+
+
+def test_one_slot_is_enough_for_batch():
+    it = scheduler(slots=1)
+    only = ticket(batch=True)
+    it.accept(only, T0_US)
+    assert it.idle
+    assert it.next(T0_US) == (only, None)
+    assert not it.idle
+
+
+def test_only_so_much_is_remembered():
+    recent = RecentKeys(2)
+    for number, key in enumerate(["a", "b", "a", "c"]):
+        recent.add(key, number)
+    assert "b" not in recent
+    assert recent.at("a") == 2
+    assert recent.at("b") is None
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Any order of requests, repetitions, cancels, starts and ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.slots = 2
+        self.scheduler = scheduler(slots=self.slots)
+        self.now = T0_US
+        self.waiting = []
+        self.running = []
+        self.ended = []
+        self.cancelled = set()
+        self.known = set()
+
+    @rule(
+        number=st.integers(0, 5), attempt=st.integers(1, 2), batch=st.booleans(), total_ms=st.sampled_from([1, 60_000])
+    )
+    def arrive(self, number, attempt, batch, total_ms):
+        it = ticket(number, run=f"{number}.{attempt}", batch=batch, attempt=attempt, total_ms=total_ms, at_us=self.now)
+        answer = self.scheduler.accept(it, self.now)
+        key = (it.request.request_id, attempt)
+        if key in self.known:
+            assert answer == "known"
+        elif key in self.cancelled:
+            assert answer.error_class == "cancelled"
+        else:
+            assert answer == "waits"
+            self.waiting.append(it)
+        self.known.add(key)
+
+    @rule(number=st.integers(0, 5), attempt=st.sampled_from([None, 1, 2]))
+    def cancel(self, number, attempt):
+        dropped, stopped = self.scheduler.cancel(cancel(number, attempt), self.now)
+        meant = {(request_id(number), each) for each in ((1, 2) if attempt is None else (attempt,))}
+        self.cancelled |= meant
+        for each in dropped:
+            self.waiting.remove(each)
+            self.ended.append(each)
+        assert all(each in self.running for each in stopped)
+        for each in (*dropped, *stopped):
+            assert (each.request.request_id, each.request.attempt) in meant
+
+    @rule()
+    def pick(self):
+        picked = self.scheduler.next(self.now)
+        interactive = [each for each in self.waiting if not each.batch]
+        if picked is None:
+            full = self.slots if interactive else self.slots - 1
+            assert not self.waiting or len(self.running) >= full
+            return
+        it, refusal = picked
+        assert it is (interactive[0] if interactive else self.waiting[0])
+        self.waiting.remove(it)
+        (self.running if refusal is None else self.ended).append(it)
+        assert (refusal is None) == (self.now < it.expires_us)
+
+    @rule(data=st.data())
+    def end(self, data):
+        if self.running:
+            it = data.draw(st.sampled_from(self.running))
+            self.running.remove(it)
+            self.ended.append(it)
+            self.scheduler.release(it)
+
+    @rule(ms=st.integers(0, 10))
+    def pass_time(self, ms):
+        self.now += ms * 1_000
+
+    @invariant()
+    def counts_agree(self):
+        assert self.scheduler.waiting == len(self.waiting)
+        assert self.scheduler.running == len(self.running) <= self.slots
+
+    @invariant()
+    def nothing_cancelled_waits(self):
+        for each in self.waiting:
+            assert (each.request.request_id, each.request.attempt) not in self.cancelled
+        for each in self.running:
+            if (each.request.request_id, each.request.attempt) in self.cancelled:
+                assert each.stopped is not None
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+test_any_order = SchedulerMachine.TestCase
