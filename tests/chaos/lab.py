@@ -122,7 +122,10 @@ class ChaosLab:
         return screen
 
     def check_members(self):
-        self.trouble += [f"a member ended by itself: {m.stderr[-500:]}" for m in self.members if not m.running]
+        for member in self.members:
+            if not member.running:
+                member.kill()  # prints what it wrote
+                self.trouble.append(f"a member ended by itself with {member.status}")
         self.members = [member for member in self.members if member.running]
 
     def _on_records(self, records):

@@ -72,6 +72,11 @@ class ServiceProcess:
         return self._popen.poll() is None
 
     @property
+    def status(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._popen.poll()
+
+    @property
     def stdout(self) -> str:
         return _content(self._out.fileno())
 

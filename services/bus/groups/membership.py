@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiokafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
-from aiokafka.errors import CommitFailedError, NotCoordinatorForGroupError, for_code
+from aiokafka.errors import CommitFailedError, KafkaError, NotCoordinatorForGroupError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from services.bus.groups.assignor import OwnedPartitions, StickyNumberAssignor
@@ -88,6 +88,8 @@ class GroupMembership:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             self._failures.discard(failure)
+            if self._coordinator._coordination_task.cancelled():  # noqa: SLF001
+                raise KafkaError("the membership was cancelled")  # its own CancelledError would end us in silence
             self._coordinator.check_errors()
             failure.result()
 

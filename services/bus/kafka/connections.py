@@ -5,7 +5,9 @@ import ssl
 from functools import cache
 from typing import Any
 
-from aiokafka.conn import create_conn
+import aiokafka.conn
+from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
+from aiokafka.errors import KafkaConnectionError
 
 from services.bus.settings import BusSettings
 
@@ -20,6 +22,24 @@ def credentials(settings: BusSettings) -> dict[str, Any]:
         "sasl_plain_username": settings.sasl_username,
         "sasl_plain_password": settings.sasl_password,
     }
+
+
+class _Connection(AIOKafkaConnection):  # type: ignore[misc]
+    """Raises what aiokafka expects of a connection that was lost a moment ago.
+
+    uvloop answers a write to it with ``RuntimeError``, where asyncio's own loop drops what is written. aiokafka's tasks
+    end at that: the one that looks for the leaders in silence, and the group's with an error that ends the process.
+    """
+
+    def send(self, request: Any, expect_response: bool = True) -> Any:
+        try:
+            return super().send(request, expect_response)
+        except RuntimeError as error:
+            self.close(reason=CloseReason.CONNECTION_BROKEN)
+            raise KafkaConnectionError(f"connection to {self._host}:{self._port} is closed: {error}") from error
+
+
+aiokafka.conn.AIOKafkaConnection = _Connection  # what create_conn makes, here and in every client of aiokafka
 
 
 async def connect(settings: BusSettings, host: str, port: int, *, name: str, timeout_ms: int) -> Any:
