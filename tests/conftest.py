@@ -9,15 +9,16 @@ import pytest
 from hypothesis import settings
 
 from tests.support.brokers import Broker
+from tests.support.examples import examples
 
 # A shell that runs the tests in its background has them ignore Ctrl-C, and every process they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # The same examples every time, so that a run says something about the change it was made for. New ones are looked for
-# with RAILBUS_RANDOM=1, and more of them with RAILBUS_HISTORIES=100000.
+# with RAILBUS_RANDOM=1, and more or fewer of them with RAILBUS_TEST_EXAMPLES (10, 0.1).
 # No deadline for one example: how busy the machine is decides nothing.
-settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=examples(100))
 if os.environ.get("RAILBUS_RANDOM") != "1":
     settings.load_profile("fixed")
 

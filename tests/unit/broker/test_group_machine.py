@@ -17,6 +17,7 @@ from services.broker.groups.members import (
     SyncResponse,
 )
 from services.broker.protocol.error_codes import ErrorCode
+from tests.support.examples import examples
 
 PARTITIONS = frozenset(range(6))
 SESSION_MS = 10_000
@@ -223,5 +224,5 @@ class Groups(RuleBasedStateMachine):
 
 TestGroups = Groups.TestCase
 TestGroups.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(200), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -9,6 +9,7 @@ from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.record_batch import BatchRejected
 from services.broker.storage.partition_log import AppendResult, PartitionLog, TimestampAndOffset
 from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
+from tests.support.examples import examples
 from tests.unit.broker.batches import NOW_MS, build, records, split
 
 MINUTE_MS = 60_000
@@ -254,7 +255,7 @@ class Model:
         return None
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=4), min_size=1, max_size=30),
     st.sampled_from([0, 1, 40_000]),

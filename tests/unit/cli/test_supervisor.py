@@ -16,6 +16,8 @@ from services.cli.tree.supervisor import Supervisor
 from services.runtime import UserError
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 SERVE = "import time, sys; print('ready here'); time.sleep(60)"
 QUICK = RestartPolicy(first_s=0.05, longest_s=0.1, most=3, within_s=60)
 

@@ -16,6 +16,7 @@ from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_ms
 from services.physics.speculation import tokens_per_step
 from services.worker.engine import EngineError, GenerationResult, Step
+from tests.support.examples import examples
 
 PAIR = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
 
@@ -52,7 +53,7 @@ def run(scheduler, *, most_steps=10_000):
     return received, now
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(1, 4_000), st.integers(1, 60)), min_size=1, max_size=20),
     st.integers(0, 6),

@@ -18,6 +18,7 @@ from services.physics.adaptive import (
 from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.pairing import SpeculationPair
+from tests.support.examples import examples
 
 PAIR = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
 pairs = st.sampled_from(
@@ -30,7 +31,7 @@ pairs = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(pairs, st.floats(0, 1), st.integers(0, 4_000), st.integers(1, 100))
 def test_a_table_falls_and_is_never_worse_than_off(pair, alpha, context, largest):
     bands = gamma_by_batch(pair, alpha, context=context, largest=largest)
@@ -42,7 +43,7 @@ def test_a_table_falls_and_is_never_worse_than_off(pair, alpha, context, largest
             assert pair.speedup(alpha, band.gamma, batch=batch, context=context) >= 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(pairs, st.floats(0, 1), st.floats(0, 1), st.integers(1, 200))
 def test_better_drafts_are_not_drafted_less(pair, a, b, batch):
     low, high = sorted((a, b))
@@ -100,7 +101,7 @@ def _choice(pair, alpha, batch, *, probing):
     return _choices[key]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @example(PAIR, 0.0, 0.95, 64, 1)
 @example(PAIR, 0.95, 0.0, 64, 1)
 @given(pairs, st.floats(0, 0.95), st.floats(0, 0.95), st.sampled_from([1, 8, 64]), st.integers(0, 9))

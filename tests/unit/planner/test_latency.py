@@ -13,6 +13,7 @@ from services.planner.__main__ import main
 from services.planner.latency.plan import plan_latency
 from services.planner.latency.plan_input import PlanInput, SurroundingLatency
 from services.planner.latency.report import as_json, lines
+from tests.support.examples import examples
 
 BIG, SMALL, H100 = model("gemma-3-27b"), model("gemma-3-4b"), gpu("h100")
 
@@ -27,7 +28,7 @@ def told(capsys, *flags):
     return code, said.out, said.err
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.floats(0, 1), st.integers(1, 8_000), st.integers(1, 500), st.integers(1, 32), st.floats(0, 0.95),
     st.floats(0, 500), st.floats(0, 2_000),

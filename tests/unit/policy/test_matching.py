@@ -12,6 +12,7 @@ from services.policy.matching import automaton as machine_module
 from services.policy.matching.regex import parse, words
 from services.policy.source.document import PatternFile
 from services.policy.source.toml import read_toml
+from tests.support.examples import examples
 from tests.unit.policy.oracle import Plain, allowed, cuts, matches
 
 ROOT = Path(__file__).parents[3]
@@ -56,14 +57,14 @@ def scan(machine, pieces, prompt=()):
 
 
 @given(text=TEXT, size=st.integers(1, 9))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_longest_matches_are_the_oracles(text, size):
     expected = sorted(match for plain in PLAIN for match in matches(plain, text))
     assert sorted(scan(MACHINE, cuts(text, size))) == expected
 
 
 @given(text=TEXT, size=st.integers(1, 9))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_prompt_matches_are_the_shortest_of_the_first_to_be_certain(text, size):
     whole = scan(MACHINE, [text], range(len(PLAIN)))
     assert scan(MACHINE, cuts(text, size), range(len(PLAIN))) == whole
@@ -77,13 +78,13 @@ def test_prompt_matches_are_the_shortest_of_the_first_to_be_certain(text, size):
 
 
 @given(text=TEXT, size=st.integers(1, 9))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_the_order_of_certainty_does_not_depend_on_the_pieces(text, size):
     assert scan(MACHINE, cuts(text, size)) == scan(MACHINE, list(text))
 
 
 @given(text=TEXT, at=st.integers(0, 40))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_what_is_decided_stays_decided(text, at):
     scanner = Scanner(MACHINE)
     known = {(m.rule.name, m.start, m.end) for m in scanner.feed(text[:at])}

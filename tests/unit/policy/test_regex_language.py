@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from services.policy.matching import Automaton, Rule, find_all
 from services.policy.matching.regex import BadPattern, longest, parse
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_it_reads_like_re(pattern, text):
 
 
 @given(pattern=st.text(alphabet="ab[]()|?{}23,\\.d-^", max_size=12))
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 def test_every_accepted_pattern_is_valid_for_re_and_within_its_length(pattern):
     try:
         node = parse(pattern)

@@ -21,6 +21,7 @@ from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import READ_TOPICS, RouterCore
 from services.router.partition import Writes
 from services.stream import Close, Screen
+from tests.support.examples import examples
 from tests.unit.router.world import (
     MAY_WRITE,
     MS,
@@ -379,7 +380,7 @@ class PoorRouters(Routers):
 
 
 Routers.TestCase.settings = PoorRouters.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(250), stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestRouters = Routers.TestCase
 TestPoorRouters = PoorRouters.TestCase

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.unit.safety.world import Answer, World, as_set, pieces, policy, recalls
 
 SENTENCES = (
@@ -31,7 +32,7 @@ def reference(events, held, seed=0):
 
 
 @given(text=TEXTS, seed=st.integers(0, 2**32), mode=st.sampled_from(["optimistic", "gated"]))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_pace_and_answers_change_nothing(text, seed, mode):
     rng = random.Random(seed)
     events = Answer(mode=mode).whole(pieces(text, rng))
@@ -43,7 +44,7 @@ def test_pace_and_answers_change_nothing(text, seed, mode):
 
 
 @given(text=TEXTS, seed=st.integers(0, 2**32))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_recalls_do_not_depend_on_chunks(text, seed):
     rng = random.Random(seed)
     held = policy(**CLASSIFIED)

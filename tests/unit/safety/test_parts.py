@@ -17,6 +17,7 @@ from services.safety.decide import run as run_module
 from services.safety.decide.check_types import CheckRequest, CheckResult, Unchecked
 from services.safety.decide.windows import next_offset
 from services.safety.fair_queue import FairQueue
+from tests.support.examples import examples
 from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, honest, policy, recalls, record
 
 
@@ -194,7 +195,7 @@ def test_a_long_text_takes_turns_with_other_tenants(monkeypatch):
 
 
 @given(cut=st.integers(1, 400), seed=st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_slices_change_nothing(cut, seed):
     text = "Write to anna.berg@example.org, or call +49 30 901820. " * 6
     events = Answer().whole([text[:cut], text[cut:] or "."])

@@ -14,12 +14,13 @@ from services.policy import FoundSpan
 from services.safety.decide.check_types import CheckResult
 from services.safety.decide.request import REFUTABLE_CAUSES
 from services.stream import Screen
+from tests.support.examples import examples
 from tests.unit.safety.test_determinism import CLASSIFIED, TEXTS
 from tests.unit.safety.world import Answer, World, broken, clearances, pieces, policy, recalls, whole_window
 
 
 @given(text=TEXTS, seed=st.integers(0, 2**32), mode=st.sampled_from(["optimistic", "gated"]), classified=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_clearances_rise_and_tier_0_never_recalls_what_is_cleared(text, seed, mode, classified):
     rng = random.Random(seed)
     cut = pieces(text, rng)
@@ -44,7 +45,7 @@ def test_clearances_rise_and_tier_0_never_recalls_what_is_cleared(text, seed, mo
 
 
 @given(text=TEXTS, seed=st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_gated_readers_never_see_what_is_recalled(text, seed):
     """The fold and safety together: exposure is zero, for every tier."""
     rng = random.Random(seed)
@@ -60,7 +61,7 @@ def test_gated_readers_never_see_what_is_recalled(text, seed):
 
 
 @given(text=TEXTS, seed=st.integers(0, 2**32), classified=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_gated_clearances_never_cover_what_is_recalled_later(text, seed, classified):
     """Not even in part: phrases that straddle the end of a window are held back whole."""
     rng = random.Random(seed)
@@ -76,7 +77,7 @@ def test_gated_clearances_never_cover_what_is_recalled_later(text, seed, classif
 
 
 @given(text=TEXTS, seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_without_a_stop_the_reader_ends_with_the_redacted_text(text, seed):
     rng = random.Random(seed)
     world = World(policy(), rng)

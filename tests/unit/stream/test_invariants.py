@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from schemas.stream import Chunk, Closed, Recall, Started, Verdict
 from services.stream import Screen, Show, apply, catch_up
 from services.stream.ops import Close, Refuse, Replace, Restart, Withdraw
+from tests.support.examples import examples
 from tests.unit.stream.histories import REQUEST_ID, grow
 from tests.unit.stream.oracle import truth
 
-HISTORIES = int(os.environ.get("RAILBUS_HISTORIES", "10000"))
+HISTORIES = int(os.environ.get("RAILBUS_HISTORIES", examples(10_000)))
 BYTES = st.binary(min_size=150, max_size=500)
 PHASES = (Phase.generate,) if os.environ.get("RAILBUS_NO_SHRINK") else tuple(Phase)
 COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None, "phases": PHASES}

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from schemas.side_events import Cancel
 from services.worker.engine import EngineError
 from services.worker.scheduler import CANCEL_MEMORY_US, STOPPING, RecentKeys, Refusal, Scheduler
+from tests.support.examples import examples
 from tests.unit.worker.samples import T0_US, request_id, ticket
 
 
@@ -245,5 +246,5 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert each.stopped is not None
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+SchedulerMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 test_any_order = SchedulerMachine.TestCase
