@@ -1,6 +1,7 @@
 """Imports point one way: schemas <- libraries <- services. Read off the sources, nothing is imported."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,36 @@ def test_what_the_rules_speak_of_exists():
     assert {*LIBRARIES, *KAFKA_CLIENT, *KAFKA_CODEC} <= packages
     for prefix in PURE:
         assert any(is_within(module, (prefix,)) for module in SOURCES), f"{prefix} is gone: name what took its place"
+
+
+@cache
+def defined(path):
+    """What a module may be asked for, its submodules included."""
+    if not path.exists():
+        return set()
+    names = {file.stem for file in path.parent.glob("*")} if path.name == "__init__.py" else set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("top", ["schemas", "services", "infra", "tests"])
+def test_what_is_imported_from_us_exists(top):
+    """Also in benches, in vLLM's tests and inside functions, which most runs never import."""
+    missing = []
+    for path in (ROOT / top).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {
+                "schemas",
+                "services",
+                "tests",
+            }:
+                file = ROOT.joinpath(*node.module.split("."))
+                known = defined(file / "__init__.py" if file.is_dir() else file.with_suffix(".py"))
+                missing += [f"{path.name}:{node.lineno} {a.name}" for a in node.names if a.name not in known]
+    assert not missing

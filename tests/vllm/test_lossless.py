@@ -13,8 +13,8 @@ import sys
 import numpy as np
 import pytest
 
-from tests.integration.generator.lab import ROOT
 from tests.support.goodness_of_fit import chi_square
+from tests.support.processes import ROOT
 from tests.vllm.draw import ARMS, GAMMA, PROMPT, TOKENS
 
 SEQUENCES = 420
