@@ -37,7 +37,7 @@ SLOWEST_TICK_S: Final = 1.0
 """Alarms are checked at least this often, so that a step of the wall clock delays none for longer."""
 
 FULL_RETRY_S: Final = 0.1
-"""How soon alarms are checked again while the outbox is full, because the broker is away."""
+"""How soon alarms are checked again while the outbox is full, because the broker is unreachable."""
 
 LAG_INTERVAL_S: Final = 1.0
 """Interval at which the end of the log is asked for."""
