@@ -22,8 +22,8 @@ class Settings:
         redis_url: ``redis://HOST:PORT`` for rate limits and idempotency keys, so that several edges share them. Not
             set: each edge keeps its own.
         allowed_origins: Web origins whose pages may use this edge besides its own page, separated by commas.
-        client_buffer_bytes: A client for which more bytes than this are waiting is disconnected. It can take up the
-            stream again.
+        client_buffer_bytes: A client for which more bytes than this are waiting is disconnected. It can resume the
+            stream.
         max_streams: Most streams open at once.
         max_socket_streams: Most requests at once on one websocket.
         rate_per_minute: Most requests of a tenant in a minute. 0 means no limit.

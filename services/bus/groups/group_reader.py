@@ -270,7 +270,7 @@ class _Session:
         REBALANCES.labels(self._reader.group).inc()
 
     def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
-        """Read on from ``begin``; a reader that folds gains the number again, because its state no longer fits the log."""
+        """Read on from ``begin``; a reader that folds gains the number again, because its state is wrong now."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
         else:

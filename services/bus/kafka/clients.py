@@ -29,7 +29,7 @@ CLOSE_S: Final = 3.0
 
 
 async def open_producer(settings: BusSettings, name: str) -> Any:
-    """Return a started idempotent producer; ``Producer`` decides what lingers. Waits while the broker is unreachable."""
+    """Return a started idempotent producer, once the broker is reachable; ``Producer`` decides what lingers."""
     attempt = 0
     while True:
         await wait_for_broker(settings)
