@@ -30,7 +30,7 @@ class Settings:
         rate_burst: Most requests of a tenant at once, within the limit of the minute.
         resume_ms: For how long after its total deadline an answer can be read again.
         edge_notice: A sentence at the top of the page, for example that a part of the installation is emulated.
-        edge_drain_ms: How long open streams may go on when the process is told to stop.
+        edge_drain_ms: How long open streams may continue when the process is told to stop.
     """
 
     edge_host: str = setting("127.0.0.1", "address to listen on")

@@ -58,7 +58,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 @lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the rules that stop the answer: their matches count at once, not when they can grow no more."""
+    """Return the rules that stop the answer: a match counts at once, even if it can still grow."""
     return frozenset(
         index
         for index, rule in enumerate(policy.rules)
