@@ -249,7 +249,7 @@ class Cutover(StreamEvent):
         trigger: Why.
         how: ``cancel`` drops the earlier attempt; ``race`` lets the first chunk in the log decide.
         target: Who runs the next attempt.
-        seen_seq: ``stall``: the last seq that the router had read of the voice; void if more precede this event.
+        seen_seq: ``stall``: the voice's last seq that the router had read; void if a later chunk precedes this event.
     """
 
     attempt: Annotated[int, Meta(ge=2, le=100)]
@@ -307,8 +307,8 @@ class Closed(StreamEvent):
         outcome: How the request ended.
         reason: One sentence for people.
         attempt: The attempt that was the voice at the end; None when none was.
-        cause: Why, for programs. One that is not true at this event's place makes it void; None never does.
-        seen_seq: The last seq that the router had read of the voice.
+        cause: Why, for programs. The event is void if its cause does not hold at its place; None always holds.
+        seen_seq: The voice's last seq that the router had read.
         seen_attempts: How many attempts were open in what the router had read.
     """
 

@@ -5,7 +5,7 @@ one contract suite tests both for the same behaviour. It starts in a fraction of
 soon as a record arrives, and listens on loopback only.
 
 With a data directory a restart is as Kafka's: records, committed offsets, idempotent producers and stable consumer
-groups are restored, and the members of such a group go on without a rebalance. With
+groups are restored, and the members of such a group continue without a rebalance. With
 `message.timestamp.type=LogAppendTime` a partition's time never decreases, where Kafka's follows a clock that is set
 back.
 

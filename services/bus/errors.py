@@ -3,7 +3,7 @@
 BusError
  |- ProducerClosed   the producer was stopped before it accepted the event
  |- NotAcknowledged  accepted, but not acknowledged before the producer ended
- `- EventRejected    the broker refused the event for good
+ `- EventRejected    the broker refused the event; sending it again would not help
 """
 
 
@@ -20,4 +20,4 @@ class NotAcknowledged(BusError):
 
 
 class EventRejected(BusError):
-    """The broker refused the event for good, such as one above its size limit."""
+    """The broker refused the event, and would again: it is too large, for example."""

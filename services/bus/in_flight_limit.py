@@ -9,8 +9,8 @@ class InFlightLimit:
     """A number of slots: a handler acquires one for each record it keeps, and releases it when that is done.
 
     While no slot is free, the loop delivers nothing, and it never asks for more records than slots are free. So at most
-    ``limit`` records are kept at once, if the handler acquires one slot for a record. The rest of one answer of each
-    broker may wait behind it, at most ``services.bus.read.fetch_connection.ANSWER_BYTES``.
+    ``limit`` records are kept at once, if the handler acquires one slot for a record. The rest of
+    one fetch response of each broker may wait as well, at most ``services.bus.read.fetch_connection.ANSWER_BYTES``.
     """
 
     __slots__ = ("_free", "_limit", "_waiters")

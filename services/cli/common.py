@@ -77,7 +77,7 @@ def edge_url(url: str | None) -> str:
 async def reaching_broker(
     settings: BusSettings, remedy: str = "start it, or name another with --kafka"
 ) -> AsyncIterator[None]:
-    """Bound the first contact with the broker, which the bus itself would wait for without end.
+    """Bound the wait for the first contact with the broker: the bus itself would wait for ever.
 
     Raises:
         UserError: The block took longer than ``CONNECT_TIMEOUT_S``.

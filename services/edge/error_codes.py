@@ -27,7 +27,7 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "Read the message. It names the limit.",
     ),
     "busy": ErrorDescription(
-        (503,), "Too many clients are taking up a stream again at the same time.", "Wait for `Retry-After`, try again.",
+        (503,), "Too many clients resume a stream at the same time.", "Wait for `Retry-After`, try again.",
     ),
     "cancelled": ErrorDescription(
         (499,), "The request was stopped: its client was gone for too long, or an operator stopped it.",
@@ -140,11 +140,11 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (400,), "The cloud model's own safety filter refused the prompt or the answer.", "Change the prompt.",
     ),
     "server_stopping": ErrorDescription(
-        (503,), "The edge is being stopped.", "Take up the stream again at the last id, at any edge.",
+        (503,), "The edge is being stopped.", "Resume the stream at the last id, at any edge.",
     ),
     "slow_client": ErrorDescription(
         (503,), "The client read too slowly: more than `RAILBUS_CLIENT_BUFFER_BYTES` were waiting for it.",
-        "Take up the stream again at the last id.",
+        "Resume the stream at the last id.",
     ),
     "string_above_max_length": ErrorDescription(
         (400,), "A message has more than 262,144 characters.", "Send less text.",

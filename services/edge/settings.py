@@ -22,15 +22,15 @@ class Settings:
         redis_url: ``redis://HOST:PORT`` for rate limits and idempotency keys, so that several edges share them. Not
             set: each edge keeps its own.
         allowed_origins: Web origins whose pages may use this edge besides its own page, separated by commas.
-        client_buffer_bytes: A client for which more bytes than this are waiting is disconnected. It can take up the
-            stream again.
+        client_buffer_bytes: A client for which more bytes than this are waiting is disconnected. It can resume the
+            stream.
         max_streams: Most streams open at once.
         max_socket_streams: Most requests at once on one websocket.
         rate_per_minute: Most requests of a tenant in a minute. 0 means no limit.
         rate_burst: Most requests of a tenant at once, within the limit of the minute.
         resume_ms: For how long after its total deadline an answer can be read again.
         edge_notice: A sentence at the top of the page, for example that a part of the installation is emulated.
-        edge_drain_ms: How long open streams may go on when the process is told to stop.
+        edge_drain_ms: How long open streams may continue when the process is told to stop.
     """
 
     edge_host: str = setting("127.0.0.1", "address to listen on")

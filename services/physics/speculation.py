@@ -44,11 +44,11 @@ def tokens_per_step_by_position(acceptance: Sequence[float]) -> float:
 
 
 def tokens_per_step_spread(mean: float, deviation: float, gamma: int, *, points: int = 8_000) -> float:
-    """Return tau over requests whose alpha is Beta-distributed with this mean and standard deviation.
+    """Return tau, the mean over requests whose alpha follows a Beta distribution with this mean and standard deviation.
 
-    Requests of equal length spend 1/tau of the time, so the mean is harmonic: 1 / E[1 / tau(alpha)]. Integrated by the
-    tanh-sinh rule (Takahasi and Mori 1974) over ``points`` points, because a Beta density may be infinite at 0 and 1. A
-    deviation too small for the points to resolve counts as 0.
+    The time for an answer is proportional to 1 / tau, so the mean is harmonic: 1 / E[1 / tau(alpha)]. The integral uses
+    ``points`` points of the tanh-sinh rule (Takahasi and Mori 1974), because a Beta density may be infinite at 0 and 1.
+    A deviation that is too small for the points to resolve counts as 0.
     """
     fraction("mean", mean)
     not_negative("deviation", deviation)

@@ -84,7 +84,7 @@ def run_case(policy: Policy, case: GoldenCase) -> Fault | None:
 
 
 def rego_questions(policy: Policy, case: GoldenCase) -> list[tuple[str, AdmissionRequest | Finding]]:
-    """Return Rego's inputs in this case, with their entry points: an OPA server must answer them alike."""
+    """Return Rego's inputs in this case, with their entry points: an OPA server must give the same answers."""
     body = case.body
     if "admit" in body:
         return [(ADMISSION, _admission_request(body))]

@@ -1,9 +1,9 @@
 """When a record was appended, on the reader's own clock. No I/O, no clock.
 
 A record's timestamp is the broker's time of day (``message.timestamp.type=LogAppendTime``), and the reader's clock may
-differ. A record cannot be read before it was appended, and the way takes little time. So the least difference between
-the time of reading and the timestamp, over a broker's records in a window of time, is how far the two clocks are
-apart, plus the shortest way.
+differ. A record cannot be read before it was appended, and delivery is fast. So the smallest difference between
+read time and timestamp, over a broker's records in a time window, is the offset between the two clocks, plus the
+shortest delivery time.
 """
 
 from typing import Final
@@ -25,8 +25,8 @@ class LogClock:
     def appended_us(self, timestamp_ms: int, now_us: int) -> int:
         """Return when a record that is read now was appended; never after now.
 
-        Before the first fresh record the result is too late rather than too early, so that no request misses a deadline
-        because of the estimate.
+        Until a record is read soon after its append, the result may be too late, never too early. So no request misses
+        a deadline because of the estimate.
         """
         difference_us = now_us - timestamp_ms * 1_000
         if now_us >= self._window_ends_us:

@@ -37,7 +37,7 @@ SLOWEST_TICK_S: Final = 1.0
 """Alarms are checked at least this often, so that a step of the wall clock delays none for longer."""
 
 FULL_RETRY_S: Final = 0.1
-"""How soon alarms are checked again while the outbox is full, because the broker is away."""
+"""How soon alarms are checked again while the outbox is full, because the broker is unreachable."""
 
 LAG_INTERVAL_S: Final = 1.0
 """Interval at which the end of the log is asked for."""
@@ -52,8 +52,8 @@ class ProcessorConfig:
 
     Attributes:
         topics: Those with the same number of partitions are assigned together.
-        rewind_ms: A gained number is read from this long ago. None reads on where the group committed, and commits what
-            is done.
+        rewind_ms: A gained number is read from this long ago. None continues at the committed offset, and commits
+            what is done.
         include_newer: Read records written for a newer reader too, as ``UnreadableRecord``.
         instance_id: Static membership.
         limit: Most records read and not processed, unsent writes included.
@@ -131,7 +131,7 @@ class Processor:
 
     @property
     def ready(self) -> bool:
-        """Return whether the group was joined, the broker answers, and a core that folds the log is at its end."""
+        """Return whether the group was joined and the broker answers; a core that folds must also be at the end."""
         seen_us = self._answered_us if self._config.rewind_ms is None else self._known_us
         fresh = now_us() - seen_us < STALE_S * 1e6
         return self._reader.joined and self._deciding == self._held.keys() and fresh
@@ -367,7 +367,7 @@ class Processor:
             await asyncio.sleep(LAG_INTERVAL_S)
 
     async def _track_known_time(self) -> None:
-        """Measure up to when everything was read."""
+        """Measure the time up to which everything was read."""
         while True:
             asked_us = now_us()
             held = frozenset(partition for each in self._held.values() for partition in each)

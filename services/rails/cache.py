@@ -97,7 +97,7 @@ class RailCache:
         self._wanted: dict[str, asyncio.Future[bytes | None]] = {}
 
     async def open(self) -> None:
-        """Connect; if it takes too long, go on in the background."""
+        """Connect; if it takes too long, continue in the background."""
         await asyncio.wait([self._reconnect()], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> RailAnswers | None:

@@ -34,8 +34,8 @@ def decide(
 ) -> VerdictContent:
     """Return the verdict.
 
-    A rail without an answer did not pass: the request is denied, unless policy says otherwise for that rail. A rail
-    that was cancelled although no other blocked denies it too.
+    A rail without an answer did not pass: the request is denied, unless policy says otherwise for that rail. It is
+    also denied if a rail was cancelled although no other rail blocked.
 
     Args:
         policy: The policy in force.

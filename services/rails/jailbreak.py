@@ -160,7 +160,7 @@ class JailbreakClassifier:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _score(self, window: str) -> float:
-        """Return an excerpt's score: cached, being computed already, or submitted."""
+        """Return an excerpt's score: from the cache, from a computation in progress, or from a new one."""
         key = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
         kept = self._kept.get(key)
         if kept is not None:

@@ -114,7 +114,7 @@ def apply_rulings(policy: Policy, tenant: str, spans: Iterable[PromptSpan]) -> R
 
 
 def _reason(policy: Policy, category: str) -> str:
-    """Return the refusal text's key for a category: its own, else that of its kind."""
+    """Return the key of the refusal text: the category if it has a text, else ``secret``, ``pii`` or ``default``."""
     if category in policy.document.refusals:
         return category
     return {"private_key": "secret"}.get(category, "pii" if category in policy.document.replacements else "default")

@@ -46,7 +46,7 @@ class RouterCore(Core):
 
     @property
     def open(self) -> int:
-        """How many requests are not accounted for."""
+        """Return how many requests have no account yet."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
     def gained(self, number: int) -> None:

@@ -120,7 +120,7 @@ EDGE_TTFT: Final = Histogram(
 )
 OPS_SENT: Final = Counter("railbus_edge_ops", "Ops sent to clients.")
 SENDS_DROPPED: Final = Counter("railbus_edge_dropped", "Connections dropped because their client read too slowly.")
-RESUMES: Final = Counter("railbus_edge_resumes", "Streams taken up again at a position.")
+RESUMES: Final = Counter("railbus_edge_resumes", "Streams resumed at a position.")
 
 # Router.
 ROUTER_OPEN: Final = Gauge("railbus_router_open", "Requests that are not closed yet.")

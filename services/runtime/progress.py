@@ -10,7 +10,7 @@ class Progress:
     """A bar on a terminal that redraws itself; anywhere else a line when it begins and one when it ends.
 
     Args:
-        what: What goes on.
+        what: Name of the work.
         total: Its bytes.
         stream: Where to write.
         clock: Seconds.
@@ -48,7 +48,7 @@ class Progress:
         self._write(text, end="\n")
 
     def abort(self) -> None:
-        """Leave a drawn bar behind, so that the next line begins on its own."""
+        """End the line of a drawn bar, so that the next text begins a new line."""
         if self._live:
             self._stream.write("\n")
 

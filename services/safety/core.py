@@ -64,22 +64,22 @@ class SafetyCore(Core):
 
     @property
     def backlog(self) -> int:
-        """How many events are queued."""
+        """Return how many events are queued."""
         return self._backlog
 
     @property
     def busy(self) -> bool:
-        """Whether any event is queued."""
+        """Return whether any event is queued."""
         return bool(self._queue)
 
     @property
     def open(self) -> int:
-        """How many requests are being checked."""
+        """Return how many requests are being checked."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
     @property
     def pending_checks(self) -> int:
-        """How many checks have no outcome."""
+        """Return how many checks have no outcome yet."""
         return len(self._pending)
 
     def waits_for(self, check: CheckRequest) -> bool:

@@ -1,7 +1,7 @@
 """The fold: from the stream log of one request to what its reader may see. No I/O, no clock.
 
-The edge, the router, safety's tests, the auditor, the ledger and every Python client use this code, so that all of them
-give the same answer to "what did the user see?".
+The edge, the router, the command line, the tests and the audit program use this code, so that all of them give the
+same answer to "what did the user see?".
 """
 
 from services.stream.catchup import catch_up

@@ -13,7 +13,7 @@ _Unsent = list[Show | Replace]
 
 
 def catch_up(visible_length: int, ops: Sequence[Op]) -> tuple[Op, ...]:
-    """Return the history ``ops``, for a reader who holds ``visible_length`` code points, less all recalled text.
+    """Return ``ops`` without recalled text, for a reader who already has ``visible_length`` code points.
 
     Ops that take nothing back are returned unchanged, so that a resumed stream equals the uncut one, byte for byte.
     """

@@ -46,7 +46,7 @@ class Replace:
     Attributes:
         start: First code point of the span.
         end: One past its last; equal to ``start`` where the text was never shown.
-        text: What stands there from now on.
+        text: What replaces it.
         rule: The policy's rule that found something.
         category: What it found, such as ``email``.
         policy_version: Content hash of the policy.

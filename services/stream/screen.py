@@ -137,7 +137,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Return whether text may be shown (rule 3). Of a masked prompt only the rerun's answer may be."""
+        """Return whether text may be shown (rule 3). After a mask, only the answer to the masked prompt may."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice
@@ -278,7 +278,7 @@ class Screen:
         return self.finished is None and self._voice_state.effective(event, self._text.last_seq)
 
     def _close_holds(self, event: Closed) -> bool:
-        """Return whether what the router had read when it decided to close is still true here in the log."""
+        """Return whether the cause of a ``Closed`` still holds at its place in the log."""
         cause, conclusion = event.cause, self.conclusion
         if cause is None:
             return True  # of a writer without causes

@@ -46,7 +46,7 @@ class VoiceState:
             self.candidates -= {attempt}
 
     def effective(self, cutover: Cutover, last_seq: int) -> bool:
-        """Return whether the cutover counts: the next attempt in turn, and its trigger still true here in the log."""
+        """Return whether the cutover opens the next attempt and its trigger still holds at its place in the log."""
         if cutover.attempt != self.last_attempt + 1:
             return False
         if cutover.trigger == "ttft":

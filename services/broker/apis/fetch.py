@@ -60,7 +60,7 @@ def fetch(request: ApiRequest) -> ApiResponse:
 
 
 class _WaitingFetch(LogWaiter):
-    """A fetch that waits until there is enough, its time is over, or its client is gone."""
+    """A fetch that waits for enough bytes, its timeout, or the end of its connection."""
 
     __slots__ = ("_broker", "_logs", "_request", "_timer", "response")
 

@@ -2,7 +2,7 @@
 
 Every request that may wait has a ticket; each call returns the responses that are due, for any ticket.
 Static members (KIP-345) keep their assignment when they come back under a new member id. As in Kafka, a group that
-was stable is stable after a restart of the broker: its members go on without a rebalance.
+was stable is stable after a restart of the broker: its members continue without a rebalance.
 """
 
 from collections.abc import Mapping
@@ -226,7 +226,7 @@ class Group:
             self._complete(now_ms)
 
     def _complete(self, now_ms: int) -> None:
-        """Begin the next generation: those who joined, and static members that are away."""
+        """Begin the next generation, with the members that joined and the static members that are absent."""
         for member in [each for each in self.members if each.joining is None and each.join.instance_id is None]:
             self.members.remove(member)
         joined = [member for member in self.members if member.joining is not None]

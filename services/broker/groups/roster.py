@@ -133,7 +133,7 @@ def same_subscription(old: JoinRequest, new: JoinRequest) -> bool:
     """Return whether a static member subscribes to the same topics as before its restart.
 
     Kafka does not check: there a member that begins to read another topic gets its old assignment until another member
-    causes a rebalance. An assignor's metadata beside the topics may differ.
+    causes a rebalance. The rest of an assignor's metadata may differ.
     """
     return [(each.name, _subscribed_topics(each.metadata)) for each in old.protocols] == [
         (each.name, _subscribed_topics(each.metadata)) for each in new.protocols

@@ -27,7 +27,7 @@ class Sink(Protocol):
 
 
 class AppendResult(NamedTuple):
-    """Where a batch is: newly appended, or (`duplicate`) appended before and sent again.
+    """The place of an appended batch; `duplicate` if the client sent it again and it was on the log already.
 
     `time_ms` is when it was appended; -1 where its records keep the client's times.
     """
@@ -38,7 +38,7 @@ class AppendResult(NamedTuple):
 
 
 class TimestampAndOffset(NamedTuple):
-    """A record found by time."""
+    """The record that a search by time found."""
 
     offset: int
     timestamp_ms: int
@@ -107,7 +107,7 @@ class PartitionLog:
         return self._segments[-1].base
 
     def attach_sink(self, sink: Sink) -> None:
-        """Store batches there too from now on."""
+        """Store later batches in this sink too."""
         self._sink = sink
 
     def restore(self, batch: bytes, header: BatchHeader, now_ms: int) -> None:

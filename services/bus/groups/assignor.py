@@ -16,10 +16,10 @@ _NUMBER: Final = struct.Struct(">i")
 
 
 class OwnedPartitions(NamedTuple):
-    """What a member owns when the group is joined again.
+    """What a member owns when it rejoins the group.
 
     Attributes:
-        generation: Of the group when it assigned these numbers; of two owners the later generation wins.
+        generation: The generation that assigned these numbers. If two members claim one, the later generation wins.
     """
 
     generation: int
@@ -82,7 +82,7 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Do nothing: what is owned is asked for at the next join."""
+        """Do nothing: ``metadata`` asks for the owned numbers at the next join."""
 
 
 def _decode(data: bytes | None) -> OwnedPartitions:

@@ -1,7 +1,7 @@
 """A member of a consumer group: it shares partitions with others, and the group stores how far it has read.
 
 aiokafka has no cooperative assignment: at every rebalance a member formally gives all partitions back and is assigned
-its partitions anew. So nothing is done when they are given back. Reading goes on while the group is joined again, and
+its partitions anew. So nothing is done when they are given back. Reading continues while the member rejoins, and
 only the difference counts: what is *kept* is read on, what is *gained* is read from its start, what is *lost* is
 dropped.
 """
@@ -95,7 +95,7 @@ class GroupReader:
         return self._session is not None and self._session.has_assignment
 
     async def run(self) -> None:
-        """Read until cancelled; wait while the broker is away, and log that once.
+        """Read until cancelled; wait while the broker is unreachable, and log that once.
 
         Raises:
             UserError: The broker refuses the credentials, or does not let us read.
@@ -121,7 +121,7 @@ class GroupReader:
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
         """Wait until everything now on these partitions was handed over; return false if one is lost before.
 
-        Waits while the broker is away.
+        Waits while the broker is unreachable.
         """
         return await self._reach(_Goal(partitions, wait=True))
 
@@ -130,7 +130,7 @@ class GroupReader:
         return None if self._session is None else self._session.leader(partition)
 
     async def lag(self) -> int:
-        """Return how many records of the held partitions are not read. Waits while the broker is away."""
+        """Return how many records of the held partitions are not read. Waits while the broker is unreachable."""
         await self._reach(_Goal(self._partitions.held, wait=False))
         return self._partitions.lag
 
@@ -270,7 +270,7 @@ class _Session:
         REBALANCES.labels(self._reader.group).inc()
 
     def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
-        """Start the number of a fold anew: it contains records that are no longer on the log, or has a gap."""
+        """Read on from ``begin``; a reader that folds gains the number again, because its state is wrong now."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
         else:
@@ -341,7 +341,7 @@ class _Session:
         COMMITS.labels(self._reader.group).inc()
 
     async def _commit_last(self) -> None:
-        """Commit before the group is joined again or left, in bounded time; never raise."""
+        """Commit before rejoining or leaving the group, in bounded time; never raise."""
         if self._reader.commit != "never":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_COMMIT_S):

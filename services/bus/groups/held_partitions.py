@@ -14,7 +14,7 @@ class Assignment(NamedTuple):
     Attributes:
         held: All partitions from now on.
         gained: Those of ``held`` that were not held before.
-        lost: Those that were held before, another member's from now on.
+        lost: Those that were held before and are not kept: another member's now, or gained again.
     """
 
     held: TopicPartitions
@@ -45,7 +45,7 @@ class HeldPartitions(Generic[Waiter]):
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
     ) -> tuple[Assignment, list[Waiter]]:
-        """Hold these from now on; those ``anew`` do not count as kept. Also return who waits for a lost one."""
+        """Hold these from now on; those in ``anew`` count as gained. Also return the waiters for lost partitions."""
         kept = (self.held & partitions) - anew
         lost = self.held - kept
         self.held = partitions
@@ -58,14 +58,14 @@ class HeldPartitions(Generic[Waiter]):
         return Assignment(partitions, partitions - kept, lost), missed
 
     def start_at(self, starts: Mapping[Partition, int]) -> list[Waiter]:
-        """Set the positions of held partitions that have none; return whose goal is reached by that."""
+        """Set the positions of held partitions that have none; return the waiters whose goal this reaches."""
         for partition, start in starts.items():
             if partition in self.held:
                 self.positions.setdefault(partition, start)
         return self._take_reached()
 
     def read(self, progress: Mapping[Partition, int]) -> list[Waiter]:
-        """Note the next offset of each; return whose goal is reached by that."""
+        """Note the next offset of each; return the waiters whose goal this reaches."""
         self.positions.update(progress)
         return self._take_reached() if self._goals else []
 

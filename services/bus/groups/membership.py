@@ -39,8 +39,8 @@ class GroupMembership:
     Args:
         cluster: Open, and with a request timeout of ``request_timeout_ms``.
         instance_id: Static membership; None for none.
-        held: Returns what is held now, which a rebalance should leave here.
-        revoked: Awaited before the group is joined again; heartbeats go on meanwhile.
+        held: Returns the partitions that are held now; a rebalance should leave them with this member.
+        revoked: Awaited before the member rejoins; heartbeats continue meanwhile.
         assigned: Called with each assignment; must return at once, because heartbeats begin only then.
     """
 
@@ -115,7 +115,7 @@ class GroupMembership:
     async def leave(self) -> None:
         """Leave the group, unless the membership is static; takes ``CLOSE_S`` at most."""
         await bounded_close(self._coordinator.close())
-        task = self._coordinator._coordination_task  # noqa: SLF001 - close() gives up on a broker that is away
+        task = self._coordinator._coordination_task  # noqa: SLF001 - close() gives up on an unreachable broker
         if not task.done():
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

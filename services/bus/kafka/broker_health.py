@@ -1,4 +1,4 @@
-"""Whether a broker can be reached: logged once when it goes away and once when it is back."""
+"""Whether a broker can be reached; each change is logged once."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ PROBE_TIMEOUT_MS: Final = 5_000
 class BrokerHealth:
     """One process's view of one broker's address, shared by all its clients.
 
-    Only attempts to connect count: a connection that ends is no sign of a broker that is away.
+    Only attempts to connect count: a connection can end while its broker is reachable.
     """
 
     def __init__(self, address: str) -> None:

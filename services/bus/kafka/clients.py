@@ -29,7 +29,7 @@ CLOSE_S: Final = 3.0
 
 
 async def open_producer(settings: BusSettings, name: str) -> Any:
-    """Return a started idempotent producer; ``Producer`` decides what lingers. Waits while the broker is away."""
+    """Return a started idempotent producer, once the broker is reachable; ``Producer`` decides what lingers."""
     attempt = 0
     while True:
         await wait_for_broker(settings)
@@ -93,7 +93,7 @@ async def bounded_close(closing: Awaitable[Any]) -> None:
 
 
 def _report_health(client: Any) -> None:
-    """Watch the connections that requests ask for: the earliest sign that a broker is away or back."""
+    """Watch the connections that requests ask for: the earliest sign that a broker is unreachable or back."""
     get_conn = client._get_conn  # noqa: SLF001
 
     async def watched(node_id: Any, **options: Any) -> Any:

@@ -39,7 +39,7 @@ class Cluster:
         self.client: Any = None
 
     async def open(self) -> None:
-        """Connect; wait while the broker is away."""
+        """Connect; wait while the broker is unreachable."""
         for attempt in itertools.count():
             await wait_for_broker(self._settings)
             self.client = make_client(self._settings, self._name, timeout_ms=self._timeout_ms)

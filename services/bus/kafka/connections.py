@@ -27,8 +27,8 @@ def credentials(settings: BusSettings) -> dict[str, Any]:
 class _Connection(AIOKafkaConnection):  # type: ignore[misc]
     """Raises what aiokafka expects of a connection that was lost a moment ago.
 
-    uvloop answers a write to it with ``RuntimeError``, where asyncio's own loop drops what is written. aiokafka's tasks
-    end at that: the one that looks for the leaders in silence, and the group's with an error that ends the process.
+    uvloop answers a write to it with ``RuntimeError``, where asyncio's own loop drops what is written. This ends
+    aiokafka's tasks: the metadata refresh without a message, and the group's with an error that ends the process.
     """
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
@@ -56,7 +56,7 @@ def _context(settings: BusSettings) -> ssl.SSLContext | None:
 def _limit_client_logging() -> None:
     """Show aiokafka's log lines only when the root logger is at DEBUG.
 
-    aiokafka reports ten times a second that a broker is away, where ``BrokerHealth`` does so once. Below INFO it logs
+    aiokafka reports an unreachable broker ten times a second, where ``BrokerHealth`` does so once. Below INFO it logs
     the bytes that it sends and receives, prompts and answers among them: those are never shown.
     """
     debugging = logging.getLogger().isEnabledFor(logging.DEBUG)

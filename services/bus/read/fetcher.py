@@ -111,7 +111,7 @@ class Fetcher:
         return None if position is None else position.offset
 
     async def run(self) -> None:
-        """Read until cancelled; wait while a broker is away, and go on at the same offset."""
+        """Read until cancelled; wait while a broker is unreachable, and go on at the same offset."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for attempt in itertools.count():

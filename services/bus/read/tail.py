@@ -23,8 +23,8 @@ class TailReader:
         record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Hand over records written for a newer reader as ``UnreadableRecord``; else they are only counted.
 
-    Every method but ``run`` waits until ``run`` has connected, and while the broker is away: use a timeout where that
-    matters. Where the next offset of a partition is gone from the broker, reading goes on as ``Fetcher`` describes.
+    Every method but ``run`` waits until ``run`` has connected, and while the broker is unreachable: use a timeout where
+    that matters. If the broker no longer has the next offset of a partition, reading continues as ``Fetcher`` says.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TailReader:
         self._running = asyncio.Event()
 
     async def run(self) -> None:
-        """Read until cancelled; wait while the broker is away, and log that once.
+        """Read until cancelled; wait while the broker is unreachable, and log that once.
 
         Raises:
             UserError: The broker refuses the credentials, or does not let us read.

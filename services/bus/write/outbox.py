@@ -1,8 +1,8 @@
 """Which records a producer sends next: pure bookkeeping of order and urgency, no I/O.
 
-Of each partition at most one batch is in flight; the rest waits and becomes the next batch, so that a busy partition
-batches by itself. A record either may linger (a chunk in the middle of an answer), or is urgent and takes along what
-waits.
+Each partition has at most one batch in flight. Meanwhile the later records wait and become the next batch, so a busy
+partition needs no linger time. A record either may linger (a chunk in the middle of an answer), or is urgent: then the
+records that wait are sent with it.
 """
 
 from collections import deque
@@ -64,7 +64,7 @@ class Outbox:
         return urgent and not queue.sent
 
     def drain(self) -> Iterator[tuple[Partition, list[OutgoingRecord]]]:
-        """Yield the next batch of every partition that has none in flight; the others become due."""
+        """Yield the next batch of each partition that has none in flight; mark the other partitions as due."""
         for partition, queue in self._queues.items():
             if not queue.waiting:
                 continue
@@ -77,7 +77,7 @@ class Outbox:
             yield partition, queue.sent
 
     def complete_batch(self, partition: Partition) -> bool:
-        """Remove the batch in flight, acknowledged or refused; return whether to drain now."""
+        """Remove the batch in flight after its answer; return whether to drain now."""
         queue = self._queues[partition]
         self.count -= len(queue.sent)
         queue.sent = []
@@ -95,7 +95,7 @@ class Outbox:
         return recalled
 
     def split_batch(self, partition: Partition) -> None:
-        """Send the records of the batch in flight one by one once it is requeued, because it was too large."""
+        """Send the records of the batch in flight one by one after the next requeue, because it was too large."""
         self._queues[partition].alone = len(self._queues[partition].sent)
 
     def take_all(self) -> dict[Partition, list[OutgoingRecord]]:

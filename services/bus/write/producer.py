@@ -82,7 +82,7 @@ class Producer:
         self._ended: BaseException | None = ProducerClosed("the producer is not started")
 
     async def start(self) -> None:
-        """Connect; wait while the broker is away.
+        """Connect; wait while the broker is unreachable.
 
         Raises:
             UserError: The broker refuses the credentials.

@@ -91,7 +91,7 @@ def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
 
 
 def catalogue_entry(engine: str, env: Mapping[str, str], flags: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the prediction's subject: the flags, else the engine's defaults; empty where neither is known.
+    """Return the catalogue's names for the prediction: the flags, else the engine's defaults; empty if unknown.
 
     Args:
         engine: Name of the engine.

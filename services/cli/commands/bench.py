@@ -1,4 +1,4 @@
-"""``railbus bench``: an engine by itself, plain against speculative, A B B A, and what the model predicted."""
+"""``railbus bench``: measure an engine, plain and speculative in the order A B B A, and compare with the prediction."""
 
 import argparse
 import os

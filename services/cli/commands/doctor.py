@@ -66,9 +66,9 @@ def _python() -> DoctorCheck:
 
 
 def _packages() -> Iterator[DoctorCheck]:
-    """Each requirement of this distribution, by extra; those without an extra are needed.
+    """Yield a check of each requirement of this distribution, by extra; those without an extra are needed.
 
-    The tools of who works on Railbus itself are left out.
+    The tools for work on Railbus itself are left out.
     """
     try:
         texts = requires("railbus") or []

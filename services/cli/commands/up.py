@@ -186,7 +186,7 @@ def _partitions() -> int:
 
 
 async def _check_broker(kafka: str) -> None:
-    """Check that somebody else's broker answers, before anything starts that would wait for it.
+    """Check that the broker of ``--kafka`` answers, before anything starts that would wait for it.
 
     Raises:
         UserError: It does not.
@@ -200,10 +200,10 @@ async def _check_broker(kafka: str) -> None:
 
 
 async def _check_upstream(url: str) -> None:
-    """Check that the model server takes connections. An address that is none is left to the generator to refuse.
+    """Check that the model server takes connections. The generator refuses a malformed address.
 
     Raises:
-        UserError: It takes none within ``UPSTREAM_TIMEOUT_S``.
+        UserError: It takes no connection within ``UPSTREAM_TIMEOUT_S``.
     """
     try:
         parts = urlsplit(url)

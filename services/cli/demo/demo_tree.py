@@ -76,7 +76,7 @@ class DemoTree:
         return scene_run
 
     async def warm_up(self) -> None:
-        """Use every service once, so that no scene is slow for it."""
+        """Use every service once, so that no scene is slowed by a first use."""
         for script in ("n3", "err503"):
             await self._ask(ChatRequest(prompt="Hello.", model=f"simulated-{script}", total_ms=15_000), SceneRun())
 

@@ -51,7 +51,7 @@ class DeadLetterRecord:
 
     @property
     def request_id(self) -> str | None:
-        """The request in its key; None where the key is not a request id."""
+        """Return the request id in the record's key; None if the key is not a request id."""
         text = (self.key or b"").decode("ascii", "replace")
         return text if is_uuid7(text) else None
 
@@ -144,7 +144,7 @@ def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[s
 
 
 def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
-    """Return the original record, for the partition of its key's request, else for its original partition.
+    """Return the original record: for its request's partition if the topic is spread by request, else for its own.
 
     Raises:
         ValueError: Not all its bytes were kept, or it was found on ``railbus.dead`` itself.

@@ -70,7 +70,7 @@ class Child:
         return self._process.pid
 
     async def wait_ended(self) -> int:
-        """Wait for its end and for all its output; return the exit status, negative for a signal."""
+        """Wait until the process has ended and all output was read; return the exit status, negative for a signal."""
         code = await self._process.wait()
         done, _ = await asyncio.wait({self._pumps}, timeout=DRAIN_S)
         for error in self._pumps.result() if done else ():
@@ -116,7 +116,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def _before_exec(parent: int, nice: int) -> Callable[[], None]:
-    """Make what runs in the child before its program: own process group, nice level, death with the supervisor."""
+    """Return what runs in the child before its program: process group, nice level, death with the parent."""
     # Looked up here: no library may be loaded between fork and exec.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 

@@ -26,12 +26,12 @@ VERTEX_MODULES: Final = ("google.genai",)
 
 
 def install(extra: str) -> str:
-    """Return the command that adds an extra to this installation; the empty text is the program without extras."""
+    """Return the command that adds an extra to this installation; an empty name means no extra."""
     return f"pip install 'railbus[{extra}]'" if extra else "pip install --upgrade railbus"
 
 
 def need_embedded() -> None:
-    """Engine llama can run.
+    """Check that engine llama can run.
 
     Raises:
         UserError: Something is not installed.
@@ -52,7 +52,7 @@ async def bring_weights(options: Mapping[str, str]) -> None:
 
 
 def need_policies() -> None:
-    """Policies can be read.
+    """Check that policies can be read.
 
     Raises:
         UserError: Something is not installed.

@@ -147,7 +147,7 @@ def _broker(port: int, log_dir: Path) -> ProcessSpec:
 
 
 def _redis(port: int, program: Path) -> ProcessSpec:
-    """Make a cache: nothing is written to disk, and the least recently used entry goes when 64 MB are full."""
+    """Return the spec of a cache: nothing is written to disk, and at 64 MB the least recently used entry is dropped."""
     options = {
         "--port": str(port),
         "--bind": LOOPBACK,

@@ -39,7 +39,7 @@ class ClientWriter:
         return self._transport.get_write_buffer_size()
 
     def write(self, data: bytes) -> WriteFailure | None:
-        """Write the bytes, unless the client is gone. A client that was over its limit before gets this final write."""
+        """Write the bytes, unless the client is gone. If the client is over its limit, this write is its last."""
         if self._transport.is_closing():
             return "gone"
         slow = self.unread_bytes > self._limit

@@ -41,7 +41,7 @@ class Encoder(Protocol):
 
     @property
     def buffered(self) -> bool:
-        """Whether all bytes are sent at the end."""
+        """Whether the format sends all its bytes at the end of the stream."""
         ...
 
     error: ApiError | None
@@ -94,7 +94,7 @@ class Session:
         return items
 
     def resume(self, history: Sequence[LoggedEvent], after: OpId | None) -> CatchUpOps:
-        """Fold the whole history; return what a client lacks that has every op up to ``after``.
+        """Fold the whole history; return the ops that follow ``after``, the last op that the client has.
 
         Raises:
             ApiError: 400, when no op of this request has that position.
@@ -118,7 +118,7 @@ class Session:
         return self._caught_up(tuple(already_sent), rest)
 
     def shorten(self, unsent: Sequence[PositionedOp]) -> CatchUpOps:
-        """Return what to send instead of unsent ops of which later ones take some back."""
+        """Return the ops to send instead of the unsent ones, without text that a later one of them takes back."""
         return self._caught_up((), unsent)
 
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:

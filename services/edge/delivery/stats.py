@@ -101,7 +101,7 @@ class DeliveryStats:
         )
 
     def _recall(self, start: int, end: int, at_us: int) -> None:
-        """Track that text in [start, end) is taken back: its oldest part counts."""
+        """Track that text in [start, end) is taken back; the part that was visible longest counts."""
         position, tokens = 0, 0.0
         for length, shown_us, worth in self._shown:
             overlap = min(position + length, end) - max(position, start)

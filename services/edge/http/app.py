@@ -77,7 +77,7 @@ class ServerLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 async def _expect(request: web.Request) -> web.Response | None:
-    """Answer an ``Expect`` header (RFC 9110, section 10.1.1); return an error response, or None to go on."""
+    """Answer an ``Expect`` header (RFC 9110, section 10.1.1); return an error response, or None to continue."""
     if request.headers["Expect"].lower() != "100-continue":
         return _to_response(ApiError(417, "Expect may only be 100-continue.", code="invalid_header", param="Expect"))
     if request.version >= HttpVersion11:

@@ -38,7 +38,7 @@ CLOSE_CODES: Final[dict[DetachReason, tuple[int, bytes]]] = {
 CLIENT_MESSAGES: Final[Mapping[str, str]] = {
     "hello": "Gives the API key as `key`, for clients that cannot send an `Authorization` header, such as browsers.",
     "ask": "Asks. It has the fields of a chat completion request; `prompt` may stand for one user message.",
-    "resume": "Takes up a stream again: `request_id`, and `after`, the `id` of the last op that was received.",
+    "resume": "Resumes a stream: `request_id`, and `after`, the `id` of the last op that was received.",
     "cancel": "Ends the delivery of `request_id` here. The request is stopped if no client comes back for it.",
 }
 """What a client may send, by ``type``. Each may have a ``ref``, which the reply repeats."""

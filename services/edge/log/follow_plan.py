@@ -49,7 +49,7 @@ class FollowPlan:
         self.homes = frozenset()
 
     def hold(self, partition: int) -> None:
-        """Keep the partition followed, once it is, until as many calls of ``release``."""
+        """Keep the partition followed until each ``hold`` has had its ``release``."""
         self._holds[partition] += 1
 
     def release(self, partition: int) -> None:
@@ -59,7 +59,7 @@ class FollowPlan:
             del self._holds[partition]
 
     def unneeded(self) -> frozenset[int]:
-        """Return the followed partitions that have no reason left."""
+        """Return the followed partitions that need not be followed any more."""
         return frozenset(self.followed - self.homes - self._wanted - self._holds.keys())
 
 
@@ -84,7 +84,7 @@ def new_local_request_id(
 
 
 def home_partitions_for(assigned: frozenset[int], instance: str, partitions: int) -> frozenset[int]:
-    """Return the assigned partitions, or one of another instance when there are more instances than partitions."""
+    """Return the assigned partitions; if there are none, one partition of another instance, to share."""
     return assigned or frozenset({fnv1a_32(instance) % partitions})
 
 

@@ -44,7 +44,7 @@ class _LookupReader:
         self.reader = TailReader(settings, handler=self._take, record_filter=self._wants)
 
     def look_for(self, request_id: str, kinds: frozenset[str]) -> None:
-        """Keep only these records from now on."""
+        """Forget what was found; collect only records of this request and these kinds from now on."""
         self.found = []
         self._key = request_id.encode()
         self._kinds = kinds

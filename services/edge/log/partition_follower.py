@@ -119,7 +119,7 @@ class PartitionFollower:
         return PartitionHold(self, partition)
 
     def _assigned(self, assigned: Assignment) -> None:
-        """Let ``_update_homes`` follow them first; the homes stay the same until then."""
+        """Note the next homes. ``_update_homes`` follows them, and only then switches to them."""
         numbers = frozenset(number for _, number in assigned.held)
         self._plan.assign(home_partitions_for(numbers, self._instance, self._settings.partitions))
         self._changed.set()

@@ -68,7 +68,7 @@ class RailbusExtension(Struct, forbid_unknown_fields=True):
         egress: ``forbidden`` keeps the prompt on the premises.
         lane: ``batch`` waits for interactive requests.
         restart: What an OpenAI-style stream does when the answer starts anew after text was sent: ``error`` ends it
-            (the default: such a stream cannot take text back), ``marker`` goes on behind a chunk that says so.
+            (the default: such a stream cannot take text back), ``marker`` continues after a chunk that says so.
     """
 
     delivery: DeliveryMode | Delivery | None = None
@@ -93,7 +93,7 @@ class ChatRequestBody(Struct):
         top_p: Draw from the likeliest tokens that together have this probability.
         stop: Texts that end the answer. They are not part of it.
         seed: Makes sampling repeatable where the engine can.
-        railbus: What only Railbus knows.
+        railbus: The fields that only Railbus has.
     """
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=256)]

@@ -70,7 +70,7 @@ class GovernanceCost:
 
     @property
     def paid(self) -> bool:
-        """Whether the rails delay no first token."""
+        """Return whether queue and prefill hide the rails completely, so that they cost no time."""
         return self.seen_ms == 0
 
 

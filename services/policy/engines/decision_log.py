@@ -87,7 +87,7 @@ class DecisionLog:
         self._fails = False
 
     def __call__(self, decision: RegoDecision) -> None:
-        """Append a decision. If that fails, requests go on; the failure is logged once."""
+        """Append a decision. If that fails, requests continue; the failure is logged once."""
         line = opa_log_line(decision, decision_id=str(uuid.uuid4()), now=datetime.now(UTC), labels=self._labels)
         try:
             os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

@@ -16,7 +16,7 @@ _UNDEFINED = "<undefined>"
 
 
 class Rego:
-    """Compiled modules with their data; each thread has virtual machines of its own, because they are bound to it."""
+    """Compiled modules with their data; each thread has its own virtual machines, which only it may use."""
 
     def __init__(self, modules: Mapping[str, str], data: Any, entry_points: tuple[str, ...]) -> None:
         """Compile the modules.

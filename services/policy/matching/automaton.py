@@ -99,7 +99,7 @@ class Change(NamedTuple):
 
     Attributes:
         complete: Indexes of those that match if they end before the character, with their rules.
-        kept: Indexes of those that go on; None for all.
+        kept: Indexes of those that continue; None for all.
         begun: Whether a match may begin with the character.
     """
 

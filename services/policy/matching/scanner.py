@@ -50,7 +50,7 @@ class Scanner:
 
     Attributes:
         position: How many code points were read.
-        work: The cost beyond one look-up a character, in look-ups; the caller resets it.
+        work: Look-ups beyond one per character; the caller resets it.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Scanner:
     def undecided(self) -> int:
         """First code point whose matches are not all known.
 
-        Matches in ``_waiting`` wait for one that began there or earlier, so they need no look of their own.
+        Matches in ``_waiting`` wait for one that began there or earlier, so they need no check of their own.
         """
         return self._starts[0] if self._starts else self.position
 

@@ -1,6 +1,6 @@
 """Further checks of matched text, such as a card's check digit. Pure.
 
-A match may grow character by character, and each length of it is checked: validators of long texts are incremental.
+A match grows character by character and is checked at every length, so validators of long texts are incremental.
 """
 
 import math
@@ -12,7 +12,7 @@ from services.policy.source.document import ValidatorName
 
 
 class Luhn:
-    """The check digit of payment cards (ISO/IEC 7812-1, annex B). Separators are skipped, equal digits refused."""
+    """The check digit of payment cards (ISO/IEC 7812-1, annex B). Skips separators; refuses one digit repeated."""
 
     __slots__ = ("_count", "_doubled", "_first", "_plain", "_varied")
 
@@ -37,7 +37,7 @@ class Luhn:
 
 
 def iban(text: str) -> bool:
-    """Return whether the text modulo 97 is 1 with its first four characters at the end (ISO 13616)."""
+    """Return whether the IBAN is valid (ISO 13616): with the first four characters moved to the end, 1 mod 97."""
     code = "".join(char for char in text if char.isalnum()).upper()
     if not 15 <= len(code) <= 34:
         return False
@@ -65,7 +65,7 @@ def ipv4(text: str) -> bool:
 
 
 class Entropy:
-    """The Shannon entropy of a text, at least 3 bits a character: random keys, not words or ``xxxx``.
+    """Requires a Shannon entropy of 3 bits a character: random keys pass, words and ``xxxx`` do not.
 
     With counts c of n characters it is log2(n) - sum(c log2(c)) / n; the sum is updated with each character.
     """

@@ -16,7 +16,7 @@ class Ending(NamedTuple):
 
 
 def answered(state: RequestState) -> Ending | None:
-    """Return the answer's own end, as the fold sees it."""
+    """Return the end for an answer that ended by itself; None while it has not."""
     conclusion, stopped = state.screen.conclusion, state.screen.stopped
     if conclusion == "denied":
         return Ending("denied", "denied", "policy refused the prompt")

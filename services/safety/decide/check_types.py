@@ -1,4 +1,4 @@
-"""What a run's check asks of the checks that are not its own, and their outcomes. Pure."""
+"""What a run asks of the checks of tiers 1 and 2, and their outcomes. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -26,12 +26,12 @@ class RunKey:
 
 
 class CheckContext:
-    """What events and check requests carry and no decision depends on. The core sets the time before it decides.
+    """Fields of events and check requests that no decision depends on. The core sets the time before it decides.
 
     Attributes:
         source: The writer of the events.
         now_us: Microseconds since the epoch.
-        work: The matcher's work beyond one look-up a character, in look-ups; the core resets it.
+        work: Look-ups of the matcher, beyond one per character; the core resets it.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")
@@ -49,7 +49,7 @@ class CheckContext:
 
 
 def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) -> Ruling:
-    """Return Rego's ruling on a finding; a Rego that fails stops the answer."""
+    """Return Rego's ruling on a finding; if Rego fails, the ruling is to stop the answer."""
     try:
         return policy.rule_on(Finding(tenant=tenant, side="output", category=category, rule=rule, tier=tier))
     except RulingError:
@@ -58,7 +58,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 @lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the rules that stop the answer: their matches count at once, not when they can grow no more."""
+    """Return the rules that stop the answer: a match counts at once, even if it can still grow."""
     return frozenset(
         index
         for index, rule in enumerate(policy.rules)
@@ -100,7 +100,7 @@ class RecallBuilder:
         return False
 
     def unchecked(self, tracker: WindowTracker, pending: PendingCheck, outputs: list[RunOutput]) -> bool:
-        """Add the recall for a window whose check failed. Return whether clearing ends there."""
+        """Add the recall for a window whose check failed. Return whether no later text may be cleared."""
         rule = f"safety/tier{tracker.tier}"
         ruling = rule_on(self._policy, self._key.tenant, "unchecked", rule, tracker.tier)
         if ruling.action == "flag":

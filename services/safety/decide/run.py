@@ -195,7 +195,7 @@ class RunCheck:
         )  # fmt: skip
 
     def _settle_clearance(self, pending: PendingCheck) -> None:
-        """Note what a window clears: the text up to its end decides what, its outcome only whether."""
+        """Note which chunks a window may clear: the text up to its end decides that. Its outcome decides whether."""
         tier_2 = self._trackers[0] if len(self._trackers) > 1 else None
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0

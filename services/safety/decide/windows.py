@@ -32,7 +32,7 @@ class PendingCheck:
         end: Where its window ends.
         last: Whether the text ends with the window.
         clears: The last chunk that it clears if nothing stops the answer; None for no further chunk.
-        after: How many checks of tier 2 must be counted before.
+        after: How many checks of tier 2 must be counted before it.
     """
 
     number: int
