@@ -131,6 +131,21 @@ async def test_the_same_request_twice(lab, redis_url, shared):
         assert (await response.json())["error"]["code"] == "idempotency_key_reused"
 
 
+async def test_a_key_outlives_the_time_to_resume(lab):
+    url = await lab.edge(resume_ms=0)
+    once = {"Idempotency-Key": "k1"}
+    body = ASK | {"railbus": {"deadlines": {"total_ms": 50}}}
+    asking = asyncio.create_task(_read(lab.http.post(f"{url}/v1/chat/completions", headers=once, json=body)))
+    request = await lab.answer("Hello")
+    assert request.request_id.encode() in await asking
+    await asyncio.sleep(0.1)
+    async with lab.http.get(f"{url}/v1/chat/completions/{request.request_id}") as response:
+        assert response.status == 404
+    async with lab.http.post(f"{url}/v1/chat/completions", headers=once, json=body) as response:
+        assert response.status == 200
+        assert request.request_id in (await response.json())["id"]
+
+
 async def test_without_redis_limits_apply_per_process(lab):
     url = await lab.edge(redis_url="redis://127.0.0.1:1/0", rate_per_minute=1, rate_burst=2)
     assert await burst(lab, [url], 3) == [200, 200, 429]
