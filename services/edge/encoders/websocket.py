@@ -27,6 +27,11 @@ def text_frame(payload: bytes) -> bytes:
     return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), payload)
 
 
+def pong_frame(payload: bytes) -> bytes:
+    """Format the answer to a ping with this payload, which has at most 125 bytes (RFC 6455, section 5.5)."""
+    return b"\x8a%c%b" % (len(payload), payload)
+
+
 class WebSocketEncoder:
     """Ops as text frames: ``{"request_id":..., "id":..., "op":...}``.
 

