@@ -32,6 +32,11 @@ def pong_frame(payload: bytes) -> bytes:
     return b"\x8a%c%b" % (len(payload), payload)
 
 
+def close_frame(code: int, reason: bytes) -> bytes:
+    """Format a close frame; the reason has at most 123 bytes (RFC 6455, section 5.5.1)."""
+    return b"\x88%c%b%b" % (2 + len(reason), code.to_bytes(2, "big"), reason)
+
+
 class WebSocketEncoder:
     """Ops as text frames: ``{"request_id":..., "id":..., "op":...}``.
 

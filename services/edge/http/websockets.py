@@ -1,7 +1,7 @@
 """The endpoint ``/v1/stream``: several requests on one websocket, every op a JSON message."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -14,6 +14,7 @@ from services.edge.encoders.encoding import ClientContext, Encoding
 from services.edge.encoders.websocket import pong_frame, text_frame
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys, bearer_token
+from services.edge.http.connections import handler_of
 from services.edge.http.responses import CLOSE_TIMEOUT_S
 from services.edge.log.positions import parse_request_id
 from services.edge.requests.parse import parse_chat_request, parse_json
@@ -84,9 +85,12 @@ class WebSocketEndpoint:
         if transport is None:
             return response
         writer = ClientWriter(transport, self._settings.client_buffer_bytes)
+        handler = handler_of(request)
         connection = WebSocketConnection(
-            response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams
+            response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams, handler.busy
         )
+        if key is None:
+            handler.wait("hello")
         self._open.add(connection)
         try:
             await connection.serve()
@@ -100,11 +104,11 @@ class WebSocketEndpoint:
 
 
 class WebSocketConnection:
-    """One client's connection with its open requests."""
+    """One client's connection with its open requests; ``on_hello`` is called when a message was valid."""
 
     def __init__(
         self, response: web.WebSocketResponse, writer: ClientWriter, request_service: RequestService, keys: ApiKeys,
-        tenant: str | None, limit: int,
+        tenant: str | None, limit: int, on_hello: Callable[[], None],
     ) -> None:  # fmt: skip
         self._response = response
         self._writer = writer
@@ -112,6 +116,7 @@ class WebSocketConnection:
         self._keys = keys
         self._tenant = tenant
         self._limit = limit
+        self._on_hello = on_hello
         self._tasks: dict[asyncio.Task[None], Subscription | None] = {}
         self._too_slow = False  # replies wait unread beyond the limit: nothing more is written or read
 
@@ -149,6 +154,7 @@ class WebSocketConnection:
         try:
             body = parse_json(data)
             self._dispatch(body, received_us)
+            self._on_hello()
         except ApiError as error:
             self._send_error(error, body)
 

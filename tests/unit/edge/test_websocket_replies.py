@@ -57,7 +57,9 @@ class ScriptedResponse:
 async def served(messages, keys=KEYED):
     transport, response = UnreadTransport(), ScriptedResponse(messages)
     tenant = "local" if keys.allows_anonymous else None
-    connection = WebSocketConnection(response, ClientWriter(transport, LIMIT_BYTES), None, keys, tenant, 16)
+    connection = WebSocketConnection(
+        response, ClientWriter(transport, LIMIT_BYTES), None, keys, tenant, 16, lambda: None
+    )
     await connection.serve()
     return transport, response
 
