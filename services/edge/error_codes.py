@@ -129,6 +129,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (404,), "There is no request with this id on the log, or it is older than `RAILBUS_RESUME_MS` allows.",
         "Ask again.",
     ),
+    "request_timeout": ErrorDescription(
+        (408,), "The head or the body of a request, or a websocket's first message, did not arrive in time.",
+        "Connect again and send it at once. The operator can raise `RAILBUS_REQUEST_TIMEOUT_MS`.",
+    ),
     "request_too_large": ErrorDescription(
         (413,), "The body is larger than 1 MiB, or the event larger than 1,000,000 bytes.", "Send less text.",
     ),
@@ -148,6 +152,11 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     ),
     "string_above_max_length": ErrorDescription(
         (400,), "A message has more than 262,144 characters.", "Send less text.",
+    ),
+    "too_many_connections": ErrorDescription(
+        (429, 503),
+        "The client's address (429) or the edge (503) has as many open connections as it may, and this one makes room.",
+        "Close idle ones. The operator can raise `RAILBUS_MAX_ADDRESS_CONNECTIONS` or `RAILBUS_MAX_CONNECTIONS`.",
     ),
     "too_many_streams": ErrorDescription(
         (429, 503),

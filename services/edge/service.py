@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -13,6 +13,8 @@ from services.edge.delivery.receipts import ReceiptWriter
 from services.edge.http.api_keys import load_keys
 from services.edge.http.app import ServerLogger, make_app
 from services.edge.http.chat_endpoint import ChatEndpoint
+from services.edge.http.connections import Connections, ConnectionTimeouts, LimitedSite
+from services.edge.http.open_files import BACKLOG, connection_limit
 from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.status import StatusEndpoint
@@ -53,6 +55,9 @@ class EdgeService:
             producer=self._producer, receipts=self._receipts, shared_limits=self._shared_limits,
         )  # fmt: skip
         self._sockets = WebSocketEndpoint(request_service, keys, settings)
+        self._http_options: dict[str, Any] = {
+            "access_log": None, "auto_decompress": False, "logger": ServerLogger(logger("edge"), None),
+        }  # fmt: skip
         self._app = make_app(
             ChatEndpoint(request_service, keys, settings.client_buffer_bytes),
             self._sockets,
@@ -68,12 +73,17 @@ class EdgeService:
             UserError: The port is taken, or the broker refuses the connection.
         """
         runner = web.AppRunner(
-            self._app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, auto_decompress=False,
-            logger=ServerLogger(logger("edge"), None),
+            self._app, handler_cancellation=True, shutdown_timeout=1.0, **self._http_options,
         )  # fmt: skip
         await runner.setup()
+        watching: asyncio.Task[None] | None = None
         try:
-            url = await self._listen(runner)
+            limit = connection_limit(self._settings.max_connections)
+            connections = Connections(
+                limit, self._settings.max_address_connections, ConnectionTimeouts.of(self._settings)
+            )
+            url = await self._listen(runner, connections)
+            watching = asyncio.create_task(_close_late(connections))
             await ensure_topics(self._settings.bus)
             await self._producer.start()
             try:
@@ -81,6 +91,8 @@ class EdgeService:
             finally:
                 await self._producer.stop()
         finally:
+            if watching is not None:
+                watching.cancel()
             await runner.cleanup()
             await self._shared_limits.close()
 
@@ -111,10 +123,11 @@ class EdgeService:
         except TimeoutError:
             pass  # the producer logs what it could not send
 
-    async def _listen(self, runner: web.AppRunner) -> str:
+    async def _listen(self, runner: web.AppRunner, connections: Connections) -> str:
         host, port = self._settings.edge_host, self._settings.edge_port
         try:
-            await web.TCPSite(runner, host, port, backlog=1_024).start()
+            site = LimitedSite(runner, host, port, backlog=BACKLOG, connections=connections, **self._http_options)
+            await site.start()
         except OSError as error:
             raise UserError(
                 f"RAILBUS_EDGE_PORT: {host}:{port} cannot be used ({error.strerror}); choose another"
@@ -131,3 +144,11 @@ class EdgeService:
         while True:
             await asyncio.sleep(TICK_S)
             self._hub.tick(now_us())
+
+
+async def _close_late(connections: Connections) -> None:
+    """Close connections whose deadline has passed, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(TICK_S)
+        connections.tick(loop.time())

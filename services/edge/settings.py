@@ -26,6 +26,14 @@ class Settings:
             stream.
         max_streams: Most streams open at once.
         max_socket_streams: Most requests at once on one websocket.
+        max_connections: Most connections open at once, whatever they do. A new one beyond the limit replaces the one
+            that has been waiting longest for its client; if none waits, it gets 503, and only health checks work.
+        max_address_connections: The same for one client address, or for one IPv6 network of 64 bits: 429. Behind a
+            proxy, all clients have the address of the proxy.
+        request_timeout_ms: How long a client may take to send the head of its first request, and to send each body.
+        hello_timeout_ms: How long a client may take to send the first valid message on a websocket: ``hello`` with its
+            key where keys are needed and the handshake had none.
+        idle_timeout_ms: How long a connection may stay open between two requests.
         rate_per_minute: Most requests of a tenant in a minute. 0 means no limit.
         rate_burst: Most requests of a tenant at once, within the limit of the minute.
         resume_ms: For how long after its total deadline an answer can be read again.
@@ -42,6 +50,17 @@ class Settings:
     client_buffer_bytes: int = setting(262_144, "most unread bytes of a client", ge=4_096, le=1_073_741_824)
     max_streams: int = setting(1_024, "most streams open at once", ge=1, le=1_000_000)
     max_socket_streams: int = setting(16, "most requests on one websocket at once", ge=1, le=10_000)
+    max_connections: int = setting(4_096, "most connections open at once", ge=1, le=1_000_000)
+    max_address_connections: int = setting(1_024, "most connections of one client address at once", ge=1, le=1_000_000)
+    request_timeout_ms: int = setting(
+        30_000, "how long a client may take to send a request's head or body", ge=100, le=3_600_000
+    )
+    hello_timeout_ms: int = setting(
+        10_000, "how long a client may take to send the first message on a websocket", ge=100, le=3_600_000
+    )
+    idle_timeout_ms: int = setting(
+        75_000, "how long a connection may stay open between two requests", ge=100, le=3_600_000
+    )
     rate_per_minute: int = setting(0, "most requests of a tenant in a minute, 0 = no limit", ge=0, le=60_000_000)
     rate_burst: int = setting(10, "most requests of a tenant at once", ge=1, le=1_000_000)
     resume_ms: int = setting(

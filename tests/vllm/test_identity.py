@@ -71,7 +71,8 @@ def check_sums(items, *, drafts):
     assert list(told.accepted_by_position) == sorted(told.accepted_by_position, reverse=True)
     assert sum(step.accepted for step in steps) >= told.accepted
     assert all(step.accepted <= step.drafted for step in steps)
-    assert steps[0].drafted == 0, "the first token comes from the prompt"
+    first = steps[0]  # of a busy consumer, several steps in one
+    assert first.drafted == 0 or first.tokens > 1, "the first token comes from the prompt"
 
 
 async def test_alone(models, settings, plain):

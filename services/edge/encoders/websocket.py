@@ -27,6 +27,16 @@ def text_frame(payload: bytes) -> bytes:
     return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), payload)
 
 
+def pong_frame(payload: bytes) -> bytes:
+    """Format the answer to a ping with this payload, which has at most 125 bytes (RFC 6455, section 5.5)."""
+    return b"\x8a%c%b" % (len(payload), payload)
+
+
+def close_frame(code: int, reason: bytes) -> bytes:
+    """Format a close frame; the reason has at most 123 bytes (RFC 6455, section 5.5.1)."""
+    return b"\x88%c%b%b" % (2 + len(reason), code.to_bytes(2, "big"), reason)
+
+
 class WebSocketEncoder:
     """Ops as text frames: ``{"request_id":..., "id":..., "op":...}``.
 

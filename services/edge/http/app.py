@@ -9,23 +9,17 @@ from aiohttp.http import HttpProcessingError
 
 from services.edge.errors import ApiError
 from services.edge.http.chat_endpoint import ChatEndpoint
+from services.edge.http.connections import handler_of
 from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.request_body import MAX_BODY_BYTES, body_too_large
-from services.edge.http.responses import error_response
+from services.edge.http.responses import COMMON_HEADERS, error_response
 from services.edge.http.status import PROBE_PATHS, StatusEndpoint
 from services.edge.http.websockets import WebSocketEndpoint
 from services.runtime.logging import logger
 from services.runtime.metrics import EDGE_REFUSED
 
 _log = logger("edge")
-
-_HEADERS: Final = {
-    "Server": "railbus",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 
 HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -34,8 +28,20 @@ def make_app(
     chat: ChatEndpoint, sockets: WebSocketEndpoint, status: StatusEndpoint, page: PageEndpoint, origins: OriginGuard
 ) -> web.Application:
     @web.middleware
+    async def limit(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
+        connection = handler_of(request)
+        try:
+            response = await handler(request)
+            if connection.is_refused and not response.prepared:
+                response.force_close()
+            return response
+        finally:
+            connection.end()
+
+    @web.middleware
     async def guard(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         try:
+            handler_of(request).begin(request.path)
             if request.path not in PROBE_PATHS:
                 origins.check(request.headers.get("Host"), request.headers.get("Origin"))
             return await handler(request)
@@ -51,7 +57,7 @@ def make_app(
             _log.exception("%s %s", request.method, request.match_info.route.resource)
             return _to_response(ApiError(500, "The server failed to handle the request.", code="internal"))
 
-    app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[limit, guard], client_max_size=MAX_BODY_BYTES)
     routes = [*chat.routes(), *sockets.routes(), *status.routes(), *page.routes()]
     for route in routes:
         route.kwargs["expect_handler"] = _expect
@@ -87,7 +93,7 @@ async def _expect(request: web.Request) -> web.Response | None:
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    for name, value in _HEADERS.items():
+    for name, value in COMMON_HEADERS.items():
         response.headers[name] = value
     response.headers.setdefault("Cache-Control", "no-store")
 

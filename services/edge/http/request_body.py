@@ -6,6 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from services.edge.errors import ApiError
+from services.edge.http.connections import handler_of
 
 MAX_BODY_BYTES: Final = 1_048_576
 """Most bytes of a body (1 MiB), as sent and unpacked."""
@@ -29,7 +30,10 @@ async def read_json_body(request: web.Request) -> bytes:
             415, "The Content-Encoding is not supported: send gzip, deflate or none.", code="unsupported_encoding",
             param="Content-Encoding",
         )  # fmt: skip
+    connection = handler_of(request)
+    connection.wait("body")
     body = await request.read()
+    connection.busy()
     return body if encoding == "identity" else unpack(body, encoding)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 from aiohttp import HttpVersion11, web
@@ -20,12 +21,34 @@ CLOSE_TIMEOUT_S: Final = 10.0
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 
+COMMON_HEADERS: Final = {
+    "Server": "railbus",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Headers of every response."""
+
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> web.Response:
     retry = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     return web.Response(
         status=error.status, body=error.envelope, content_type="application/json", headers={**retry, **(headers or {})}
     )
+
+
+def raw_error(error: ApiError) -> bytes:
+    """Format the last response of a connection whose request will not be handled."""
+    headers = COMMON_HEADERS | {
+        "Cache-Control": "no-store",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(error.envelope)),
+        "Connection": "close",
+    }
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + error.envelope
 
 
 async def send_stream(

@@ -1,7 +1,7 @@
 """The endpoint ``/v1/stream``: several requests on one websocket, every op a JSON message."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -11,9 +11,10 @@ from schemas.side_events import DetachReason
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.subscription import Subscription
 from services.edge.encoders.encoding import ClientContext, Encoding
-from services.edge.encoders.websocket import text_frame
+from services.edge.encoders.websocket import pong_frame, text_frame
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys, bearer_token
+from services.edge.http.connections import handler_of
 from services.edge.http.responses import CLOSE_TIMEOUT_S
 from services.edge.log.positions import parse_request_id
 from services.edge.requests.parse import parse_chat_request, parse_json
@@ -29,6 +30,12 @@ WEBSOCKET_OPS: Final = Encoding(kind="op_frames")
 MAX_MESSAGE_BYTES: Final = 1_048_576
 """Most bytes of a client's message."""
 
+MAX_REF_CHARS: Final = 256
+"""Most characters of a ``ref``: every reply repeats it, and replies count as unread bytes of the client."""
+
+MAX_ECHOED_ID_CHARS: Final = 64
+"""Most characters of a ``request_id`` that an error repeats; a valid one is shorter."""
+
 CLOSE_CODES: Final[dict[DetachReason, tuple[int, bytes]]] = {
     "slow": (1013, b"reads too slowly: resume at the last id"),
     "shutdown": (1001, b"server stops: resume at the last id"),
@@ -41,7 +48,7 @@ CLIENT_MESSAGES: Final[Mapping[str, str]] = {
     "resume": "Resumes a stream: `request_id`, and `after`, the `id` of the last op that was received.",
     "cancel": "Ends the delivery of `request_id` here. The request is stopped if no client comes back for it.",
 }
-"""What a client may send, by ``type``. Each may have a ``ref``, which the reply repeats."""
+"""What a client may send, by ``type``. Each may have a ``ref``, a number or short text, which the reply repeats."""
 
 SERVER_MESSAGES: Final[Mapping[str, str]] = {
     "welcome": "The key of `hello` is known.",
@@ -68,7 +75,9 @@ class WebSocketEndpoint:
         """Open a websocket for any number of requests; every op is one message."""
         key = bearer_token(request.headers)
         tenant = self._keys.tenant(key) if self._keys.allows_anonymous or key is not None else None
-        response = web.WebSocketResponse(heartbeat=HEARTBEAT_S, compress=False, max_msg_size=MAX_MESSAGE_BYTES)
+        response = web.WebSocketResponse(
+            heartbeat=HEARTBEAT_S, compress=False, max_msg_size=MAX_MESSAGE_BYTES, autoping=False
+        )
         if not _is_handshake(request, response):
             raise ApiError(400, "This address needs a websocket handshake (version 13).", code="not_a_websocket")
         await response.prepare(request)
@@ -76,9 +85,12 @@ class WebSocketEndpoint:
         if transport is None:
             return response
         writer = ClientWriter(transport, self._settings.client_buffer_bytes)
+        handler = handler_of(request)
         connection = WebSocketConnection(
-            response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams
+            response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams, handler.busy
         )
+        if key is None:
+            handler.wait("hello")
         self._open.add(connection)
         try:
             await connection.serve()
@@ -92,11 +104,11 @@ class WebSocketEndpoint:
 
 
 class WebSocketConnection:
-    """One client's connection with its open requests."""
+    """One client's connection with its open requests; ``on_hello`` is called when a message was valid."""
 
     def __init__(
         self, response: web.WebSocketResponse, writer: ClientWriter, request_service: RequestService, keys: ApiKeys,
-        tenant: str | None, limit: int,
+        tenant: str | None, limit: int, on_hello: Callable[[], None],
     ) -> None:  # fmt: skip
         self._response = response
         self._writer = writer
@@ -104,20 +116,28 @@ class WebSocketConnection:
         self._keys = keys
         self._tenant = tenant
         self._limit = limit
+        self._on_hello = on_hello
         self._tasks: dict[asyncio.Task[None], Subscription | None] = {}
+        self._too_slow = False  # replies wait unread beyond the limit: nothing more is written or read
 
     async def serve(self) -> None:
-        """Handle messages until the client disconnects."""
+        """Handle messages until the client disconnects, or leaves too many replies unread."""
         try:
             async for message in self._response:
                 if message.type is WSMsgType.TEXT:
                     self._take(message.data)
                 elif message.type is WSMsgType.BINARY:
                     self._say({"type": "error", "error": ApiError(400, "Send text.", code="invalid_json").body})
+                elif message.type is WSMsgType.PING:
+                    self._write(pong_frame(message.data))
+                if self._too_slow:
+                    break
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._too_slow:
+            await self.close("slow")
 
     async def close(self, reason: DetachReason) -> None:
         """Close the connection with the code of the reason."""
@@ -134,10 +154,12 @@ class WebSocketConnection:
         try:
             body = parse_json(data)
             self._dispatch(body, received_us)
+            self._on_hello()
         except ApiError as error:
             self._send_error(error, body)
 
     def _dispatch(self, body: dict[str, Any], received_us: int) -> None:
+        _check_ref(body)
         kind = body.get("type")
         if kind == "hello":
             self._tenant = self._keys.tenant(_text(body, "key"))
@@ -166,6 +188,8 @@ class WebSocketConnection:
             stream = await self._open(body, received_us)
         except ApiError as error:
             self._send_error(error, body)
+            if self._too_slow:
+                await self.close("slow")
             return
         task = asyncio.current_task()
         if task is not None:
@@ -205,14 +229,19 @@ class WebSocketConnection:
         raise ApiError(404, "No such request on this connection.", code="request_not_found", param="request_id")
 
     def _send_error(self, error: ApiError, body: dict[str, Any]) -> None:
-        named = {"request_id": body["request_id"]} if isinstance(body.get("request_id"), str) else {}
-        self._say({"type": "error", **named, "error": error.body}, body)
+        request_id = body.get("request_id")
+        named = isinstance(request_id, str) and len(request_id) <= MAX_ECHOED_ID_CHARS
+        self._say({"type": "error", **({"request_id": request_id} if named else {}), "error": error.body}, body)
 
     def _say(self, message: dict[str, Any], answered: dict[str, Any] | None = None) -> None:
         ref = (answered or {}).get("ref")
-        if isinstance(ref, str | int):
+        if isinstance(ref, int) or (isinstance(ref, str) and len(ref) <= MAX_REF_CHARS):
             message["ref"] = ref
-        self._writer.write(text_frame(orjson.dumps(message)))
+        self._write(text_frame(orjson.dumps(message)))
+
+    def _write(self, frame: bytes) -> None:
+        if not self._too_slow:
+            self._too_slow = self._writer.write(frame) == "slow"
 
 
 def _is_handshake(request: web.Request, response: web.WebSocketResponse) -> bool:
@@ -220,6 +249,15 @@ def _is_handshake(request: web.Request, response: web.WebSocketResponse) -> bool
         return bool(response.can_prepare(request))
     except ValueError:  # a header with bytes that are not ASCII
         return False
+
+
+def _check_ref(body: dict[str, Any]) -> None:
+    ref = body.get("ref")
+    if isinstance(ref, str) and len(ref) > MAX_REF_CHARS:
+        raise ApiError(
+            400, f"ref may have at most {MAX_REF_CHARS} characters: every reply repeats it.", code="invalid_value",
+            param="ref",
+        )  # fmt: skip
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:

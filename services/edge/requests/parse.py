@@ -19,6 +19,9 @@ from services.edge.requests.chat_schema import (
     RailbusExtension,
 )
 
+MAX_QUOTED_CHARS: Final = 200
+"""Most characters of the client's own text that an error repeats, such as the name of an unknown field."""
+
 _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
 
 
@@ -174,5 +177,10 @@ def _field_error(error: str) -> ApiError:
     param = path.rstrip("`").removeprefix("$.").removeprefix("$") or None
     if param is None and "field `" in what:
         param = what.rpartition("field `")[2].rstrip("`")
+    what, param = _clipped(what), None if param is None else _clipped(param)
     hint = " Only text parts are supported." if param is not None and param.endswith("].type") else ""
     return ApiError(400, f"{what}{f' at {param}' if path else ''}.{hint}", code="invalid_value", param=param)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."

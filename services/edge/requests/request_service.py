@@ -23,13 +23,15 @@ from services.edge.log.lookup import LogLookup
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.parse import ParsedRequest
-from services.edge.requests.shared_limits import IdempotencyRecord, SharedLimits
+from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, SharedLimits
 from services.edge.settings import Settings
 from services.runtime.clock import now_ms
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
 
 POST_S: Final = 5.0
 """Longest wait for the producer, whose buffer is full only while the broker is unreachable."""
+
+IDEMPOTENCY_TTL_MS: Final = IDEMPOTENCY_TTL_S * 1_000
 
 NOT_READY: Final = "The server is not ready: it does not follow the log yet."
 
@@ -106,6 +108,11 @@ class RequestService:
         Raises:
             ApiError: It is unknown, another tenant's, too old, or has no such position.
         """
+        return await self._reopen(request_id, after, client, self._settings.resume_ms)
+
+    async def _reopen(
+        self, request_id: str, after: str | None, client: ClientContext, readable_ms: int
+    ) -> Subscription:
         partition = self._partition(request_id)
         position = None if after is None else parse_op_id(after)
         if position is not None and position.partition != partition:
@@ -115,7 +122,7 @@ class RequestService:
             )  # fmt: skip
         self._check_capacity()
         request = await self._lookup.find_request(request_id, partition)
-        if request is None or request.tenant != client.tenant or self._too_old(request):
+        if request is None or request.tenant != client.tenant or is_too_old(request, readable_ms, now_ms()):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
         stream = self._stream(request, await self._partitions.hold(partition), client, position, catching_up=True)
         with _end_on_failure(stream):
@@ -148,7 +155,11 @@ class RequestService:
         return stream
 
     async def _again(self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext) -> Subscription:
-        """Open the first request's stream for a repeated one, from the beginning."""
+        """Open the first request's stream for a repeated one, from the beginning.
+
+        A key is kept longer than an answer can be resumed by its id: whoever has the key still gets the answer.
+        """
+        readable_ms = max(IDEMPOTENCY_TTL_MS, self._settings.resume_ms)
         if known.body_hash != record.body_hash:
             raise ApiError(
                 422, "The Idempotency-Key was used with another body.", code="idempotency_key_reused",
@@ -156,7 +167,7 @@ class RequestService:
             )  # fmt: skip
         for wait_s in (0.05, 0.2, 0.5, 1.0):  # the first may not be on the log yet
             try:
-                return await self.resume(known.request_id, None, client)
+                return await self._reopen(known.request_id, None, client, readable_ms)
             except ApiError as error:
                 if error.status != 404:
                     raise
@@ -211,8 +222,10 @@ class RequestService:
         if len(self._hub) >= self._settings.max_streams:
             raise ApiError(503, "Too many open streams: try again.", code="too_many_streams", retry_after_s=1)
 
-    def _too_old(self, request: Request) -> bool:
-        return now_ms() > request.at // 1_000 + request.deadlines.total_ms + self._settings.resume_ms
+
+def is_too_old(request: Request, readable_ms: int, now_ms: int) -> bool:
+    """Return whether the answer may no longer be read: it may be for ``readable_ms`` after the total deadline."""
+    return now_ms > request.at // 1_000 + request.deadlines.total_ms + readable_ms
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from services.runtime.logging import logger
 _log = logger("edge")
 
 IDEMPOTENCY_TTL_S: Final = 86_400
-"""How long an idempotency key is kept."""
+"""How long an idempotency key is kept, and the answer of its request can be had with it."""
 
 MAX_LOCAL_RECORDS: Final = 10_000
 """Most idempotency keys kept in the process; the oldest is dropped."""
@@ -49,6 +49,28 @@ class IdempotencyRecord:
     body_hash: str
 
 
+class LocalRecords:
+    """The idempotency keys of this process: the ``size`` latest, each until its time is over. Pure."""
+
+    def __init__(self, size: int = MAX_LOCAL_RECORDS) -> None:
+        self._size = size
+        self._records: OrderedDict[str, tuple[IdempotencyRecord, int]] = OrderedDict()
+
+    def claim(self, name: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
+        """Store the record; return the earlier one if there is one, and keep that."""
+        known, expires_us = self._records.get(name, (None, 0))
+        if known is not None and now_us < expires_us:
+            return known
+        self._records.pop(name, None)
+        self._records[name] = record, now_us + IDEMPOTENCY_TTL_S * 1_000_000
+        if len(self._records) > self._size:
+            self._records.popitem(last=False)
+        return None
+
+    def forget(self, name: str) -> None:
+        self._records.pop(name, None)
+
+
 class SharedLimits:
     """Rate limits and idempotency keys of all tenants."""
 
@@ -56,7 +78,7 @@ class SharedLimits:
         self._redis: Any = None if url is None else _connect(url)
         self._rate = rate
         self._limiter = None if rate is None else LocalLimiter(rate)
-        self._records: OrderedDict[str, IdempotencyRecord] = OrderedDict()
+        self._records = LocalRecords()
         self._redis_retry_at_us = 0
         self._redis_down = False
 
@@ -84,15 +106,12 @@ class SharedLimits:
                 return None if known is None else IdempotencyRecord(*known.decode().split(" ", 1))
             except (RedisError, OSError) as error:
                 self._redis_failed(error, now_us)
-        known_here = self._records.setdefault(name, record)
-        if len(self._records) > MAX_LOCAL_RECORDS:
-            self._records.popitem(last=False)
-        return None if known_here is record else known_here
+        return self._records.claim(name, record, now_us)
 
     async def forget(self, tenant: str, key: str, now_us: int) -> None:
         """Drop the key of a request that was not accepted."""
         name = _redis_key(tenant, key)
-        self._records.pop(name, None)
+        self._records.forget(name)
         if self._usable(now_us):
             try:
                 await self._call_redis(self._redis.delete(name))

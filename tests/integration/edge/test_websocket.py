@@ -10,6 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.integration.edge.lab import PATIENCE_S
 from tests.support.edge_answers import ClientScreen
+from tests.support.waiting import comes_true
 
 
 class Socket:
@@ -51,6 +52,23 @@ class Socket:
 async def socket(url, **options):
     async with connect(f"{url.replace('http', 'ws')}/v1/stream", **options) as connection:
         yield Socket(connection)
+
+
+async def count_until_closed(connection):
+    """Read to the end; return the number of messages, and the close frame."""
+    received = 0
+    try:
+        while True:
+            await asyncio.wait_for(connection.recv(), PATIENCE_S)
+            received += 1
+    except ConnectionClosed as closed:
+        return received, closed.rcvd
+
+
+def client_frame(message):
+    """Format a text frame of 126 to 65,535 bytes, masked with zeros (RFC 6455, section 5.2)."""
+    payload = json.dumps(message).encode()
+    return b"\x81\xfe%b%b%b" % (len(payload).to_bytes(2, "big"), bytes(4), payload)
 
 
 async def test_an_answer_op_by_op(lab):
@@ -212,6 +230,26 @@ async def test_a_slow_client_is_closed_with_1013_and_can_resume(lab):
         await again.send(type="resume", request_id=writer.request_id, after=client.ids[writer.request_id])
         await again.until(op="close")
     assert len(client.screens[writer.request_id].visible + again.screens[writer.request_id].visible) == 16_000_000
+
+
+async def test_a_client_that_reads_no_reply_is_closed_with_1013(lab, keys_file):
+    url = await lab.edge(api_keys_file=keys_file, client_buffer_bytes=4_096)
+    batch = client_frame({"type": "ask", "ref": "r" * 256}) * 1_000
+    batches = 40  # about 16 MB of replies: more than the kernel's buffers take
+    async with connect(f"{url.replace('http', 'ws')}/v1/stream", max_queue=1, compression=None) as client:
+        client.transport.pause_reading()
+        for _ in range(batches):
+            client.transport.write(batch)
+            assert await comes_true(lambda: client.transport.get_write_buffer_size() == 0, PATIENCE_S, every_s=0.001)
+        client.transport.resume_reading()
+        received, closed = await count_until_closed(client)
+    assert (closed.code, closed.reason) == (1013, "reads too slowly: resume at the last id")
+    assert 0 < received < batches * 1_000
+
+
+async def test_a_ping_is_answered(lab):
+    async with socket(await lab.edge()) as client:
+        await asyncio.wait_for(await client.connection.ping(b"still there"), PATIENCE_S)
 
 
 async def test_a_stopping_edge_closes_with_1001(lab):

@@ -29,6 +29,7 @@ from services.edge.http.responses import http_chunk
 from services.edge.log.follow_plan import home_partitions_for, new_local_request_id
 from services.edge.log.positions import OpId, parse_op_id, parse_request_id
 from services.edge.requests.rate_limit import LocalLimiter, Rate, gcra
+from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, LocalRecords
 from services.runtime.errors import UserError
 
 DIGEST = hashlib.sha256(b"key").hexdigest()
@@ -117,6 +118,21 @@ def test_tenants_do_not_share_a_rate_and_the_oldest_is_dropped():
         False,
         False,
     ]
+
+
+def test_an_idempotency_key_ends_after_a_day_and_the_oldest_is_dropped():
+    first, second = IdempotencyRecord("1", "x"), IdempotencyRecord("2", "x")
+    day_us = IDEMPOTENCY_TTL_S * 1_000_000
+    records = LocalRecords(size=2)
+    assert records.claim("a", first, 0) is None
+    assert records.claim("a", second, day_us - 1) == first
+    assert records.claim("a", second, day_us) is None
+    assert records.claim("a", first, day_us + 1) == second
+    for name in ("b", "c"):
+        assert records.claim(name, first, day_us) is None
+    assert records.claim("a", first, day_us) is None
+    records.forget("a")
+    assert records.claim("a", second, day_us) is None
 
 
 @pytest.mark.parametrize(

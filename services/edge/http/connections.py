@@ -1,0 +1,224 @@
+"""Open connections of the HTTP server: limits, and time-outs for clients that send too little or nothing."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from services.edge.encoders.websocket import close_frame
+from services.edge.errors import ApiError
+from services.edge.http.connection_table import ConnectionTable, Refusal, Wait
+from services.edge.http.responses import CLOSE_TIMEOUT_S, raw_error
+from services.edge.http.status import PROBE_PATHS
+from services.edge.settings import Settings
+from services.runtime.logging import logger
+from services.runtime.metrics import EDGE_REFUSED
+
+_log = logger("edge")
+
+LAST_WORDS_S: Final = 1.0
+"""Longest time for a connection that was closed for a limit or a deadline to take the reason."""
+
+POLICY_VIOLATION: Final = 1008
+TRY_AGAIN_LATER: Final = 1013
+
+_LIMITS: Final[dict[Refusal, tuple[str, str]]] = {
+    "address": ("one address has as many connections open", "RAILBUS_MAX_ADDRESS_CONNECTIONS"),
+    "total": ("as many connections are open", "RAILBUS_MAX_CONNECTIONS"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTimeouts:
+    """How long clients may take, in seconds.
+
+    Attributes:
+        request_s: For the head of the first request, and for each body.
+        hello_s: For the first message of a websocket.
+        next_s: For the next request on a connection.
+    """
+
+    request_s: float
+    hello_s: float
+    next_s: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> "ConnectionTimeouts":
+        return cls(
+            request_s=settings.request_timeout_ms / 1_000,
+            hello_s=settings.hello_timeout_ms / 1_000,
+            next_s=settings.idle_timeout_ms / 1_000,
+        )
+
+    def seconds(self, what: Wait) -> float:
+        match what:
+            case "request" | "body":
+                return self.request_s
+            case "hello":
+                return self.hello_s
+            case "next":
+                return self.next_s
+
+
+class Connections:
+    """All connections of the server; closes those that are over a limit or a deadline."""
+
+    def __init__(self, most: int, most_per_address: int, timeouts: ConnectionTimeouts) -> None:
+        self._table: ConnectionTable[LimitedHandler] = ConnectionTable(most, most_per_address)
+        self._timeouts = timeouts
+        self._closing: dict[LimitedHandler, tuple[asyncio.Transport, float]] = {}
+        self._logged: set[Refusal] = set()
+
+    def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
+        """Count a new connection; close another one for it if there are too many."""
+        admission = self._table.open(handler, address, now_s + self._timeouts.request_s)
+        if admission.over is None:
+            return
+        if admission.evicted is not None:
+            self._close(*admission.evicted, too_many(admission.over), now_s)
+        if admission.over not in self._logged:
+            self._logged.add(admission.over)
+            _log.warning("%s as %s allows: new ones replace idle ones", *_LIMITS[admission.over])
+
+    def lost(self, handler: "LimitedHandler") -> None:
+        self._table.close(handler)
+        self._closing.pop(handler, None)
+
+    def wait(self, handler: "LimitedHandler", what: Wait, now_s: float) -> None:
+        """Give the client its time to send this."""
+        self._table.wait(handler, what, now_s + self._timeouts.seconds(what))
+
+    def busy(self, handler: "LimitedHandler") -> None:
+        self._table.busy(handler)
+
+    def refusal(self, handler: "LimitedHandler") -> Refusal | None:
+        return self._table.refusal(handler)
+
+    def answered(self, handler: "LimitedHandler", now_s: float) -> None:
+        """Wait for the next request, or for the end of a connection that is being closed."""
+        transport = handler.transport
+        if transport is not None and transport.is_closing():
+            self._closing[handler] = transport, now_s + CLOSE_TIMEOUT_S
+        self.wait(handler, "next", now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Close the connections whose deadline has passed."""
+        for handler, what in self._table.expire(now_s):
+            self._close(handler, what, _too_late(what, self._timeouts.seconds(what)), now_s)
+        for handler, (transport, until_s) in list(self._closing.items()):
+            if until_s <= now_s:
+                del self._closing[handler]
+                transport.abort()
+
+    def _close(self, handler: "LimitedHandler", what: Wait, error: ApiError, now_s: float) -> None:
+        """Close a connection with the reason, where its client waits for an answer and can take it."""
+        transport = handler.transport
+        if transport is None:
+            return
+        if what == "next" or transport.is_closing() or transport.get_write_buffer_size():
+            transport.abort()
+            return
+        EDGE_REFUSED.labels(str(error.status)).inc()
+        if what == "hello":
+            code = POLICY_VIOLATION if error.status == 408 else TRY_AGAIN_LATER
+            transport.write(close_frame(code, error.message.encode()))
+        else:
+            transport.write(raw_error(error))
+        transport.close()
+        self._closing[handler] = transport, now_s + LAST_WORDS_S
+
+
+class LimitedHandler(web.RequestHandler):
+    """The web server's protocol, counted in ``Connections``."""
+
+    __slots__ = ("_connections",)
+
+    def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self._connections.open(self, str(peer[0]) if peer else "", self._loop.time())
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connections.lost(self)
+        super().connection_lost(exc)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the connection is beyond the limits: it ends with its first answer."""
+        return self._connections.refusal(self) is not None
+
+    def begin(self, path: str) -> None:
+        """Note that a request is being handled.
+
+        Raises:
+            ApiError: 429 or 503: there are too many connections, and it is no health check.
+        """
+        refusal = self._connections.refusal(self)
+        self._connections.busy(self)
+        if refusal is not None and path not in PROBE_PATHS:
+            raise too_many(refusal)
+
+    def end(self) -> None:
+        """Note that the request is answered."""
+        self._connections.answered(self, self._loop.time())
+
+    def wait(self, what: Wait) -> None:
+        """Give the client its time to send this, from now on."""
+        self._connections.wait(self, what, self._loop.time())
+
+    def busy(self) -> None:
+        """Note that the client has sent what was waited for."""
+        self._connections.busy(self)
+
+
+class LimitedSite(web.TCPSite):
+    """The listening socket whose connections are counted."""
+
+    __slots__ = ("_factory",)
+
+    def __init__(
+        self, runner: web.AppRunner, host: str, port: int, *, backlog: int, connections: Connections,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(runner, host, port, backlog=backlog)
+        server, loop = runner.server, asyncio.get_running_loop()
+        if server is None:
+            raise RuntimeError("set up the runner first")
+        self._factory = lambda: LimitedHandler(server, connections, loop=loop, **options)
+
+    async def start(self) -> None:
+        await web.BaseSite.start(self)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._factory, self._host, self._port, backlog=self._backlog
+        )
+
+
+def handler_of(request: web.Request) -> LimitedHandler:
+    protocol = request.protocol
+    if not isinstance(protocol, LimitedHandler):
+        raise TypeError("the application must be served by a LimitedSite")
+    return protocol
+
+
+def too_many(refusal: Refusal) -> ApiError:
+    if refusal == "address":
+        return ApiError(
+            429, "Too many connections from this address: close some, or try again.", code="too_many_connections",
+            retry_after_s=1,
+        )  # fmt: skip
+    return ApiError(
+        503, "Too many connections: close idle ones, or try again.", code="too_many_connections", retry_after_s=1
+    )
+
+
+def _too_late(what: Wait, seconds: float) -> ApiError:
+    missing = {
+        "hello": "No valid first message (hello with a key, where keys are needed)",
+        "body": "The body of the request did not arrive",
+    }.get(what, "No request arrived")
+    return ApiError(408, f"{missing} within {seconds:g} s: connect again.", code="request_timeout")

@@ -1,0 +1,180 @@
+"""Connections that send too little, or are too many: each ends with one reason, and health checks go on."""
+
+import asyncio
+import json
+import resource
+import subprocess
+from contextlib import closing, contextmanager
+
+import aiohttp
+import pytest
+from websockets.asyncio.client import connect
+
+from services.edge.error_codes import ERROR_CODES
+from tests.integration.edge.lab import PATIENCE_S
+from tests.integration.edge.test_process import command
+from tests.integration.edge.test_websocket import count_until_closed, socket
+from tests.support.processes import die_with_parent, free_port
+from tests.support.waiting import until
+
+SHORT_MS = 300
+OPEN_FILES = 256
+FLOOD = 400
+HALF_A_HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
+HALF_A_BODY = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 1000\r\n\r\n{"messages": ['
+)
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+async def client(url, sent=b""):
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(sent)
+    return reader, writer
+
+
+async def answer(reader):
+    """Read to the end; return the status and the code of the error."""
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE_S)).partition(b"\r\n\r\n")
+    assert b"\r\nConnection: close" in head
+    error = json.loads(body)["error"]
+    status = int(head.split()[1])
+    assert status in ERROR_CODES[error["code"]].statuses
+    return status, error["code"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", HALF_A_HEAD, HALF_A_BODY])
+async def test_a_silent_or_slow_client_is_told_and_closed(lab, sent):
+    url = await lab.edge(request_timeout_ms=SHORT_MS)
+    reader, writer = await client(url, sent)
+    with closing(writer):
+        assert await answer(reader) == (408, "request_timeout")
+
+
+async def test_a_byte_now_and_then_does_not_extend_the_time(lab):
+    url = await lab.edge(request_timeout_ms=SHORT_MS)
+    reader, writer = await client(url, HALF_A_HEAD)
+    with closing(writer):
+        reading = asyncio.create_task(reader.read())
+        async with asyncio.timeout(PATIENCE_S):
+            while not reading.done():
+                writer.write(b"x")
+                await asyncio.sleep(0.02)
+        await asyncio.gather(reading, return_exceptions=True)  # a reset, if a byte arrived after the end
+
+
+async def test_a_connection_without_a_further_request_is_closed(lab):
+    url = await lab.edge(idle_timeout_ms=SHORT_MS)
+    reader, writer = await client(url, HEALTH)
+    with closing(writer):
+        assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"ok\n")
+
+
+async def test_a_websocket_without_a_first_message_is_closed(lab, keys_file):
+    url = await lab.edge(api_keys_file=keys_file, hello_timeout_ms=SHORT_MS)
+    for message in (None, {"type": "hello", "key": "wrong"}):
+        async with connect(f"{url.replace('http', 'ws')}/v1/stream") as connection:
+            if message is not None:
+                await connection.send(json.dumps(message))
+            _, closed = await count_until_closed(connection)
+        assert closed.code == 1008
+        assert "first message" in closed.reason
+
+
+async def test_a_websocket_that_said_hello_stays_open(lab, keys_file):
+    url = await lab.edge(api_keys_file=keys_file, hello_timeout_ms=SHORT_MS, request_timeout_ms=SHORT_MS)
+    key = {"additional_headers": {"Authorization": "Bearer k-a"}}
+    async with socket(url) as greeting, socket(url, **key) as keyed:
+        await greeting.send(type="hello", key="k-a")
+        await greeting.until(type="welcome")
+        await asyncio.sleep(4 * SHORT_MS / 1_000)
+        for each in (greeting, keyed):
+            await each.send(type="ask", prompt="hello")
+            await lab.answer("x")
+            await each.until(op="close")
+
+
+async def test_a_stream_outlives_the_time_for_requests(lab):
+    url = await lab.edge(request_timeout_ms=SHORT_MS, idle_timeout_ms=SHORT_MS)
+    async with lab.open_stream(url) as stream:
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("one "))
+        await stream.until(b"one ")
+        await asyncio.sleep(4 * SHORT_MS / 1_000)
+        await lab.write(writer.chunk("two"), writer.finished(), writer.closed())
+        assert b"[DONE]" in await stream.rest()
+
+
+@pytest.mark.parametrize(("limit", "status"), [({"max_connections": 2}, 503), ({"max_address_connections": 2}, 429)])
+async def test_an_idle_connection_makes_room_with_a_reason(lab, limit, status):
+    url = await lab.edge(**limit)
+    async with socket(url) as idle:
+        reader, writer = await client(url, HALF_A_HEAD)
+        with closing(writer):
+            async with lab.http.get(f"{url}/healthz") as response:
+                assert response.status == 200
+            _, closed = await count_until_closed(idle.connection)
+            assert (closed.code, closed.reason.split(":")[0][:20]) == (1013, "Too many connections")
+            _, other = await client(url)
+            other.close()
+            assert await answer(reader) == (status, "too_many_connections")
+
+
+async def test_beyond_the_limit_of_busy_ones_only_health_checks_pass(lab):
+    url = await lab.edge(max_connections=1)
+    async with lab.open_stream(url) as stream:
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("one "))
+        await stream.until(b"one ")
+        async with aiohttp.ClientSession() as http:
+            for path, status in (("/v1/models", 503), ("/healthz", 200), ("/readyz", 200), ("/v1/stream", 503)):
+                async with http.get(url + path) as response:
+                    assert response.status == status
+                    assert response.headers["Connection"] == "close"
+                    if status == 503:
+                        assert (await response.json())["error"]["code"] == "too_many_connections"
+
+
+@contextmanager
+def edge_process(**env):
+    """Run an edge without a broker and with few open files; yield its URL and process."""
+    port = free_port()
+    options = command(RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:1", RAILBUS_EDGE_PORT=str(port), **env)
+
+    def limit_open_files():
+        die_with_parent()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+
+    process = subprocess.Popen(
+        options["args"], cwd=options["cwd"], env=options["env"], preexec_fn=limit_open_files, stderr=subprocess.PIPE
+    )
+    try:
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def is_healthy(url):
+    try:
+        async with asyncio.timeout(5):
+            reader, writer = await client(url, HEALTH)
+            with closing(writer):
+                return (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+    except (OSError, TimeoutError, asyncio.IncompleteReadError):
+        return False
+
+
+@pytest.mark.parametrize("sent", [b"", HALF_A_HEAD, HALF_A_BODY])
+async def test_health_answers_during_a_flood_of_idle_connections(sent):
+    with edge_process() as (url, process):
+        await until(lambda: is_healthy(url), "the edge listens")
+        flood = [await client(url, sent) for _ in range(FLOOD)]
+        try:
+            assert [await is_healthy(url) for _ in range(5)] == [True] * 5
+            assert process.poll() is None
+        finally:
+            for _, writer in flood:
+                writer.close()

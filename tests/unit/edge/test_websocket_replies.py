@@ -1,0 +1,110 @@
+"""Replies on a websocket: bounded in size and number, whatever a client sends and however little it reads."""
+
+import orjson
+import pytest
+from aiohttp import WSMessage, WSMsgType
+
+from services.edge.delivery.client_writer import ClientWriter
+from services.edge.errors import ApiError
+from services.edge.http.api_keys import ApiKeys
+from services.edge.http.websockets import MAX_REF_CHARS, WebSocketConnection
+from services.edge.requests.parse import MAX_QUOTED_CHARS, parse_chat_request
+
+LIMIT_BYTES = 65_536
+LONGEST_REPLY_BYTES = 2_048
+KEYED = ApiKeys({"0" * 64: "acme"})
+
+
+class UnreadTransport:
+    """The transport of a client that reads nothing."""
+
+    def __init__(self):
+        self.frames = []
+        self.size = 0
+
+    def write(self, data):
+        self.frames.append(data)
+        self.size += len(data)
+
+    def get_write_buffer_size(self):
+        return self.size
+
+    def is_closing(self):
+        return False
+
+
+class ScriptedResponse:
+    """A websocket whose client sends these messages; counts how many were taken."""
+
+    def __init__(self, messages):
+        self._messages = iter(messages)
+        self.taken = 0
+        self.closed_with = None
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        for message in self._messages:
+            self.taken += 1
+            return message
+        raise StopAsyncIteration
+
+    async def close(self, *, code, message):
+        self.closed_with = (code, message)
+
+
+async def served(messages, keys=KEYED):
+    transport, response = UnreadTransport(), ScriptedResponse(messages)
+    tenant = "local" if keys.allows_anonymous else None
+    connection = WebSocketConnection(
+        response, ClientWriter(transport, LIMIT_BYTES), None, keys, tenant, 16, lambda: None
+    )
+    await connection.serve()
+    return transport, response
+
+
+def text(**message):
+    return WSMessage(WSMsgType.TEXT, orjson.dumps(message).decode(), None)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        text(type="ask", ref="r" * 1_000_000),
+        text(type="cancel", request_id="x" * 1_000_000),
+        text(type="hello", key="wrong", ref="r"),
+        text(type="hello", key=None),
+        WSMessage(WSMsgType.TEXT, "{", None),
+        WSMessage(WSMsgType.BINARY, b"x" * 1_000, None),
+        WSMessage(WSMsgType.PING, b"p" * 125, None),
+    ],
+)
+async def test_unread_replies_are_bounded_and_end_the_connection(message):
+    transport, response = await served(message for _ in range(2_000))
+    assert transport.size <= LIMIT_BYTES + LONGEST_REPLY_BYTES
+    assert response.closed_with == (1013, b"reads too slowly: resume at the last id")
+    assert response.taken < 2_000
+
+
+async def test_a_long_ref_is_refused_and_a_short_one_is_repeated():
+    transport, response = await served([text(type="x", ref="r" * MAX_REF_CHARS), text(type="x", ref="r" * 257)])
+    short, long = (orjson.loads(frame[4:]) for frame in transport.frames)
+    assert short["ref"] == "r" * MAX_REF_CHARS
+    assert "ref" not in long
+    assert (long["error"]["code"], long["error"]["param"]) == ("invalid_value", "ref")
+    assert response.closed_with is None
+
+
+async def test_a_long_request_id_is_not_repeated():
+    transport, _ = await served([text(type="cancel", request_id="x" * 1_000)], keys=ApiKeys())
+    error = orjson.loads(transport.frames[0][4:])
+    assert "request_id" not in error
+    assert error["error"]["code"] == "invalid_request_id"
+
+
+@pytest.mark.parametrize("extension", [{"x" * 100_000: 1}, {"lane": "x" * 100_000}])
+def test_an_error_repeats_little_of_what_was_sent(extension):
+    with pytest.raises(ApiError) as error:
+        parse_chat_request({"messages": [{"role": "user", "content": "x"}], "railbus": extension})
+    assert len(error.value.envelope) < 4 * MAX_QUOTED_CHARS
