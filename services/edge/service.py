@@ -14,7 +14,7 @@ from services.edge.http.api_keys import load_keys
 from services.edge.http.app import ServerLogger, make_app
 from services.edge.http.chat_endpoint import ChatEndpoint
 from services.edge.http.connections import Connections, ConnectionTimeouts, LimitedSite
-from services.edge.http.open_files import BACKLOG, connection_limit
+from services.edge.http.open_files import connection_limits
 from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.status import StatusEndpoint
@@ -78,11 +78,11 @@ class EdgeService:
         await runner.setup()
         watching: asyncio.Task[None] | None = None
         try:
-            limit = connection_limit(self._settings.max_connections)
+            limits = connection_limits(self._settings.max_connections)
             connections = Connections(
-                limit, self._settings.max_address_connections, ConnectionTimeouts.of(self._settings)
+                limits.connections, self._settings.max_address_connections, ConnectionTimeouts.of(self._settings)
             )
-            url = await self._listen(runner, connections)
+            url = await self._listen(runner, connections, limits.backlog)
             watching = asyncio.create_task(_close_late(connections))
             await ensure_topics(self._settings.bus)
             await self._producer.start()
@@ -123,10 +123,10 @@ class EdgeService:
         except TimeoutError:
             pass  # the producer logs what it could not send
 
-    async def _listen(self, runner: web.AppRunner, connections: Connections) -> str:
+    async def _listen(self, runner: web.AppRunner, connections: Connections, backlog: int) -> str:
         host, port = self._settings.edge_host, self._settings.edge_port
         try:
-            site = LimitedSite(runner, host, port, backlog=BACKLOG, connections=connections, **self._http_options)
+            site = LimitedSite(runner, host, port, backlog=backlog, connections=connections, **self._http_options)
             await site.start()
         except OSError as error:
             raise UserError(

@@ -1,7 +1,7 @@
 """The process's limit of open files, of which each connection takes one."""
 
 import resource
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.edge.http.connection_table import MAX_REFUSED
 from services.runtime.errors import UserError
@@ -9,19 +9,27 @@ from services.runtime.logging import logger
 
 _log = logger("edge")
 
-BACKLOG: Final = 128
-"""Most connections that the kernel holds for the edge; it takes all of them at once, before it can close any."""
+MAX_BACKLOG: Final = 1_024
+MIN_BACKLOG: Final = 128
+"""Connections that the kernel holds for the edge; it takes all of them at once, before it can close any."""
 
 OWN_FILES: Final = 64
 """Files of the process itself: brokers, Redis, the listening socket, standard streams."""
 
-RESERVED_FILES: Final = BACKLOG + OWN_FILES + MAX_REFUSED
+RESERVED_FILES: Final = MIN_BACKLOG + OWN_FILES + MAX_REFUSED
 
 MIN_CONNECTIONS: Final = 16
 
 
-def connection_limit(wanted: int) -> int:
-    """Raise the process's limit of open files as far as it goes; return how many connections it allows.
+class ConnectionLimits(NamedTuple):
+    """What the limit of open files allows."""
+
+    connections: int
+    backlog: int
+
+
+def connection_limits(wanted: int) -> ConnectionLimits:
+    """Raise the process's limit of open files as far as it goes; return what it allows.
 
     Raises:
         UserError: It allows too few.
@@ -38,14 +46,14 @@ def connection_limit(wanted: int) -> int:
             "RAILBUS_MAX_CONNECTIONS=%d needs %d open files and %d are allowed: at most %d connections; "
             "raise the limit (ulimit -n)", wanted, wanted + RESERVED_FILES, limit, fit,
         )  # fmt: skip
-    return fit
+    return ConnectionLimits(fit, backlog_that_fits(limit, fit))
 
 
 def raised_limit(soft: int, hard: int, wanted: int) -> int:
     """Return the soft limit to set: enough for the connections, never less than before, never above the hard one."""
     if soft == resource.RLIM_INFINITY:
         return soft
-    needed = max(soft, wanted + RESERVED_FILES)
+    needed = max(soft, wanted + RESERVED_FILES + MAX_BACKLOG - MIN_BACKLOG)
     return needed if hard == resource.RLIM_INFINITY else min(needed, hard)
 
 
@@ -62,3 +70,10 @@ def connections_that_fit(limit: int, wanted: int) -> int:
             "raise it (ulimit -n)"
         )
     return fit
+
+
+def backlog_that_fits(limit: int, connections: int) -> int:
+    """Return how many connections the kernel may hold, so that taking all of them leaves files for the rest."""
+    if limit == resource.RLIM_INFINITY:
+        return MAX_BACKLOG
+    return min(MAX_BACKLOG, limit - connections - OWN_FILES - MAX_REFUSED)

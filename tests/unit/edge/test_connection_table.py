@@ -5,7 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.edge.http.connection_table import MAX_REFUSED, ConnectionTable, address_group
-from services.edge.http.open_files import MIN_CONNECTIONS, RESERVED_FILES, connections_that_fit, raised_limit
+from services.edge.http.open_files import (
+    MAX_BACKLOG,
+    MIN_BACKLOG,
+    MIN_CONNECTIONS,
+    RESERVED_FILES,
+    backlog_that_fits,
+    connections_that_fit,
+    raised_limit,
+)
 from services.runtime.errors import UserError
 
 
@@ -109,21 +117,24 @@ def test_no_history_passes_the_limits(actions, most, most_per_address):
 
 
 INFINITE = -1
+ENOUGH = 4_096 + RESERVED_FILES + MAX_BACKLOG - MIN_BACKLOG
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "limit", "fit"),
+    ("soft", "hard", "limit", "fit", "backlog"),
     [
-        (1_024, 1_048_576, 4_096 + RESERVED_FILES, 4_096),
-        (1_024, INFINITE, 4_096 + RESERVED_FILES, 4_096),
-        (8_192, 8_192, 8_192, 4_096),
-        (1_024, 1_024, 1_024, 1_024 - RESERVED_FILES),
-        (INFINITE, INFINITE, INFINITE, 4_096),
+        (1_024, 1_048_576, ENOUGH, 4_096, MAX_BACKLOG),
+        (1_024, INFINITE, ENOUGH, 4_096, MAX_BACKLOG),
+        (8_192, 8_192, 8_192, 4_096, MAX_BACKLOG),
+        (4_500, 4_500, 4_500, 4_096, 4_500 - 4_096 - RESERVED_FILES + MIN_BACKLOG),
+        (1_024, 1_024, 1_024, 1_024 - RESERVED_FILES, MIN_BACKLOG),
+        (INFINITE, INFINITE, INFINITE, 4_096, MAX_BACKLOG),
     ],
 )
-def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(soft, hard, limit, fit):
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(soft, hard, limit, fit, backlog):
     assert raised_limit(soft, hard, 4_096) == limit
     assert connections_that_fit(limit, 4_096) == fit
+    assert backlog_that_fits(limit, fit) == backlog
 
 
 def test_too_few_open_files_are_an_error_of_the_operator():
