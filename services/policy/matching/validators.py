@@ -5,18 +5,19 @@ A match may grow character by character, and each length of it is checked: valid
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final, Protocol
 
-from services.policy.source.document import ValidatorName
+from services.policy.source.document import MAX_MATCH_CHARS, ValidatorName
 
 
 class Luhn:
     """The check digit of payment cards (ISO/IEC 7812-1, annex B). Separators are skipped, equal digits refused."""
 
-    __slots__ = ("_count", "_doubled", "_first", "_plain", "_varied")
+    __slots__ = ("_count", "_doubled", "_first", "_plain", "_varied", "least_chars")
 
     def __init__(self) -> None:
+        self.least_chars = 0
         self._count = 0
         self._plain = 0  # the sum when the last digit counts once
         self._doubled = 0  # and when it counts twice
@@ -70,12 +71,13 @@ class Entropy:
     With counts c of n characters it is log2(n) - sum(c log2(c)) / n; the sum is updated with each character.
     """
 
-    __slots__ = ("_counts", "_size", "_sum")
+    __slots__ = ("_counts", "_size", "_sum", "least_chars")
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._size = 0
         self._sum = 0.0
+        self.least_chars = 0
 
     def feed(self, text: str) -> bool:
         """Take more text. Return whether all of it so far is valid."""
@@ -83,28 +85,38 @@ class Entropy:
         for char in text:
             count = counts.get(char, 0)
             counts[char] = count + 1
-            self._sum += _weight(count + 1) - _weight(count)
-        self._size += len(text)
-        return self._size > 0 and math.log2(self._size) - self._sum / self._size >= _LEAST_BITS
+            self._sum += _ADDED[count]
+        self._size = size = self._size + len(text)
+        missing = self._sum - size * (math.log2(size) - _LEAST_BITS) if size else 0.0
+        if missing > 0:  # further characters leave the sum as it is at best: when all of them are new
+            self.least_chars = size + int(missing / _MOST_BITS)
+        return size > 0 and missing <= 0
 
 
 _LEAST_BITS: Final = 3.0 - 1e-9
 """Bits a character, less rounding."""
 
+_MOST_BITS: Final = math.log2(MAX_MATCH_CHARS) - _LEAST_BITS + math.log2(math.e)
+"""Most that one more character of a match adds to what its text has above the least, in bits."""
 
-@lru_cache(maxsize=4_096)
+
 def _weight(count: int) -> float:
     return count * math.log2(count) if count else 0.0
+
+
+_ADDED: Final = tuple(_weight(count + 1) - _weight(count) for count in range(MAX_MATCH_CHARS))
+"""What one more of a character adds to the sum, by how many there were."""
 
 
 class WholeTextValidator:
     """A check that begins anew with each character; for short texts."""
 
-    __slots__ = ("_check", "_text")
+    __slots__ = ("_check", "_text", "least_chars")
 
     def __init__(self, check: Callable[[str], bool]) -> None:
         self._check = check
         self._text = ""
+        self.least_chars = 0
 
     def feed(self, text: str) -> bool:
         """Take more text. Return whether all of it so far is valid."""
@@ -113,7 +125,13 @@ class WholeTextValidator:
 
 
 class IncrementalValidator(Protocol):
-    """A check of a text that grows."""
+    """A check of a text that grows.
+
+    Attributes:
+        least_chars: No continuation of the text so far is valid with fewer characters.
+    """
+
+    least_chars: int
 
     def feed(self, text: str) -> bool:
         """Take more text. Return whether all of it so far is valid."""
