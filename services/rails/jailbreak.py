@@ -134,13 +134,24 @@ class JailbreakClassifier:
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
-        """Score the user's messages; if they are an attack, return Rego's ruling.
+        """Score the messages of every role, all of which the client supplies; if they are an attack, ask Rego.
+
+        The messages of each role are one text, so that an attack cannot be diluted with the words of another role.
 
         Raises:
             RailFailed: The classifier cannot be loaded, or its process ended.
             RulingError: Rego gave no usable answer.
         """
-        text = "\n".join(message.content for message in messages if message.role == "user")
+        details: list[str] = []
+        for role in dict.fromkeys(message.role for message in messages):
+            text = "\n".join(message.content for message in messages if message.role == role)
+            answer = await self._evaluate_text(policy, spec, tenant, text)
+            if answer.reason is not None or answer.egress == "forbidden":
+                return answer
+            details += [answer.detail] if answer.detail else []
+        return RailAnswer(detail=", ".join(details)) if details else PASSED
+
+    async def _evaluate_text(self, policy: Policy, spec: RailSpec, tenant: str, text: str) -> RailAnswer:
         if len(text.strip()) < MIN_CHARS:
             return PASSED
         spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(tenant, text)
