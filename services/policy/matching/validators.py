@@ -11,30 +11,68 @@ from typing import Final, Protocol
 from services.policy.source.document import MAX_MATCH_CHARS, ValidatorName
 
 
-class Luhn:
-    """The check digit of payment cards (ISO/IEC 7812-1, annex B). Separators are skipped, equal digits refused."""
+class _Digits:
+    """The check digit of the digits since the start of one group."""
 
-    __slots__ = ("_count", "_doubled", "_first", "_plain", "_varied", "least_chars")
+    __slots__ = ("count", "doubled", "first", "plain", "varied")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.plain = 0  # the sum when the last digit counts once
+        self.doubled = 0  # and when it counts twice
+        self.first = -1
+        self.varied = False
+
+    def add(self, digit: int) -> None:
+        twice = digit * 2 - 9 if digit > 4 else digit * 2
+        self.plain, self.doubled = self.doubled + digit, self.plain + twice
+        self.varied |= self.count > 0 and digit != self.first
+        self.first = digit if self.count == 0 else self.first
+        self.count += 1
+
+    @property
+    def valid(self) -> bool:
+        return self.count >= MIN_CARD_DIGITS and self.varied and self.plain % 10 == 0
+
+
+MIN_CARD_DIGITS: Final = 12
+MAX_CARD_DIGITS: Final = 19
+
+
+class Luhn:
+    """A payment card's number among groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
+
+    It is whole groups of the text, so that its last digits are not left when other groups stand before it. Equal digits
+    are refused.
+    """
+
+    __slots__ = ("_found", "_in_group", "_open", "least_chars")
 
     def __init__(self) -> None:
         self.least_chars = 0
-        self._count = 0
-        self._plain = 0  # the sum when the last digit counts once
-        self._doubled = 0  # and when it counts twice
-        self._first = ""
-        self._varied = False
+        self._found = False
+        self._in_group = False
+        self._open: list[_Digits] = []  # by the group that they begin with, at most 19
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether all of it so far is valid."""
+        """Take more text. Return whether all of it so far contains such a number."""
         for char in text:
-            if char.isdigit():
-                digit = int(char)
-                twice = digit * 2 - 9 if digit > 4 else digit * 2
-                self._plain, self._doubled = self._doubled + digit, self._plain + twice
-                self._first = self._first or char
-                self._varied = self._varied or char != self._first
-                self._count += 1
-        return self._count >= 12 and self._varied and self._plain % 10 == 0
+            if self._found:
+                break
+            if not char.isdigit():
+                self._found, self._in_group = self._valid(), False
+                continue
+            if not self._in_group:
+                self._open.append(_Digits())
+                self._in_group = True
+            for digits in self._open:
+                digits.add(int(char))
+            if self._open and self._open[0].count > MAX_CARD_DIGITS:
+                del self._open[0]
+        return self._found or self._valid()
+
+    def _valid(self) -> bool:
+        return self._in_group and any(digits.valid for digits in self._open)
 
 
 def iban(text: str) -> bool:
