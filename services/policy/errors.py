@@ -41,3 +41,12 @@ class BrokenPolicy(PolicyError):
 
 class RulingError(PolicyError):
     """Rego gave no answer, or an invalid one. The caller must fail closed."""
+
+
+def broken_by(error: Exception) -> BrokenPolicy:
+    """Return the refusal of a policy that could not be read or prepared because of this error."""
+    if isinstance(error, BrokenPolicy):
+        return error
+    if isinstance(error, RecursionError):
+        return BrokenPolicy([Fault(".", 0, "a file is nested too deeply; make its structure flatter")])
+    return BrokenPolicy([Fault(".", 0, f"it cannot be used ({type(error).__name__}: {error}); undo the last edit")])

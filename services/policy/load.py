@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from services.policy.engines.rego import Rego
-from services.policy.errors import BrokenPolicy, Fault
+from services.policy.errors import BrokenPolicy, Fault, broken_by
 from services.policy.matching import Automaton, Rule
 from services.policy.matching.folding import MIN_FOLDED, FoldedWords, fold
 from services.policy.matching.regex import BadPattern, Node, longest, parse, words
@@ -31,6 +31,15 @@ def build(files: Files) -> Policy:
     Raises:
         BrokenPolicy: The files have faults; it lists all of them.
     """
+    try:
+        return _build(files)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a parser raises, a service keeps the policy that it has
+        raise broken_by(error) from None
+
+
+def _build(files: Files) -> Policy:
     faults: list[Fault] = []
     document = _document(files, faults)
     rules, folded = _rules(files, faults)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from services.policy.errors import BrokenPolicy
+from services.policy.errors import BrokenPolicy, broken_by
 from services.policy.load import build
 from services.policy.policy import Policy
 from services.policy.source.files import fingerprint, read_files, version_of
@@ -63,8 +63,10 @@ class PolicyReloader:
         if self._prepare is not None:
             try:
                 await self._prepare(policy)
-            except BrokenPolicy as broken:
-                self._refuse(broken)
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as for `_read`
+                self._refuse(broken_by(error))
                 return
         self.current = policy
         _log.info("policy %s is now %s", policy.document.name, policy.version)
@@ -76,8 +78,10 @@ class PolicyReloader:
                 self.refused = None
                 return None
             policy = build(files)
-        except BrokenPolicy as broken:
-            self._refuse(broken)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - no edit of a policy ends the service that has a good one
+            self._refuse(broken_by(error))
             return None
         self.refused = None
         return policy

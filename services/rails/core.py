@@ -1,6 +1,6 @@
 """Which requests get a verdict, once each. Pure."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +10,7 @@ from schemas.stream import Verdict
 from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
 from services.processor import Core, Effect, RecordDone, RecordPosition, Write
+from services.processor.fair_queue import FairQueue
 
 MAX_EVALUATED: Final = 100_000
 """How many request ids are remembered, so that a record that is read twice gets one verdict."""
@@ -20,23 +21,41 @@ MAX_SKEW_US: Final = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
-    """An effect: the rails must evaluate this request."""
+    """An effect: the rails must evaluate this request.
+
+    Attributes:
+        crowded: Whether it must be denied unread, because too many of its tenant's requests wait.
+    """
 
     place: RecordPosition
     request: Request
     traceparent: str | None
+    crowded: bool = False
 
 
 class RailsCore(Core):
-    """The requests of one lane. One that is read again after a crash or a rebalance is evaluated again if need be."""
+    """The requests of one lane. One that is read again after a crash or a rebalance is evaluated again if need be.
 
-    def __init__(self) -> None:
+    Tenants take turns. A quarter of the room is for tenants that do not have the rest of it already.
+
+    Args:
+        room: Most requests evaluated at once.
+        most_waiting: Most requests of one tenant that wait for room; further ones are denied. None denies none.
+    """
+
+    def __init__(self, room: int, most_waiting: int | None = None) -> None:
+        self._room = room
+        self._share = room - room // 4
+        self._most_waiting = most_waiting
+        self._waiting: FairQueue[EvaluateRequest] = FairQueue()  # bounded by the processor's limit
+        self._running: Counter[str] = Counter()  # by tenant; none is 0
+        self._full: set[str] = set()  # tenants with all of their share
         self._evaluated: OrderedDict[str, None] = OrderedDict()
         self._pending: dict[RecordPosition, str] = {}  # bounded by the processor's limit
 
     @property
     def backlog(self) -> int:
-        """How many requests are being evaluated."""
+        """How many requests wait or are being evaluated."""
         return len(self._pending)
 
     def lost(self, number: int) -> None:
@@ -58,16 +77,41 @@ class RailsCore(Core):
         if len(self._evaluated) > MAX_EVALUATED:
             self._evaluated.popitem(last=False)
         self._pending[place] = request.request_id
-        return (EvaluateRequest(place, request, record.traceparent),)
+        tenant = request.tenant
+        if self._most_waiting is not None and self._waiting.waiting(tenant) >= self._most_waiting:
+            return (EvaluateRequest(place, request, record.traceparent, crowded=True),)
+        self._waiting.put(tenant, EvaluateRequest(place, request, record.traceparent))
+        return self._begin()
 
     def evaluated(self, effect: EvaluateRequest, verdict: Verdict | None) -> Sequence[Effect]:
         """Write the verdict; None if the evaluation failed, and then nothing will be shown."""
+        if not effect.crowded:
+            self._leave(effect.request.tenant)
+        begun = self._begin()
         if self._pending.pop(effect.place, None) is None:
-            return ()
+            return begun
         if verdict is None:
-            return (RecordDone(effect.place),)
-        return (Write(STREAMS, verdict, effect.traceparent, effect.place),)
+            return (RecordDone(effect.place), *begun)
+        return (Write(STREAMS, verdict, effect.traceparent, effect.place), *begun)
 
     def unwritten(self, request_id: str) -> None:
         """Note that a verdict was not written: the request is evaluated when its record is read again."""
         self._evaluated.pop(request_id, None)
+
+    def _leave(self, tenant: str) -> None:
+        self._full.discard(tenant)
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+
+    def _begin(self) -> list[EvaluateRequest]:
+        """Return the waiting requests for which there is room now."""
+        begun: list[EvaluateRequest] = []
+        while self._running.total() < self._room and (turn := self._waiting.get(self._full)) is not None:
+            tenant, effect = turn
+            if effect.place in self._pending:  # its partition was not lost
+                self._running[tenant] += 1
+                if self._running[tenant] >= self._share:
+                    self._full.add(tenant)
+                begun.append(effect)
+        return begun

@@ -7,7 +7,7 @@ from schemas.requests import MAX_PROMPT_CHARS, Delivery, Egress, Message, Reques
 from schemas.stream import RailOutcome, VerdictDecision
 from services.policy import Admission, Policy
 from services.policy.rulings import DeliveryFloor
-from services.rails.rail import Edit, RailReport
+from services.rails.rail import Edit, RailReport, no_answer
 
 BROKEN_REFUSAL: Final = "broken"
 """Refusal text of a request for which a rail gave no answer."""
@@ -16,6 +16,8 @@ UNKNOWN_ADMISSION: Final = Admission(allow=False, delivery=DeliveryFloor(mode="g
 """The admission if Rego gave none: nothing is shown before it was checked, nothing leaves the premises."""
 
 MAX_DETAIL: Final = 200
+
+CROWDED: Final = "too many requests of this tenant wait for the rails"
 
 
 class VerdictContent(NamedTuple):
@@ -61,6 +63,11 @@ def decide(
         delivery=policy.tighten(request.delivery, admission),
         egress=_egress(request, reports, admission),
     )
+
+
+def deny_unread(policy: Policy, request: Request) -> VerdictContent:
+    """Return the verdict on a request that no rail has read; no setting of the policy allows it."""
+    return decide(policy, request, [no_answer("queue", "cancelled", 0.0, CROWDED)], None)
 
 
 def _refused(policy: Policy, reports: Sequence[RailReport]) -> str | None:

@@ -17,6 +17,7 @@ from services.rails.jailbreak import JailbreakClassifier
 from services.rails.opa import OpaClient
 from services.rails.patterns import PatternRail
 from services.rails.rail import Rail, RailAnswer, RailReport, report, run_rails
+from services.rails.turns import Turns
 
 if TYPE_CHECKING:
     from services.policy.engines.presidio import Presidio
@@ -57,9 +58,10 @@ class RailsEvaluator:
         self._classifier = classifier
         self._opa = opa
         self._cache = cache
+        turns = Turns()
         self._patterns = {
-            "pii": PatternRail(policy, pii=True, presidio=presidio),
-            "secrets": PatternRail(policy, pii=False),
+            "pii": PatternRail(policy, turns, pii=True, presidio=presidio),
+            "secrets": PatternRail(policy, turns, pii=False),
         }
         self._specs: dict[str, RailSpec] = {rail.name: rail for rail in policy.document.rails.rail}
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from services.policy import Policy, RailSpec
 from services.rails import jailbreak_model
 from services.rails.patterns import CLASSIFIER_TIER, PromptSpan, apply_rulings
 from services.rails.rail import PASSED, RailAnswer, RailFailed
+from services.rails.turns import Turns
 from services.runtime.logging import logger
 
 CATEGORY: Final = "jailbreak"
@@ -46,6 +47,9 @@ MAX_CACHED_SCORES: Final = 8_192
 PROCESS_ENDED: Final = "the classifier's process ended"
 
 T = TypeVar("T")
+
+ScoreKey = tuple[str, bytes]
+"""Tenant, and the digest of the text."""
 
 _log = logger("rails")
 
@@ -94,9 +98,10 @@ def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: 
 
 @dataclass(slots=True)
 class PendingScore:
-    """A score that is being computed, and how many calls wait for it."""
+    """A score that is being computed or waits for its turn, and how many calls wait for it."""
 
-    future: Future[float]
+    task: asyncio.Task[float] = field(init=False)
+    running: Future[float] | None = None
     waiting: int = 0
 
 
@@ -109,10 +114,11 @@ class JailbreakClassifier:
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
+        self._turns = Turns(processes)
         self._pool = self._new_pool()
         self._missing: str | None = "the classifier is not loaded"
         self._kept: OrderedDict[bytes, float] = OrderedDict()
-        self._pending: dict[bytes, PendingScore] = {}  # bounded by the requests that are evaluated at once
+        self._pending: dict[ScoreKey, PendingScore] = {}  # bounded by the requests that are evaluated at once
         self._restarting: asyncio.Task[str | None] | None = None
 
     async def prepare(self) -> str | None:
@@ -128,30 +134,42 @@ class JailbreakClassifier:
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
-        """Score the user's messages; if they are an attack, return Rego's ruling.
+        """Score the messages of every role, all of which the client supplies; if they are an attack, ask Rego.
+
+        The messages of each role are one text, so that an attack cannot be diluted with the words of another role.
 
         Raises:
             RailFailed: The classifier cannot be loaded, or its process ended.
             RulingError: Rego gave no usable answer.
         """
-        text = "\n".join(message.content for message in messages if message.role == "user")
+        details: list[str] = []
+        for role in dict.fromkeys(message.role for message in messages):
+            text = "\n".join(message.content for message in messages if message.role == role)
+            answer = await self._evaluate_text(policy, spec, tenant, text)
+            if answer.reason is not None or answer.egress == "forbidden":
+                return answer
+            details += [answer.detail] if answer.detail else []
+        return RailAnswer(detail=", ".join(details)) if details else PASSED
+
+    async def _evaluate_text(self, policy: Policy, spec: RailSpec, tenant: str, text: str) -> RailAnswer:
         if len(text.strip()) < MIN_CHARS:
             return PASSED
-        spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(text)
+        spans = [(0, len(text))] if len(text) <= SHORT_CHARS else await self._spans(tenant, text)
         excerpts = choose_excerpts(text, spans, spec.max_windows)
         windows = sum(excerpt.is_window for excerpt in excerpts)
         scored: list[tuple[Excerpt, float]] = []
         for begin in range(0, len(excerpts), self._processes):
             some = excerpts[begin : begin + self._processes]
-            scores = await asyncio.gather(*(self._score(excerpt.text) for excerpt in some))
+            scores = await asyncio.gather(*(self._score(tenant, excerpt.text) for excerpt in some))
             scored += zip(some, scores, strict=True)
             if is_attack(scored, windows, spec.threshold):
                 return apply_rulings(policy, tenant, [PromptSpan(RULE, CATEGORY, CLASSIFIER_TIER, 0, 0, 0)])
         unread = len(spans) - spec.max_windows
         return PASSED if unread <= 0 else RailAnswer(detail=f"read {spec.max_windows} of {len(spans)} windows")
 
-    async def _spans(self, text: str) -> list[tuple[int, int]]:
-        return await self._result(asyncio.wrap_future(self._submit(jailbreak_model.spans, text)))
+    async def _spans(self, tenant: str, text: str) -> list[tuple[int, int]]:
+        async with self._turns.turn(tenant):
+            return await self._result(asyncio.wrap_future(self._submit(jailbreak_model.spans, text)))
 
     def close(self) -> None:
         """End the processes."""
@@ -159,24 +177,33 @@ class JailbreakClassifier:
             self._restarting.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _score(self, window: str) -> float:
-        """Return an excerpt's score: from the cache, from a computation in progress, or from a new one."""
-        key = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
-        kept = self._kept.get(key)
+    async def _score(self, tenant: str, window: str) -> float:
+        """Return an excerpt's score: cached, being computed for the tenant already, or computed in its turn."""
+        digest = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
+        kept = self._kept.get(digest)
         if kept is not None:
-            self._kept.move_to_end(key)
+            self._kept.move_to_end(digest)
             return kept
+        key = (tenant, digest)
         pending = self._pending.get(key)
         if pending is None:
-            pending = self._pending[key] = PendingScore(self._submit(jailbreak_model.score, window))
-            pending.future.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
+            pending = self._pending[key] = PendingScore()
+            pending.task = asyncio.get_running_loop().create_task(self._compute(pending, key, window))
+            pending.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may have no reader
         pending.waiting += 1
         try:
-            return await self._result(asyncio.shield(asyncio.wrap_future(pending.future)))
+            return await asyncio.shield(pending.task)
         finally:
             pending.waiting -= 1
-            if not pending.waiting and pending.future.cancel():  # no call waits for it, and it has not begun
+            if not pending.waiting and (pending.running is None or pending.task.done() or pending.running.cancel()):
+                pending.task.cancel()  # no call waits for it, and it has not begun
                 self._pending.pop(key, None)
+
+    async def _compute(self, pending: PendingScore, key: ScoreKey, window: str) -> float:
+        async with self._turns.turn(key[0]):
+            pending.running = self._submit(jailbreak_model.score, window)
+            pending.running.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
+            return await self._result(asyncio.wrap_future(pending.running))
 
     def _submit(self, function: Callable[[str], T], text: str) -> Future[T]:
         if self._missing is not None:
@@ -194,15 +221,15 @@ class JailbreakClassifier:
             self._restart_pool()
             raise RailFailed(PROCESS_ENDED) from None
 
-    def _on_score(self, loop: asyncio.AbstractEventLoop, key: bytes, score: Future[float]) -> None:
+    def _on_score(self, loop: asyncio.AbstractEventLoop, key: ScoreKey, score: Future[float]) -> None:
         """Cache a score, even one that is too late for its request. Runs in a thread of the pool."""
         if not score.cancelled() and not loop.is_closed():
             loop.call_soon_threadsafe(self._keep, key, score)
 
-    def _keep(self, key: bytes, score: Future[float]) -> None:
+    def _keep(self, key: ScoreKey, score: Future[float]) -> None:
         self._pending.pop(key, None)
         if score.exception() is None:
-            self._kept[key] = score.result()
+            self._kept[key[1]] = score.result()
             if len(self._kept) > MAX_CACHED_SCORES:
                 self._kept.popitem(last=False)
 

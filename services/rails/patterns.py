@@ -1,19 +1,17 @@
 """The pattern rails: one for personal data, one for secrets and blocked words."""
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from schemas.requests import Message
-from services.policy import Automaton, Finding, Policy, Scanner
+from services.policy import Automaton, Finding, FoundSpan, Match, Policy, Scanner
 from services.policy.matching.folding import FoldedWords
 from services.rails.rail import Edit, RailAnswer, RailFailed
+from services.rails.turns import PIECE_CHARS, SLICE_WORK, Turns
 
 if TYPE_CHECKING:
     from services.policy.engines.presidio import Presidio
-
-SLICE_CHARS: Final = 2_000
-"""How many characters are read at a time, about two milliseconds; then the event loop has its turn."""
 
 PII_PREFIX: Final = "pii/"
 
@@ -41,13 +39,43 @@ class PromptSpan(NamedTuple):
     end: int
 
 
+class PromptScan:
+    """The scan of a prompt's messages, slice by slice. Pure."""
+
+    def __init__(self, automaton: Automaton, messages: tuple[Message, ...]) -> None:
+        self.spans: list[PromptSpan] = []
+        self._slices = self._read(automaton, messages)
+
+    def step(self) -> bool:
+        """Read about ``SLICE_WORK`` characters, or fewer that cost as much. Return whether there are more."""
+        return next(self._slices, False)
+
+    def _read(self, automaton: Automaton, messages: tuple[Message, ...]) -> Iterator[bool]:
+        spent = 0
+        for index, message in enumerate(messages):
+            scanner, text = Scanner(automaton), message.content
+            for start in range(0, len(text), PIECE_CHARS):
+                if spent >= SLICE_WORK:
+                    spent = 0
+                    yield True
+                matches = scanner.feed(text[start : start + PIECE_CHARS])
+                spent, scanner.work = spent + PIECE_CHARS + scanner.work, 0
+                self._add(index, matches)
+            self._add(index, scanner.finish())
+
+    def _add(self, message: int, matches: Iterable[Match]) -> None:
+        for match in matches:
+            self.spans.append(PromptSpan(match.rule.name, match.rule.category, 0, message, match.start, match.end))
+
+
 class PatternRail:
     """The rules of one rail in one policy version."""
 
-    def __init__(self, policy: Policy, *, pii: bool, presidio: "Presidio | None" = None) -> None:
+    def __init__(self, policy: Policy, turns: Turns, *, pii: bool, presidio: "Presidio | None" = None) -> None:
         self._policy = policy
-        rules = [rule for rule in policy.rules if rule.name.startswith(PII_PREFIX) == pii]
-        self._automaton = Automaton(rules) if rules else None
+        self._turns = turns
+        self._presidio_turns = Turns()  # of its own: they take a hundred times as long, in a thread
+        self._automaton = Automaton([rule for rule in policy.rules if rule.name.startswith(PII_PREFIX) == pii])
         self._presidio = presidio
         self._folded: FoldedWords | None = None if pii else policy.folded
 
@@ -57,31 +85,24 @@ class PatternRail:
         Raises:
             RulingError: Rego gave no usable answer.
         """
-        spans: list[PromptSpan] = []
+        scan = PromptScan(self._automaton, messages)
+        more = True
+        while more:
+            async with self._turns.turn(tenant):
+                more = scan.step()
+        spans = scan.spans
         for index, message in enumerate(messages):
-            for rule, category, start, end in await self._find(message.content):
-                spans.append(PromptSpan(rule, category, 0, index, start, end))
-            for rule, category, start, end in await self._find_more(message.content):
-                spans.append(PromptSpan(rule, category, CLASSIFIER_TIER, index, start, end))
+            if self._folded is not None:
+                async with self._turns.turn(tenant):
+                    spans += _placed(self._folded.find(message.content), 0, index)
+            if self._presidio is not None:
+                found = await self._presidio.find(message.content, partial(self._presidio_turns.turn, tenant))
+                spans += _placed(found, CLASSIFIER_TIER, index)
         return apply_rulings(self._policy, tenant, spans)
 
-    async def _find(self, text: str) -> list[tuple[str, str, int, int]]:
-        found: list[tuple[str, str, int, int]] = []
-        if self._automaton is not None:
-            scanner = Scanner(self._automaton)
-            matches = []
-            for start in range(0, len(text), SLICE_CHARS):
-                if start:
-                    await asyncio.sleep(0)
-                matches += scanner.feed(text[start : start + SLICE_CHARS])
-            matches += scanner.finish()
-            found += [(match.rule.name, match.rule.category, match.start, match.end) for match in matches]
-        if self._folded is not None:
-            found += self._folded.find(text)
-        return found
 
-    async def _find_more(self, text: str) -> list[tuple[str, str, int, int]]:
-        return [] if self._presidio is None else [*await self._presidio.find(text)]
+def _placed(found: Iterable[FoundSpan], tier: int, message: int) -> Iterator[PromptSpan]:
+    return (PromptSpan(one.rule, one.category, tier, message, one.start, one.end) for one in found)
 
 
 def apply_rulings(policy: Policy, tenant: str, spans: Iterable[PromptSpan]) -> RailAnswer:

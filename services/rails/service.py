@@ -16,7 +16,8 @@ from services.policy.engines.decision_log import DecisionLog
 from services.processor import Effect, Processor, ProcessorConfig, Write
 from services.rails.cache import RailCache
 from services.rails.core import EvaluateRequest, RailsCore
-from services.rails.evaluator import RailsEvaluator, build_evaluator
+from services.rails.decide import deny_unread
+from services.rails.evaluator import Evaluation, RailsEvaluator, build_evaluator
 from services.rails.jailbreak import JailbreakClassifier
 from services.rails.opa import OpaClient
 from services.rails.settings import Settings
@@ -32,6 +33,12 @@ MAX_VERSIONS: Final = 4
 
 DRAIN_S: Final = 2.0
 """How long evaluations may take when the process is asked to stop; the other requests are read again."""
+
+READ_ROOMS: Final = 4
+"""How many times the requests that are evaluated at once are read ahead, so that tenants can take turns."""
+
+WAITING_ROOMS: Final = 2
+"""How many times the room one tenant's requests may wait: the others' are still read."""
 
 _log = logger("rails")
 
@@ -58,8 +65,8 @@ class RailsService:
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the lanes' limits
         self._on_ready = on_ready
         self._lanes = (  # each with a limit of its own: batch requests never delay interactive ones
-            self._lane(GROUP, REQUESTS, settings.rails_room),
-            self._lane(GROUP_BATCH, REQUESTS_BATCH, settings.rails_classifiers),
+            self._lane(GROUP, REQUESTS, settings.rails_room, WAITING_ROOMS * settings.rails_room),
+            self._lane(GROUP_BATCH, REQUESTS_BATCH, settings.rails_classifiers, None),
         )
 
     @property
@@ -91,9 +98,11 @@ class RailsService:
         finally:
             await self._close()
 
-    def _lane(self, group: str, topic: Topic, limit: int) -> Processor:
-        core = RailsCore()
-        reading = ProcessorConfig(group=group, topics=[topic], instance_id=self._instance, limit=limit, drain_s=DRAIN_S)
+    def _lane(self, group: str, topic: Topic, room: int, most_waiting: int | None) -> Processor:
+        core = RailsCore(room, most_waiting)
+        reading = ProcessorConfig(
+            group=group, topics=[topic], instance_id=self._instance, limit=READ_ROOMS * room, drain_s=DRAIN_S
+        )
 
         def perform(effect: Effect) -> None:
             if isinstance(effect, EvaluateRequest):
@@ -120,7 +129,10 @@ class RailsService:
         request, policy = effect.request, self.policy
         evaluator, began = self._evaluators[policy.version], time.perf_counter()
         try:
-            evaluation = await evaluator.evaluate(request)
+            if effect.crowded:
+                evaluation = Evaluation(deny_unread(policy, request), "", None)
+            else:
+                evaluation = await evaluator.evaluate(request)
         except Exception as error:  # noqa: BLE001 - its text may contain a prompt; without a verdict nothing is shown
             _log.error("request %s has no verdict: %s", request.request_id, type(error).__name__)
             lane.perform_all(core.evaluated(effect, None))

@@ -13,8 +13,9 @@ class Settings:
 
     Attributes:
         policy: Folder of the policy.
-        rails_room: Interactive requests judged at once. When there are so many, the service reads no more. Batch
-            requests judged at once are as many as ``RAILBUS_RAILS_CLASSIFIERS``.
+        rails_room: Interactive requests judged at once, three quarters of them at most for one tenant. Tenants take
+            turns. Of one tenant, twice as many may wait; further ones are denied at once. Batch requests judged at once
+            are as many as ``RAILBUS_RAILS_CLASSIFIERS``.
         rails_classifiers: Processes of the jailbreak classifier. Each reads one prompt at a time and takes one core and
             240 MB.
         rails_instance: A name that no other rails process has. A restart under the same name within the session timeout

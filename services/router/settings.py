@@ -5,6 +5,7 @@ from typing import Literal
 
 from services.bus import BusSettings
 from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
+from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings
 from services.runtime.settings import setting
 
@@ -64,6 +65,20 @@ class Settings:
     vertex_usd_per_m_output: float = setting(2.50, "US dollars for a million answer tokens", ge=0, le=1e6)
     bus: BusSettings = field(default_factory=BusSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse contradictory settings.
+
+        Raises:
+            UserError: They contradict each other.
+        """
+        for name, least_ms, most_ms in (
+            ("TTFT", self.ttft_min_ms, self.ttft_max_ms), ("STALL", self.stall_min_ms, self.stall_max_ms),
+        ):  # fmt: skip
+            if least_ms > most_ms:
+                raise UserError(
+                    f"RAILBUS_{name}_MIN_MS={least_ms} is above RAILBUS_{name}_MAX_MS={most_ms}: lower the first"
+                )
 
     def config(self) -> RouterConfig:
         """Return the settings as the core's configuration."""

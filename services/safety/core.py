@@ -14,10 +14,10 @@ from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
 from services.policy import Policy
 from services.processor import Core, Effect, Write
+from services.processor.fair_queue import FairQueue
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, RunOutput
 from services.safety.decide.recalls import CheckContext
 from services.safety.decide.request import RequestCheck
-from services.safety.fair_queue import FairQueue
 from services.safety.partition import SafetyPartition
 
 STEP_CHARS: Final = 2_048

@@ -6,6 +6,8 @@ with a valid checksum. Recognizers that need context are left out. Heavy: import
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final
 
 from presidio_analyzer import predefined_recognizers as recognizers
@@ -31,13 +33,16 @@ _CATEGORIES: Final = {
 }
 """The category of findings, by recognizer with a checksum."""
 
-SLICE_CHARS: Final = 2_000
+SLICE_CHARS: Final = 704
+"""How many characters are read at a time: half a millisecond of prose, 75 ms of nothing but digits. A window of tier 2
+is one slice."""
+
 OVERLAP_CHARS: Final = 64
 """Longer than any recognized span."""
 
 
 class Presidio:
-    """The recognizers. Stateless; they read a slice at a time in a thread, a few milliseconds each."""
+    """The recognizers. Stateless; they read a slice at a time, in a thread."""
 
     def __init__(self) -> None:
         self._phones: Any = recognizers.PhoneRecognizer(supported_regions=PHONE_REGIONS, leniency=_VALID_NUMBER)
@@ -46,12 +51,15 @@ class Presidio:
         )
         self._find("030 901820")  # loads each country's number formats: a tenth of a second
 
-    async def find(self, text: str) -> list[FoundSpan]:
-        """Return what the recognizers find, in the order of the text."""
+    async def find(
+        self, text: str, turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    ) -> list[FoundSpan]:
+        """Return what the recognizers find, in the order of the text; each slice is read within a ``turn``."""
         found: set[FoundSpan] = set()
         for begin in range(0, max(len(text) - OVERLAP_CHARS, 1), SLICE_CHARS - OVERLAP_CHARS):
-            for one in await asyncio.to_thread(self._find, text[begin : begin + SLICE_CHARS]):
-                found.add(one._replace(start=begin + one.start, end=begin + one.end))
+            async with turn():
+                spans = await asyncio.to_thread(self._find, text[begin : begin + SLICE_CHARS])
+            found.update(one._replace(start=begin + one.start, end=begin + one.end) for one in spans)
         return sorted(found, key=lambda one: (one.start, one.end, one.rule))
 
     def _find(self, text: str) -> list[FoundSpan]:

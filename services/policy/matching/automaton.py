@@ -208,14 +208,15 @@ class Automaton:
         """Read a character with every open match."""
         kind = self.kinds[char]
         following = [state[char] for state in states]
-        complete = tuple(
+        # lists, not generators: some texts open a hundred matches at once
+        complete = tuple([
             (index, rules)
             for index, state in enumerate(states)
             if state.final is not None and (rules := state.final[kind])
-        )
-        kept = tuple(index for index, state in enumerate(following) if state is not None)
+        ])  # fmt: skip
+        kept = tuple([index for index, state in enumerate(following) if state is not None])
         begun = self._begins[before][char]
-        alive = tuple(state for state in (*following, begun) if state is not None)
+        alive = tuple([state for state in (*following, begun) if state is not None])
         change = Change(complete, None if len(kept) == len(states) else kept, begun is not None)
         following_config = self.config(kind, alive)
         if len(alive) > MAX_REMEMBERED:  # the scanner accounts for so many

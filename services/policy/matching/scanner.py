@@ -28,7 +28,7 @@ class Match:
 
 
 _CHECK_WORK: Final = 4
-"""The cost of a validator's step, in look-ups."""
+"""The cost of a validator's step besides its characters, in look-ups."""
 
 
 class _Validation:
@@ -58,6 +58,7 @@ class Scanner:
         "_checks",
         "_config",
         "_immediate",
+        "_invalid_before",
         "_resolved",
         "_starts",
         "_tail",
@@ -77,6 +78,8 @@ class Scanner:
         self._waiting: dict[int, dict[int, int]] = {}  # by rule and start, the longest end so far; none empty
         self._resolved: dict[int, int] = {}  # by rule, the end of its last match
         self._checks: dict[tuple[int, int], _Validation] = {}  # by start and rule
+        # By start, the first end that its validator may accept, and the rules that this was said of.
+        self._invalid_before: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._tail = ""
         self._tail_start = 0
 
@@ -91,7 +94,7 @@ class Scanner:
     def feed(self, text: str) -> list[Match]:
         """Read more text. Return the matches that are certain now, in the order in which they became so."""
         self._tail += text
-        config, starts, waiting = self._config, self._starts, self._waiting
+        config, starts, waiting, invalid = self._config, self._starts, self._waiting, self._invalid_before
         found: list[Match] = []
         for position, char in enumerate(text, self.position):
             config, change = config[char]
@@ -102,7 +105,9 @@ class Scanner:
             elif change is not None:
                 complete, kept, begun = change
                 for index, rules in complete:
-                    self._complete(starts[index], rules, position, found)
+                    start = starts[index]
+                    if start not in invalid or position >= invalid[start][0] or rules != invalid[start][1]:
+                        self._complete(start, rules, position, found)
                 if kept is not None:
                     starts[:] = [starts[index] for index in kept]
                 if begun:
@@ -135,6 +140,8 @@ class Scanner:
                 continue
             validator = self._automaton.rules[rule].validator
             if validator is not None and not self._valid(validator, rule, start, end):
+                if len(rules) == 1:
+                    self._invalid_before[start] = start + self._checks[start, rule].running.least_chars, rules
                 continue
             if rule in self._immediate:
                 self._take(rule, start, end, found)
@@ -156,7 +163,7 @@ class Scanner:
         check = self._checks.get((start, rule))
         if check is None:
             check = self._checks[start, rule] = _Validation(VALIDATORS[validator](), start)
-        self.work += _CHECK_WORK
+        self.work += _CHECK_WORK + end - check.end
         text = self._tail[check.end - self._tail_start : end - self._tail_start]
         check.end = end
         return check.running.feed(text)
@@ -181,6 +188,8 @@ class Scanner:
     def _forget_checks(self) -> None:
         still = set(self._starts)
         self._checks = {key: check for key, check in self._checks.items() if key[0] in still}
+        for start in self._invalid_before.keys() - still:
+            del self._invalid_before[start]
 
     def _settle(self, config: Config, found: list[Match]) -> None:
         """Take waiting matches that can neither grow nor be overridden by an earlier start of the same rule."""

@@ -5,35 +5,74 @@ A match grows character by character and is checked at every length, so validato
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final, Protocol
 
-from services.policy.source.document import ValidatorName
+from services.policy.source.document import MAX_MATCH_CHARS, ValidatorName
+
+
+class _Digits:
+    """The check digit of the digits since the start of one group."""
+
+    __slots__ = ("count", "doubled", "first", "plain", "varied")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.plain = 0  # the sum when the last digit counts once
+        self.doubled = 0  # and when it counts twice
+        self.first = -1
+        self.varied = False
+
+    def add(self, digit: int) -> None:
+        twice = digit * 2 - 9 if digit > 4 else digit * 2
+        self.plain, self.doubled = self.doubled + digit, self.plain + twice
+        self.varied |= self.count > 0 and digit != self.first
+        self.first = digit if self.count == 0 else self.first
+        self.count += 1
+
+    @property
+    def valid(self) -> bool:
+        return self.count >= MIN_CARD_DIGITS and self.varied and self.plain % 10 == 0
+
+
+MIN_CARD_DIGITS: Final = 12
+MAX_CARD_DIGITS: Final = 19
 
 
 class Luhn:
-    """The check digit of payment cards (ISO/IEC 7812-1, annex B). Skips separators; refuses one digit repeated."""
+    """A payment card's number among groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
 
-    __slots__ = ("_count", "_doubled", "_first", "_plain", "_varied")
+    It is whole groups of the text, so that its last digits are not left when other groups stand before it. Equal digits
+    are refused.
+    """
+
+    __slots__ = ("_found", "_in_group", "_open", "least_chars")
 
     def __init__(self) -> None:
-        self._count = 0
-        self._plain = 0  # the sum when the last digit counts once
-        self._doubled = 0  # and when it counts twice
-        self._first = ""
-        self._varied = False
+        self.least_chars = 0
+        self._found = False
+        self._in_group = False
+        self._open: list[_Digits] = []  # by the group that they begin with, at most 19
 
     def feed(self, text: str) -> bool:
-        """Take more text. Return whether all of it so far is valid."""
+        """Take more text. Return whether all of it so far contains such a number."""
         for char in text:
-            if char.isdigit():
-                digit = int(char)
-                twice = digit * 2 - 9 if digit > 4 else digit * 2
-                self._plain, self._doubled = self._doubled + digit, self._plain + twice
-                self._first = self._first or char
-                self._varied = self._varied or char != self._first
-                self._count += 1
-        return self._count >= 12 and self._varied and self._plain % 10 == 0
+            if self._found:
+                break
+            if not char.isdigit():
+                self._found, self._in_group = self._valid(), False
+                continue
+            if not self._in_group:
+                self._open.append(_Digits())
+                self._in_group = True
+            for digits in self._open:
+                digits.add(int(char))
+            if self._open and self._open[0].count > MAX_CARD_DIGITS:
+                del self._open[0]
+        return self._found or self._valid()
+
+    def _valid(self) -> bool:
+        return self._in_group and any(digits.valid for digits in self._open)
 
 
 def iban(text: str) -> bool:
@@ -70,12 +109,13 @@ class Entropy:
     With counts c of n characters it is log2(n) - sum(c log2(c)) / n; the sum is updated with each character.
     """
 
-    __slots__ = ("_counts", "_size", "_sum")
+    __slots__ = ("_counts", "_size", "_sum", "least_chars")
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._size = 0
         self._sum = 0.0
+        self.least_chars = 0
 
     def feed(self, text: str) -> bool:
         """Take more text. Return whether all of it so far is valid."""
@@ -83,28 +123,38 @@ class Entropy:
         for char in text:
             count = counts.get(char, 0)
             counts[char] = count + 1
-            self._sum += _weight(count + 1) - _weight(count)
-        self._size += len(text)
-        return self._size > 0 and math.log2(self._size) - self._sum / self._size >= _LEAST_BITS
+            self._sum += _ADDED[count]
+        self._size = size = self._size + len(text)
+        missing = self._sum - size * (math.log2(size) - _LEAST_BITS) if size else 0.0
+        if missing > 0:  # further characters leave the sum as it is at best: when all of them are new
+            self.least_chars = size + int(missing / _MOST_BITS)
+        return size > 0 and missing <= 0
 
 
 _LEAST_BITS: Final = 3.0 - 1e-9
 """Bits a character, less rounding."""
 
+_MOST_BITS: Final = math.log2(MAX_MATCH_CHARS) - _LEAST_BITS + math.log2(math.e)
+"""Most that one more character of a match adds to what its text has above the least, in bits."""
 
-@lru_cache(maxsize=4_096)
+
 def _weight(count: int) -> float:
     return count * math.log2(count) if count else 0.0
+
+
+_ADDED: Final = tuple(_weight(count + 1) - _weight(count) for count in range(MAX_MATCH_CHARS))
+"""What one more of a character adds to the sum, by how many there were."""
 
 
 class WholeTextValidator:
     """A check that begins anew with each character; for short texts."""
 
-    __slots__ = ("_check", "_text")
+    __slots__ = ("_check", "_text", "least_chars")
 
     def __init__(self, check: Callable[[str], bool]) -> None:
         self._check = check
         self._text = ""
+        self.least_chars = 0
 
     def feed(self, text: str) -> bool:
         """Take more text. Return whether all of it so far is valid."""
@@ -113,7 +163,13 @@ class WholeTextValidator:
 
 
 class IncrementalValidator(Protocol):
-    """A check of a text that grows."""
+    """A check of a text that grows.
+
+    Attributes:
+        least_chars: No continuation of the text so far is valid with fewer characters.
+    """
+
+    least_chars: int
 
     def feed(self, text: str) -> bool:
         """Take more text. Return whether all of it so far is valid."""

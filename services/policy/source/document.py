@@ -1,6 +1,6 @@
 """The types of ``policy.toml`` and ``patterns/*.toml``. An unknown field is an error."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -11,6 +11,9 @@ RailKind = Literal["admission", "secrets", "pii", "jailbreak"]
 OnBroken = Literal["deny", "allow"]
 Guard = Literal["none", "digit", "word", "token", "start"]
 ValidatorName = Literal["luhn", "iban", "ssn", "ipv4", "entropy"]
+
+MAX_MATCH_CHARS: Final = 512
+"""Longest match that a pattern may have."""
 
 Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 Slug = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -170,7 +173,7 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     category: Slug
     regex: Annotated[str, Meta(min_length=1, max_length=2_000)] | None = None
     words: Annotated[tuple[Text, ...], Meta(max_length=20_000)] = ()
-    max_chars: Annotated[int, Meta(ge=1, le=512)]
+    max_chars: Annotated[int, Meta(ge=1, le=MAX_MATCH_CHARS)]
     ignore_case: bool = False
     folded: bool = False
     guard: Guard = "word"

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from services.policy import FoundSpan, Policy
+from services.processor.fair_queue import FairQueue
 from services.runtime.logging import logger
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, Tier, Unchecked
-from services.safety.fair_queue import FairQueue
 
 MAX_WORKERS: Final = 32
 """Most checks at once."""

@@ -163,3 +163,18 @@ def test_all_patterns_together_find_the_same_wherever_a_sample_is_cut(name, size
         assert spec.name in {found for found, _, _ in expected}
         for first in range(1, min(len(text), 64)):
             assert scan(policy.automaton, [text[:first], *cuts(text[first:], size)]) == expected
+
+
+CARD = "4111 1111 1111 1111"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("before", ["", "0006 ", "12-", "0006 0014 9 ", "4 4 4 4 "])
+@pytest.mark.parametrize("after", ["", " 0006", "-12 7"])
+def test_no_digit_of_a_card_among_other_digits_is_left(name, before, after):
+    machine = load(ROOT / "policies" / name).automaton
+    run = before + CARD + after
+    text = f"Pay {run}, please."
+    for size in range(1, len(text) + 1):
+        spans = [(start, end) for rule, start, end in scan(machine, cuts(text, size)) if rule == "pii/payment_card"]
+        assert spans == [(4, 4 + len(run))], size

@@ -96,3 +96,46 @@ async def test_watching_prepares_before_it_swaps_and_keeps_the_old_on_failure(tm
     finally:
         watching.cancel()
     assert keeper.current.version == second
+
+
+DEEP = 5_000
+NESTED = {
+    "patterns/deep.toml": b"deep = " + b"[" * DEEP + b"]" * DEEP,
+    "rego/data.json": b'{"deep": ' + b"[" * DEEP + b"]" * DEEP + b"}",
+    "nemo/deep.yml": b"[" * DEEP + b"]" * DEEP,
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+async def test_deeply_nested_file_is_an_ordinary_refused_policy(name, tmp_path, caplog):
+    folder = copy_policy(tmp_path)
+    keeper = PolicyReloader(folder)
+    before = keeper.current
+    (folder / name).write_bytes(NESTED[name])
+    with caplog.at_level(logging.ERROR):
+        watching = asyncio.create_task(keeper.watch(0.01))
+        await until(lambda: "stays in force" in caplog.text or watching.done())
+        assert not watching.done(), "the service would end"
+        watching.cancel()
+    assert keeper.current is before
+    assert caplog.text.count("stays in force") == 1
+    assert "nested too deeply" in caplog.text
+    with pytest.raises(BrokenPolicy, match="nested too deeply"):
+        PolicyReloader(folder)
+
+
+async def test_whatever_preparing_a_policy_raises_refuses_it(tmp_path):
+    folder = copy_policy(tmp_path)
+
+    async def prepare(_):
+        raise ZeroDivisionError("no such thing")
+
+    keeper = PolicyReloader(folder, prepare)
+    before = keeper.current
+    watching = asyncio.create_task(keeper.watch(0.01))
+    replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
+    await until(lambda: keeper.refused is not None or watching.done())
+    assert not watching.done()
+    watching.cancel()
+    assert keeper.current is before
+    assert "ZeroDivisionError" in str(keeper.refused)

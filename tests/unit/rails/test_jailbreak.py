@@ -3,10 +3,11 @@
 import asyncio
 import os
 import signal
+from typing import get_args
 
 import pytest
 
-from schemas.requests import Message
+from schemas.requests import Message, MessageRole
 from services.policy import RailSpec
 from services.rails.jailbreak import JailbreakClassifier
 from services.rails.rail import PASSED, RailFailed
@@ -34,7 +35,9 @@ async def test_attacks_beyond_the_models_window_are_found_also_after_a_kill():
         assert (found.reason, found.detail) == ("jailbreak", "deny jailbreak/classifier")
         assert await look("continue") == PASSED  # too short to be judged
         assert (await look("Write to the people. " * 400)).detail == "read 8 of 21 windows"
-        assert await look(ATTACK, role="assistant") == PASSED
+        for role in get_args(MessageRole):
+            assert (await look(BENIGN + " It is " + role, role=role)).reason is None, role
+            assert (await look(ATTACK, role=role)).reason == "jailbreak", role
 
         (pid,) = classifier._pool._processes
         os.kill(pid, signal.SIGKILL)
@@ -80,7 +83,7 @@ async def test_the_same_words_asked_at_once_are_scored_once_and_not_for_nobody(m
         assert await asked[-1] == PASSED  # not after thirty-nine that nobody waits for
         assert len(classifier._kept) < 40
         assert await ask(39) == PASSED
-        assert len(submitted) == 41
+        assert len(submitted) == 3, "the others were cancelled while they waited for their turn"
     finally:
         classifier.close()
         await asyncio.sleep(0)

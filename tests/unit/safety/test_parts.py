@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from schemas.stream import Recall
 from services.policy import build
 from services.policy.source.document import WindowSpec
+from services.processor.fair_queue import FairQueue
 from services.safety import core as core_module
 from services.safety import partition as partition_module
 from services.safety.core import SafetyCore
 from services.safety.decide import run as run_module
 from services.safety.decide.check_types import CheckRequest, CheckResult, Unchecked
 from services.safety.decide.windows import next_offset
-from services.safety.fair_queue import FairQueue
 from tests.support.examples import examples
 from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, honest, policy, recalls, record
 

@@ -19,6 +19,10 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
+    def waiting(self, tenant: str) -> int:
+        """Return how many items the tenant has."""
+        return len(self._by_tenant.get(tenant, ()))
+
     def put(self, tenant: str, item: T) -> None:
         """Add to the end of the tenant's queue."""
         queue = self._by_tenant.get(tenant)

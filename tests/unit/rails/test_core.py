@@ -1,0 +1,92 @@
+"""Which requests are evaluated when: tenants take turns, and none has all of the room or waits without bound."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.ids import uuid7
+from schemas.topics import REQUESTS
+from services.bus import Received
+from services.processor import RecordDone
+from services.rails.core import EvaluateRequest, RailsCore
+from services.rails.decide import CROWDED, deny_unread
+from tests.unit.rails.world import PII_RAIL, policy, request
+
+NOW_US = 2
+ROOM = 8
+MOST_WAITING = 16
+
+
+def record(number, tenant, partition=0):
+    asked = replace(request(tenant=tenant), request_id=uuid7(1, number + 1))
+    return Received(
+        topic=REQUESTS.name, partition=partition, offset=number, timestamp_ms=0, event=asked, traceparent=None
+    )
+
+
+def read(core, number, tenant, partition=0):
+    return [effect for effect in core.read(record(number, tenant, partition), NOW_US, NOW_US) if effect]
+
+
+def test_flood_leaves_room_for_the_next_tenant():
+    core = RailsCore(ROOM, MOST_WAITING)
+    begun = [effect for number in range(100) for effect in read(core, number, "much")]
+    assert sum(not effect.crowded for effect in begun) == 6
+    assert sum(effect.crowded for effect in begun) == 100 - 6 - MOST_WAITING
+    assert [effect.request.tenant for effect in read(core, 100, "little")] == ["little"]
+
+
+def test_tenants_take_turns_for_the_room_that_is_left():
+    core = RailsCore(2)
+    begun = [effect for number in range(6) for effect in read(core, number, "much")]
+    assert not read(core, 6, "little")
+    order = []
+    while begun:
+        done = begun.pop(0)
+        order.append(done.request.tenant)
+        begun += [effect for effect in core.evaluated(done, None) if isinstance(effect, EvaluateRequest)]
+    assert order == ["much", "much", "much", "little", "much", "much", "much"]
+    assert core.backlog == 0
+
+
+def test_crowded_request_is_denied_whatever_the_policy_allows():
+    lenient = policy(
+        ("policy.toml", PII_RAIL, PII_RAIL.replace('"deny"', '"allow"')),
+        ("policy.toml", 'on_broken = "deny"        # likewise', 'on_broken = "allow"        # likewise'),
+    )
+    decided = deny_unread(lenient, request())
+    assert (decided.decision, decided.refusal) == ("deny", lenient.document.refusals["broken"])
+    assert [(rail.rail, rail.detail) for rail in decided.rails] == [("queue", CROWDED)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from((0, 1)), st.booleans(), st.booleans())))
+def test_every_request_is_begun_once_and_the_room_is_kept(steps):
+    core, running, begun, lost = RailsCore(3, 4), [], set(), set()
+
+    def take(effects):
+        for effect in effects:
+            if isinstance(effect, EvaluateRequest):
+                assert effect.place not in begun
+                begun.add(effect.place)
+                running.append(effect)
+
+    def end():
+        one = running.pop(0)
+        effects = core.evaluated(one, None)
+        assert (RecordDone(one.place) in effects) == (one.place not in lost)
+        take(effects)
+
+    for number, (tenant, partition, ends, loses) in enumerate(steps):
+        take(read(core, number, tenant, partition))
+        assert sum(not effect.crowded for effect in running) <= 3
+        if ends and running:
+            end()
+        if loses:
+            core.lost(partition)
+            lost |= {effect.place for effect in running if effect.place.partition == partition}
+    while running:
+        end()
+    assert core.backlog == 0
+    assert not core._running
+    assert not core._full

@@ -1,0 +1,68 @@
+"""A text made to be dear takes its own tenant's turns, not the others'. Counted in turns and work, never in time."""
+
+import asyncio
+
+import pytest
+
+from services.policy.matching.scanner import Scanner
+from services.rails.patterns import PatternRail
+from services.rails.rail import PASSED
+from services.rails.turns import PIECE_CHARS, SLICE_WORK, Turns
+from tests.unit.rails.world import policy, request
+
+DEAR = ("sk-" * 3_000)[:8_000]
+"""Every third character begins what may be a key, and each beginning is weighed with every character after it."""
+
+MOST_OPEN = 211
+"""The longest key; no more matches of it are open at once."""
+
+
+@pytest.fixture
+def slices(monkeypatch):
+    """The work of each uninterrupted stretch, in look-ups: (tenant's text, work)."""
+    done, feed = [], Scanner.feed
+
+    def counted(scanner, text):
+        before = scanner.work
+        found = feed(scanner, text)
+        task = asyncio.current_task()
+        turn = (task, loops[0])
+        if not done or done[-1][0] != turn:
+            done.append([turn, 0])
+        done[-1][1] += len(text) + scanner.work - before
+        return found
+
+    loops = [0]
+
+    async def count_turns():
+        while True:
+            loops[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Scanner, "feed", counted)
+    return done, count_turns
+
+
+async def test_dear_text_is_read_in_short_slices(slices):
+    done, count_turns = slices
+    counting = asyncio.create_task(count_turns())
+    rail = PatternRail(policy(), Turns(), pii=False)
+    assert await rail.evaluate("much", request(DEAR).messages) == PASSED
+    counting.cancel()
+    assert max(work for _, work in done) <= SLICE_WORK + PIECE_CHARS * 4 * MOST_OPEN
+
+
+async def test_short_prompt_does_not_wait_for_a_flood_of_dear_ones():
+    turns = Turns()
+    rail = PatternRail(policy(), turns, pii=False)
+    flood = [asyncio.create_task(rail.evaluate("much", request(DEAR).messages)) for _ in range(40)]
+    await asyncio.sleep(0)
+    little = asyncio.create_task(rail.evaluate("little", request().messages))
+    for _ in range(16):
+        await asyncio.sleep(0)
+    assert little.done()
+    assert not any(task.done() for task in flood)
+    for task in flood:
+        task.cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
+    assert await asyncio.wait_for(rail.evaluate("much", request().messages), 5) == PASSED, "no turn was lost"
