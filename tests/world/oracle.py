@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from schemas.requests import Request
 from schemas.side_events import Attached, DeadLetter, Detached
-from schemas.stream import Chunk, Cleared, Recall, Started, StreamEvent, Verdict
+from schemas.stream import Chunk, Cleared, Closed, Recall, Started, StreamEvent, Verdict
 from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
 from services.bus import Received
 from services.stream import Op, Refuse, Withdraw
@@ -92,6 +92,7 @@ class Oracle:
         self._recall_ids: set[str] = set()
         self._left_us: dict[str, int] = {}
         self._away_us: dict[str, int] = {}
+        self._closed_us: dict[str, int] = {}
         broker.on_appended.append(self.on_appended)
 
     # The log
@@ -102,6 +103,8 @@ class Oracle:
             self.first_verdicts.setdefault(event.request_id, event)
         elif isinstance(event, Chunk):
             self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
+        elif isinstance(event, Closed):
+            self._closed_us[event.request_id] = record.timestamp_ms * 1_000  # a void one is followed by another
         elif isinstance(event, Detached) and event.reason != "complete":
             self._left_us[event.request_id] = record.timestamp_ms * 1_000
         elif isinstance(event, Attached) and event.request_id in self._left_us:
@@ -118,8 +121,10 @@ class Oracle:
             raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
-        """Return how long a request's client was away at most, by its receipts on the log."""
-        return FOR_EVER_US if request_id in self._left_us else self._away_us.get(request_id, 0)
+        """Return how long a request's client was away at most before the end, by its receipts on the log."""
+        left_us = self._left_us.get(request_id)
+        last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
+        return max(last_us, self._away_us.get(request_id, 0))
 
     def _check_recall(self, event: Recall) -> None:
         if event.recall_id in self._recall_ids:

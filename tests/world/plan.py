@@ -147,7 +147,7 @@ def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
     luck = dice.random()
     secret = EMAIL if luck < 0.25 else CODE_NAME if luck < 0.35 else ()
     at = dice.randrange(0, len(pieces))
-    gap_ms = dice.randrange(180, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # a long answer is a slow one
+    gap_ms = dice.randrange(220, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # a long answer is a slow one
     return PlannedAnswer((*pieces[:at], *secret, *pieces[at:]), dice.randrange(10, 120) * MS, gap_ms * MS)
 
 

@@ -15,8 +15,8 @@ from tests.world.timeline import draw_timeline
 from tests.world.world import World
 
 ROOT = Path(__file__).parents[3]
-SEEDS = 60
-FOUND_SOON = {  # mutant -> a seed from which it is found within a few runs
+SEEDS = 50
+FOUND_SOON = {  # mutant -> a seed from which 20 seeds find it
     "safety drops kept partitions at a rebalance": 0,
     "the router drops kept partitions at a rebalance": 0,
     "rails forget what is pending when a partition is lost": 0,
@@ -25,7 +25,7 @@ FOUND_SOON = {  # mutant -> a seed from which it is found within a few runs
     "the router keeps the memory of a lost partition": 0,
     "a fold shows withdrawn text again": 0,
     "a fold shows text before the verdict": 0,
-    "a fold believes every cutover": 0,
+    "the router ticks before it has read the log": 90,
 }
 
 
@@ -55,14 +55,14 @@ def test_tracing_does_not_change_the_schedule() -> None:
 
 @pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name in FOUND_SOON], ids=lambda each: each.name)
 def test_a_planted_defect_is_found(mutant) -> None:
-    assert found_after(mutant, FOUND_SOON[mutant.name], 100) is not None
+    assert found_after(mutant, FOUND_SOON[mutant.name], 20) is not None
 
 
 def test_a_violation_shrinks_to_few_faults_and_is_drawn() -> None:
     mutant = next(each for each in MUTANTS if each.name == "safety drops kept partitions at a rebalance")
     found = found_after(mutant, 0, 100)
     assert found is not None
-    plan = draw(found[0] - 1)
+    plan = draw(found[0] - 1, mutant.kinds)
     smaller = shrink(plan, found[1], mutant.parts)
     assert len(smaller.faults) < len(plan.faults)
     result = World(smaller, mutant.parts, trace=True).run()
