@@ -28,9 +28,6 @@ Longest: a session ends (1.5 s), the log is read again, the total deadline (6 s)
 RETENTION_US = 90 * SECOND
 """After this much more, safety has forgotten what was never closed: ten seconds of deadline and a minute of grace."""
 
-LONGEST_RETURN_US = 400 * MS
-"""How long a service that lost its last member waits for a new one when faults end."""
-
 
 @dataclass
 class Instance:
@@ -134,31 +131,32 @@ class World:
             return
         instance = here[fault.target % len(here)]
         process, after = instance.process, self.simulation.after
-        process.note(f"FAULT {fault.kind} for {fault.for_us // MS} ms")
+        for_us = min(fault.for_us, FAULTS_END_US - fault.at_us)
+        process.note(f"FAULT {fault.kind} for {for_us // MS} ms")
         match fault.kind:
             case "kill":
                 self._kill(instance, loses_requests=fault.for_us % 2 == 0)
-                after(fault.for_us, self._start_again, instance)
+                after(for_us, self._start_again, instance)
             case "restart":
                 self._kill(instance, loses_requests=False)
                 after(10 * MS, self._start_again, instance)
             case "leave":
                 instance.gone = True
                 instance.member.stop(lambda: self._kill(instance, loses_requests=False))
-                after(fault.for_us, self._start_again, instance)
+                after(for_us, self._start_again, instance)
             case "pause" if not process.paused:
                 process.pause()
-                after(fault.for_us, self._resume, process)
+                after(for_us, self._resume, process)
             case "cut" if not process.cut:
                 process.cut_off()
-                after(fault.for_us, self._heal, process)
+                after(for_us, self._heal, process)
             case "clock":
                 process.host.step(fault.amount_us)
             case "reopen":
                 instance.member.producer.reopen()
             case "slow":
                 process.slow = 60
-                after(fault.for_us, self._speed_up, process)
+                after(for_us, self._speed_up, process)
 
     def _kill(self, instance: Instance, *, loses_requests: bool) -> None:
         instance.gone = True
@@ -205,7 +203,7 @@ class World:
         end_us = self.simulation.now_us + for_us
         while self.simulation.now_us < end_us:
             self.simulation.run_until(self.simulation.now_us + SECOND // 2)
-            if self._all_over and not self._any_open():
+            if self._all_over and not self._any_open() and self._nothing_owed():
                 break
         self.simulation.run_until(self.simulation.now_us + SECOND)
 
@@ -233,6 +231,14 @@ class World:
         return len(self._accounts) == len(self._plan.requests) and all(
             each.screen.closed is not None for each in clients.values()
         )
+
+    def _nothing_owed(self) -> bool:
+        try:
+            for each in self._endings():
+                check_live(self.broker, each)
+        except Violation:
+            return False  # there is still time
+        return True
 
     def _endings(self) -> list[Ending]:
         labels, accounts = self.broker.labels, self._accounts
