@@ -1,0 +1,146 @@
+"""The simulated broker: partitions with append times, readers that are told of new records, consumer groups."""
+
+from collections.abc import Callable
+
+from schemas.base import AnyEvent, Event
+from schemas.requests import Request
+from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Verdict
+from schemas.topics import Topic
+from services.bus import Received, partition_for
+from services.bus.records import Partition
+from tests.world.hosts import Process
+from tests.world.simulation import Simulation
+
+PARTITIONS = 4
+
+MAX_FETCH = 8
+"""Most records of one answer to a fetch."""
+
+OnAppended = Callable[[Received], None]
+
+
+class Broker:
+    """All logs. Records are objects that every reader shares: nothing is encoded.
+
+    Attributes:
+        appended_us: When each record of a partition was appended.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.logs: dict[Partition, list[Received]] = {}
+        self._readers: dict[Partition, list[LogReader]] = {}
+        self.on_appended: list[OnAppended] = []
+        self.labels: dict[str, int] = {}
+        """The number of each request id, for people."""
+
+    def log(self, partition: Partition) -> list[Received]:
+        return self.logs.setdefault(partition, [])
+
+    def append(self, topic: Topic, event: AnyEvent, traceparent: str | None = None) -> None:
+        number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
+        partition = (topic.name, number)
+        log = self.log(partition)
+        record = Received(topic.name, number, len(log), self._simulation.now_us // 1_000, event, traceparent)
+        log.append(record)
+        simulation = self._simulation
+        simulation.count(f"{topic.name} {number} {type(event).__name__} {event.source}")
+        if simulation.lines is not None:
+            simulation.trace(f"p{number}", f"{topic.name[8:]}@{record.offset} {self._label(event)}")
+        for reader in self._readers.get(partition, ()):
+            reader.wake()
+        for told in self.on_appended:
+            told(record)
+
+    def end(self, partition: Partition) -> int:
+        return len(self.logs.get(partition, ()))
+
+    def offset_for_time(self, partition: Partition, time_ms: int) -> int:
+        """Return the first record appended at or after this time; the end without any."""
+        for record in self.logs.get(partition, ()):
+            if record.timestamp_ms >= time_ms:
+                return record.offset
+        return self.end(partition)
+
+    def newest_ms(self, partition: Partition) -> int | None:
+        log = self.logs.get(partition)
+        return log[-1].timestamp_ms if log else None
+
+    def subscribe(self, reader: "LogReader") -> None:
+        self._readers.setdefault(reader.partition, []).append(reader)
+
+    def unsubscribe(self, reader: "LogReader") -> None:
+        self._readers[reader.partition].remove(reader)
+
+    def _label(self, event: AnyEvent) -> str:
+        number = self.labels.get(getattr(event, "request_id", ""), -1)
+        words = [type(event).__name__, f"#{number}", getattr(event, "source", "")]
+        match event:
+            case Verdict():
+                words.append(event.decision)
+            case Closed():
+                words.append(f"{event.outcome}:{event.cause} seen {event.seen_seq}/{event.seen_attempts}")
+            case Cutover():
+                words.append(f"{event.trigger} {event.how} to {event.attempt} seen {event.seen_seq}")
+            case Cleared():
+                words.append(f"{event.run}<={event.seq}{' final' if event.final else ''}")
+            case Recall():
+                words.append(f"{event.run} {event.action} [{event.start}, {event.end})")
+            case Finished():
+                words.append(f"{event.run} last {event.last_seq}")
+            case Request():
+                words.append(f"attempt {event.attempt}")
+            case _ if hasattr(event, "seq"):
+                words.append(f"{event.run} {event.seq}")
+        return " ".join(words)
+
+
+class LogReader:
+    """Fetches one partition for a process, from a position on. ``deliver`` gets each answer."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        process: Process,
+        partition: Partition,
+        position: int,
+        deliver: Callable[["LogReader", list[Received]], None],
+    ) -> None:
+        self.partition = partition
+        self.position = position
+        self.closed = False
+        self._broker = broker
+        self._process = process
+        self._deliver = deliver
+        self._asking = False
+        self._log = broker.log(partition)
+        broker.subscribe(self)
+        if position < len(self._log):
+            self.wake()
+
+    def wake(self) -> None:
+        """Note that there is something to read."""
+        if not self._asking:
+            self._asking = True
+            self._process.ask(self._answer)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._broker.unsubscribe(self)
+
+    def _answer(self) -> None:
+        """Read at the broker; a paused process gets this answer when it wakes."""
+        if self.closed:
+            return
+        self._process.fire(self._receive, self._log[self.position : self.position + MAX_FETCH])
+
+    def _receive(self, records: list[Received]) -> None:
+        self._asking = False
+        if self.closed:
+            return
+        self.position += len(records)
+        if self.position < len(self._log):
+            self.wake()
+        if records:
+            self._deliver(self, records)

@@ -1,0 +1,127 @@
+"""What must hold at the end of a run, once faults have stopped: liveness, healthy requests, empty cores."""
+
+from typing import NamedTuple
+
+from schemas.side_events import Account
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Recall, Started, StreamEvent, Verdict
+from services.rails.core import RailsCore
+from services.router.core import RouterCore
+from services.safety.core import SafetyCore
+from services.stream import Screen
+from tests.unit.stream.oracle import truth
+from tests.world.broker import Broker
+from tests.world.client import Client
+from tests.world.oracle import Violation, stream_of
+from tests.world.plan import CLIENT_GRACE_MS
+from tests.world.simulation import MS
+
+
+class Ending(NamedTuple):
+    """One request at the end of a run."""
+
+    number: int
+    partition: int
+    asked_us: int
+    client: Client
+    accounts: list[Account]
+    away_us: int
+
+
+def check_live(broker: Broker, ending: Ending) -> None:
+    """Every request is closed and accounted for, every shown answer finally cleared or recalled."""
+    name, screen = f"request {ending.number}", ending.client.screen
+    if screen.closed is None:
+        raise Violation("every request is closed", f"{name} is open")
+    outcomes = {account.outcome for account in ending.accounts}
+    if outcomes != {screen.closed.outcome}:
+        raise Violation("the account tells the ending", f"{name} closed {screen.closed.outcome}, accounts {outcomes}")
+    events = [event for _, event in stream_of(broker, screen.request_id, ending.partition)]
+    if ending.client.showed and not _is_checked(events, screen.voice):
+        raise Violation("every shown answer is cleared or recalled", f"{name}: {screen.voice}, {screen.closed}")
+    told = truth(events)
+    if told.sure and told.voice is not screen.voice:
+        raise Violation("one voice by the rules", f"{name}: {screen.voice}, by the rules {told.voice}")
+    if told.sure and told.closed is not screen.closed:
+        raise Violation("one effective ending", f"{name}: {screen.closed}, by the rules {told.closed}")
+
+
+def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
+    """Return whether safety has said something final about the voice, or need not."""
+    verdict = next((event for event in events if isinstance(event, Verdict)), None)
+    if voice is None or verdict is None or verdict.decision == "deny":
+        return True
+    about = [event for event in events if getattr(event, "run", None) == voice.run]
+    return not any(isinstance(event, Chunk) for event in about) or any(
+        (isinstance(event, Cleared) and event.final) or (isinstance(event, Recall) and event.action == "stop")
+        for event in about
+    )
+
+
+def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: bool) -> bool:
+    """Check that each cutover and each early end that counts had its reason, by the broker's clock.
+
+    Args:
+        margin_us: How far clocks were apart: a decision this close to its time is not judged.
+        breaker: Whether a first token may be declared late at once, because the breaker is open.
+
+    Returns:
+        Whether the request was served by its first attempt, and not closed before its answer was over.
+    """
+    request, screen = ending.client.request, Screen(ending.client.request.request_id)
+    deadlines, name = request.deadlines, f"request {ending.number}"
+    opened_us = chunk_us = ending.asked_us
+    margin_us += 2 * MS  # times on the log are in milliseconds
+    for at_us, event in stream_of(broker, request.request_id, ending.partition):
+        before = screen.attempts, screen.last_seq
+        screen.feed(event)
+        if isinstance(event, Cutover) and screen.attempts > before[0]:
+            early_us = {
+                "ttft": opened_us + deadlines.ttft_ms * MS,
+                "stall": chunk_us + deadlines.stall_ms * MS,
+            }.get(event.trigger, at_us) - at_us
+            if early_us > margin_us and not (breaker and event.trigger == "ttft"):
+                sentence = f"{name} was cut over for {event.trigger} {early_us / MS:.0f} ms before its deadline"
+                raise Violation("a request that is served in time is not cut over", sentence)
+            opened_us = chunk_us = at_us
+        elif screen.last_seq > before[1]:
+            chunk_us = at_us
+        if screen.closed is event:
+            _check_closing(ending, screen.closed, at_us, margin_us)
+    return screen.attempts == 1 and screen.closed is not None and screen.closed.cause in {"answered", "recalled"}
+
+
+def _check_closing(ending: Ending, closed: Closed, at_us: int, margin_us: int) -> None:
+    deadlines = ending.client.request.deadlines
+    due_us = {
+        "deadline": ending.asked_us + deadlines.total_ms * MS,
+        "no_verdict": ending.asked_us + deadlines.verdict_ms * MS,
+        "client_gone": at_us + CLIENT_GRACE_MS * MS - ending.away_us,
+    }.get(closed.cause or "", at_us)
+    if due_us - at_us > margin_us:
+        sentence = f"request {ending.number} was closed for {closed.cause} {(due_us - at_us) / MS:.0f} ms too early"
+        raise Violation("a request that is served in time is not closed early", sentence)
+
+
+def check_empty(core: object, name: str) -> None:
+    """A core holds nothing once everything is over and its retention has passed."""
+    left: dict[str, object] = {}
+    if isinstance(core, RouterCore):
+        shared = core._shared
+        left = {
+            "open requests": core.open,
+            "characters of prompts": core._config.prompt_chars - shared._free_chars,
+            "reserved fallbacks": sum(len(tracker._reserved) for tracker in shared.budget._trackers),
+        }
+    elif isinstance(core, SafetyCore):
+        held = sum(len(partition._held) for partition in core._partitions.values())
+        left = {"open requests": core.open, "checks": core.pending_checks, "events": core.backlog, "outputs": held}
+    elif isinstance(core, RailsCore):
+        left = {"evaluations": core.backlog}
+    kept = {what: count for what, count in left.items() if count}
+    if kept:
+        raise Violation("a core holds nothing at the end", f"{name}: {kept}")
+
+
+def has_open(core: object) -> bool:
+    """Return whether a core still holds requests, which its retention may end."""
+    return isinstance(core, RouterCore | SafetyCore) and bool(core.open)

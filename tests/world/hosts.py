@@ -1,0 +1,133 @@
+"""Hosts with clocks of their own, and processes that are paused, killed, or cut off the broker."""
+
+from collections.abc import Callable
+
+from tests.world.simulation import MS, Action, Simulation
+
+
+class Host:
+    """A machine whose clock is skewed, drifts, and can be stepped.
+
+    Attributes:
+        farthest_us: How far its clock was from the broker's at most.
+        stepped_us: The sum of all steps of its clock, whatever their direction.
+    """
+
+    def __init__(self, simulation: Simulation, skew_us: int = 0, drift_ppm: int = 0) -> None:
+        self._simulation = simulation
+        self._skew_us = skew_us
+        self._drift_ppm = drift_ppm
+        self._set_us = simulation.now_us
+        self.stepped_us = 0
+        self.farthest_us = abs(skew_us)
+
+    @property
+    def now_us(self) -> int:
+        """Return the time of day by this host's clock."""
+        now_us = self._simulation.now_us
+        if not self._drift_ppm:
+            return now_us + self._skew_us
+        return now_us + self._skew_us + (now_us - self._set_us) * self._drift_ppm // 1_000_000
+
+    def step(self, by_us: int) -> None:
+        self.farthest_us = self.apart_us
+        self._skew_us += by_us
+        self.stepped_us += abs(by_us)
+        self.farthest_us = self.apart_us
+
+    @property
+    def apart_us(self) -> int:
+        """Return how far its clock was from the broker's at most, until now."""
+        return max(self.farthest_us, abs(self.now_us - self._simulation.now_us))
+
+
+class Process:
+    """One process. Its timers and the answers that it receives wait while it is paused, and are lost with it.
+
+    Attributes:
+        cut: Whether its host is cut off the broker: requests wait until it is not.
+        slow: Factor on the delays of its requests.
+    """
+
+    def __init__(self, simulation: Simulation, name: str, host: Host) -> None:
+        self.simulation = simulation
+        self.name = name
+        self.host = host
+        self.alive = True
+        self.paused = False
+        self.cut = False
+        self.slow = 1
+        self.loses_requests = False
+        self.on_reachable: list[Callable[[], None]] = []
+        self.on_unreachable: list[Callable[[], None]] = []
+        self._deferred: list[tuple[Action, tuple]] = []
+        self._blocked: list[tuple[Action, tuple]] = []
+
+    @property
+    def reachable(self) -> bool:
+        """Return whether the broker hears from it."""
+        return self.alive and not self.paused and not self.cut
+
+    def note(self, what: str) -> None:
+        self.simulation.note(self.name, what)
+
+    def after(self, delay_us: int, action: Action, *args: object) -> None:
+        """Do something after a while, in this process."""
+        self.simulation.after(delay_us, self.fire, action, *args)
+
+    def fire(self, action: Action, *args: object) -> None:
+        """Do something in this process now, or when it is no longer paused."""
+        if not self.alive:
+            return
+        if self.paused:
+            self._deferred.append((action, args))
+        else:
+            action(*args)
+
+    def ask(self, action: Action, *args: object) -> None:
+        """Have the broker do something for this process, after the way to it."""
+        simulation = self.simulation
+        delay_us = (300 + int(simulation.random() * 2_700)) * self.slow
+        simulation.after(delay_us, self._arrive, action, args)
+
+    def _arrive(self, action: Action, args: tuple) -> None:
+        if self.cut:
+            self._blocked.append((action, args))
+        elif self.alive or not self.loses_requests:
+            action(*args)
+
+    def pause(self) -> None:
+        self.paused = True
+        self._tell(self.on_unreachable)
+
+    def resume(self) -> None:
+        self.paused = False
+        deferred, self._deferred = self._deferred, []
+        for action, args in deferred:
+            self.simulation.after(0, self.fire, action, *args)
+        if self.reachable:
+            self._tell(self.on_reachable)
+
+    def cut_off(self) -> None:
+        self.cut = True
+        self._tell(self.on_unreachable)
+
+    def heal(self) -> None:
+        self.cut = False
+        blocked, self._blocked = self._blocked, []
+        for action, args in blocked:
+            self.simulation.after(self.simulation.between(1 * MS, 20 * MS), self._arrive, action, args)
+        if self.reachable:
+            self._tell(self.on_reachable)
+
+    def kill(self, *, loses_requests: bool) -> None:
+        """End it; with ``loses_requests``, what is on its way to the broker does not arrive."""
+        self.alive = False
+        self.loses_requests = loses_requests
+        self._deferred.clear()
+        self._blocked.clear()
+        self._tell(self.on_unreachable)
+
+    def _tell(self, listeners: list[Callable[[], None]]) -> None:
+        for listener in listeners:
+            listener()

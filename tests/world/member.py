@@ -1,0 +1,360 @@
+"""One member of a group around a real core, without asyncio: what ``services.processor`` and ``GroupReader`` promise.
+
+The bookkeeping is the product's own: ``HeldPartitions``, ``CommitTracker``, ``LogClock``. The order of the calls is
+written a second time here, and should be read side by side with ``services/processor/processor.py``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from schemas.base import Event
+from schemas.topics import Topic
+from services.bus import Received, partition_for
+from services.bus.groups.assignor import OwnedPartitions
+from services.bus.groups.commit_tracker import CommitTracker
+from services.bus.groups.held_partitions import HeldPartitions
+from services.bus.records import Partition, TopicPartitions
+from services.processor import Core, Effect, LogClock, RecordDone, Write
+from tests.world.broker import PARTITIONS, Broker, LogReader
+from tests.world.groups import Group
+from tests.world.hosts import Process
+from tests.world.producer import SimulatedProducer
+from tests.world.simulation import MS, SECOND
+
+SLOWEST_TICK_US = SECOND
+COMMIT_EVERY_US = 100 * MS
+DRAIN_US = 2 * SECOND
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a member reads, and how.
+
+    Attributes:
+        rewind_ms: A gained number is read from this long ago; None reads on at the committed offset.
+    """
+
+    topics: Sequence[Topic]
+    rewind_ms: int | None = None
+    commit: Literal["on_accept", "manual", "never"] = "never"
+
+
+class _Goal:
+    """Waits until partitions were read up to where the log ended when it was asked for."""
+
+    def __init__(self, partitions: TopicPartitions, reached: Callable[[], None]) -> None:
+        self.partitions = partitions
+        self.reached = reached
+
+
+class Member:
+    """One membership of one process.
+
+    Args:
+        perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        broker: Broker,
+        group: Group,
+        core: Core,
+        reading: Reading,
+        perform: Callable[[Effect], None] | None = None,
+    ) -> None:
+        self.process = process
+        self.core = core
+        self.member_id = ""
+        self.generation = -1
+        self.producer = SimulatedProducer(broker, process)
+        self._broker = broker
+        self._group = group
+        self._reading = reading
+        self._perform = perform
+        self._partitions: HeldPartitions[_Goal] = HeldPartitions()
+        self._commits = CommitTracker()
+        self._clock = LogClock()
+        self._readers: dict[Partition, LogReader] = {}
+        self._held: dict[int, TopicPartitions] = {}
+        self._deciding: set[int] = set()
+        self._until_read: dict[int, _Goal] = {}
+        self._outbox: deque[Write] = deque()
+        self._alarm_us: int | None = None
+        self._alarm_number = 0
+        self._lost_membership = True
+        self._commit_waits = False
+        self._stepping = False
+        self._leaving = False
+        process.on_unreachable.append(lambda: group.watch(self))
+        process.on_reachable.append(lambda: group.hear(self))
+
+    # Membership
+
+    @property
+    def owned(self) -> OwnedPartitions:
+        return OwnedPartitions(self.generation, frozenset(number for _, number in self._partitions.held))
+
+    @property
+    def idle(self) -> bool:
+        """Return whether nothing is under way or waits to be written."""
+        return not (self.core.backlog or self._outbox or self.producer.unacknowledged)
+
+    def start(self) -> None:
+        self.process.ask(self._group.join, self, self.owned)
+
+    def stop(self, left: Callable[[], None]) -> None:
+        """Read no more, finish the work under way, commit, leave the group; then call ``left``."""
+        self._leaving = True
+        for reader in self._readers.values():
+            reader.close()
+        self._drain(self.process.simulation.now_us + DRAIN_US, left)
+
+    def _drain(self, end_us: int, left: Callable[[], None]) -> None:
+        if not self.idle and self.process.simulation.now_us < end_us:
+            self.process.after(5 * MS, self._drain, end_us, left)
+            return
+        self._commit_now()
+        self.process.ask(self._group.leave, self)
+        self.process.after(20 * MS, left)
+
+    def on_expelled(self) -> None:
+        """Join again, as a member that the group does not know."""
+        self.generation = -1
+        self.on_rebalance()
+
+    def on_rebalance(self) -> None:
+        """Join again; what is held is read and decided about meanwhile."""
+        if self._leaving:
+            return
+        self._lost_membership = self.generation < 0
+        if self._reading.commit != "never":
+            self._commit_now()
+        self.process.ask(self._group.join, self, self.owned)
+
+    def on_assigned(self, generation: int, numbers: list[int]) -> None:
+        """Act on the difference between two assignments."""
+        if self._leaving or generation < self.generation:
+            return
+        self.generation = generation
+        self.process.note(f"generation {generation}: {numbers}")
+        partitions = frozenset((topic.name, number) for topic in self._reading.topics for number in numbers)
+        stale = self._reading.rewind_ms is None and self._lost_membership
+        assignment, _ = self._partitions.assign(partitions, partitions if stale else frozenset())
+        for partition in sorted(assignment.lost):
+            if (reader := self._readers.pop(partition, None)) is not None:
+                reader.close()
+        self._commits.forget(sorted(assignment.lost))
+        self.take_over(_numbers(assignment.lost | assignment.gained), numbers)
+        if new := sorted(self._partitions.without_position):
+            self.process.ask(self._find_starts, new)
+
+    def take_over(self, changed: list[int], numbers: list[int]) -> None:
+        """Tell the core what is lost and gained; kept numbers notice nothing."""
+        for number in changed:
+            if number in self._held:
+                self._lose(number)
+        held = {number: frozenset((topic.name, number) for topic in self._reading.topics) for number in numbers}
+        gained = [number for number in numbers if number not in self._held]
+        self._held = held
+        for number in gained:
+            self.core.gained(number)
+            if self._reading.rewind_ms is None:
+                self._deciding.add(number)
+            else:
+                self.catch_up(number)
+        self._set_alarm()
+
+    def _lose(self, number: int) -> None:
+        del self._held[number]
+        self._deciding.discard(number)
+        self._until_read.pop(number, None)
+        self.core.lost(number)
+
+    # Reading
+
+    def _find_starts(self, partitions: list[Partition]) -> None:
+        broker, rewind_ms = self._broker, self._reading.rewind_ms
+        if rewind_ms is None:
+            starts = {partition: self._group.committed.get(partition, 0) for partition in partitions}
+        else:
+            since_ms = self.process.host.now_us // 1_000 - rewind_ms
+            starts = {partition: broker.offset_for_time(partition, since_ms) for partition in partitions}
+        newest = [at for partition in partitions if (at := broker.newest_ms(partition)) is not None]
+        self.process.fire(self._start_reading, starts, newest)
+
+    def _start_reading(self, starts: dict[Partition, int], newest_ms: list[int]) -> None:
+        if self._leaving:
+            return
+        if self._reading.rewind_ms is not None:
+            for at_ms in newest_ms:
+                self._clock.appended_us(at_ms, self.process.host.now_us)
+        self._reach(self._partitions.start_at(starts))
+        for partition in starts:
+            position = self._partitions.positions.get(partition)
+            if position is not None and partition not in self._readers:
+                self._readers[partition] = LogReader(self._broker, self.process, partition, position, self._on_fetched)
+
+    def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
+        partition, next_offset = reader.partition, reader.position
+        commit = self._reading.commit
+        if commit == "manual":
+            self._commits.read(partition, next_offset, [record.offset for record in records])
+        core, now_us = self.core, self.process.host.now_us
+        read, appended_us = core.read, self._clock.appended_us
+        for record in records:
+            if effects := read(record, appended_us(record.timestamp_ms, now_us), now_us):
+                self.perform_all(effects)
+        if core.busy:
+            self._step_soon()
+        self._set_alarm()
+        if commit == "on_accept":
+            self._commits.read(partition, next_offset)
+        if commit != "never":
+            self._commit_soon()
+        self._reach(self._partitions.read({partition: next_offset}))
+
+    def _reach(self, goals: list[_Goal]) -> None:
+        for goal in goals:
+            goal.reached()
+
+    def read_to_end(self, partitions: TopicPartitions, reached: Callable[[], None]) -> _Goal:
+        """Call ``reached`` when everything now on these partitions was read; never if one is lost before."""
+        goal = _Goal(partitions, reached)
+        self.process.ask(self._find_ends, goal)
+        return goal
+
+    def _find_ends(self, goal: _Goal) -> None:
+        ends = {partition: self._broker.end(partition) for partition in sorted(goal.partitions)}
+        self.process.fire(self._on_ends, goal, ends)
+
+    def _on_ends(self, goal: _Goal, ends: dict[Partition, int]) -> None:
+        if goal.partitions <= self._partitions.held and self._partitions.set_goal(goal, ends):
+            goal.reached()
+
+    # Deciding
+
+    def catch_up(self, number: int) -> None:
+        """Let the core decide about a number once its recent past was read."""
+        asked_us = self.process.host.now_us
+
+        def caught_up() -> None:
+            if self._until_read.get(number) is goal:
+                del self._until_read[number]
+                self._deciding.add(number)
+                self.perform_all(self.core.caught_up(number, asked_us, self.process.host.now_us))
+                self._set_alarm()
+
+        goal = self._until_read[number] = self.read_to_end(self._held[number], caught_up)
+
+    def tick(self, number: int) -> None:
+        """Read a number to its end, and then let the core decide by time."""
+        known_us = self.process.host.now_us
+
+        def read() -> None:
+            if self._until_read.get(number) is goal:
+                del self._until_read[number]
+                self.perform_all(self.core.tick(number, known_us, self.process.host.now_us))
+                self._set_alarm()
+
+        goal = self._until_read[number] = self.read_to_end(self._held[number], read)
+
+    def _set_alarm(self) -> None:
+        if self._leaving:
+            return
+        now_us = self.process.host.now_us
+        next_us: int | None = None
+        for number in sorted(self._deciding):
+            if number in self._until_read:
+                continue
+            at_us = self.core.alarm_us(number, now_us)
+            if at_us is None:
+                continue
+            if at_us <= now_us:
+                self.tick(number)
+            elif next_us is None or at_us < next_us:
+                next_us = at_us
+        if next_us == self._alarm_us:
+            return
+        self._alarm_us = next_us
+        self._alarm_number += 1
+        if next_us is not None:
+            self.process.after(min(next_us - now_us, SLOWEST_TICK_US), self._on_alarm, self._alarm_number)
+
+    def _on_alarm(self, number: int) -> None:
+        if number == self._alarm_number:
+            self._alarm_us = None
+            self._set_alarm()
+
+    def _step_soon(self) -> None:
+        if not self._stepping:
+            self._stepping = True
+            self.process.after(200, self._step)
+
+    def _step(self) -> None:
+        self._stepping = False
+        self.perform_all(self.core.step(self.process.host.now_us))
+        if self.core.busy:
+            self._step_soon()
+
+    # Writing
+
+    def perform_all(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Write):
+                self._outbox.append(effect)
+            elif isinstance(effect, RecordDone):
+                self.done(effect.position)
+            elif self._perform is not None:
+                self._perform(effect)
+        if self.core.busy:
+            self._step_soon()
+        self.send()
+
+    def send(self) -> None:
+        """Give the producer what was decided, in order; what is about a lost number is not written."""
+        outbox = self._outbox
+        while outbox:
+            write = outbox.popleft()
+            event = write.event
+            if isinstance(event, Event) and partition_for(event.request_id, PARTITIONS) not in self._held:
+                self._finish(write)
+                continue
+            acknowledged = None if write.done is None else (lambda write=write: self._finish(write))
+            self.producer.post(write.topic, event, write.traceparent, acknowledged)
+
+    def _finish(self, write: Write) -> None:
+        if write.done is not None:
+            self.done(write.done)
+
+    # Commits
+
+    def done(self, position: tuple[str, int, int]) -> None:
+        """Mark the work on a record as done."""
+        topic, number, offset = position
+        self._commits.done((topic, number), offset)
+        self._commit_soon()
+
+    def _commit_soon(self) -> None:
+        if not self._commit_waits and self._reading.commit != "never":
+            self._commit_waits = True
+            self.process.after(COMMIT_EVERY_US, self._on_commit_due)
+
+    def _on_commit_due(self) -> None:
+        self._commit_waits = False
+        self._commit_now()
+
+    def _commit_now(self) -> None:
+        positions = self._commits.due() if self._reading.commit != "never" else {}
+        if positions:
+            self.process.ask(self._commit, self.generation, positions)
+
+    def _commit(self, generation: int, positions: dict[Partition, int]) -> None:
+        if self._group.commit(self, generation, positions):
+            self.process.fire(self._commits.committed, positions)
+
+
+def _numbers(partitions: TopicPartitions) -> list[int]:
+    return sorted({number for _, number in partitions})

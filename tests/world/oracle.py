@@ -1,0 +1,209 @@
+"""What must hold after every step, said without the fold: from the records alone, as naively as possible."""
+
+from collections.abc import Callable
+
+from schemas.requests import Request
+from schemas.side_events import Attached, DeadLetter, Detached
+from schemas.stream import Chunk, Cleared, Closed, Recall, Started, StreamEvent, Verdict
+from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
+from services.bus import Received
+from services.stream import Op, Refuse, Withdraw
+from tests.world.broker import Broker
+from tests.world.client import Client
+
+FOR_EVER_US = 2**62
+
+
+class Violation(AssertionError):
+    """A promise that was broken.
+
+    Attributes:
+        promise: Which one; the same for all requests and times.
+    """
+
+    def __init__(self, promise: str, sentence: str) -> None:
+        super().__init__(f"{promise}: {sentence}")
+        self.promise = promise
+
+
+class Shown:
+    """What the records that a client has read allow it to show."""
+
+    def __init__(self) -> None:
+        self.verdict: Verdict | None = None
+        self.first_runs: dict[int, Started] = {}
+        self.chunks: dict[str, dict[int, str]] = {}
+        self.recalls: dict[str, list[Recall]] = {}
+        self.recall_ids: set[str] = set()
+        self.cleared: dict[str, int] = {}
+        self.attempt = 0
+        self.frozen: str | None = None
+
+    def take(self, event: StreamEvent) -> None:
+        match event:
+            case Chunk():
+                self.chunks.setdefault(event.run, {}).setdefault(event.seq, event.text)
+            case Verdict():
+                self.verdict = self.verdict or event
+            case Started():
+                self.first_runs.setdefault(event.attempt, event)
+            case Recall() if event.recall_id not in self.recall_ids:
+                self.recall_ids.add(event.recall_id)
+                self.recalls.setdefault(event.run, []).append(event)
+            case Cleared():
+                seq = 2**31 if event.final else event.seq
+                self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
+
+    def prefixes(self, run: str) -> list[str]:
+        """Return the text of this run after each chunk without a gap, less what was recalled."""
+        chunks = self.chunks.get(run, {})
+        marks: list[Recall | None] = []
+        redactions = [recall for recall in self.recalls.get(run, ()) if recall.action == "redact"]
+        texts, text, start = [""], "", 0
+        for seq in range(len(chunks)):
+            if seq not in chunks:
+                break
+            piece = chunks[seq]
+            if not redactions:
+                text += piece
+            for offset in range(start, start + len(piece)) if redactions else ():
+                mark = next((recall for recall in redactions if recall.start <= offset < recall.end), None)
+                if mark is None:
+                    text += piece[offset - start]
+                elif mark not in marks:
+                    marks.append(mark)
+                    text += mark.replacement
+            start += len(piece)
+            texts.append(text)
+        return texts
+
+
+class Oracle:
+    """Judges each record as it is appended, each op as a client applies it, each offset as it is committed."""
+
+    def __init__(self, broker: Broker, clients: Callable[[], dict[str, Client]]) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._shown: dict[str, Shown] = {}
+        self._committed: dict[int, int] = {}
+        self.first_verdicts: dict[str, Verdict] = {}
+        self._cleared: dict[str, int] = {}
+        self._chunk_ends: dict[tuple[str, int], int] = {}
+        self._recall_ids: set[str] = set()
+        self._left_us: dict[str, int] = {}
+        self._away_us: dict[str, int] = {}
+        self._closed_us: dict[str, int] = {}
+        broker.on_appended.append(self.on_appended)
+
+    # The log
+
+    def on_appended(self, record: Received) -> None:
+        event = record.event
+        if isinstance(event, Verdict):
+            self.first_verdicts.setdefault(event.request_id, event)
+        elif isinstance(event, Chunk):
+            self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
+        elif isinstance(event, Closed):
+            self._closed_us[event.request_id] = record.timestamp_ms * 1_000  # a void one is followed by another
+        elif isinstance(event, Detached) and event.reason != "complete":
+            self._left_us[event.request_id] = record.timestamp_ms * 1_000
+        elif isinstance(event, Attached) and event.request_id in self._left_us:
+            away_us = record.timestamp_ms * 1_000 - self._left_us.pop(event.request_id)
+            self._away_us[event.request_id] = max(away_us, self._away_us.get(event.request_id, 0))
+        elif isinstance(event, Cleared):
+            end = self._chunk_ends.get((event.run, event.seq), 0)
+            self._cleared[event.run] = max(self._cleared.get(event.run, 0), end)
+        elif isinstance(event, Recall):
+            self._check_recall(event)
+        elif isinstance(event, Request) and record.topic == REQUESTS_VERTEX.name:
+            self._check_egress(event)
+        elif isinstance(event, DeadLetter):
+            raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
+
+    def away_us(self, request_id: str) -> int:
+        """Return how long a request's client was away at most before the end, by its receipts on the log."""
+        left_us = self._left_us.get(request_id)
+        last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
+        return max(last_us, self._away_us.get(request_id, 0))
+
+    def _check_recall(self, event: Recall) -> None:
+        if event.recall_id in self._recall_ids:
+            return
+        self._recall_ids.add(event.recall_id)
+        if event.start < self._cleared.get(event.run, 0):
+            sentence = f"{event.run} was cleared to {self._cleared[event.run]} before [{event.start}, {event.end})"
+            raise Violation("cleared text is not recalled", sentence)
+
+    def _check_egress(self, event: Request) -> None:
+        verdict = self.first_verdicts.get(event.request_id)
+        allowed = verdict is not None and verdict.decision != "deny" and verdict.egress == "allowed"
+        if not allowed or event.egress == "forbidden":
+            raise Violation("no forbidden egress", f"{self._name(event.request_id)} went to the cloud")
+
+    # Screens
+
+    def on_fed(self, event: StreamEvent, ops: tuple[Op, ...], client: Client) -> None:
+        shown = self._shown.setdefault(event.request_id, Shown())
+        shown.take(event)
+        if not ops:
+            return
+        name, visible = self._name(event.request_id), client.visible
+        if shown.frozen is not None:
+            if visible != shown.frozen:
+                raise Violation("an answer that was withdrawn stays so", f"{name} shows {visible!r}")
+            return
+        for op in ops:
+            if isinstance(op, Refuse):
+                if shown.verdict is None or shown.verdict.decision != "deny" or visible != shown.verdict.refusal:
+                    raise Violation("the first verdict counts", f"{name} was refused")
+                shown.frozen = visible
+            elif isinstance(op, Withdraw):
+                shown.frozen = visible
+        if shown.frozen is None and visible:
+            self._check_text(name, shown, visible)
+
+    def _check_text(self, name: str, shown: Shown, visible: str) -> None:
+        if shown.verdict is None:
+            raise Violation("no text before the verdict", f"{name} shows {visible!r}")
+        if shown.verdict.decision == "deny":
+            raise Violation("no text after a denial", f"{name} shows {visible!r}")
+        for attempt, started in shown.first_runs.items():
+            prefixes = shown.prefixes(started.run)
+            if visible not in prefixes:
+                continue
+            if attempt < shown.attempt:
+                raise Violation("one voice", f"{name} shows attempt {attempt} after {shown.attempt}")
+            if shown.verdict.decision == "mask" and attempt == 1:
+                raise Violation("no answer to an unmasked prompt", f"{name} shows {visible!r}")
+            shown.attempt = attempt
+            if any(recall.action == "stop" for recall in shown.recalls.get(started.run, ())):
+                raise Violation("an answer that was withdrawn stays so", f"{name} shows {visible!r}")
+            delivery = shown.verdict.delivery or started.delivery
+            exposed = prefixes.index(visible) - 1 - shown.cleared.get(started.run, -1)
+            if exposed > (0 if delivery.mode == "gated" else delivery.max_exposure_tokens):
+                raise Violation("exposure is bounded", f"{name} shows {visible!r}")
+            return
+        raise Violation("one voice, no gap, nothing recalled", f"{name} shows {visible!r}")
+
+    # Offsets
+
+    def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
+        """Check that the rails have done the work on every request before the offset."""
+        log = self._broker.log((REQUESTS.name, number))
+        for record in log[self._committed.get(number, 0) : position]:
+            request = record.event
+            if request.attempt > 1 or request.request_id in self.first_verdicts:
+                continue
+            if now_us < record.timestamp_ms * 1_000 + request.deadlines.total_ms * 1_000 - margin_us:
+                sentence = f"{self._name(request.request_id)} has no verdict and was committed by {group}"
+                raise Violation("nothing is committed before it is done", sentence)
+        self._committed[number] = max(position, self._committed.get(number, 0))
+
+    def _name(self, request_id: str) -> str:
+        return f"request {self._broker.labels.get(request_id)}"
+
+
+def stream_of(broker: Broker, request_id: str, number: int) -> list[tuple[int, StreamEvent]]:
+    """Return a request's stream log, with the time in microseconds when each event was appended."""
+    log = broker.log((STREAMS.name, number))
+    return [(record.timestamp_ms * 1_000, record.event) for record in log if record.event.request_id == request_id]

@@ -1,0 +1,185 @@
+"""What a seed draws before a run begins: its requests, the answers that workers will give, and its faults.
+
+Swarm testing: each seed draws which kinds of fault there are and how many, so that rare kinds are not always hidden
+behind frequent ones. A fault is independent of all others, so that any of them can be left out.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from schemas.requests import Deadlines, Delivery, Egress, Fallback
+from schemas.stream import VerdictDecision
+from tests.world.simulation import MS, SECOND
+
+ASKING_BEGINS_US = 400 * MS
+FAULTS_END_US = 8 * SECOND
+"""Every fault begins before this, and is undone at the latest then."""
+
+CLIENT_GRACE_MS = 1_500
+"""As in ``RouterConfig``."""
+
+PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
+REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone")
+FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS)
+
+SERVICES = ("router", "safety", "rails", "generator", "cloud")
+
+EMAIL = ("~ write to jane.", "doe@exam", "ple.org or ")
+CODE_NAME = ("~ read Project Blue", "fin Heron now ")
+
+
+class Fault(NamedTuple):
+    """One fault.
+
+    Attributes:
+        at_us: When it begins, from the beginning of the run.
+        service: Of which service; empty for a fault of a request.
+        target: Which member, counted modulo those that there are; or which request.
+        for_us: How long it lasts.
+        amount_us: By how much a clock is stepped.
+    """
+
+    kind: str
+    at_us: int
+    service: str
+    target: int
+    for_us: int
+    amount_us: int = 0
+
+    def __str__(self) -> str:
+        whom = f"{self.service}[{self.target}]" if self.service else f"request {self.target}"
+        more = f" by {self.amount_us / MS:+.0f} ms" if self.amount_us else ""
+        return f"{self.at_us / SECOND:6.3f} s  {self.kind} {whom}{more}, for {self.for_us / MS:.0f} ms"
+
+
+@dataclass(frozen=True)
+class PlannedAnswer:
+    """What a worker says: after ``first_us`` the first piece, and the others ``gap_us`` apart.
+
+    A tilde is replaced by the number of the run, so that the texts of two runs differ.
+    """
+
+    pieces: tuple[str, ...]
+    first_us: int
+    gap_us: int
+
+
+@dataclass(frozen=True)
+class PlannedRequest:
+    """One request, and what rails and workers will answer."""
+
+    number: int
+    at_us: int
+    delivery: Delivery
+    deadlines: Deadlines
+    fallback: Fallback
+    egress: Egress
+    decision: VerdictDecision
+    verdict_us: int
+    verdict_gated: bool
+    verdict_egress: Egress
+    answer: PlannedAnswer
+    second_answer: PlannedAnswer
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is fixed before a run.
+
+    Attributes:
+        members: How many members each service begins with.
+        skews: By host number, how far its clock is off, and its drift in parts per million.
+        breaker_trip: As in ``RouterConfig``.
+    """
+
+    seed: int
+    requests: tuple[PlannedRequest, ...]
+    faults: tuple[Fault, ...]
+    members: dict[str, int]
+    skews: tuple[tuple[int, int], ...]
+    breaker_trip: int
+
+    def without(self, index: int) -> "Plan":
+        """Return the plan without one fault."""
+        faults = self.faults[:index] + self.faults[index + 1 :]
+        return Plan(self.seed, self.requests, faults, self.members, self.skews, self.breaker_trip)
+
+
+def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
+    """Return a seed's plan."""
+    dice = random.Random(f"plan/{seed}")
+    requests = tuple(_request(dice, number) for number in range(dice.randrange(20, 23)))
+    members = {service: dice.randrange(1, 4) for service in SERVICES}
+    members["router"] = max(members["router"], dice.randrange(1, 3))
+    skewed = "clock" in kinds and dice.random() < 0.25
+    skews = tuple((dice.randrange(-40, 40) * MS, dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8))
+    faults = tuple(sorted(_faults(dice, kinds, requests), key=lambda fault: fault.at_us))
+    return Plan(seed, requests, faults, members, skews, dice.choice((0, 0, 0, 5)))
+
+
+def _request(dice: random.Random, number: int) -> PlannedRequest:
+    return PlannedRequest(
+        number=number,
+        at_us=ASKING_BEGINS_US + dice.randrange(0, 6_000) * MS,
+        delivery=Delivery(
+            mode=dice.choice(("optimistic", "optimistic", "gated", "windowed")),
+            hold_tokens=dice.choice((0, 3)),
+            max_exposure_tokens=dice.choice((3, 64)),
+        ),
+        deadlines=Deadlines(
+            verdict_ms=dice.choice((800, 1_500)), ttft_ms=dice.choice((300, 600)), stall_ms=dice.choice((300, 800)),
+            total_ms=dice.choice((3_000, 6_000)),
+        ),
+        fallback=dice.choice(("cancel", "cancel", "race", "off")),
+        egress=dice.choice(("allowed", "allowed", "allowed", "forbidden")),
+        decision=dice.choice(("allow",) * 8 + ("deny", "mask")),
+        verdict_us=dice.randrange(5, 120) * MS,
+        verdict_gated=dice.random() < 0.1,
+        verdict_egress=dice.choice(("allowed",) * 9 + ("forbidden",)),
+        answer=_answer(dice, number, "self-hosted"),
+        second_answer=_answer(dice, number, "cloud"),
+    )  # fmt: skip
+
+
+def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
+    pieces = [f"~ {who} {number}.{index} " for index in range(dice.choice((1, 2, 2, 3, 3, 9)))]
+    luck = dice.random()
+    secret = EMAIL if luck < 0.25 else CODE_NAME if luck < 0.35 else ()
+    at = dice.randrange(0, len(pieces))
+    gap_ms = dice.randrange(220, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # a long answer is a slow one
+    return PlannedAnswer((*pieces[:at], *secret, *pieces[at:]), dice.randrange(10, 120) * MS, gap_ms * MS)
+
+
+def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[PlannedRequest, ...]) -> list[Fault]:
+    present = [kind for kind in kinds if dice.random() < 0.4] or list(kinds)
+    services = (dice.choice(SERVICES[:3]),) if dice.random() < 0.5 else SERVICES
+    return [_fault(dice, dice.choice(present), services, requests) for _ in range(dice.randrange(5, 15))]
+
+
+def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: tuple[PlannedRequest, ...]) -> Fault:
+    at_us = dice.randrange(100, 7_000) * MS
+    for_us = dice.choice((50, 300, 1_500, 3_000)) * MS + dice.randrange(0, 500) * MS
+    amount_us = 0
+    if kind in REQUEST_FAULTS:
+        long = [each for each in requests if len(each.answer.pieces) > 3]
+        return _request_fault(dice, kind, dice.choice(long if kind == "gone" and long else requests), for_us)
+    if kind == "clock":
+        amount_us = dice.choice((-1, 1)) * dice.choice((20, 100, 2_000)) * MS
+    if kind == "slow":
+        for_us += SECOND
+    service = dice.choice(services)
+    return Fault(kind, at_us, service, dice.randrange(0, 6), for_us, amount_us)
+
+
+def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_us: int) -> Fault:
+    """Return a fault of a request: half of those that last for a time end close to a deadline."""
+    edge_ms = {
+        "verdict": request.deadlines.verdict_ms,
+        "late": request.deadlines.ttft_ms - request.answer.first_us // MS,
+        "stall": request.deadlines.stall_ms,
+        "gone": CLIENT_GRACE_MS,
+    }.get(kind)
+    if edge_ms is not None and dice.random() < 0.6:
+        for_us = max(1, edge_ms - dice.randrange(-20, 120)) * MS
+    return Fault(kind, request.at_us, "", request.number, for_us)

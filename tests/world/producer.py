@@ -1,0 +1,78 @@
+"""A producer in virtual time, around the real outbox: one batch of each partition in flight, order kept."""
+
+from collections.abc import Callable
+
+from schemas.base import AnyEvent, Event
+from schemas.topics import Topic
+from services.bus import partition_for
+from services.bus.write.outbox import Outbox, OutgoingRecord, may_linger
+from tests.world.broker import PARTITIONS, Broker
+from tests.world.hosts import Process
+from tests.world.simulation import MS
+
+LINGER_US = 5 * MS
+
+Posted = tuple[Topic, AnyEvent, str | None, Callable[[], None] | None]
+"""A topic, an event, its traceparent, and what is called when it is acknowledged."""
+
+
+class SimulatedProducer:
+    """Sends what a process posts. ``reopen`` is what an outage can do: everything in flight is sent again."""
+
+    def __init__(self, broker: Broker, process: Process) -> None:
+        self._broker = broker
+        self._process = process
+        self._outbox = Outbox()
+        self._session = 0
+        self._lingering = False
+
+    @property
+    def unacknowledged(self) -> int:
+        return self._outbox.count
+
+    def post(
+        self,
+        topic: Topic,
+        event: AnyEvent,
+        traceparent: str | None = None,
+        acknowledged: Callable[[], None] | None = None,
+    ) -> None:
+        number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
+        posted: Posted = (topic, event, traceparent, acknowledged)
+        lingers = may_linger(event)
+        if self._outbox.put((topic.name, number), OutgoingRecord(None, b"", [], 0, posted), urgent=not lingers):
+            self._drain()
+        elif lingers and not self._lingering:
+            self._lingering = True
+            self._process.after(LINGER_US, self._on_linger)
+
+    def reopen(self) -> None:
+        """Open a new session: whether or not the batches in flight were appended, they are sent again."""
+        self._session += 1
+        if self._outbox.requeue_sent():
+            self._drain()
+
+    def _on_linger(self) -> None:
+        self._lingering = False
+        self._drain()
+
+    def _drain(self) -> None:
+        for partition, records in tuple(self._outbox.drain()):
+            self._process.ask(self._append, self._session, partition, tuple(records))
+
+    def _append(self, session: int, partition: tuple[str, int], records: tuple[OutgoingRecord, ...]) -> None:
+        for record in records:
+            topic, event, traceparent, _ = record.ack
+            self._broker.append(topic, event, traceparent)
+        self._process.ask(self._process.fire, self._on_acknowledged, session, partition, records)
+
+    def _on_acknowledged(self, session: int, partition: tuple[str, int], records: tuple[OutgoingRecord, ...]) -> None:
+        if session != self._session:
+            return
+        again = self._outbox.complete_batch(partition)
+        for record in records:
+            acknowledged = record.ack[3]
+            if acknowledged is not None:
+                acknowledged()
+        if again:
+            self._drain()

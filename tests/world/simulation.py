@@ -1,0 +1,71 @@
+"""Virtual time: events in one order, every random choice from the seed, and a hash over the whole schedule."""
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable
+
+MS = 1_000
+SECOND = 1_000_000
+
+T0_US = 1_700_000_000 * SECOND
+"""When every run begins, by the broker's clock."""
+
+Action = Callable[..., None]
+
+
+class Simulation:
+    """Runs actions in the order of their times; those of one time in the order in which they were scheduled.
+
+    The time is the broker's. Hosts have clocks of their own (``hosts.py``).
+
+    Args:
+        seed: All random choices follow from it.
+        trace: Keep every line of the schedule, for the timeline.
+    """
+
+    def __init__(self, seed: int, *, trace: bool = False) -> None:
+        self.now_us = T0_US
+        self.random = random.Random(f"delays/{seed}").random
+        self.events = 0
+        self.lines: list[tuple[int, str, str]] | None = [] if trace else None
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._heap: list[tuple[int, int, Action, tuple]] = []
+        self._order = 0
+
+    def after(self, delay_us: int, action: Action, *args: object) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (self.now_us + delay_us, self._order, action, args))
+
+    def between(self, low_us: int, high_us: int) -> int:
+        """Return a random delay."""
+        return low_us + int(self.random() * (high_us - low_us))
+
+    def run_until(self, end_us: int) -> None:
+        heap, pop = self._heap, heapq.heappop
+        count = 0
+        while heap and heap[0][0] <= end_us:
+            self.now_us, _, action, args = pop(heap)
+            count += 1
+            action(*args)
+        self.now_us = max(self.now_us, end_us)
+        self.events += count
+
+    def note(self, lane: str, what: str) -> None:
+        """Make something part of the schedule: of its hash, and of the timeline."""
+        self.count(f"{lane} {what}")
+        self.trace(lane, what)
+
+    def count(self, what: str) -> None:
+        """Make something part of the schedule's hash."""
+        self._hash.update(f"{self.now_us} {what}\n".encode())
+
+    def trace(self, lane: str, what: str) -> None:
+        """Put a line on the timeline."""
+        if self.lines is not None:
+            self.lines.append((self.now_us, lane, what))
+
+    @property
+    def digest(self) -> str:
+        """Return the hash of the schedule so far."""
+        return self._hash.hexdigest()

@@ -1,0 +1,38 @@
+"""A failing run as plain text: a lane for each process and each partition, faults marked, around the violation."""
+
+import re
+from collections.abc import Iterator
+
+from tests.world.simulation import SECOND, T0_US
+
+LANE_CHARS = 14
+MOST_LINES = 160
+
+Line = tuple[int, str, str]
+
+
+def draw_timeline(lines: list[Line], sentence: str) -> str:
+    """Return the lines about the request that the sentence names, with all faults and assignments.
+
+    Each lane has a column, in which a mark says that something happened there.
+    """
+    named = re.search(r"request (\d+)", sentence)
+    chosen = [line for line in lines if _matters(line, None if named is None else named[1])]
+    lanes = list(dict.fromkeys(lane for _, lane, _ in chosen))
+    left_out = len(chosen) - MOST_LINES
+    head = [f"{index:>3} {lane}" for index, lane in enumerate(lanes)]
+    notes = [f"({left_out} earlier lines are left out)"] if left_out > 0 else []
+    return "\n".join(["lanes:", *head, "", *notes, *_rows(chosen[-MOST_LINES:], lanes)])
+
+
+def _rows(lines: list[Line], lanes: list[str]) -> Iterator[str]:
+    for at_us, lane, what in lines:
+        mark = "X" if "FAULT" in what else "!" if "VIOLATION" in what else "o"
+        columns = "".join(mark if each == lane else "." for each in lanes)
+        yield f"{(at_us - T0_US) / SECOND:10.6f} s  {columns}  {lane:{LANE_CHARS}} {what}"
+
+
+def _matters(line: Line, number: str | None) -> bool:
+    _, lane, what = line
+    about = re.search(r"#(\d+)", what)
+    return about is None or number is None or about[1] == number or lane == "oracle"

@@ -1,0 +1,150 @@
+"""How each service is built around its core: the real router, safety and rails, and scripted workers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from schemas.base import envelope
+from schemas.requests import Message
+from schemas.stream import Verdict
+from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
+from services.policy import Policy, build
+from services.policy.source.files import read_files
+from services.processor import Effect
+from services.rails.core import EvaluateRequest, RailsCore
+from services.router.config import FallbackLimits, RouterConfig
+from services.router.core import READ_TOPICS, RouterCore
+from services.safety.core import SafetyCore
+from services.safety.decide.check_types import CheckRequest, CheckResult
+from services.stream import Screen
+from tests.world.broker import PARTITIONS, Broker
+from tests.world.groups import Group
+from tests.world.hosts import Process
+from tests.world.member import Member, Reading
+from tests.world.plan import CLIENT_GRACE_MS, Plan
+from tests.world.simulation import MS
+from tests.world.workers import Worker, WorkerCore
+
+TOTAL_MAX_MS = 6_000
+SAFETY_REWIND_MS = 15_000
+"""The policy's longest total deadline and five seconds, as ``services/safety/service.py`` has it."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The classes that a world is built of; a mutant replaces one."""
+
+    router: type[RouterCore] = RouterCore
+    safety: type[SafetyCore] = SafetyCore
+    rails: type[RailsCore] = RailsCore
+    screen: type[Screen] = Screen
+    router_member: type[Member] = Member
+    safety_member: type[Member] = Member
+    rails_member: type[Member] = Member
+
+
+@cache
+def policy() -> Policy:
+    """Return the default policy with shorter deadlines, so that what is never closed expires soon."""
+    files = dict(read_files(Path(__file__).parents[2] / "policies" / "default"))
+    text = files["policy.toml"].decode()
+    files["policy.toml"] = text.replace("total_ms = [500, 120000]", "total_ms = [500, 10000]", 1).encode()
+    return build(files)
+
+
+class Builder:
+    """Builds a member of a service for a process."""
+
+    def __init__(self, plan: Plan, parts: Parts, broker: Broker, groups: dict[str, Group]) -> None:
+        self._plan = plan
+        self._parts = parts
+        self._broker = broker
+        self._groups = groups
+        self._runs: list[str] = []
+        self._late_us = {fault.target: fault.for_us for fault in plan.faults if fault.kind == "verdict"}
+        self._config = RouterConfig(
+            input_gate="hold",
+            client_grace_ms=CLIENT_GRACE_MS,
+            total_max_ms=TOTAL_MAX_MS,
+            fallback="vertex",
+            breaker_trip=plan.breaker_trip,
+            limits=FallbackLimits(free=1_000),
+        )
+        self._builders: dict[str, Callable[[Process], Member]] = {
+            "router": self._router,
+            "safety": self._safety,
+            "rails": self._rails,
+            "generator": lambda process: self._worker(process, "generator"),
+            "cloud": lambda process: self._worker(process, "cloud"),
+        }
+
+    def build(self, service: str, process: Process) -> Member:
+        return self._builders[service](process)
+
+    def _router(self, process: Process) -> Member:
+        core = self._parts.router(self._config, process.name, PARTITIONS)
+        topics = [topic for topic in READ_TOPICS if topic.spread == "requests"]
+        reading = Reading(topics, rewind_ms=self._config.window_us // 1_000)
+        return self._parts.router_member(process, self._broker, self._groups["router"], core, reading)
+
+    def _safety(self, process: Process) -> Member:
+        core = self._parts.safety(policy(), process.name)
+
+        def check(effect: Effect) -> None:
+            if isinstance(effect, CheckRequest):
+                process.after(process.simulation.between(1 * MS, 20 * MS), answer, effect)
+
+        def answer(request: CheckRequest) -> None:
+            member.perform_all(core.take_outcome(request, CheckResult(()), process.host.now_us))
+
+        reading = Reading([STREAMS], rewind_ms=SAFETY_REWIND_MS)
+        member = self._parts.safety_member(process, self._broker, self._groups["safety"], core, reading, check)
+        return member
+
+    def _rails(self, process: Process) -> Member:
+        core = self._parts.rails()
+
+        def begin(effect: Effect) -> None:
+            if isinstance(effect, EvaluateRequest):
+                planned = self._planned(effect)
+                process.after(self._late_us.get(planned.number, planned.verdict_us), end, effect)
+
+        def end(effect: EvaluateRequest) -> None:
+            member.perform_all(core.evaluated(effect, self._verdict(effect, process)))
+
+        reading = Reading([REQUESTS], commit="manual")
+        member = self._parts.rails_member(process, self._broker, self._groups["rails"], core, reading, begin)
+        return member
+
+    def _planned(self, effect: EvaluateRequest):
+        return self._plan.requests[self._broker.labels[effect.request.request_id]]
+
+    def _verdict(self, effect: EvaluateRequest, process: Process) -> Verdict:
+        planned, request = self._planned(effect), effect.request
+        delivery = request.delivery
+        return Verdict(
+            **envelope(request, at=process.host.now_us, source=process.name),
+            decision=planned.decision,
+            policy_version="scripted",
+            refusal="declined" if planned.decision == "deny" else "",
+            masked=(Message(role="user", content="masked"),) if planned.decision == "mask" else None,
+            delivery=policy().tighten(delivery, _gated()) if planned.verdict_gated else None,
+            egress=planned.verdict_egress,
+        )
+
+    def _worker(self, process: Process, group: str) -> Member:
+        worker = Worker(process, self._broker, self._plan, self._runs)
+        topic = REQUESTS if group == "generator" else REQUESTS_VERTEX
+        reading = Reading([topic], commit="on_accept")
+        member = Member(process, self._broker, self._groups[group], WorkerCore(), reading, worker.perform)
+        worker.producer = member.producer
+        return member
+
+
+@cache
+def _gated():
+    from services.policy import Admission
+    from services.policy.rulings import DeliveryFloor
+
+    return Admission(allow=True, delivery=DeliveryFloor(mode="gated"), egress="allowed")

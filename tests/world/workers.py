@@ -1,0 +1,158 @@
+"""Generators and the cloud worker: scripted, with the promises of ``services/worker`` towards the log.
+
+A request's offset is committed when it is accepted; an attempt is run once by a process; a ``Cancel`` ends a run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from schemas.base import envelope
+from schemas.requests import Request
+from schemas.side_events import Cancel
+from schemas.stream import Chunk, Failed, Finished, Started
+from schemas.topics import CONTROL, STREAMS
+from services.bus import Received, UnreadableRecord
+from services.processor import Core, Effect
+from tests.world.broker import PARTITIONS, Broker, LogReader
+from tests.world.hosts import Process
+from tests.world.plan import Fault, Plan, PlannedAnswer
+from tests.world.producer import SimulatedProducer
+
+NO_FAULT = Fault("", 0, "", 0, 0)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """An effect: run this request."""
+
+    request: Request
+
+
+class WorkerCore(Core):
+    """Accepts each attempt once."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, int]] = set()
+
+    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
+        request = record.event if isinstance(record, Received) else None
+        if not isinstance(request, Request) or (request.request_id, request.attempt) in self._seen:
+            return ()
+        self._seen.add((request.request_id, request.attempt))
+        return (RunRequest(request),)
+
+
+class _Execution:
+    """One run."""
+
+    def __init__(self, request: Request, run: str, answer: PlannedAnswer, fault: Fault) -> None:
+        self.request = request
+        self.run = run
+        self.answer = answer
+        self.fault = fault
+        self.next = 0
+        self.start = 0
+        self.over = False
+
+
+class Worker:
+    """One worker process: runs requests as the plan says."""
+
+    def __init__(self, process: Process, broker: Broker, plan: Plan, runs: list[str]) -> None:
+        self._process = process
+        self._broker = broker
+        self._plan = plan
+        self._runs = runs
+        self._faults = {
+            fault.target: fault for fault in plan.faults if not fault.service and fault.kind not in {"gone", "verdict"}
+        }
+        self._executions: dict[str, _Execution] = {}
+        self._cancelled: set[tuple[str, int | None]] = set()
+        self.producer: SimulatedProducer | None = None
+        for number in range(PARTITIONS):
+            control = (CONTROL.name, number)
+            LogReader(broker, process, control, 0, self._on_control)
+
+    def perform(self, effect: Effect) -> None:
+        if not isinstance(effect, RunRequest):
+            return
+        request = effect.request
+        number = self._broker.labels[request.request_id]
+        planned = self._plan.requests[number]
+        run = f"{self._process.name}/{len(self._runs)}"
+        self._runs.append(run)
+        fault = self._faults.get(number, NO_FAULT) if request.attempt == 1 else NO_FAULT
+        answer = planned.answer if request.attempt == 1 else planned.second_answer
+        execution = self._executions[run] = _Execution(request, run, answer, fault)
+        now_us = self._process.host.now_us
+        if not self._cancelled.isdisjoint({(request.request_id, None), (request.request_id, request.attempt)}):
+            self._fail(execution, "cancelled")
+            return
+        self._write(
+            Started(
+                **self._about(execution),
+                model="m",
+                engine="scripted",
+                queue_ms=0.0,
+                received_at=request.at,
+                delivery=request.delivery,
+                deadlines=request.deadlines,
+            )
+        )
+        left_us = request.at + request.deadlines.total_ms * 1_000 - now_us
+        self._process.after(max(left_us, 0), self._fail, execution, "timeout")
+        if fault.kind != "silence":
+            self._process.after(answer.first_us + (fault.for_us if fault.kind == "late" else 0), self._speak, execution)
+
+    def _speak(self, execution: _Execution) -> None:
+        if execution.over:
+            return
+        answer, fault = execution.answer, execution.fault
+        if fault.kind == "failure" and execution.next == fault.for_us // 1_000 % 3:
+            self._fail(execution, "unavailable")
+            return
+        if execution.next == len(answer.pieces):
+            self._end(execution)
+            last_seq = execution.next - 1
+            self._write(Finished(**self._about(execution), last_seq=last_seq, finish_reason="stop"))
+            return
+        text = answer.pieces[execution.next].replace("~", execution.run.rpartition("/")[2])
+        self._write(Chunk(**self._about(execution), seq=execution.next, start=execution.start, text=text))
+        execution.next += 1
+        execution.start += len(text)
+        stalls = fault.kind == "stall" and execution.next == 1 + len(answer.pieces) // 2
+        self._process.after(fault.for_us if stalls else answer.gap_us, self._speak, execution)
+
+    def _fail(self, execution: _Execution, error_class: str) -> None:
+        if not execution.over:
+            self._end(execution)
+            self._write(
+                Failed(
+                    **self._about(execution),
+                    error_class=error_class,
+                    message="scripted",
+                    retryable=error_class == "unavailable",
+                    last_seq=execution.next - 1,
+                )
+            )
+
+    def _end(self, execution: _Execution) -> None:
+        execution.over = True
+        del self._executions[execution.run]
+
+    def _on_control(self, reader: LogReader, records: list[Received]) -> None:
+        for record in records:
+            cancel = record.event
+            if isinstance(cancel, Cancel):
+                self._cancelled.add((cancel.request_id, cancel.attempt))
+                for execution in list(self._executions.values()):
+                    request = execution.request
+                    if request.request_id == cancel.request_id and cancel.attempt in {None, request.attempt}:
+                        self._fail(execution, "cancelled")
+
+    def _about(self, execution: _Execution) -> dict:
+        head = envelope(execution.request, at=self._process.host.now_us, source=self._process.name)
+        return {**head, "attempt": execution.request.attempt, "run": execution.run}
+
+    def _write(self, event: Started | Chunk | Finished | Failed) -> None:
+        self.producer.post(STREAMS, event)

@@ -1,0 +1,260 @@
+"""One run: a broker, groups, hosts, processes, clients, the faults of a plan, and the oracle over all of it."""
+
+from dataclasses import dataclass
+
+from schemas.ids import uuid7
+from schemas.requests import Request
+from schemas.side_events import Account
+from schemas.topics import REQUESTS
+from services.bus import Received
+from tests.world.broker import Broker
+from tests.world.client import Edge
+from tests.world.ending import Ending, check_empty, check_justified, check_live, has_open
+from tests.world.groups import Group
+from tests.world.hosts import Host, Process
+from tests.world.member import Member
+from tests.world.oracle import Oracle, Violation
+from tests.world.plan import FAULTS_END_US, SERVICES, Fault, Plan
+from tests.world.simulation import MS, SECOND, T0_US, Simulation
+from tests.world.units import Builder, Parts
+
+LIVENESS_US = 30 * SECOND
+"""Within this time after the last fault every request is closed, accounted for, and checked.
+
+Longest: a session ends (1.5 s), the log is read again, the total deadline (6 s), a lost decision is written again
+(5 s each), the account waits for a cancelled run (1 s). A clock that was set back adds its step.
+"""
+
+RETENTION_US = 90 * SECOND
+"""After this much more, safety has forgotten what was never closed: ten seconds of deadline and a minute of grace."""
+
+
+@dataclass
+class Instance:
+    """A process and its membership."""
+
+    service: str
+    process: Process
+    member: Member
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    seed: int
+    requests: int
+    healthy: int
+    faults: int
+    events: int
+    records: int
+    rebalances: int
+    digest: str
+    violation: Violation | None
+    lines: list[tuple[int, str, str]] | None
+
+
+class World:
+    """The whole tree in one process."""
+
+    def __init__(self, plan: Plan, parts: Parts | None = None, *, trace: bool = False) -> None:
+        self._plan = plan
+        self._parts = parts or Parts()
+        self.simulation = Simulation(plan.seed, trace=trace)
+        self.broker = Broker(self.simulation)
+        self._groups = {service: Group(self.simulation, service) for service in SERVICES}
+        self._hosts = [Host(self.simulation, skew_us, ppm) for skew_us, ppm in plan.skews]
+        self._builder = Builder(plan, self._parts, self.broker, self._groups)
+        self._instances: list[Instance] = []
+        self._names = 0
+        self._asked: dict[str, tuple[int, int]] = {}  # the partition of each request, and when it was received
+        self._accounts: dict[str, list[Account]] = {}
+        edge_process = Process(self.simulation, "edge", self._hosts[0])
+        self.oracle = Oracle(self.broker, lambda: self._edge.clients)
+        self._edge = Edge(edge_process, self.broker, self._parts.screen, self.oracle.on_fed)
+        self._groups["rails"].on_commit = self._on_commit
+        self.broker.on_appended.append(self._on_appended)
+
+    def run(self) -> Result:
+        violation: Violation | None = None
+        healthy = 0
+        try:
+            self._begin()
+            self.simulation.run_until(T0_US + FAULTS_END_US)
+            self._undo_all()
+            self._run_on(LIVENESS_US + self._stepped_us)
+            healthy = self._judge()
+        except Violation as found:
+            violation = found
+            self.simulation.note("oracle", f"VIOLATION {found}")
+        return Result(
+            self._plan.seed, len(self._plan.requests), healthy, len(self._plan.faults), self.simulation.events,
+            sum(map(len, self.broker.logs.values())), sum(group.rebalances for group in self._groups.values()),
+            self.simulation.digest, violation, self.simulation.lines,
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        after = self.simulation.after
+        for service in SERVICES:
+            for _ in range(self._plan.members[service]):
+                self._start(service)
+        for planned in self._plan.requests:
+            request_id = uuid7((T0_US + planned.at_us) // MS, self._plan.seed * 1_000 + planned.number)
+            self.broker.labels[request_id] = planned.number
+            after(planned.at_us, self._edge.ask, request_id, planned)
+        by_number = {number: request_id for request_id, number in self.broker.labels.items()}
+        for fault in self._plan.faults:
+            if fault.service:
+                after(fault.at_us, self._inject, fault)
+            elif fault.kind == "gone":
+                at_us = fault.at_us + 20 * MS
+                after(at_us, self._edge.leave, by_number[fault.target], fault.for_us)
+
+    def _start(self, service: str, host: Host | None = None) -> None:
+        self._names += 1
+        host = host or self._hosts[1 + self._names % (len(self._hosts) - 1)]
+        process = Process(self.simulation, f"{service}-{self._names}", host)
+        member = self._builder.build(service, process)
+        self._instances.append(Instance(service, process, member))
+        process.note("starts")
+        member.start()
+
+    # Faults
+
+    def _inject(self, fault: Fault) -> None:
+        here = [each for each in self._instances if each.service == fault.service and not each.gone]
+        if fault.kind == "join":
+            self._start(fault.service)
+            return
+        if not here:
+            return
+        instance = here[fault.target % len(here)]
+        process, after = instance.process, self.simulation.after
+        for_us = min(fault.for_us, FAULTS_END_US - fault.at_us)
+        process.note(f"FAULT {fault.kind} for {for_us // MS} ms")
+        match fault.kind:
+            case "kill":
+                self._kill(instance, loses_requests=fault.for_us % 2 == 0)
+                after(for_us, self._start_again, instance)
+            case "restart":
+                self._kill(instance, loses_requests=False)
+                after(10 * MS, self._start_again, instance)
+            case "leave":
+                instance.gone = True
+                instance.member.stop(lambda: self._kill(instance, loses_requests=False))
+                after(for_us, self._start_again, instance)
+            case "pause" if not process.paused:
+                process.pause()
+                after(for_us, self._resume, process)
+            case "cut" if not process.cut:
+                process.cut_off()
+                after(for_us, self._heal, process)
+            case "clock":
+                process.host.step(fault.amount_us)
+            case "reopen":
+                instance.member.producer.reopen()
+            case "slow":
+                process.slow = 60
+                after(for_us, self._speed_up, process)
+
+    def _kill(self, instance: Instance, *, loses_requests: bool) -> None:
+        instance.gone = True
+        if instance.process.alive:
+            instance.process.note("ends")
+            instance.process.kill(loses_requests=loses_requests)
+
+    def _start_again(self, instance: Instance) -> None:
+        self._start(instance.service, instance.process.host)
+
+    def _resume(self, process: Process) -> None:
+        if process.alive and process.paused:
+            process.note("resumes")
+            process.resume()
+
+    def _heal(self, process: Process) -> None:
+        if process.alive and process.cut:
+            process.note("is connected again")
+            process.heal()
+
+    def _speed_up(self, process: Process) -> None:
+        process.slow = 1
+
+    def _undo_all(self) -> None:
+        self.simulation.note("faults", "end")
+        for instance in self._instances:
+            self._resume(instance.process)
+            self._heal(instance.process)
+            instance.process.slow = 1
+
+    # The end
+
+    @property
+    def _stepped_us(self) -> int:
+        return sum(host.stepped_us for host in self._hosts)
+
+    @property
+    def _margin_us(self) -> int:
+        """How far apart two clocks were, and how far a reader's estimate of the broker's clock was off."""
+        return 2 * max(host.apart_us for host in self._hosts) + self._stepped_us
+
+    def _run_on(self, for_us: int) -> None:
+        """Run until nothing is owed any more, for so long at most; then a second for what is still under way."""
+        end_us = self.simulation.now_us + for_us
+        while self.simulation.now_us < end_us:
+            self.simulation.run_until(self.simulation.now_us + SECOND // 2)
+            if self._all_over and not self._any_open() and self._nothing_owed():
+                break
+        self.simulation.run_until(self.simulation.now_us + SECOND)
+
+    def _judge(self) -> int:
+        found = self._endings()
+        if len(found) != len(self._plan.requests):
+            raise Violation("nothing is lost", f"{len(found)} of {len(self._plan.requests)} requests are on the log")
+        for each in found:
+            check_live(self.broker, each)
+        breaker = bool(self._plan.breaker_trip)
+        served = [check_justified(self.broker, each, self._margin_us, breaker=breaker) for each in found]
+        if self._any_open():
+            self.simulation.run_until(self.simulation.now_us + RETENTION_US + self._stepped_us)
+        for instance in self._instances:
+            if not instance.gone:
+                check_empty(instance.member.core, instance.process.name)
+        return sum(served)
+
+    def _any_open(self) -> bool:
+        return any(has_open(each.member.core) for each in self._instances if not each.gone)
+
+    @property
+    def _all_over(self) -> bool:
+        clients = self._edge.clients
+        return len(self._accounts) == len(self._plan.requests) and all(
+            each.screen.closed is not None for each in clients.values()
+        )
+
+    def _nothing_owed(self) -> bool:
+        try:
+            for each in self._endings():
+                check_live(self.broker, each)
+        except Violation:
+            return False  # there is still time
+        return True
+
+    def _endings(self) -> list[Ending]:
+        labels, accounts = self.broker.labels, self._accounts
+        return [
+            Ending(labels[each], *self._asked[each], client, accounts.get(each, []), self.oracle.away_us(each))
+            for each, client in self._edge.clients.items()
+            if each in self._asked
+        ]
+
+    def _on_appended(self, record: Received) -> None:
+        event = record.event
+        if record.topic == REQUESTS.name and isinstance(event, Request) and event.request_id not in self._asked:
+            self._asked[event.request_id] = (record.partition, min(event.at, record.timestamp_ms * MS))
+        elif isinstance(event, Account):
+            self._accounts.setdefault(event.request_id, []).append(event)
+
+    def _on_commit(self, group: str, partition: tuple[str, int], position: int) -> None:
+        margin_us = self._margin_us
+        self.oracle.on_commit(group, position, partition[1], self.simulation.now_us, margin_us)
