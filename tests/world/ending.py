@@ -116,7 +116,7 @@ def check_empty(core: object, name: str) -> None:
         held = sum(len(partition._held) for partition in core._partitions.values())
         left = {"open requests": core.open, "checks": core.pending_checks, "events": core.backlog, "outputs": held}
     elif isinstance(core, RailsCore):
-        left = {"evaluations": core.backlog}
+        left = {"evaluations": core.backlog, "room": core._running.total(), "waiting requests": len(core._waiting)}
     kept = {what: count for what, count in left.items() if count}
     if kept:
         raise Violation("a core holds nothing at the end", f"{name}: {kept}")

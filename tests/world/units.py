@@ -28,6 +28,8 @@ from tests.world.workers import Worker, WorkerCore
 
 TOTAL_MAX_MS = 6_000
 SAFETY_REWIND_MS = 15_000
+RAILS_ROOM = 4
+"""Few enough that some requests wait for room."""
 """The policy's longest total deadline and five seconds, as ``services/safety/service.py`` has it."""
 
 
@@ -103,7 +105,7 @@ class Builder:
         return member
 
     def _rails(self, process: Process) -> Member:
-        core = self._parts.rails()
+        core = self._parts.rails(room=RAILS_ROOM)
 
         def begin(effect: Effect) -> None:
             if isinstance(effect, EvaluateRequest):
