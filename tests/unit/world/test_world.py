@@ -14,6 +14,8 @@ from tests.world.shrink import shrink
 from tests.world.timeline import draw_timeline
 from tests.world.world import World
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SEEDS = 50
 FOUND_SOON = {  # mutant -> a seed from which 20 seeds find it
