@@ -1,7 +1,7 @@
 """A queue that takes tenants in turn, so that one with much work does not delay one with little. Pure."""
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -62,6 +62,12 @@ class FairQueue(Generic[T]):
         if queue:
             self._by_tenant[tenant] = queue
         self._count += len(items)
+
+    def retain(self, keep: Callable[[T], bool]) -> None:
+        """Drop the items for which ``keep`` returns false; the order of the turns stays."""
+        kept = {tenant: deque(filter(keep, queue)) for tenant, queue in self._by_tenant.items()}
+        self._by_tenant = {tenant: queue for tenant, queue in kept.items() if queue}
+        self._count = sum(map(len, self._by_tenant.values()))
 
     def clear(self) -> None:
         self._by_tenant.clear()

@@ -62,6 +62,7 @@ class RailsCore(Core):
         """Drop the evaluations of a lost partition: its new owner evaluates those requests."""
         for place in [place for place in self._pending if place.partition == number]:
             self._evaluated.pop(self._pending.pop(place), None)
+        self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
         """Evaluate a request that is new and whose deadline has not passed."""
@@ -109,9 +110,8 @@ class RailsCore(Core):
         begun: list[EvaluateRequest] = []
         while self._running.total() < self._room and (turn := self._waiting.get(self._full)) is not None:
             tenant, effect = turn
-            if effect.place in self._pending:  # its partition was not lost
-                self._running[tenant] += 1
-                if self._running[tenant] >= self._share:
-                    self._full.add(tenant)
-                begun.append(effect)
+            self._running[tenant] += 1
+            if self._running[tenant] >= self._share:
+                self._full.add(tenant)
+            begun.append(effect)
         return begun

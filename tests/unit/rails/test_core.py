@@ -50,6 +50,15 @@ def test_tenants_take_turns_for_the_room_that_is_left():
     assert core.backlog == 0
 
 
+def test_what_waited_on_a_lost_partition_takes_no_room():
+    core = RailsCore(1, 4)
+    assert len(read(core, 0, "much", partition=1)) == 1
+    for _ in range(10):  # rebalances, while the room is taken
+        assert not [effect for number in range(1, 5) for effect in read(core, number, "much")]
+        core.lost(0)
+    assert core.backlog == 1
+
+
 def test_crowded_request_is_denied_whatever_the_policy_allows():
     lenient = policy(
         ("policy.toml", PII_RAIL, PII_RAIL.replace('"deny"', '"allow"')),
