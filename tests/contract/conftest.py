@@ -37,7 +37,7 @@ def own_broker(module_broker: Broker) -> Broker:
 @pytest.fixture
 async def lab(broker: Broker) -> AsyncIterator[KafkaClients]:
     """This test's topics and clients on the shared broker."""
-    async with open_clients(broker.address) as opened:
+    async with open_clients(broker.address, broker.log) as opened:
         yield opened
     assert broker.is_running(), f"the broker did not survive this test: {broker.said()}"
 

@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
+import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import AIOKafkaConnection, create_conn
-from aiokafka.errors import for_code
+from aiokafka.errors import KafkaConnectionError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
@@ -24,8 +26,11 @@ PATIENCE_S = 20.0
 class KafkaClients:
     """Clients of one broker, for one test."""
 
-    def __init__(self, address: str, resources: contextlib.AsyncExitStack) -> None:
+    def __init__(
+        self, address: str, resources: contextlib.AsyncExitStack, broker_log: Callable[[], str] = lambda: ""
+    ) -> None:
         self.address = address
+        self._broker_log = broker_log
         self._resources = resources
         self._admin: AIOKafkaAdminClient | None = None
 
@@ -41,7 +46,7 @@ class KafkaClients:
 
         Until then it answers with an error for the whole group, which aiokafka 0.14 takes for "nothing committed".
         """
-        connection = await self.connection()
+        connection = await self._first_connection()
 
         async def is_ready() -> bool:
             if (await connection.send(FindCoordinatorRequest("any", 0))).error_code != wire.NONE:
@@ -50,6 +55,21 @@ class KafkaClients:
             return bool(answer.error_code == wire.NONE)
 
         await until(is_ready, "the group coordinator is ready")
+
+    async def _first_connection(self) -> AIOKafkaConnection:
+        """Connect again and again, as every Kafka client does; a connection that was refused or closed is a warning.
+
+        Apache Kafka closed new connections once, for about a second, on a machine that was busy, and nobody knows why.
+        """
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await self.connection()
+            except KafkaConnectionError as error:
+                warnings.warn(f"a new connection: {error}; the broker's log:\n{self._broker_log()}", stacklevel=2)
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.1)
 
     async def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
         """A new topic that is ready to be used. Its records stay, however old their times say they are."""
@@ -159,8 +179,8 @@ async def nothing_comes(consumer: AIOKafkaConsumer, for_s: float = 0.3) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def open_clients(address: str) -> AsyncIterator[KafkaClients]:
+async def open_clients(address: str, broker_log: Callable[[], str] = lambda: "") -> AsyncIterator[KafkaClients]:
     async with contextlib.AsyncExitStack() as resources:
-        lab = KafkaClients(address, resources)
+        lab = KafkaClients(address, resources, broker_log)
         await lab.until_coordinated()
         yield lab

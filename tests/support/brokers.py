@@ -38,6 +38,8 @@ class Broker:
         self.port = port or free_port()
         self._data = () if in_memory else ("--data-dir", str(data_dir))
         self._options = options
+        # Only Apache Kafka writes this one.
+        self._log = data_dir / "broker.log"
         self._output = data_dir.with_suffix(".out")
         self._errors = data_dir.with_suffix(".err")
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,3 +105,8 @@ class Broker:
     def said(self) -> str:
         """What it has written to standard error."""
         return self._errors.read_text(errors="replace").strip()
+
+    def log(self) -> str:
+        """Return the end of what it has logged."""
+        logged = self._log.read_text(errors="replace") if self._log.exists() else self.said()
+        return logged[-4000:]
