@@ -113,6 +113,7 @@ class Processor:
         self._answered_us = 0  # when the broker was last asked for the log's end, and answered
         self._known_us = 0  # everything appended before this time was read
         self._on_ready = on_ready
+        self._event_age = EVENT_AGE.labels(config.group)
         self._draining = False
         self._tasks: asyncio.TaskGroup | None = None
         self._reader = GroupReader(
@@ -259,21 +260,23 @@ class Processor:
     def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:
         read, now, core = self._core.read, now_us(), self._core
         at_us, last, clock = now, ("", -1), LogClock()
+        numbers: set[int] = set()
         for record in records:
             partition = (record.topic, record.partition)
             if partition != last:
                 last, clock = partition, self._clock_of(partition)
+                numbers.add(record.partition)
             at_us = clock.appended_us(record.timestamp_ms, now)
             if effects := read(record, at_us, now):
                 self.perform_all(effects)
-        EVENT_AGE.labels(self._config.group).observe((now - at_us) / 1_000)
+        self._event_age.observe((now - at_us) / 1_000)
         if len(self._deciding) < len(self._held):
             replayed = sum(record.partition not in self._deciding for record in records)
             REPLAYED.labels(self._config.group).inc(replayed)
         if core.busy:
             self._work.set()
         self._update_limit()
-        self._set_alarm()
+        self._set_alarm(numbers & self._deciding)
 
     def _update_limit(self) -> None:
         taken = self._core.backlog + len(self._outbox)
@@ -284,11 +287,15 @@ class Processor:
         self._alarm = self._alarm_us = None
         self._set_alarm()
 
-    def _set_alarm(self) -> None:
-        """Sleep until the next alarm; a number whose alarm is due is read to its end first, and then ticked."""
+    def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
+        """Sleep until the next alarm; a number whose alarm is due is read to its end first, and then ticked.
+
+        Args:
+            changed: The only numbers whose alarm may have changed since the last call.
+        """
         now, full = now_us(), self._in_flight.free <= 0
-        next_us: int | None = None
-        for number in self._deciding:
+        next_us = None if changed is None else self._alarm_us
+        for number in self._deciding if changed is None else changed:
             if number in self._until_read:
                 continue
             at_us = self._core.alarm_us(number, now)
@@ -353,7 +360,8 @@ class Processor:
             self._work.clear()
             while self._core.busy:
                 self.perform_all(self._core.step(now_us()))
-                await asyncio.sleep(0)
+                if self._core.busy:
+                    await asyncio.sleep(0)
 
     async def _report_lag(self) -> None:
         """Measure how far behind the end of the log we are, and when the broker last answered."""

@@ -36,13 +36,16 @@ class Cluster:
         self._settings = settings
         self._name = name
         self._timeout_ms = timeout_ms
+        self._leaders: dict[Partition, int] = {}
         self.client: Any = None
 
     async def open(self) -> None:
         """Connect; wait while the broker is unreachable."""
+        self._leaders.clear()
         for attempt in itertools.count():
             await wait_for_broker(self._settings)
             self.client = make_client(self._settings, self._name, timeout_ms=self._timeout_ms)
+            self.client.cluster.add_listener(lambda _: self._leaders.clear())
             try:
                 await self.client.bootstrap()
             except KafkaError:
@@ -91,8 +94,14 @@ class Cluster:
 
     def leader(self, partition: Partition) -> int | None:
         """Return the node id of a partition's leader; None while there is none."""
+        known = self._leaders.get(partition)
+        if known is not None:  # asked for each partition at each fetch
+            return known
         node = self.client.cluster.leader_for_partition(TopicPartition(*partition))
-        return None if node is None or node < 0 else int(node)
+        if node is None or node < 0:
+            return None
+        self._leaders[partition] = node
+        return int(node)
 
     async def refresh(self) -> None:
         """Ask for the leaders again."""
