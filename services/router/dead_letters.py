@@ -83,7 +83,7 @@ def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
 
 
 def wrong_topic(item: Received) -> UnreadableRecord:
-    """Return the dead letter's record for an event on a topic that does not take its kind."""
+    """Return the record to write to the dead letters: its kind of event does not belong on its topic."""
     return _as_unread(item, f"{type(item.event).__name__} has no place on {item.topic}")
 
 

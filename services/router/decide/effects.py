@@ -22,7 +22,7 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 
 
 def begin_attempts(state: RequestState, now_us: int, stamp: EventStamp) -> list[Write]:
-    """Give each attempt that an effective cutover opened to its worker, once.
+    """Send each attempt that a cutover has opened to its worker, once.
 
     An attempt is given out twice only if the router dies, or its partition moves, in the few milliseconds between the
     write and reading it back. The worker skips an attempt that is among its newest 10,000, so the cloud is called twice

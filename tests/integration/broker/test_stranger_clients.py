@@ -24,7 +24,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.brokers import ROOT, Broker
 
 CLIENTS = Path(__file__).parent / "clients"
-PATIENCE_S = 120
+# Long enough to fetch a client and compile it on a busy machine.
+PATIENCE_S = 600
 RECORDS = [f"k{number}=v{number}" for number in range(3)]
 
 

@@ -11,10 +11,10 @@ _ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "re
 class OutputParser:
     """The state of one answer while its outputs are parsed.
 
-    vLLM reports exact drafting totals only for a complete answer, and for a single step only its tokens. A step after
-    the first with n tokens accepted n - 1 drafted ones; how many it drafted is known if every step drafts the same
-    number. The last step gets the remainder, so that the steps add up to the totals. If the steps exceed the totals
-    already, it gets none: outputs that were merged because they were not read in time count as one step.
+    vLLM reports how many tokens it drafted and accepted only once, for the whole answer. Of a step it reports the
+    tokens alone: n tokens mean n - 1 accepted ones (except in the first step), and the drafted ones are known only if
+    every step drafts the same number. So the last step gets what is missing from the totals. It gets nothing if the
+    steps have counted more than the totals already, as happens when outputs were read late and vLLM merged them.
 
     Args:
         prompt_tokens: Tokens of the prompt.
