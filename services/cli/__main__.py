@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "ask": "ask a question and stream the answer",
     "demo": "show what can happen to an answer, beside its log",
     "tail": "show the events on the log",
+    "audit": "show what happened to a request, what its client saw, and where its time went",
     "topics": "list the topics",
     "dead": "list, show and replay records that could not be read",
     "policy": "check policies: lint, test, version",

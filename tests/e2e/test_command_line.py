@@ -12,6 +12,7 @@ from schemas.ids import uuid7
 from services.cli.client.answer_ops import parse_op
 from services.stream import apply
 from tests.support.processes import bare_environment
+from tests.support.waiting import wait_until
 
 SAID = ("What is a log?", "--max-tokens", "30")
 
@@ -153,3 +154,29 @@ def test_ctrl_c_ends_a_question(tree):
     _, stderr = asking.communicate(timeout=20)
     assert asking.returncode == 130
     assert "Traceback" not in stderr
+
+
+def test_audit_says_where_the_time_went(tree):
+    lines, _ = ops_of(tree.railbus("ask", *SAID, "--json"))
+    request_id = lines[0]["request_id"]
+
+    wait_until(lambda: "Detached" in tree.railbus("audit", "show", request_id).stdout, "the connection's receipt")
+    shown = tree.railbus("audit", "show", request_id)
+    told = json.loads(tree.railbus("audit", "show", request_id, "--json", "--plain-token-ms", "30").stdout)
+
+    assert shown.returncode == 0, shown.stderr
+    assert "-> ends: completed" in shown.stdout
+    assert "was sent exactly the first" in shown.stdout
+    assert "from receipt to the last byte" in shown.stdout
+    latency = told["latency"]
+    assert sum(part["ms"] for part in latency["parts"]) == pytest.approx(latency["total_ms"], abs=0.02)
+    assert latency["speculation_earned_ms"] is not None
+    assert {"Request", "Started", "Chunk", "Closed"} <= {event["kind"] for event in told["events"]}
+    assert all(event["event"]["messages"] is None for event in told["events"] if event["kind"] == "Request")
+
+
+def test_audit_of_an_unknown_request_names_the_remedy(tree):
+    done = tree.railbus("audit", "show", "019a8c1f-0000-7000-8000-000000000000")
+
+    assert done.returncode == 1
+    assert "check the id" in done.stderr

@@ -1,0 +1,143 @@
+"""One request as people read it: its events with what the client saw, and where its time went. Pure."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from schemas.base import Event
+from schemas.requests import Request
+from schemas.side_events import Attached, Detached
+from schemas.stream import StreamEvent
+from services.bus import Received
+from services.cli.show.event_format import describe_event
+from services.cli.show.terminal import printable
+from services.stream import Screen
+from services.stream.latency import WAITS_FOR, Latency, LogEvent
+from services.stream.ops import Begin, Close, Finish, Op, Refuse, Replace, Restart, Show, Withdraw
+
+MAX_SEEN_CHARS = 60
+"""Characters shown of what an event did to the visible text."""
+
+
+def in_log_order(records: Iterable[Received]) -> list[Received]:
+    """Return a request's records as they were appended; those of one topic by offset, whatever their times say."""
+    latest: dict[str, int] = {}
+    placed: list[tuple[int, str, int, Received]] = []
+    for record in sorted(records, key=lambda each: (each.topic, each.offset)):
+        latest[record.topic] = max(record.timestamp_ms, latest.get(record.topic, 0))
+        placed.append((latest[record.topic], record.topic, record.offset, record))
+    return [record for _, _, _, record in sorted(placed, key=lambda each: each[:3])]
+
+
+def timeline(request_id: str, events: Sequence[LogEvent], *, prompts: bool) -> list[str]:
+    """Return a line for each event: milliseconds since the first, the event, and what the client saw because of it."""
+    screen, lines = Screen(request_id), []
+    zero_ms = events[0].appended_ms
+    for appended_ms, event in events:
+        ops = screen.feed(event) if isinstance(event, StreamEvent) else ()
+        text = describe_event(event)
+        if prompts and isinstance(event, Request):
+            text += "".join(f"\n{'':15}{message.role}: {message.content}" for message in event.messages)
+        line = f"{appended_ms - zero_ms:+9d} ms  {type(event).__name__:<9} {text}"
+        lines += [_safe(each) for each in line.split("\n")]
+        lines += [f"{'':14}-> {_safe(_seen(op))}" for op in ops if not isinstance(op, Begin)]
+    return lines
+
+
+def receipts(request_id: str, events: Sequence[LogEvent]) -> list[str]:
+    """Return a line for each connection's receipt: whether it was sent what the log says, by the hash over its ops."""
+    screen, sent = Screen(request_id), hashlib.sha256()
+    digests = [sent.hexdigest()]
+    for _, event in events:
+        for op in screen.feed(event) if isinstance(event, StreamEvent) else ():
+            sent.update(orjson.dumps(op) + b"\n")
+            digests.append(sent.hexdigest())
+    resumed = {
+        event.connection for _, event in events if isinstance(event, Attached) and event.resumed_from is not None
+    }
+    lines = []
+    for _, event in events:
+        if not isinstance(event, Detached):
+            continue
+        if event.connection in resumed:
+            verdict = "resumed an answer: its ops begin in the middle and are not compared"
+        elif event.ops < len(digests) and digests[event.ops] == event.ops_hash:
+            verdict = f"was sent exactly the first {event.ops} of {len(digests) - 1} ops that the log gives"
+        else:
+            verdict = "was sent other ops than the log gives: it joined later, or the edge sent something else"
+        lines.append(f"connection {_safe(event.connection)} {verdict}")
+    return lines
+
+
+def latency_table(found: Latency) -> list[str]:
+    """Return the table of a request's time, and the balance below it."""
+    lines = [f"{'waited for':<16} {'ms':>9} {'share':>6}  which is"]
+    whole = found.total_ms or 1.0
+    lines += [f"{name:<16} {ms:9.1f} {ms / whole:6.1%}  {WAITS_FOR[name]}" for name, ms in found.parts]
+    lines.append(f"{'in all':<16} {found.total_ms:9.1f}         from receipt to the last byte")
+    if found.first_text_ms is not None:
+        lines.append(f"{'to first text':<16} {found.first_text_ms:9.1f}")
+    lines.append(
+        f"governance spent {found.governance_first_text_ms:.1f} ms of the first text and"
+        f" {found.governance_total_ms:.1f} ms of the whole answer;"
+        f" {found.hidden_rails_ms:.1f} ms of the rails were hidden"
+    )
+    if found.earned_ms is not None:
+        lines.append(
+            f"speculation earned {found.earned_ms:.1f} ms: {found.tokens} tokens in {found.decode_ms:.1f} ms"
+            f" instead of {found.plain_decode_ms:.1f} ms"
+        )
+    if found.clock_skew_ms:
+        lines.append(f"the clocks of edge and broker differ by {abs(found.clock_skew_ms):.1f} ms or more")
+    return lines
+
+
+def latency_json(found: Latency) -> dict[str, Any]:
+    """Return the same as JSON, times in milliseconds."""
+    return {
+        "parts": [{"part": name, "ms": round(ms, 3)} for name, ms in found.parts],
+        "total_ms": round(found.total_ms, 3),
+        "first_text_ms": None if found.first_text_ms is None else round(found.first_text_ms, 3),
+        "governance_first_text_ms": round(found.governance_first_text_ms, 3),
+        "governance_total_ms": round(found.governance_total_ms, 3),
+        "hidden_rails_ms": round(found.hidden_rails_ms, 3),
+        "speculation_earned_ms": None if found.earned_ms is None else round(found.earned_ms, 3),
+        "decode_ms": round(found.decode_ms, 3),
+        "tokens": found.tokens,
+        "clock_skew_ms": round(found.clock_skew_ms, 3),
+    }
+
+
+def belongs_to(request_id: str, record: Received) -> bool:
+    """Return whether the event is about this request."""
+    return isinstance(record.event, Event) and record.event.request_id == request_id
+
+
+def _seen(op: Op) -> str:
+    match op:
+        case Show():
+            return f"shows {_cut(op.text)}"
+        case Replace():
+            return f"replaces characters {op.start} to {op.end} by {_cut(op.text)} ({op.category})"
+        case Withdraw():
+            return f"withdraws the answer: {_cut(op.text)} ({op.category})"
+        case Restart():
+            return f"empties the screen: attempt {op.attempt} answers ({op.trigger})"
+        case Refuse():
+            return f"refuses: {_cut(op.text)}"
+        case Finish():
+            return f"is complete ({op.finish_reason})"
+        case Close():
+            return f"ends: {op.outcome}"
+        case Begin():
+            return f"attempt {op.attempt} begins"
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= MAX_SEEN_CHARS else text[:MAX_SEEN_CHARS] + "…")
+
+
+def _safe(text: str) -> str:
+    return printable(text).replace("\t", " ").rstrip()
