@@ -58,6 +58,7 @@ class ProcessorConfig:
         instance_id: Static membership.
         limit: Most records read and not processed, unsent writes included.
         drain_s: How long work in progress may take when the process is asked to stop.
+        clock: Microseconds since the epoch; nobody sets it.
     """
 
     group: str
@@ -67,6 +68,7 @@ class ProcessorConfig:
     instance_id: str | None = None
     limit: int = 10_000
     drain_s: float = 1.0
+    clock: Callable[[], int] = steady_us
 
 
 class Processor:
@@ -78,7 +80,6 @@ class Processor:
         on_written: Called with every event that was given to the producer.
         on_not_written: Called with every write that the broker did not take; it is logged already.
         on_ready: Called once, when ``ready`` is true for the first time.
-        clock: Microseconds since the epoch; never set.
     """
 
     def __init__(
@@ -92,10 +93,9 @@ class Processor:
         on_written: Callable[[Write], None] | None = None,
         on_not_written: Callable[[Write], None] | None = None,
         on_ready: Callable[[], None] | None = None,
-        clock: Callable[[], int] = steady_us,
     ) -> None:
         self._config = config
-        self._clock = clock
+        self._clock = config.clock
         self._partitions = settings.partitions
         self._core = core
         self._producer = producer
@@ -130,7 +130,7 @@ class Processor:
             commit="manual" if config.rewind_ms is None else "never",
             rewind_ms=config.rewind_ms,
             instance_id=config.instance_id,
-            clock=clock,
+            clock=config.clock,
         )
 
     @property

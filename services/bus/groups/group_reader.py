@@ -62,7 +62,7 @@ class GroupReader:
             and all before it; ``never`` leaves the group's offsets alone.
         rewind_ms: What is gained is read from this long before the newest record, whatever is committed: for readers
             that fold the log.
-        clock: Microseconds; never set.
+        clock: Microseconds; nobody sets it.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
     """

@@ -77,7 +77,7 @@ class Fetcher:
 
     Args:
         cluster: Open.
-        clock: Microseconds; never set.
+        clock: Microseconds; nobody sets it.
         on_moved: See ``OnMoved``; called before anything is handed over from the new offset. A reader that keeps state
             of the partition must start anew then: that state has a gap, or contains records that the log has lost.
 

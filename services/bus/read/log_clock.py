@@ -1,10 +1,10 @@
 """When a record was appended, on the reader's own clock. No I/O, no clock.
 
 A record's timestamp is the broker's time of day (``message.timestamp.type=LogAppendTime``), and the reader's clock may
-differ by anything. Four facts bound the difference. A record is read after it was appended, and delivery is fast: so the
-smallest difference between read time and timestamp, over a broker's records in a time window, is the offset between
-the two clocks, plus the shortest delivery time. A record that an earlier, complete answer of the broker did not have
-was appended after that answer was asked for. Within a partition, records are in the order in which they were appended.
+differ by anything. Three facts bound the difference. A record is read after it was appended, and delivery is fast: so
+the smallest difference between read time and timestamp, over a broker's records in a time window, is the offset between
+the two clocks, plus the shortest delivery time. What a complete answer of the broker did not have was appended after
+that answer was asked for. Within a partition, records are in the order in which they were appended.
 """
 
 from typing import Final
