@@ -1,4 +1,4 @@
-"""Whose clock: deadlines count from the append of a request and from durations, never from another host's time of day."""
+"""Deadlines count from the append of a request and from durations, never from another host's time of day."""
 
 from dataclasses import replace
 

@@ -253,7 +253,7 @@ test_any_order = SchedulerMachine.TestCase
 @pytest.mark.parametrize("off_us", [-61_000_000, 61_000_000])
 def test_the_time_of_day_of_the_writer_moves_no_deadline(off_us):
     asked = request(total_ms=100, at_us=T0_US + off_us)
-    late = Ticket(asked, "r", None, False, T0_US, T0_US - 30_000)
+    late = Ticket(asked, "r", None, batch=False, accepted_us=T0_US, received_us=T0_US - 30_000)
     it = scheduler()
     it.accept(late, T0_US)
     assert it.next(T0_US + 69_999) == (late, None)
