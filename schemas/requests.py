@@ -16,6 +16,9 @@ Egress = Literal["allowed", "forbidden"]
 MAX_PROMPT_CHARS = 262_144
 """Most code points of a message: below the broker's record limit even when every character takes 3 bytes."""
 
+MAX_WAITED_MS = 10_000
+"""Most that a request counts as having waited at its first writer: a claim moves no deadline further ahead."""
+
 DurationMs = Annotated[int, Meta(ge=1, le=86_400_000)]
 
 
@@ -70,7 +73,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Deadlines in milliseconds since the request's receipt (``Request.at``), except ``stall_ms``.
+    """Deadlines in milliseconds since the request's receipt (see ``received_us``), except ``stall_ms``.
 
     Attributes:
         verdict_ms: The input rails' verdict must be on the log.
@@ -87,7 +90,7 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Event):
-    """A prompt to answer. ``at`` is the time of receipt: every deadline counts from it.
+    """A prompt to answer. ``at`` is the time of receipt by its writer's clock, for people; no deadline counts from it.
 
     Attributes:
         model: Model asked for; ``default`` means the one that the generator serves.
@@ -99,6 +102,8 @@ class Request(Event):
         deadlines: When verdict, first token and end are due.
         fallback: What a missed first-token deadline does: ``cancel`` attempt 1, ``race`` it, or nothing (``off``).
         egress: ``forbidden`` marks a prompt that must never leave the premises.
+        waited_ms: How long before it was written it was received. Every deadline counts from that much before its
+            append; of attempt 1, at most 10 seconds count.
     """
 
     model: Name = "default"
@@ -110,3 +115,13 @@ class Request(Event):
     deadlines: Deadlines = field(default_factory=Deadlines)
     fallback: Fallback = "cancel"
     egress: Egress = "allowed"
+    waited_ms: Annotated[float, Meta(ge=0, le=86_400_000)] = 0.0
+
+
+def received_us(request: Request, appended_us: int) -> int:
+    """Return when a request was received, on the clock by which it was appended: its deadlines count from here.
+
+    Times of day of two hosts are never compared. What the record claims is a duration, and bounded.
+    """
+    most_ms = MAX_WAITED_MS if request.attempt == 1 else request.deadlines.total_ms
+    return appended_us - int(min(request.waited_ms, most_ms) * 1_000)

@@ -115,7 +115,7 @@ class Started(RunEvent):
         model: The model that answers.
         engine: The engine that runs it.
         queue_ms: From the request's receipt to this event, in milliseconds.
-        received_at: The request's receipt, microseconds since the epoch: all its deadlines count from it.
+        received_at: The request's receipt by the worker's clock, microseconds since the epoch, for people.
         delivery: As in the request.
         deadlines: As in the request.
         input_gate: ``off`` means that text may be shown before any verdict.

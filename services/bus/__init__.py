@@ -20,6 +20,7 @@ from services.bus.groups.held_partitions import Assignment
 from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.topics import ensure_topics, partition_counts
 from services.bus.partitioner import partition_for
+from services.bus.read.log_clock import BrokerOffset, LogClock
 from services.bus.read.tail import TailReader
 from services.bus.records import (
     AtTime,
@@ -39,11 +40,13 @@ from services.bus.write.raw_records import RawRecord, write_raw_records
 __all__ = [
     "Assignment",
     "AtTime",
+    "BrokerOffset",
     "BusError",
     "BusSettings",
     "EventRejected",
     "GroupReader",
     "InFlightLimit",
+    "LogClock",
     "NotAcknowledged",
     "Partition",
     "Position",

@@ -25,7 +25,7 @@ from services.edge.requests.rate_limit import Rate
 from services.edge.requests.request_service import RequestService
 from services.edge.requests.shared_limits import SharedLimits
 from services.edge.settings import Settings
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 
@@ -143,7 +143,7 @@ class EdgeService:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._hub.tick(now_us())
+            self._hub.tick(steady_us())
 
 
 async def _close_late(connections: Connections) -> None:

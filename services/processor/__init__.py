@@ -14,7 +14,6 @@ Router, safety and rails are cores. What ``Processor`` guarantees to a core:
 """
 
 from services.processor.core import Core, Effect, RecordDone, RecordPosition, Write
-from services.processor.log_clock import LogClock
 from services.processor.processor import Processor, ProcessorConfig
 
-__all__ = ["Core", "Effect", "LogClock", "Processor", "ProcessorConfig", "RecordDone", "RecordPosition", "Write"]
+__all__ = ["Core", "Effect", "Processor", "ProcessorConfig", "RecordDone", "RecordPosition", "Write"]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,16 +25,16 @@ from services.bus import (
     partition_for,
 )
 from services.processor.core import Core, Effect, RecordDone, Write
-from services.processor.log_clock import LogClock
-from services.runtime.clock import now_us
+from services.processor.skew import SkewMeter
+from services.runtime.clock import steady_us
 from services.runtime.logging import logger
-from services.runtime.metrics import EVENT_AGE, LAG_RECORDS, LAG_SECONDS, REPLAYED
+from services.runtime.metrics import CLOCK_SKEW, EVENT_AGE, LAG_RECORDS, LAG_SECONDS, REPLAYED
 from services.runtime.task_groups import start_in
 
 _log = logger("processor")
 
 SLOWEST_TICK_S: Final = 1.0
-"""Alarms are checked at least this often, so that a step of the wall clock delays none for longer."""
+"""Alarms are checked at least this often."""
 
 FULL_RETRY_S: Final = 0.1
 """How soon alarms are checked again while the outbox is full, because the broker is unreachable."""
@@ -58,6 +58,7 @@ class ProcessorConfig:
         instance_id: Static membership.
         limit: Most records read and not processed, unsent writes included.
         drain_s: How long work in progress may take when the process is asked to stop.
+        clock: Microseconds since the epoch; nobody sets it.
     """
 
     group: str
@@ -67,6 +68,7 @@ class ProcessorConfig:
     instance_id: str | None = None
     limit: int = 10_000
     drain_s: float = 1.0
+    clock: Callable[[], int] = steady_us
 
 
 class Processor:
@@ -93,6 +95,7 @@ class Processor:
         on_ready: Callable[[], None] | None = None,
     ) -> None:
         self._config = config
+        self._clock = config.clock
         self._partitions = settings.partitions
         self._core = core
         self._producer = producer
@@ -104,7 +107,6 @@ class Processor:
         self._unacknowledged = 0
         self._outbox_filled = asyncio.Event()
         self._work = asyncio.Event()
-        self._clocks: dict[int | None, LogClock] = {}  # by the leader of a partition: its clock is the log's
         self._held: dict[int, TopicPartitions] = {}  # number -> its partitions
         self._deciding: set[int] = set()
         self._until_read: dict[int, asyncio.Task[None]] = {}  # number -> task that waits until it is read to its end
@@ -113,6 +115,7 @@ class Processor:
         self._answered_us = 0  # when the broker was last asked for the log's end, and answered
         self._known_us = 0  # everything appended before this time was read
         self._on_ready = on_ready
+        self._skews = SkewMeter()
         self._event_age = EVENT_AGE.labels(config.group)
         self._draining = False
         self._tasks: asyncio.TaskGroup | None = None
@@ -126,15 +129,15 @@ class Processor:
             on_assigned=self._on_assigned,
             commit="manual" if config.rewind_ms is None else "never",
             rewind_ms=config.rewind_ms,
-            on_newest=self._on_newest,
             instance_id=config.instance_id,
+            clock=config.clock,
         )
 
     @property
     def ready(self) -> bool:
         """Return whether the group was joined and the broker answers; a core that folds must also be at the end."""
         seen_us = self._answered_us if self._config.rewind_ms is None else self._known_us
-        fresh = now_us() - seen_us < STALE_S * 1e6
+        fresh = self._clock() - seen_us < STALE_S * 1e6
         return self._reader.joined and self._deciding == self._held.keys() and fresh
 
     async def run(self) -> None:
@@ -209,15 +212,6 @@ class Processor:
         self._set_alarm()
         self._tell_ready()
 
-    def _on_newest(self, appended_ms: Mapping[Partition, int]) -> None:
-        """Set the clocks by the newest records, so that what is read again does not look new."""
-        for partition, timestamp_ms in appended_ms.items():
-            self._clock_of(partition).appended_us(timestamp_ms, now_us())
-
-    def _clock_of(self, partition: Partition) -> LogClock:
-        leader = self._reader.leader(partition)
-        return self._clocks.get(leader) or self._clocks.setdefault(leader, LogClock())
-
     def _lose(self, number: int) -> None:
         del self._held[number]
         self._deciding.discard(number)
@@ -240,35 +234,36 @@ class Processor:
             self._until_read[number] = task
 
     async def _catch_up(self, number: int) -> None:
-        asked_us = now_us()
+        asked_us = self._clock()
         if await self._reader.read_to_end(self._held[number]):
             del self._until_read[number]
             self._deciding.add(number)
-            self.perform_all(self._core.caught_up(number, asked_us, now_us()))
+            self.perform_all(self._core.caught_up(number, asked_us, self._clock()))
             self._set_alarm()
             if self._deciding == self._held.keys():
                 self._known_us = asked_us
             self._tell_ready()
 
     async def _tick(self, number: int) -> None:
-        known_us = now_us()
+        known_us = self._clock()
         if await self._reader.read_to_end(self._held[number]):
             del self._until_read[number]
-            self.perform_all(self._core.tick(number, known_us, now_us()))
+            self.perform_all(self._core.tick(number, known_us, self._clock()))
             self._set_alarm()
 
     def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        read, now, core = self._core.read, now_us(), self._core
-        at_us, last, clock = now, ("", -1), LogClock()
+        read, now, core, reader = self._core.read, self._clock(), self._core, self._reader
+        at_us, last, clock = now, None, None
         numbers: set[int] = set()
         for record in records:
             partition = (record.topic, record.partition)
-            if partition != last:
-                last, clock = partition, self._clock_of(partition)
+            if clock is None or partition != last:
+                last, clock = partition, reader.log_clock(partition)
                 numbers.add(record.partition)
             at_us = clock.appended_us(record.timestamp_ms, now)
             if effects := read(record, at_us, now):
                 self.perform_all(effects)
+        self._note_skew(records[-1], now)
         self._event_age.observe((now - at_us) / 1_000)
         if len(self._deciding) < len(self._held):
             replayed = sum(record.partition not in self._deciding for record in records)
@@ -277,6 +272,16 @@ class Processor:
             self._work.set()
         self._update_limit()
         self._set_alarm(numbers & self._deciding)
+
+    def _note_skew(self, record: Received | UnreadableRecord, now: int) -> None:
+        """Compare the writer's clock with the broker's. One record of each batch is enough."""
+        if isinstance(record, UnreadableRecord):
+            return
+        if (found := self._skews.note(record.event, record.timestamp_ms, now)) is not None:
+            _log.warning(
+                "the clock of %s is %+.0f ms from the broker's: deadlines do not depend on it, but times in events and"
+                " reports are wrong; synchronise the clocks of both hosts (NTP)", *found
+            )  # fmt: skip
 
     def _update_limit(self) -> None:
         taken = self._core.backlog + len(self._outbox)
@@ -293,7 +298,7 @@ class Processor:
         Args:
             changed: The only numbers whose alarm may have changed since the last call.
         """
-        now, full = now_us(), self._in_flight.free <= 0
+        now, full = self._clock(), self._in_flight.free <= 0
         next_us = None if changed is None else self._alarm_us
         for number in self._deciding if changed is None else changed:
             if number in self._until_read:
@@ -359,25 +364,27 @@ class Processor:
             await self._work.wait()
             self._work.clear()
             while self._core.busy:
-                self.perform_all(self._core.step(now_us()))
+                self.perform_all(self._core.step(self._clock()))
                 if self._core.busy:
                     await asyncio.sleep(0)
 
     async def _report_lag(self) -> None:
         """Measure how far behind the end of the log we are, and when the broker last answered."""
-        group, began_us = self._config.group, now_us()
+        group, began_us = self._config.group, self._clock()
         while True:
-            asked_us = now_us()
+            asked_us = self._clock()
             LAG_RECORDS.labels(group).set(await self._reader.lag())
             self._answered_us = asked_us
-            LAG_SECONDS.labels(group).set((now_us() - (self._known_us or began_us)) / 1e6)
+            for service, skew_ms in self._skews.worst_ms().items():
+                CLOCK_SKEW.labels(service).set(skew_ms)
+            LAG_SECONDS.labels(group).set((self._clock() - (self._known_us or began_us)) / 1e6)
             self._tell_ready()
             await asyncio.sleep(LAG_INTERVAL_S)
 
     async def _track_known_time(self) -> None:
         """Measure the time up to which everything was read."""
         while True:
-            asked_us = now_us()
+            asked_us = self._clock()
             held = frozenset(partition for each in self._held.values() for partition in each)
             if await self._reader.read_to_end(held) and self._reader.joined:
                 self._known_us = asked_us

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemas.requests import Request
+from schemas.requests import Request, received_us
 from schemas.stream import Verdict
 from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
@@ -14,9 +14,6 @@ from services.processor.fair_queue import FairQueue
 
 MAX_EVALUATED: Final = 100_000
 """How many request ids are remembered, so that a record that is read twice gets one verdict."""
-
-MAX_SKEW_US: Final = 60_000_000
-"""A request whose deadline by its own time passed longer ago is old, whenever it was appended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +67,7 @@ class RailsCore(Core):
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):
             return (RecordDone(place),)
-        total_us = request.deadlines.total_ms * 1_000
-        over = now_us > at_us + total_us or now_us > request.at + total_us + MAX_SKEW_US
+        over = now_us > received_us(request, at_us) + request.deadlines.total_ms * 1_000
         if request.attempt > 1 or over or request.request_id in self._evaluated:
             return (RecordDone(place),)
         self._evaluated[request.request_id] = None

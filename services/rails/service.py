@@ -22,7 +22,7 @@ from services.rails.jailbreak import JailbreakClassifier
 from services.rails.opa import OpaClient
 from services.rails.settings import Settings
 from services.runtime import metrics
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 from services.runtime.logging import logger
 
 GROUP: Final = "rails"
@@ -138,7 +138,7 @@ class RailsService:
             lane.perform_all(core.evaluated(effect, None))
             return
         verdict = Verdict(
-            **envelope(request, at=now_us(), source=self._source),
+            **envelope(request, at=steady_us(), source=self._source),
             **evaluation.content._asdict(),
             policy_version=policy.version,
             total_ms=round((time.perf_counter() - began) * 1_000, 3),

@@ -91,7 +91,7 @@ class RouterCore(Core):
             belongs = partition_for(request_id, self._count)
             if belongs != item.partition:
                 return self._unreadable(wrong_partition(item, belongs), now_us)
-        return partition.read(item.event, item.traceparent, at_us, now_us)
+        return partition.read(item, at_us, now_us)
 
     def on_dead_letter(self, letter: DeadLetter) -> None:
         """Note that a record has a dead letter, whoever wrote it."""

@@ -4,10 +4,11 @@ import heapq
 from dataclasses import replace
 from typing import Final
 
-from schemas.base import AnyEvent, Event
+from schemas.base import Event
 from schemas.requests import Request
 from schemas.side_events import Account, Attached, Cancel, Detached
 from schemas.stream import Chunk, Cutover, Failed, Finished, StreamEvent
+from services.bus import Received
 from services.processor import Write
 from services.router.config import RouterConfig
 from services.router.decide.cutovers import has_silence_deadline, health_outcome, may_fall_back, price
@@ -74,8 +75,9 @@ class RouterPartition:
                 self._set_timer(state, due_us)
         return None
 
-    def read(self, event: AnyEvent, traceparent: str | None, at_us: int, now_us: int) -> Writes:
-        """Fold the next event of the partition, which was appended at ``at_us``."""
+    def read(self, record: Received, at_us: int, now_us: int) -> Writes:
+        """Fold the next record of the partition, which was appended at ``at_us``."""
+        event, traceparent, log_ms = record.event, record.traceparent, record.timestamp_ms
         if not isinstance(event, Event) or isinstance(event, Cancel):
             return NO_WRITES
         state = self.requests.get(event.request_id)
@@ -90,7 +92,7 @@ class RouterPartition:
         match event:
             case Chunk():
                 had_spoken = state.screen.has_spoken
-                state.on_stream(event, at_us)
+                state.on_stream(event, at_us, log_ms)
                 if had_spoken and not state.screen.over:
                     return NO_WRITES
             case Request():
@@ -102,7 +104,7 @@ class RouterPartition:
                 self._finish(state, now_us)
                 return NO_WRITES
             case StreamEvent():
-                self._on_stream(state, event, at_us)
+                self._on_stream(state, event, at_us, log_ms)
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
@@ -159,26 +161,26 @@ class RouterPartition:
         if not state.prompt_kept:
             state.request = replace(request, messages=())
 
-    def _on_stream(self, state: RequestState, event: StreamEvent, at_us: int) -> None:
+    def _on_stream(self, state: RequestState, event: StreamEvent, at_us: int, log_ms: int) -> None:
         match event:
             case Cutover():
-                self._on_cutover(state, event, at_us)
+                self._on_cutover(state, event, at_us, log_ms)
             case Finished() | Failed():
-                self._on_end(state, event, at_us)
+                self._on_end(state, event, at_us, log_ms)
             case _:
-                state.on_stream(event, at_us)
+                state.on_stream(event, at_us, log_ms)
 
-    def _on_cutover(self, state: RequestState, cutover: Cutover, at_us: int) -> None:
-        state.on_stream(cutover, at_us)
+    def _on_cutover(self, state: RequestState, cutover: Cutover, at_us: int, log_ms: int) -> None:
+        state.on_stream(cutover, at_us, log_ms)
         self._spending.release(state.request_id)
         if cutover.target == "vertex" and state.cutovers.get(cutover.attempt) is cutover:
             self._spending.spend(price(state), at_us)
 
-    def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int) -> None:
+    def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int, log_ms: int) -> None:
         """Fold an attempt's end. A cloud attempt's price is known then."""
         record = state.record(event.attempt)
         had_ended = record.ended
-        state.on_stream(event, at_us)
+        state.on_stream(event, at_us, log_ms)
         if event.attempt in state.cloud_attempts and record.ended and not had_ended:
             difference = self._config.prices.of(record.usage) - price(state)
             self._spending.correct(difference, state.cutover_us[event.attempt])

@@ -11,7 +11,7 @@ from services.bus import AtTime, Producer, Received, TailReader, UnreadableRecor
 from services.processor import Processor, ProcessorConfig, Write
 from services.router.core import READ_TOPICS, RouterCore
 from services.router.settings import Settings
-from services.runtime.clock import now_ms
+from services.runtime.clock import now_ms, steady_us
 from services.runtime.metrics import CANCELS, CUTOVERS, DEAD_LETTERS, REQUESTS_CLOSED, ROUTER_OPEN
 
 GROUP: Final = "router"
@@ -27,9 +27,17 @@ class RouterService:
         settings: See ``Settings``.
         source: The router's name in the events that it writes.
         on_ready: Called once, when the router has caught up with the log.
+        clock: See ``ProcessorConfig``.
     """
 
-    def __init__(self, settings: Settings, source: str, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        source: str,
+        on_ready: Callable[[], None],
+        *,
+        clock: Callable[[], int] = steady_us,
+    ) -> None:
         config = settings.config()
         self._window_ms = config.window_us // 1_000
         self._core = RouterCore(config, source, settings.bus.partitions)
@@ -43,6 +51,7 @@ class RouterService:
             include_newer=True,
             instance_id=settings.router_instance,
             limit=OUTBOX,
+            clock=clock,
         )
         producer = Producer(settings.bus, role="router", name=source)
         self._processor = Processor(

@@ -69,6 +69,12 @@ EVENT_AGE: Final = Histogram(
     ["group"],
     buckets=_MS_BUCKETS,
 )
+CLOCK_SKEW: Final = Gauge(
+    "railbus_processor_clock_skew_ms",
+    "How far writers' clocks are ahead of the broker's, in milliseconds, by service (other: none of ours); of each the"
+    " one that is farthest off. Deadlines do not depend on it.",
+    ["service"],
+)
 READS_PAUSED: Final = Counter(
     "railbus_bus_room_full", "Times that reading paused because the service had as much work as it may hold."
 )

@@ -12,7 +12,7 @@ from services.bus import BusSettings, Producer
 from services.policy import Policy, PolicyReloader
 from services.processor import Effect, Processor, ProcessorConfig, Write
 from services.runtime import metrics
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 from services.runtime.logging import logger
 from services.safety.checks.executor import Check, CheckExecutor, CheckFactory
 from services.safety.core import SafetyCore
@@ -99,7 +99,7 @@ class SafetyService:
 
     def _on_outcome(self, check: CheckRequest, outcome: CheckOutcome) -> None:
         metrics.LOOKS.labels(check.tier, "unchecked" if isinstance(outcome, Unchecked) else "seen").inc()
-        self._processor.perform_all(self._core.take_outcome(check, outcome, now_us()))
+        self._processor.perform_all(self._core.take_outcome(check, outcome, steady_us()))
 
     async def _measure(self) -> None:
         while True:

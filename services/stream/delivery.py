@@ -5,7 +5,7 @@ from schemas.stream import OutputCheck
 from services.stream.transcript import Transcript
 
 
-def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, cleared: int, log_time_us: int) -> int:
+def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, cleared: int, log_ms: int) -> int:
     """Return how many of the run's chunks may be shown now, never fewer than are shown already.
 
     Args:
@@ -13,7 +13,7 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
         delivery: What was asked for, within policy.
         check: ``off``: there is no safety service; optimistic text is then not limited, other modes still wait.
         cleared: Last chunk that safety cleared; -1 for none.
-        log_time_us: Newest event time on the log, microseconds: the only clock of a replay.
+        log_ms: Newest timestamp on the log: the only clock, the same for every reader and in a replay.
     """
     known = len(text.chunks)
     if check == "off" and delivery.mode == "optimistic":
@@ -27,14 +27,14 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
         exposed += chunk.tokens
         if exposed > delivery.max_exposure_tokens:
             break
-        if delivery.mode == "windowed" and _held(text, delivery, count, log_time_us):
+        if delivery.mode == "windowed" and _held(text, delivery, count, log_ms):
             break
         count += 1
     return count
 
 
-def _held(text: Transcript, delivery: Delivery, index: int, log_time_us: int) -> bool:
+def _held(text: Transcript, delivery: Delivery, index: int, log_ms: int) -> bool:
     """Return whether the window holds chunk ``index`` back: it is among the newest tokens, or too young."""
     if text.tokens(index + 1, len(text.chunks)) < delivery.hold_tokens:
         return True
-    return log_time_us - text.chunks[index].at < delivery.hold_ms * 1_000
+    return log_ms - text.known_ms[index] < delivery.hold_ms

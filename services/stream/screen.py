@@ -50,7 +50,7 @@ class Screen:
 
     __slots__ = (
         "_cleared",
-        "_log_time_us",
+        "_log_ms",
         "_mask_done",
         "_pending_stop",
         "_recalls",
@@ -83,7 +83,7 @@ class Screen:
         self._pending_stop: Recall | None = None
         self._recalls: dict[tuple[int, str], list[Recall]] = {}  # bounded by what safety may find in a run
         self._recalls_applied_to: Started | None = None
-        self._log_time_us = 0
+        self._log_ms = 0
 
     @property
     def visible(self) -> str:
@@ -151,8 +151,13 @@ class Screen:
         voice = self._voice_state.voice
         return None if voice is None else voice.delivery
 
-    def feed(self, event: StreamEvent) -> Ops:
+    def feed(self, event: StreamEvent, log_ms: int = 0) -> Ops:
         """Fold one event; return what a client must do.
+
+        Args:
+            event: The next event.
+            log_ms: The timestamp of its record, which the broker set. Without it, no text is ever old enough for
+                ``hold_ms``, and waits until it is cleared.
 
         Raises:
             ValueError: The event is about another request.
@@ -160,7 +165,7 @@ class Screen:
         if event.request_id != self.request_id:
             msg = f"an event of request {event.request_id} cannot be folded into {self.request_id}"
             raise ValueError(msg)
-        self._log_time_us = max(self._log_time_us, event.at)
+        self._log_ms = max(self._log_ms, log_ms)
         if self.closed is not None and type(event) is not Recall:
             return NOTHING  # a recall counts even after the end: later readers must not see the text
         rule = self._RULES.get(type(event))
@@ -192,7 +197,7 @@ class Screen:
             self._voice_state.decide(event.attempt)
             if undecided:
                 ops = self._begin_voice()
-        self._text.add(event)
+        self._text.add(event, self._log_ms)
         return ops + self._progress()
 
     def _on_finished(self, event: Finished) -> Ops:
@@ -332,7 +337,7 @@ class Screen:
             return NOTHING
         text = self._text
         cleared = len(text.chunks) - 1 if self.final else self._cleared
-        upto = releasable_chunks(text, delivery, voice.output_check, cleared, self._log_time_us)
+        upto = releasable_chunks(text, delivery, voice.output_check, cleared, self._log_ms)
         ops: list[Op] = text.release(upto) if upto > text.released else []
         if self.finished is not None and self._complete(self.finished, voice):
             self.over = True

@@ -23,7 +23,11 @@ class RedactedSpan:
 
 
 class Transcript:
-    """The text of one run, as far as it is known, shown and redacted."""
+    """The text of one run, as far as it is known, shown and redacted.
+
+    Attributes:
+        known_ms: The log's time when each chunk was known, and all before it.
+    """
 
     __slots__ = (
         "_order",
@@ -32,12 +36,14 @@ class Transcript:
         "_tokens_upto",
         "_visible_length",
         "chunks",
+        "known_ms",
         "released",
         "released_chars",
     )
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
+        self.known_ms: list[int] = []
         self.released = 0
         self.released_chars = 0
         self._order = ChunkOrder()
@@ -65,13 +71,13 @@ class Transcript:
         """Return the tokens in chunks ``first`` to ``end - 1``."""
         return self._tokens_upto[end] - self._tokens_upto[first] if first < end else 0
 
-    def add(self, chunk: Chunk) -> None:
-        """Take a chunk, and those that waited for it."""
+    def add(self, chunk: Chunk, log_ms: int) -> None:
+        """Take a chunk at this time of the log, and those that waited for it."""
         if self._order.take(chunk):
-            self._add(chunk)
+            self._add(chunk, log_ms)
         else:
             for ready in self._order.add(chunk):
-                self._add(ready)
+                self._add(ready, log_ms)
 
     def release(self, upto: int) -> list[Op]:
         """Show the chunks before index ``upto`` that are not shown yet."""
@@ -121,8 +127,9 @@ class Transcript:
             ops.append(self._append(chunk.text[position - chunk.start :], tokens))
         self.released_chars = end
 
-    def _add(self, chunk: Chunk) -> None:
+    def _add(self, chunk: Chunk, log_ms: int) -> None:
         self.chunks.append(chunk)
+        self.known_ms.append(log_ms)
         self._tokens_upto.append(self._tokens_upto[-1] + chunk.tokens)
 
     def _append(self, text: str, tokens: int) -> Show:

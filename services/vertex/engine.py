@@ -11,7 +11,7 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.genai import errors
 from google.oauth2.credentials import Credentials
 
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 from services.runtime.errors import UserError
 from services.vertex.client import VertexClient
 from services.vertex.errors import retry_wait_us, status_error, status_meaning
@@ -97,7 +97,7 @@ async def _responses(client: VertexClient, job: Job, body: dict[str, Any]) -> As
                     yield data
         except errors.APIError as error:
             headers = getattr(error.response, "headers", None)
-            wait = retry_wait_us(tries, headers, error.details, now_us(), job.expires_us)
+            wait = retry_wait_us(tries, headers, error.details, steady_us(), job.expires_us)
             if received or wait is None or not status_meaning(error.code).retry_same_server:
                 raise
             await asyncio.sleep(wait / 1e6)

@@ -8,7 +8,7 @@ from schemas.stream import Failed, Finished, Started
 from schemas.topics import STREAMS
 from services.bus import BusError, Producer
 from services.runtime import metrics
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 from services.runtime.logging import logger
 from services.worker.engine import Engine, EngineError, GenerationResult, Job
 from services.worker.event_builder import EventBuilder
@@ -54,7 +54,7 @@ class ExecutionRunner:
     async def refuse(self, ticket: Ticket, refusal: Refusal) -> None:
         """Write that a request will not run."""
         events = EventBuilder(ticket, self._source)
-        failed = events.failed(refusal, now_us())
+        failed = events.failed(refusal, steady_us())
         _count(failed, events)
         await self._write(ticket, failed)
 
@@ -62,16 +62,16 @@ class ExecutionRunner:
         ticket.begun = True
         try:
             if ticket.stopped is not None:
-                return events.failed(ticket.stopped, now_us())
-            return events.finished(await self._generate(ticket, events), now_us())
+                return events.failed(ticket.stopped, steady_us())
+            return events.finished(await self._generate(ticket, events), steady_us())
         except asyncio.CancelledError:
-            return events.failed(ticket.stopped or STOPPING, now_us())
+            return events.failed(ticket.stopped or STOPPING, steady_us())
         except EngineError as error:
-            return events.failed(Refusal.of(error), now_us())
+            return events.failed(Refusal.of(error), steady_us())
         except Exception as error:  # noqa: BLE001 - one request's failure must not end the others
             details = error if _log.isEnabledFor(logging.DEBUG) else None
             _log.error("run %s: %s", ticket.run, type(error).__name__, exc_info=details)
-            return events.failed(WORKER_FAILED, now_us())
+            return events.failed(WORKER_FAILED, steady_us())
         finally:
             ticket.over = True
 
@@ -84,7 +84,7 @@ class ExecutionRunner:
             engine=engine.name,
             gate=config.input_gate,
             check=config.output_check,
-            now_us=now_us(),
+            now_us=steady_us(),
         )
         await self._write(ticket, started)
         job = Job(
@@ -103,7 +103,7 @@ class ExecutionRunner:
                 if isinstance(item, GenerationResult):
                     result = item
                     continue
-                for chunk in events.chunks(item, now_us()):
+                for chunk in events.chunks(item, steady_us()):
                     # Waits only while the producer's buffer is full; the producer handles acknowledgements.
                     await post(STREAMS, chunk, traceparent=ticket.traceparent)
                     if chunk.seq == 0:
@@ -124,7 +124,7 @@ class ExecutionRunner:
                 ticket.stopped = Refusal("timeout", f"the deadline of {total_ms} ms has passed", retryable=False)
                 task.cancel()
 
-        delay_s = (ticket.expires_us - now_us()) / 1e6
+        delay_s = (ticket.expires_us - steady_us()) / 1e6
         return asyncio.get_running_loop().call_later(max(0.0, delay_s), expire)
 
     async def _write(self, ticket: Ticket, event: Started | Finished | Failed) -> None:

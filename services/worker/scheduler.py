@@ -74,6 +74,7 @@ class Ticket:
         traceparent: W3C Trace Context of the request.
         batch: Whether it was read from the batch topic.
         accepted_us: When it was accepted, in microseconds since the epoch.
+        received_us: When the request was received, on the clock of ``accepted_us``: its deadlines count from here.
         begun: Whether its execution has begun, so that its task can be cancelled.
         stopped: Why its execution must stop; None while it need not.
         over: Whether its last event is written or being written: nothing can stop it any more.
@@ -84,6 +85,7 @@ class Ticket:
     traceparent: str | None
     batch: bool
     accepted_us: int
+    received_us: int
     begun: bool = False
     stopped: Refusal | None = None
     over: bool = False
@@ -108,7 +110,7 @@ class Ticket:
     @property
     def expires_us(self) -> int:
         """When its request must be closed, in microseconds since the epoch."""
-        return self.request.at + self.request.deadlines.total_ms * 1_000
+        return self.received_us + self.request.deadlines.total_ms * 1_000
 
 
 class RecentKeys(Generic[RecentKey]):

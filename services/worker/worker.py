@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from schemas.requests import Request
+from schemas.requests import Request, received_us
 from schemas.side_events import Cancel
 from schemas.stream import Failed
 from schemas.topics import CONTROL, Topic
@@ -22,7 +22,7 @@ from services.bus import (
     filter_for_role,
 )
 from services.runtime import metrics
-from services.runtime.clock import now_ms, now_us
+from services.runtime.clock import now_ms, steady_us
 from services.runtime.logging import logger
 from services.worker.engine import Engine
 from services.worker.execution import ExecutionRunner
@@ -103,36 +103,41 @@ class Worker:
 
     def _interactive_reader(self) -> GroupReader:
         def handle(records: Sequence[Received | UnreadableRecord]) -> None:
-            self._on_requests(records, batch=False)
+            self._on_requests(reader, records, batch=False)
 
         def joined(_: Assignment) -> None:
             self._joined.set()
 
-        return GroupReader(
+        reader = GroupReader(
             self._bus, topics=[self._config.topic], group=self._config.name, handler=handle,
             record_filter=filter_for_role(self._config.name, self._config.topic), in_flight_limit=self._in_flight,
             on_assigned=joined, instance_id=self._config.instance,
         )  # fmt: skip
+        return reader
 
     def _batch_reader(self, topic: Topic) -> GroupReader:
         def handle(records: Sequence[Received | UnreadableRecord]) -> None:
-            self._on_requests(records, batch=True)
+            self._on_requests(reader, records, batch=True)
 
-        return GroupReader(
+        reader = GroupReader(
             self._bus, topics=[topic], group=f"{self._config.name}-batch", handler=handle,
             record_filter=filter_for_role(self._config.name, topic), in_flight_limit=self._batch_in_flight,
             instance_id=self._config.instance,
         )  # fmt: skip
+        return reader
 
-    def _on_requests(self, records: Sequence[Received | UnreadableRecord], *, batch: bool) -> None:
+    def _on_requests(self, reader: GroupReader, records: Sequence[Received | UnreadableRecord], *, batch: bool) -> None:
+        now = steady_us()
         for record in records:
             if isinstance(record, Received) and isinstance(record.event, Request):
-                self._accept(record.event, record.traceparent, batch=batch)
+                clock = reader.log_clock((record.topic, record.partition))
+                received = received_us(record.event, clock.appended_us(record.timestamp_ms, now))
+                self._accept(record.event, record.traceparent, received, batch=batch)
         self._pump()
 
-    def _accept(self, request: Request, traceparent: str | None, *, batch: bool) -> None:
-        now = now_us()
-        ticket = Ticket(request, secrets.token_hex(8), traceparent, batch, now)
+    def _accept(self, request: Request, traceparent: str | None, received: int, *, batch: bool) -> None:
+        now = steady_us()
+        ticket = Ticket(request, secrets.token_hex(8), traceparent, batch, now, received)
         answer = self._scheduler.accept(ticket, now)
         if answer == "known":
             _log.info("request %s attempt %d was read again; ignored", request.request_id, request.attempt)
@@ -144,14 +149,14 @@ class Worker:
     def _on_control(self, records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and isinstance(record.event, Cancel):
-                dropped, stopped = self._scheduler.cancel(record.event, now_us())
+                dropped, stopped = self._scheduler.cancel(record.event, steady_us())
                 self._stop(dropped, stopped)
                 metrics.ABORTED.inc(len(stopped))
         self._pump()
 
     def _pump(self) -> None:
         """Start every request that may start now."""
-        while not self._closing and (picked := self._scheduler.next(now_us())) is not None:
+        while not self._closing and (picked := self._scheduler.next(steady_us())) is not None:
             ticket, refusal = picked
             if refusal is not None:
                 self._refuse(ticket, refusal)

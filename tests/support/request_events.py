@@ -18,7 +18,8 @@ class RequestEvents:
 
     def __init__(self, **fields: Any) -> None:
         self.id = uuid7(now_ms(), secrets.randbits(74))
-        self.request = Request(**self.about(), messages=(Message(role="user", content="hello"),), **fields)
+        about = self.about() | {"messages": (Message(role="user", content="hello"),)}
+        self.request = Request(**(about | fields))
         self.run = f"run-{next(_numbers)}"
 
     def about(self) -> dict[str, Any]:

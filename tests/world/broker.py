@@ -9,9 +9,15 @@ from schemas.topics import Topic
 from services.bus import Received, partition_for
 from services.bus.records import Partition
 from tests.world.hosts import Process
-from tests.world.simulation import Simulation
+from tests.world.simulation import MS, Simulation
 
 PARTITIONS = 4
+
+FETCH_WAIT_US = 500 * MS
+"""How long a fetch waits at the broker; the next is sent at once."""
+
+WAY_US = 10 * MS
+"""Longest way of a request and its answer, of a process that is not slow."""
 
 MAX_FETCH = 8
 """Most records of one answer to a fetch."""
@@ -23,12 +29,18 @@ class Broker:
     """All logs. Records are objects that every reader shares: nothing is encoded.
 
     Attributes:
-        appended_us: When each record of a partition was appended.
+        appended_us: When each record of a partition was appended, by the simulation's time. Its timestamp is what the
+            broker's clock showed.
+        skew_us: How far the broker's clock is ahead.
+        stepped_us: The sum of all steps of it, whatever their direction.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self.logs: dict[Partition, list[Received]] = {}
+        self.appended_us: dict[Partition, list[int]] = {}
+        self.skew_us = 0
+        self.stepped_us = 0
         self._readers: dict[Partition, list[LogReader]] = {}
         self.on_appended: list[OnAppended] = []
         self.labels: dict[str, int] = {}
@@ -41,8 +53,10 @@ class Broker:
         number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
         partition = (topic.name, number)
         log = self.log(partition)
-        record = Received(topic.name, number, len(log), self._simulation.now_us // 1_000, event, traceparent)
+        timestamp_ms = (self._simulation.now_us + self.skew_us) // 1_000
+        record = Received(topic.name, number, len(log), timestamp_ms, event, traceparent)
         log.append(record)
+        self.appended_us.setdefault(partition, []).append(self._simulation.now_us)
         simulation = self._simulation
         simulation.count(f"{topic.name} {number} {type(event).__name__} {event.source}")
         if simulation.lines is not None:
@@ -51,6 +65,11 @@ class Broker:
             reader.wake()
         for told in self.on_appended:
             told(record)
+
+    def step(self, by_us: int) -> None:
+        """Set the broker's clock. As in Apache Kafka, timestamps may go back then."""
+        self.skew_us += by_us
+        self.stepped_us += abs(by_us)
 
     def end(self, partition: Partition) -> int:
         return len(self.logs.get(partition, ()))
@@ -114,6 +133,7 @@ class LogReader:
         self._deliver = deliver
         self._asking = False
         self._log = broker.log(partition)
+        self._asked_us = self._whole_us = 0
         broker.subscribe(self)
         if position < len(self._log):
             self.wake()
@@ -122,7 +142,20 @@ class LogReader:
         """Note that there is something to read."""
         if not self._asking:
             self._asking = True
+            self._wait_on()
+            self._asked_us = self._process.simulation.now_us
             self._process.ask(self._answer)
+
+    @property
+    def since_us(self) -> int:
+        """Return a time before which nothing was appended that is not read yet, by the process's clock; 0 for none."""
+        return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
+
+    def _wait_on(self) -> None:
+        """Count the fetches that waited at the broker in vain since the last whole answer."""
+        idle_us = self._process.simulation.now_us - self._whole_us - WAY_US
+        if self._whole_us and self._process.reachable and self._process.reached_us <= self._whole_us:
+            self._whole_us += max(0, idle_us) // FETCH_WAIT_US * FETCH_WAIT_US
 
     def close(self) -> None:
         if not self.closed:
@@ -140,7 +173,11 @@ class LogReader:
         if self.closed:
             return
         self.position += len(records)
-        if self.position < len(self._log):
+        asked_us = self._asked_us
+        again = self.position < len(self._log)
+        if again:
             self.wake()
         if records:
             self._deliver(self, records)
+        if len(records) < MAX_FETCH:
+            self._whole_us = asked_us

@@ -11,7 +11,7 @@ from tests.world.broker import PARTITIONS, Broker, LogReader
 from tests.world.hosts import Process
 from tests.world.plan import PlannedRequest
 from tests.world.producer import SimulatedProducer
-from tests.world.simulation import SECOND
+from tests.world.simulation import MS, SECOND
 
 RETURNS_WITHIN_US = 2 * SECOND
 """A client that is gone for longer does not come back."""
@@ -47,10 +47,15 @@ class Edge:
             LogReader(broker, process, (STREAMS.name, number), 0, self._on_fetched)
 
     def ask(self, request_id: str, planned: PlannedRequest) -> None:
+        """Receive a request, and write it once it has waited as planned."""
+        self._process.after(planned.waited_us, self._write, request_id, planned, self._process.host.now_us)
+
+    def _write(self, request_id: str, planned: PlannedRequest, received_at: int) -> None:
         request = Request(
             request_id=request_id,
             tenant="acme",
-            at=self._process.host.now_us,
+            at=received_at,
+            waited_ms=planned.waited_us / MS,
             source=self._process.name,
             messages=(Message(role="user", content=f"question {planned.number}"),),
             delivery=planned.delivery,
@@ -86,7 +91,7 @@ class Edge:
         for record in records:
             event = record.event
             client = self.clients[event.request_id]
-            ops = client.screen.feed(event) if isinstance(event, StreamEvent) else ()
+            ops = client.screen.feed(event, record.timestamp_ms) if isinstance(event, StreamEvent) else ()
             for op in ops:
                 client.visible = apply(client.visible, op)
                 client.showed = client.showed or isinstance(op, Show)

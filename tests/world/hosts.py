@@ -6,45 +6,34 @@ from tests.world.simulation import MS, Action, Simulation
 
 
 class Host:
-    """A machine whose clock is skewed, drifts, and can be stepped.
-
-    Attributes:
-        farthest_us: How far its clock was from the broker's at most.
-        stepped_us: The sum of all steps of its clock, whatever their direction.
-    """
+    """A machine whose time of day is skewed, drifts, and can be stepped; its monotonic clock only drifts."""
 
     def __init__(self, simulation: Simulation, skew_us: int = 0, drift_ppm: int = 0) -> None:
         self._simulation = simulation
         self._skew_us = skew_us
         self._drift_ppm = drift_ppm
-        self._set_us = simulation.now_us
-        self.stepped_us = 0
-        self.farthest_us = abs(skew_us)
+        self._began_us = simulation.now_us
 
     @property
     def now_us(self) -> int:
         """Return the time of day by this host's clock."""
-        now_us = self._simulation.now_us
+        return self.monotonic_at_us(self._simulation.now_us) + self._skew_us
+
+    def monotonic_at_us(self, true_us: int) -> int:
+        """Return what its monotonic clock shows at this time of the simulation."""
         if not self._drift_ppm:
-            return now_us + self._skew_us
-        return now_us + self._skew_us + (now_us - self._set_us) * self._drift_ppm // 1_000_000
+            return true_us
+        return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000
 
     def step(self, by_us: int) -> None:
-        self.farthest_us = self.apart_us
         self._skew_us += by_us
-        self.stepped_us += abs(by_us)
-        self.farthest_us = self.apart_us
-
-    @property
-    def apart_us(self) -> int:
-        """Return how far its clock was from the broker's at most, until now."""
-        return max(self.farthest_us, abs(self.now_us - self._simulation.now_us))
 
 
 class Process:
     """One process. Its timers and the answers that it receives wait while it is paused, and are lost with it.
 
     Attributes:
+        reached_us: Since when the broker hears from it, by the simulation's time.
         cut: Whether its host is cut off the broker: requests wait until it is not.
         slow: Factor on the delays of its requests.
     """
@@ -53,6 +42,8 @@ class Process:
         self.simulation = simulation
         self.name = name
         self.host = host
+        self.reached_us = simulation.now_us
+        self._offset_us = host.now_us - host.monotonic_at_us(simulation.now_us)
         self.alive = True
         self.paused = False
         self.cut = False
@@ -67,6 +58,15 @@ class Process:
     def reachable(self) -> bool:
         """Return whether the broker hears from it."""
         return self.alive and not self.paused and not self.cut
+
+    @property
+    def now_us(self) -> int:
+        """Return the time by this process's clock, as ``services.runtime.clock.steady_us``: no step moves it."""
+        return self.steady_at_us(self.simulation.now_us)
+
+    def steady_at_us(self, true_us: int) -> int:
+        """Return what its clock shows at this time of the simulation."""
+        return self.host.monotonic_at_us(true_us) + self._offset_us
 
     def note(self, what: str) -> None:
         self.simulation.note(self.name, what)
@@ -106,6 +106,7 @@ class Process:
         for action, args in deferred:
             self.simulation.after(0, self.fire, action, *args)
         if self.reachable:
+            self.reached_us = self.simulation.now_us
             self._tell(self.on_reachable)
 
     def cut_off(self) -> None:
@@ -118,6 +119,7 @@ class Process:
         for action, args in blocked:
             self.simulation.after(self.simulation.between(1 * MS, 20 * MS), self._arrive, action, args)
         if self.reachable:
+            self.reached_us = self.simulation.now_us
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:

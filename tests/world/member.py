@@ -11,12 +11,12 @@ from typing import Literal
 
 from schemas.base import Event
 from schemas.topics import Topic
-from services.bus import Received, partition_for
+from services.bus import BrokerOffset, LogClock, Received, partition_for
 from services.bus.groups.assignor import OwnedPartitions
 from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.held_partitions import HeldPartitions
 from services.bus.records import Partition, TopicPartitions
-from services.processor import Core, Effect, LogClock, RecordDone, Write
+from services.processor import Core, Effect, RecordDone, Write
 from tests.world.broker import PARTITIONS, Broker, LogReader
 from tests.world.groups import Group
 from tests.world.hosts import Process
@@ -76,7 +76,8 @@ class Member:
         self._perform = perform
         self._partitions: HeldPartitions[_Goal] = HeldPartitions()
         self._commits = CommitTracker()
-        self._clock = LogClock()
+        self._broker_offset = BrokerOffset()
+        self._clocks: dict[Partition, LogClock] = {}
         self._readers: dict[Partition, LogReader] = {}
         self._held: dict[int, TopicPartitions] = {}
         self._deciding: set[int] = set()
@@ -96,6 +97,11 @@ class Member:
     @property
     def owned(self) -> OwnedPartitions:
         return OwnedPartitions(self.generation, frozenset(number for _, number in self._partitions.held))
+
+    @property
+    def now_us(self) -> int:
+        """Return the time by which it measures."""
+        return self.process.now_us
 
     @property
     def idle(self) -> bool:
@@ -177,20 +183,22 @@ class Member:
 
     def _find_starts(self, partitions: list[Partition]) -> None:
         broker, rewind_ms = self._broker, self._reading.rewind_ms
+        newest = [at for partition in partitions if (at := broker.newest_ms(partition)) is not None]
         if rewind_ms is None:
             starts = {partition: self._group.committed.get(partition, 0) for partition in partitions}
         else:
-            since_ms = self.process.host.now_us // 1_000 - rewind_ms
+            host_ms = self.process.host.now_us // 1_000
+            since_ms = min(max(newest, default=host_ms), host_ms) - rewind_ms
             starts = {partition: broker.offset_for_time(partition, since_ms) for partition in partitions}
-        newest = [at for partition in partitions if (at := broker.newest_ms(partition)) is not None]
         self.process.fire(self._start_reading, starts, newest)
 
     def _start_reading(self, starts: dict[Partition, int], newest_ms: list[int]) -> None:
         if self._leaving:
             return
-        if self._reading.rewind_ms is not None:
-            for at_ms in newest_ms:
-                self._clock.appended_us(at_ms, self.process.host.now_us)
+        for partition in starts:
+            self._clocks.pop(partition, None)
+        for at_ms in newest_ms:
+            self._broker_offset.observe(at_ms, self.now_us)
         self._reach(self._partitions.start_at(starts))
         for partition in starts:
             position = self._partitions.positions.get(partition)
@@ -202,8 +210,8 @@ class Member:
         commit = self._reading.commit
         if commit == "manual":
             self._commits.read(partition, next_offset, [record.offset for record in records])
-        core, now_us = self.core, self.process.host.now_us
-        read, appended_us = core.read, self._clock.appended_us
+        core, now_us = self.core, self.now_us
+        read, appended_us = core.read, self.log_clock(reader).appended_us
         for record in records:
             if effects := read(record, appended_us(record.timestamp_ms, now_us), now_us):
                 self.perform_all(effects)
@@ -215,6 +223,14 @@ class Member:
         if commit != "never":
             self._commit_soon()
         self._reach(self._partitions.read({partition: next_offset}))
+
+    def log_clock(self, reader: LogReader) -> LogClock:
+        """Return the clock for the records of a partition that are read now."""
+        clock = self._clocks.get(reader.partition)
+        if clock is None:
+            clock = self._clocks[reader.partition] = LogClock(self._broker_offset)
+        clock.since_us = reader.since_us
+        return clock
 
     def _reach(self, goals: list[_Goal]) -> None:
         for goal in goals:
@@ -238,25 +254,25 @@ class Member:
 
     def catch_up(self, number: int) -> None:
         """Let the core decide about a number once its recent past was read."""
-        asked_us = self.process.host.now_us
+        asked_us = self.now_us
 
         def caught_up() -> None:
             if self._until_read.get(number) is goal:
                 del self._until_read[number]
                 self._deciding.add(number)
-                self.perform_all(self.core.caught_up(number, asked_us, self.process.host.now_us))
+                self.perform_all(self.core.caught_up(number, asked_us, self.now_us))
                 self._set_alarm()
 
         goal = self._until_read[number] = self.read_to_end(self._held[number], caught_up)
 
     def tick(self, number: int) -> None:
         """Read a number to its end, and then let the core decide by time."""
-        known_us = self.process.host.now_us
+        known_us = self.now_us
 
         def read() -> None:
             if self._until_read.get(number) is goal:
                 del self._until_read[number]
-                self.perform_all(self.core.tick(number, known_us, self.process.host.now_us))
+                self.perform_all(self.core.tick(number, known_us, self.now_us))
                 self._set_alarm()
 
         goal = self._until_read[number] = self.read_to_end(self._held[number], read)
@@ -264,7 +280,7 @@ class Member:
     def _set_alarm(self) -> None:
         if self._leaving:
             return
-        now_us = self.process.host.now_us
+        now_us = self.now_us
         next_us: int | None = None
         for number in sorted(self._deciding):
             if number in self._until_read:
@@ -295,7 +311,7 @@ class Member:
 
     def _step(self) -> None:
         self._stepping = False
-        self.perform_all(self.core.step(self.process.host.now_us))
+        self.perform_all(self.core.step(self.now_us))
         if self.core.busy:
             self._step_soon()
 

@@ -1,11 +1,12 @@
 """Defects that the simulation must find: each replaces one class of the product, or of the member around it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from schemas.requests import Request
 from schemas.stream import Closed, Cutover, Recall, StreamEvent
-from services.bus import Received
-from services.processor import Effect
+from services.bus import LogClock, Received, UnreadableRecord
+from services.processor import Effect, Write
 from services.rails.core import RailsCore
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
@@ -43,7 +44,7 @@ class _DropsKept(Member):
             if number in self._deciding:
                 self.core.lost(number)
                 self.core.gained(number)
-                now_us = self.process.host.now_us
+                now_us = self.now_us
                 self.perform_all(self.core.caught_up(number, now_us, now_us))
 
 
@@ -51,14 +52,14 @@ class _TicksUnread(Member):
     """Lets the core decide by the clock without reading the log first."""
 
     def tick(self, number: int) -> None:
-        now_us = self.process.host.now_us
+        now_us = self.now_us
         self._until_read[number] = None  # type: ignore[assignment] # nothing is awaited
         self.process.after(1_000, self._tick_now, number, now_us)
 
     def _tick_now(self, number: int, known_us: int) -> None:
         if number in self._until_read:
             del self._until_read[number]
-            self.perform_all(self.core.tick(number, known_us, self.process.host.now_us))
+            self.perform_all(self.core.tick(number, known_us, self.now_us))
             self._set_alarm()
 
 
@@ -135,6 +136,31 @@ class _IgnoresGate(Screen):
         return self.verdict is None or self.verdict.decision == "allow"
 
 
+class _CountsFromAt(RouterCore):
+    """Counts deadlines from the time of day that a request's writer names, or from the append if that is earlier."""
+
+    def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
+        if isinstance(item, Received) and isinstance(item.event, Request):
+            waited_ms = max(0, at_us - item.event.at) / 1_000
+            item = item._replace(event=replace(item.event, waited_ms=waited_ms))
+        return super().read(item, at_us, now_us)
+
+
+class _DecidesByTimeOfDay(Member):
+    """Measures by the host's time of day, which is stepped."""
+
+    @property
+    def now_us(self) -> int:
+        return self.process.host.now_us
+
+
+class _NeverBeginsAnew(Member):
+    """Takes the least difference between clocks as the offset, whatever the order of the log and its answers say."""
+
+    def log_clock(self, reader: LogReader) -> LogClock:
+        return LogClock(self._broker_offset)
+
+
 _BelievesCutovers._RULES = {**Screen._RULES}
 _BelievesCloseds._RULES = {**Screen._RULES}
 
@@ -151,6 +177,9 @@ MUTANTS = (
     Mutant("a fold shows text before the verdict", Parts(screen=_IgnoresGate)),
     Mutant("a fold believes every cutover", Parts(screen=_BelievesCutovers)),
     Mutant("a fold believes every closing", Parts(screen=_BelievesCloseds)),
+    Mutant("deadlines count from the writer's time of day", Parts(router=_CountsFromAt), ("clock", "slow")),
+    Mutant("the router decides by its host's time of day", Parts(router_member=_DecidesByTimeOfDay), ("clock", "late")),
+    Mutant("a step of the broker's clock is not noticed", Parts(router_member=_NeverBeginsAnew), ("time", "late")),
 )
 
 

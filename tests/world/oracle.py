@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from schemas.requests import Request
+from schemas.requests import Request, received_us
 from schemas.side_events import Attached, DeadLetter, Detached
 from schemas.stream import Chunk, Cleared, Closed, Recall, Started, StreamEvent, Verdict
 from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
@@ -98,17 +98,17 @@ class Oracle:
     # The log
 
     def on_appended(self, record: Received) -> None:
-        event = record.event
+        event, now_us = record.event, self._broker.appended_us[record.topic, record.partition][-1]
         if isinstance(event, Verdict):
             self.first_verdicts.setdefault(event.request_id, event)
         elif isinstance(event, Chunk):
             self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
         elif isinstance(event, Closed):
-            self._closed_us[event.request_id] = record.timestamp_ms * 1_000  # a void one is followed by another
+            self._closed_us[event.request_id] = now_us  # a void one is followed by another
         elif isinstance(event, Detached) and event.reason != "complete":
-            self._left_us[event.request_id] = record.timestamp_ms * 1_000
+            self._left_us[event.request_id] = now_us
         elif isinstance(event, Attached) and event.request_id in self._left_us:
-            away_us = record.timestamp_ms * 1_000 - self._left_us.pop(event.request_id)
+            away_us = now_us - self._left_us.pop(event.request_id)
             self._away_us[event.request_id] = max(away_us, self._away_us.get(event.request_id, 0))
         elif isinstance(event, Cleared):
             end = self._chunk_ends.get((event.run, event.seq), 0)
@@ -189,12 +189,13 @@ class Oracle:
 
     def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
         """Check that the rails have done the work on every request before the offset."""
-        log = self._broker.log((REQUESTS.name, number))
+        log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
             request = record.event
             if request.attempt > 1 or request.request_id in self.first_verdicts:
                 continue
-            if now_us < record.timestamp_ms * 1_000 + request.deadlines.total_ms * 1_000 - margin_us:
+            received = received_us(request, appended_us[record.offset])
+            if now_us < received + request.deadlines.total_ms * 1_000 - margin_us:
                 sentence = f"{self._name(request.request_id)} has no verdict and was committed by {group}"
                 raise Violation("nothing is committed before it is done", sentence)
         self._committed[number] = max(position, self._committed.get(number, 0))
@@ -205,5 +206,6 @@ class Oracle:
 
 def stream_of(broker: Broker, request_id: str, number: int) -> list[tuple[int, StreamEvent]]:
     """Return a request's stream log, with the time in microseconds when each event was appended."""
-    log = broker.log((STREAMS.name, number))
-    return [(record.timestamp_ms * 1_000, record.event) for record in log if record.event.request_id == request_id]
+    log, appended_us = broker.log((STREAMS.name, number)), broker.appended_us.get((STREAMS.name, number), [])
+    both = zip(appended_us, log, strict=True)
+    return [(at_us, record.event) for at_us, record in both if record.event.request_id == request_id]

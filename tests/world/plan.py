@@ -20,8 +20,11 @@ CLIENT_GRACE_MS = 1_500
 """As in ``RouterConfig``."""
 
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
+BROKER_FAULTS = ("time",)
+"""The broker's clock is stepped."""
+
 REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone")
-FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS)
+FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS)
 
 SERVICES = ("router", "safety", "rails", "generator", "cloud")
 
@@ -67,10 +70,15 @@ class PlannedAnswer:
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """One request, and what rails and workers will answer."""
+    """One request, and what rails and workers will answer.
+
+    Attributes:
+        waited_us: How long it waits at its edge before it is written.
+    """
 
     number: int
     at_us: int
+    waited_us: int
     delivery: Delivery
     deadlines: Deadlines
     fallback: Fallback
@@ -112,8 +120,10 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
     requests = tuple(_request(dice, number) for number in range(dice.randrange(20, 23)))
     members = {service: dice.randrange(1, 4) for service in SERVICES}
     members["router"] = max(members["router"], dice.randrange(1, 3))
-    skewed = "clock" in kinds and dice.random() < 0.25
-    skews = tuple((dice.randrange(-40, 40) * MS, dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8))
+    skewed = "clock" in kinds and dice.random() < 0.5
+    skews = tuple(
+        (dice.randrange(-2_000, 2_000) * MS, dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8)
+    )
     faults = tuple(sorted(_faults(dice, kinds, requests), key=lambda fault: fault.at_us))
     return Plan(seed, requests, faults, members, skews, dice.choice((0, 0, 0, 5)))
 
@@ -122,6 +132,7 @@ def _request(dice: random.Random, number: int) -> PlannedRequest:
     return PlannedRequest(
         number=number,
         at_us=ASKING_BEGINS_US + dice.randrange(0, 6_000) * MS,
+        waited_us=dice.choice((0, 0, 5 * MS, 100 * MS)),
         delivery=Delivery(
             mode=dice.choice(("optimistic", "optimistic", "gated", "windowed")),
             hold_tokens=dice.choice((0, 3)),
@@ -164,11 +175,11 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
     if kind in REQUEST_FAULTS:
         long = [each for each in requests if len(each.answer.pieces) > 3]
         return _request_fault(dice, kind, dice.choice(long if kind == "gone" and long else requests), for_us)
-    if kind == "clock":
+    if kind in {"clock", "time"}:
         amount_us = dice.choice((-1, 1)) * dice.choice((20, 100, 2_000)) * MS
     if kind == "slow":
         for_us += SECOND
-    service = dice.choice(services)
+    service = "broker" if kind in BROKER_FAULTS else dice.choice(services)
     return Fault(kind, at_us, service, dice.randrange(0, 6), for_us, amount_us)
 
 

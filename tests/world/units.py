@@ -98,7 +98,7 @@ class Builder:
                 process.after(process.simulation.between(1 * MS, 20 * MS), answer, effect)
 
         def answer(request: CheckRequest) -> None:
-            member.perform_all(core.take_outcome(request, CheckResult(()), process.host.now_us))
+            member.perform_all(core.take_outcome(request, CheckResult(()), process.now_us))
 
         reading = Reading([STREAMS], rewind_ms=SAFETY_REWIND_MS)
         member = self._parts.safety_member(process, self._broker, self._groups["safety"], core, reading, check)

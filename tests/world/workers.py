@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.base import envelope
-from schemas.requests import Request
+from schemas.requests import Request, received_us
 from schemas.side_events import Cancel
 from schemas.stream import Chunk, Failed, Finished, Started
 from schemas.topics import CONTROL, STREAMS
@@ -23,9 +23,10 @@ NO_FAULT = Fault("", 0, "", 0, 0)
 
 @dataclass(frozen=True)
 class RunRequest:
-    """An effect: run this request."""
+    """An effect: run this request, which was received at this time by the process's clock."""
 
     request: Request
+    received_us: int
 
 
 class WorkerCore(Core):
@@ -39,7 +40,7 @@ class WorkerCore(Core):
         if not isinstance(request, Request) or (request.request_id, request.attempt) in self._seen:
             return ()
         self._seen.add((request.request_id, request.attempt))
-        return (RunRequest(request),)
+        return (RunRequest(request, received_us(request, at_us)),)
 
 
 class _Execution:
@@ -84,7 +85,7 @@ class Worker:
         fault = self._faults.get(number, NO_FAULT) if request.attempt == 1 else NO_FAULT
         answer = planned.answer if request.attempt == 1 else planned.second_answer
         execution = self._executions[run] = _Execution(request, run, answer, fault)
-        now_us = self._process.host.now_us
+        now_us = self._process.now_us
         if not self._cancelled.isdisjoint({(request.request_id, None), (request.request_id, request.attempt)}):
             self._fail(execution, "cancelled")
             return
@@ -93,13 +94,13 @@ class Worker:
                 **self._about(execution),
                 model="m",
                 engine="scripted",
-                queue_ms=0.0,
-                received_at=request.at,
+                queue_ms=max(0, now_us - effect.received_us) / 1_000,
+                received_at=max(0, effect.received_us),
                 delivery=request.delivery,
                 deadlines=request.deadlines,
             )
         )
-        left_us = request.at + request.deadlines.total_ms * 1_000 - now_us
+        left_us = effect.received_us + request.deadlines.total_ms * 1_000 - now_us
         self._process.after(max(left_us, 0), self._fail, execution, "timeout")
         if fault.kind != "silence":
             self._process.after(answer.first_us + (fault.for_us if fault.kind == "late" else 0), self._speak, execution)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from schemas.ids import uuid7
-from schemas.requests import Request
+from schemas.requests import Request, received_us
 from schemas.side_events import Account
 from schemas.topics import REQUESTS
 from services.bus import Received
-from tests.world.broker import Broker
+from tests.world.broker import FETCH_WAIT_US, WAY_US, Broker
 from tests.world.client import Edge
 from tests.world.ending import Ending, check_empty, check_justified, check_live, has_open
 from tests.world.groups import Group
@@ -22,11 +22,19 @@ LIVENESS_US = 30 * SECOND
 """Within this time after the last fault every request is closed, accounted for, and checked.
 
 Longest: a session ends (1.5 s), the log is read again, the total deadline (6 s), a lost decision is written again
-(5 s each), the account waits for a cancelled run (1 s). A clock that was set back adds its step.
+(5 s each), the account waits for a cancelled run (1 s). A step of the broker's clock adds as much.
 """
+
+CLOCKS_US = 5 * MS
+"""How far a reader's estimate of a record's append is early at most, whatever the clocks of hosts do: a millisecond is
+the resolution of timestamps, and two clocks that drift by 100 ppm each part by 4 ms in 20 s."""
 
 RETENTION_US = 90 * SECOND
 """After this much more, safety has forgotten what was never closed: ten seconds of deadline and a minute of grace."""
+
+
+REREADING = frozenset({"kill", "pause", "restart", "join", "leave", "cut"})
+"""Faults after which another member reads a partition again."""
 
 
 @dataclass
@@ -83,7 +91,7 @@ class World:
             self._begin()
             self.simulation.run_until(T0_US + FAULTS_END_US)
             self._undo_all()
-            self._run_on(LIVENESS_US + self._stepped_us)
+            self._run_on(LIVENESS_US + self.broker.stepped_us)
             healthy = self._judge()
         except Violation as found:
             violation = found
@@ -108,7 +116,7 @@ class World:
             if fault.service:
                 after(fault.at_us, self._inject, fault)
             elif fault.kind == "gone":
-                at_us = fault.at_us + 20 * MS
+                at_us = fault.at_us + self._plan.requests[fault.target].waited_us + 20 * MS
                 after(at_us, self._edge.leave, by_number[fault.target], fault.for_us)
 
     def _start(self, service: str, host: Host | None = None) -> None:
@@ -126,6 +134,10 @@ class World:
         here = [each for each in self._instances if each.service == fault.service and not each.gone]
         if fault.kind == "join":
             self._start(fault.service)
+            return
+        if fault.kind == "time":
+            self.simulation.note("broker", f"FAULT its clock is set by {fault.amount_us // MS} ms")
+            self.broker.step(fault.amount_us)
             return
         if not here:
             return
@@ -190,13 +202,16 @@ class World:
     # The end
 
     @property
-    def _stepped_us(self) -> int:
-        return sum(host.stepped_us for host in self._hosts)
-
-    @property
     def _margin_us(self) -> int:
-        """How far apart two clocks were, and how far a reader's estimate of the broker's clock was off."""
-        return 2 * max(host.apart_us for host in self._hosts) + self._stepped_us
+        """How far a reader's estimate of an append may be early.
+
+        When the broker's clock is set back, until the next answer shows it. What was appended before a step is read
+        again by others as if it had been appended that much earlier.
+        """
+        if not self.broker.stepped_us:
+            return CLOCKS_US
+        read_again = not REREADING.isdisjoint(fault.kind for fault in self._plan.faults)
+        return CLOCKS_US + (self.broker.stepped_us if read_again else FETCH_WAIT_US + WAY_US)
 
     def _run_on(self, for_us: int) -> None:
         """Run until nothing is owed any more, for so long at most; then a second for what is still under way."""
@@ -216,7 +231,7 @@ class World:
         breaker = bool(self._plan.breaker_trip)
         served = [check_justified(self.broker, each, self._margin_us, breaker=breaker) for each in found]
         if self._any_open():
-            self.simulation.run_until(self.simulation.now_us + RETENTION_US + self._stepped_us)
+            self.simulation.run_until(self.simulation.now_us + RETENTION_US + self.broker.stepped_us)
         for instance in self._instances:
             if not instance.gone:
                 check_empty(instance.member.core, instance.process.name)
@@ -251,7 +266,7 @@ class World:
     def _on_appended(self, record: Received) -> None:
         event = record.event
         if record.topic == REQUESTS.name and isinstance(event, Request) and event.request_id not in self._asked:
-            self._asked[event.request_id] = (record.partition, min(event.at, record.timestamp_ms * MS))
+            self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us))
         elif isinstance(event, Account):
             self._accounts.setdefault(event.request_id, []).append(event)
 

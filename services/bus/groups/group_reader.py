@@ -23,18 +23,17 @@ from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.broker_health import backoff_s
 from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetcher import Events, Fetcher, newest_ms
+from services.bus.read.log_clock import BrokerOffset, LogClock
 from services.bus.read.record_decoder import RecordDecoder
 from services.bus.records import Partition, RecordFilter, RecordHandler, TopicPartitions
 from services.bus.settings import BusSettings
-from services.runtime.clock import now_ms
+from services.runtime.clock import now_ms, steady_us
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 from services.runtime.metrics import COMMITS, REBALANCES
 from services.runtime.task_groups import first_error, start_in
 
 _log = logger("bus")
-
-OnNewest = Callable[[Mapping[Partition, int]], None]
 
 CommitMode = Literal["on_accept", "manual", "never"]
 
@@ -61,9 +60,9 @@ class GroupReader:
             gained. An error ends reading.
         commit: ``on_accept`` commits when the handler has returned; ``manual`` when ``done`` was called for a record
             and all before it; ``never`` leaves the group's offsets alone.
-        rewind_ms: What is gained is read from this long ago, whatever is committed: for readers that fold the log.
-        on_newest: With ``rewind_ms``: called with the time when the last record of each gained partition was appended,
-            in milliseconds by the broker's clock, before the first record of it.
+        rewind_ms: What is gained is read from this long before the newest record, whatever is committed: for readers
+            that fold the log.
+        clock: Microseconds; nobody sets it.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
     """
@@ -79,8 +78,8 @@ class GroupReader:
     on_assigned: OnAssigned | None = None
     commit: CommitMode = "on_accept"
     rewind_ms: int | None = None
-    on_newest: OnNewest | None = None
     instance_id: str | None = None
+    clock: Callable[[], int] = steady_us
 
     def __post_init__(self) -> None:
         self._decoder = RecordDecoder(self.record_filter, include_newer=self.include_newer)
@@ -88,6 +87,8 @@ class GroupReader:
         self._partitions = HeldPartitions[asyncio.Future[bool]]()
         self._goals: dict[asyncio.Future[bool], _Goal] = {}
         self._session: _Session | None = None
+        self._offsets: dict[int | None, BrokerOffset] = {}  # by node id
+        self._log_clocks: dict[Partition, LogClock] = {}
 
     @property
     def joined(self) -> bool:
@@ -125,9 +126,27 @@ class GroupReader:
         """
         return await self._reach(_Goal(partitions, wait=True))
 
-    def leader(self, partition: Partition) -> int | None:
-        """Return the node id of a partition's leader; None while it is not known."""
-        return None if self._session is None else self._session.leader(partition)
+    def log_clock(self, partition: Partition) -> LogClock:
+        """Return the clock for the records of a partition that are handed over now."""
+        offset, since_us = self._broker_offset(partition), 0
+        if self._session is not None:
+            since_us = self._session.read_up_to_us(partition)
+        clock = self._log_clocks.get(partition)
+        if clock is None:
+            clock = self._log_clocks[partition] = LogClock(offset)
+        clock.offset, clock.since_us = offset, since_us
+        return clock
+
+    def _broker_offset(self, partition: Partition) -> BrokerOffset:
+        leader = None if self._session is None else self._session.leader(partition)
+        return self._offsets.get(leader) or self._offsets.setdefault(leader, BrokerOffset())
+
+    def _begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
+        """Begin anew where other records follow, and learn from the newest ones, so that what is old looks old."""
+        for partition in partitions:
+            self._log_clocks.pop(partition, None)
+        for partition, timestamp_ms in newest_ms.items():
+            self._broker_offset(partition).observe(timestamp_ms, self.clock())
 
     async def lag(self) -> int:
         """Return how many records of the held partitions are not read. Waits while the broker is unreachable."""
@@ -181,6 +200,7 @@ class _Session:
             hand_over=self._hand_over,
             in_flight_limit=reader.in_flight_limit,
             on_moved=self._on_moved,
+            clock=reader.clock,
         )
         self._topics = [topic.name for topic in reader.topics]
         self._member: GroupMembership | None = None
@@ -222,6 +242,9 @@ class _Session:
 
     def leader(self, partition: Partition) -> int | None:
         return self._cluster.leader(partition)
+
+    def read_up_to_us(self, partition: Partition) -> int:
+        return self._fetcher.read_up_to_us(partition)
 
     def commit_soon(self) -> None:
         self._commit_due.set()
@@ -273,6 +296,7 @@ class _Session:
         """Read on from ``begin``; a reader that folds gains the number again, because its state is wrong now."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
+            self._reader._begin_clocks(frozenset({partition}), {})  # noqa: SLF001 - its own reader
         else:
             held = self._partitions.held
             self._assign(held, frozenset(each for each in held if each[1] == partition[1]))
@@ -295,17 +319,20 @@ class _Session:
             if self._reader.handler is None:
                 continue
             if new := self._partitions.without_position:
-                starts = await self._starts(new)
-                if self._reader.on_newest is not None:
-                    self._reader.on_newest(await newest_ms(self._cluster, await self._cluster.end_offsets(new)))
+                newest = await newest_ms(self._cluster, await self._cluster.end_offsets(new))
+                starts = await self._starts(new, newest)
+                self._reader._begin_clocks(new, newest)  # noqa: SLF001 - its own reader
                 for reached in self._partitions.start_at(starts):
                     _complete(reached, all_read=True)
             known = self._partitions.positions
             self._fetcher.start_at({p: at for p, at in known.items() if self._fetcher.position(p) is None})
 
-    async def _starts(self, partitions: TopicPartitions) -> dict[Partition, int]:
+    async def _starts(self, partitions: TopicPartitions, newest: Mapping[Partition, int]) -> dict[Partition, int]:
         if self._reader.rewind_ms is not None:
-            return await self._cluster.offsets_for_time(partitions, now_ms() - self._reader.rewind_ms)
+            # Back from the newest record, because our own time of day may be ahead of the broker's. Where ours is
+            # earlier, it counts: a record may be dated ahead if its topic once took its writer's time.
+            end_ms = min(max(newest.values(), default=now_ms()), now_ms())
+            return await self._cluster.offsets_for_time(partitions, end_ms - self._reader.rewind_ms)
         committed = {} if self._member is None else await self._member.committed(partitions)
         new = partitions - committed.keys()
         return committed | (await self._cluster.beginning_offsets(new) if new else {})

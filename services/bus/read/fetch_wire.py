@@ -29,11 +29,17 @@ _READ_UNCOMMITTED: Final = 0
 
 
 class PartitionData(NamedTuple):
-    """One partition of a response; ``records`` are record batches as the broker stores them."""
+    """One partition of a response.
+
+    Attributes:
+        end: The high water mark: the offset after the last record that readers may see.
+        records: Record batches as the broker stores them.
+    """
 
     topic: str
     partition: int
     error: int
+    end: int
     records: bytes
 
 
@@ -62,11 +68,11 @@ def decode(body: bytes) -> Iterator[PartitionData]:
         (partitions,) = _INT32.unpack_from(body, at)
         at += 4
         for _ in range(partitions):
-            partition, error, _, _, aborted = _ANSWERED.unpack_from(body, at)
+            partition, error, end, _, aborted = _ANSWERED.unpack_from(body, at)
             at += _ANSWERED.size + max(aborted, 0) * _ABORTED_BYTES
             (size,) = _INT32.unpack_from(body, at)
             at += 4
-            yield PartitionData(topic, partition, error, body[at : at + max(size, 0)])
+            yield PartitionData(topic, partition, error, end, body[at : at + max(size, 0)])
             at += max(size, 0)
 
 

@@ -9,7 +9,7 @@ of the cost of reading.
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
@@ -26,6 +26,7 @@ from services.bus.read.fetch_connection import FetchConnection
 from services.bus.read.fetch_wire import PartitionData, decode
 from services.bus.read.record_decoder import RecordDecoder, UnpackedRecord, unpack
 from services.bus.records import Partition, Received, UnreadableRecord
+from services.runtime.clock import steady_us
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 from services.runtime.task_groups import first_error
@@ -42,6 +43,8 @@ HandOver = Callable[[Events, Mapping[Partition, int]], None]
 OnMoved = Callable[[Partition, int, int], None]
 """Gets a partition, the offset that is gone, and the one that is read instead."""
 
+_NONE_BEHIND: Final[frozenset[Partition]] = frozenset()
+
 OVERLAP_MS: Final = 10_000
 """How far a crash that loses the end of a log may also set back the broker's clock."""
 
@@ -55,11 +58,26 @@ class _ReadPosition:
         self.offset = offset
 
 
+class _Answer(NamedTuple):
+    """One broker's newest answer, once all of it was handed over.
+
+    Attributes:
+        asked_us: When it was asked for.
+        positions: Which partitions it was about.
+        behind: Those of them with more records than it had.
+    """
+
+    asked_us: int
+    positions: Mapping[Partition, _ReadPosition]
+    behind: frozenset[Partition]
+
+
 class Fetcher:
     """Reads partitions from given offsets on.
 
     Args:
         cluster: Open.
+        clock: Microseconds; nobody sets it.
         on_moved: See ``OnMoved``; called before anything is handed over from the new offset. A reader that keeps state
             of the partition must start anew then: that state has a gap, or contains records that the log has lost.
 
@@ -80,8 +98,10 @@ class Fetcher:
         hand_over: HandOver,
         in_flight_limit: InFlightLimit | None = None,
         on_moved: OnMoved | None = None,
+        clock: Callable[[], int] = steady_us,
     ) -> None:
         self._cluster = cluster
+        self._clock = clock
         self._decoder = decoder
         self._hand_over = hand_over
         self._in_flight = in_flight_limit
@@ -89,6 +109,7 @@ class Fetcher:
         self._read_ms: dict[Partition, int] = {}  # time of the last record read, also of partitions no longer read
         self._positions: dict[Partition, _ReadPosition] = {}
         self._connections: dict[int, FetchConnection] = {}
+        self._answers: dict[int, _Answer] = {}
         self._changed = asyncio.Event()
 
     def start_at(self, offsets: Mapping[Partition, int]) -> None:
@@ -109,6 +130,15 @@ class Fetcher:
         """Return the offset of the next record; None when the partition is not read."""
         position = self._positions.get(partition)
         return None if position is None else position.offset
+
+    def read_up_to_us(self, partition: Partition) -> int:
+        """Return a time before which nothing was appended that was not handed over; 0 while none is known."""
+        node = self._cluster.leader(partition)
+        answer = None if node is None else self._answers.get(node)
+        if answer is None or partition in answer.behind:
+            return 0
+        position = answer.positions.get(partition)
+        return answer.asked_us if position is not None and self._positions.get(partition) is position else 0
 
     async def run(self) -> None:
         """Read until cancelled; wait while a broker is unreachable, and go on at the same offset."""
@@ -140,6 +170,7 @@ class Fetcher:
                 positions = {p: position for p, position in self._positions.items() if self._cluster.leader(p) == node}
                 if not positions:
                     return
+                asked_us = self._clock()
                 try:
                     answer = await connection.fetch(_rotated(positions, turn))
                 except IncompatibleBrokerVersion as error:
@@ -152,34 +183,47 @@ class Fetcher:
                     continue
                 if answer is not None:
                     failures = 0
-                    await self._deliver(decode(answer), positions)
+                    behind = await self._deliver(decode(answer), positions)
+                    self._answers[node] = _Answer(asked_us, positions, behind)
         finally:
             connection.close()
+            self._answers.pop(node, None)
             del self._connections[node]
             self._changed.set()
 
-    async def _deliver(self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition]) -> None:
-        """Hand one answer over, in slices that the handler has room for."""
+    async def _deliver(
+        self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition]
+    ) -> frozenset[Partition]:
+        """Hand one answer over, in slices that the handler has room for; return which partitions have more."""
         errors: dict[Partition, int] = {}
-        items = self._items(parts, positions, errors)
+        behind: set[Partition] = set()
+        items = self._items(parts, positions, errors, behind)
         while self._slice(items):
             await asyncio.sleep(0)
             if self._in_flight is not None:
                 await self._in_flight.wait()
         if errors:
             await self._handle_errors(errors, positions)
+        return frozenset(behind) if behind else _NONE_BEHIND
 
     def _items(
-        self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition], errors: dict[Partition, int]
+        self,
+        parts: Iterator[PartitionData],
+        positions: Mapping[Partition, _ReadPosition],
+        errors: dict[Partition, int],
+        behind: set[Partition],
     ) -> Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]:
         for part in parts:
             partition = (part.topic, part.partition)
             if part.error:
                 errors[partition] = part.error
-            elif part.records and partition in positions:
+                behind.add(partition)
+            elif partition in positions:
                 position = positions[partition]
-                for item in unpack(part.records, position.offset):
+                for item in unpack(part.records, position.offset) if part.records else ():
                     yield partition, position, item
+                if position.offset < part.end:
+                    behind.add(partition)
 
     def _slice(self, items: Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]) -> bool:
         """Hand over the next records; return whether there may be more."""

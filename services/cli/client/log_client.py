@@ -84,7 +84,7 @@ class _AnswerFollower:
             if isinstance(event, Failed) and event.error_class == "bad_request":
                 self.request_error = event.message
             if isinstance(event, StreamEvent):
-                for index, op in enumerate(self._screen.feed(event)):
+                for index, op in enumerate(self._screen.feed(event, record.timestamp_ms)):
                     take(AnswerOp(self._screen.request_id, f"{record.partition}:{record.offset}:{index}", op))
         if self._screen.closed.outcome != "failed":  # another attempt could answer
             self.request_error = None

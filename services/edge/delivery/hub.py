@@ -11,7 +11,7 @@ from services.bus import Received, UnreadableRecord
 from services.edge.delivery.subscription import Subscription
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 from services.runtime.logging import logger
 from services.runtime.metrics import STREAMS_ACTIVE
 
@@ -66,14 +66,14 @@ class Hub:
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
         """Deliver a batch; each stream that got events writes once."""
-        at_us = now_us()
+        at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:
             if isinstance(record, UnreadableRecord) or not isinstance(record.event, StreamEvent):
                 continue
             if type(record.event) is Started:
                 self._remember(record.event.model)
-            logged = LoggedEvent(record.offset, record.event)
+            logged = LoggedEvent(record.offset, record.event, record.timestamp_ms)
             for stream in self._streams.get(record.event.request_id.encode(), ()):
                 self._push(stream, logged, at_us)
                 touched[stream] = None

@@ -61,7 +61,7 @@ class ReceiptWriter:
             envelope(stream.request, at=now_us(), source=self._source),
             connection=stream.connection.name,
             reason=reason,
-            received_us=stream.request.at,
+            received_us=stream.opened_us - int(stream.request.waited_ms * 1_000),
         )
         DETACHED.labels(reason).inc()
         if reason == "slow":

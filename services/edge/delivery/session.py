@@ -137,7 +137,7 @@ class Session:
         event = logged.event
         if type(event) is Failed:
             self.failure = event
-        ops = self._screen.feed(event)
+        ops = self._screen.feed(event, logged.log_ms)
         if not ops:
             return []
         recalled_at = self._screen.visible_at(event.start) if type(event) is Recall else 0

@@ -13,7 +13,7 @@ from services.edge.delivery.session import CatchUpOps, Encoder, Session
 from services.edge.delivery.stats import PositionedOp
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent, OpId
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 
 MAX_HELD_EVENTS: Final = 20_000
 """Most events that wait while a client reads the history; a client that needs more is too slow."""
@@ -61,10 +61,12 @@ class Subscription:
         ended: Set at the end.
         reason: Why it ended; None before.
         quiet_since_us: When it last wrote to the client.
+        opened_us: When it was opened. If no router answers, it ends by this process's clock: how old a request from
+            another edge is, the clocks of two hosts do not tell.
     """
 
     __slots__ = ("_buffered", "_held", "_on_end", "_out", "_recall_pending", "_staged", "_writer", "connection",
-                 "encoder", "ended", "history", "quiet_since_us", "reason", "request", "session",
+                 "encoder", "ended", "history", "opened_us", "quiet_since_us", "reason", "request", "session",
                  "started")  # fmt: skip
 
     def __init__(
@@ -79,7 +81,7 @@ class Subscription:
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
         self.reason: DetachReason | None = None
-        self.quiet_since_us = now_us()
+        self.quiet_since_us = self.opened_us = steady_us()
         self._on_end = on_end
         self._held: list[LoggedEvent] | None = [] if catching_up else None  # None once the history was sent
         self._recall_pending = False  # a held event may take back text that is not sent yet
@@ -95,7 +97,7 @@ class Subscription:
 
     def expired(self, at_us: int) -> bool:
         """Return whether the stream is past its deadline; always False before its history was sent."""
-        deadline_us = self.request.at + self.request.deadlines.total_ms * 1_000
+        deadline_us = self.opened_us + self.request.deadlines.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:
@@ -169,7 +171,7 @@ class Subscription:
         pieces, done = iter(self.encoder.catch_up(caught_up)), 0
         while not self._recall_pending and self.reason is None and (piece := next(pieces, None)) is not None:
             items, data = piece
-            self._stage(items, data, now_us())
+            self._stage(items, data, steady_us())
             done += len(items)
             await self._drain()
         return () if self.encoder.error is not None else caught_up.ops[done:]
@@ -182,7 +184,7 @@ class Subscription:
         self.encoder.error = self.encoder.error or error
         if self.encoder.buffered and reason == "complete":
             for item in self._buffered:
-                self.session.stats.record_sent(item, now_us())
+                self.session.stats.record_sent(item, steady_us())
         if reason != "gone":
             self._out.append(self.encoder.encode_end())
         self._on_end(self)
@@ -191,7 +193,7 @@ class Subscription:
         self.ended.set()
 
     def _keep_alive(self, data: bytes) -> None:
-        quiet = now_us() - self.quiet_since_us >= KEEPALIVE_S * 1_000_000
+        quiet = steady_us() - self.quiet_since_us >= KEEPALIVE_S * 1_000_000
         if data and quiet and self._writer is not None and not self._out:
             self._end_on_write_failure(self._writer.write(data))
 
@@ -230,7 +232,7 @@ class Subscription:
         data = b"".join(self._out)
         self._out.clear()
         self._staged = 0
-        self.quiet_since_us = now_us()
+        self.quiet_since_us = steady_us()
         failure = self._writer.write(data) if data else None
         if failure == "gone" or not draining:
             self._end_on_write_failure(failure)

@@ -91,7 +91,7 @@ class LogLookup:
             lookup.look_for(request_id, read_kinds("edge", STREAMS))
             await _read(lookup, STREAMS, partition, end, lambda: False, time_ms(request_id))
             return [
-                LoggedEvent(record.offset, record.event)
+                LoggedEvent(record.offset, record.event, record.timestamp_ms)
                 for record in lookup.found
                 if record.offset < end and isinstance(record.event, StreamEvent)
             ]

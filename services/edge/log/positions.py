@@ -12,10 +12,11 @@ _OP_ID: Final = re.compile(r"(\d{1,6}):(\d{1,18}):(\d{1,6})", re.ASCII)
 
 
 class LoggedEvent(NamedTuple):
-    """An event with its offset in its partition of the stream log."""
+    """An event with its offset in its partition of the stream log, and the time that the broker gave it."""
 
     offset: int
     event: StreamEvent
+    log_ms: int = 0
 
 
 class OpId(NamedTuple):

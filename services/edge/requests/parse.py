@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from schemas.requests import MAX_PROMPT_CHARS, Deadlines, Delivery, Lane, Message, Request, Sampling
+from schemas.requests import MAX_PROMPT_CHARS, MAX_WAITED_MS, Deadlines, Delivery, Lane, Message, Request, Sampling
 from services.edge.encoders.chat_chunks import OnRestart
 from services.edge.errors import ApiError
 from services.edge.requests.chat_schema import (
@@ -43,9 +43,20 @@ class ParsedRequest:
     on_restart: OnRestart = "error"
     ignored: tuple[str, ...] = ()
 
-    def request(self, *, request_id: str, tenant: str, at_us: int, source: str) -> Request:
-        """Build the event to put on the log."""
-        return dataclasses.replace(self.template, request_id=request_id, tenant=tenant, at=at_us, source=source)
+    def request(self, *, request_id: str, tenant: str, at_us: int, source: str, waited_us: int = 0) -> Request:
+        """Build the event to put on the log.
+
+        Args:
+            request_id: Its id.
+            tenant: Whose it is.
+            at_us: When it was received.
+            source: This edge.
+            waited_us: How long ago that is.
+        """
+        waited_ms = min(max(0, waited_us) / 1_000, MAX_WAITED_MS)
+        return dataclasses.replace(
+            self.template, request_id=request_id, tenant=tenant, at=at_us, source=source, waited_ms=waited_ms
+        )
 
     @property
     def lane(self) -> Lane:

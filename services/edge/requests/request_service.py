@@ -25,7 +25,7 @@ from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.parse import ParsedRequest
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, SharedLimits
 from services.edge.settings import Settings
-from services.runtime.clock import now_ms
+from services.runtime.clock import now_ms, now_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
 
 POST_S: Final = 5.0
@@ -133,7 +133,10 @@ class RequestService:
         if reserved is None:
             raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
         request_id, hold = reserved
-        request = parsed.request(request_id=request_id, tenant=client.tenant, at_us=received_us, source=self._source)
+        request = parsed.request(
+            request_id=request_id, tenant=client.tenant, at_us=received_us, source=self._source,
+            waited_us=now_us() - received_us,
+        )  # fmt: skip
         return self._stream(request, hold, client, None, catching_up=False)
 
     async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from schemas.requests import Request
 from schemas.side_events import Account, Cancel, CancelReason
 from schemas.stream import Closed, Outcome
-from schemas.topics import ACCOUNTS, CONTROL, REQUESTS, REQUESTS_VERTEX
+from schemas.topics import ACCOUNTS, CONTROL, DAY_MS, REQUESTS, REQUESTS_VERTEX
 from services.processor import Write
 from services.router.config import SETTLE_US
 from services.router.decide.cutovers import egress_objection, next_messages
@@ -37,7 +37,10 @@ def begin_attempts(state: RequestState, now_us: int, stamp: EventStamp) -> list[
         messages = next_messages(state)
         if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, stamp):
             continue
-        request: Request = replace(state.request, attempt=attempt, messages=messages, source=stamp.source)
+        waited_ms = max(0, stamp.now_us - state.received_us) / 1_000  # its total deadline goes on, and is below a day
+        request: Request = replace(
+            state.request, attempt=attempt, messages=messages, source=stamp.source, waited_ms=min(waited_ms, DAY_MS)
+        )
         topic = REQUESTS_VERTEX if cutover.target == "vertex" else REQUESTS
         writes.append(Write(topic, request, state.traceparent))
     return writes

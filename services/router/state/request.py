@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from schemas.base import Envelope, RequestRef, envelope
-from schemas.requests import Deadlines, Lane, Request
+from schemas.requests import MAX_WAITED_MS, Deadlines, Lane, Request, received_us
 from schemas.side_events import Attached, Detached
 from schemas.stream import Chunk, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent
 from services.router.config import RETRY_US, RouterConfig
@@ -35,7 +35,8 @@ class RequestState:
     Attributes:
         opened_us: When the first event that was read was appended.
         config: The router's configuration.
-        received_us: When the request was received: its deadlines count from here.
+        received_us: When the request was received: its deadlines count from here. The append of its ``Request``, less
+            the time that it had waited, and never what a clock of another host said.
         deadline_us: When the request must be closed.
         attempt_opened_us: When the current attempt was opened.
         last_chunk_us: When the voice's newest chunk was appended.
@@ -107,8 +108,8 @@ class RequestState:
         if request.attempt > 1:
             self.republished.add(request.attempt)
             self._pending.pop(request_key(request.attempt), None)
-        if not self.known:
-            self._know(request.at, request.deadlines, at_us)
+        if not self.known or (request.attempt == 1 and self.lane is None):  # what ``Started`` said is only a stand-in
+            self._know(received_us(request, at_us), request.deadlines)
         if request.attempt > 1 or self.lane is not None:
             return False
         self.lane = request.lane
@@ -126,33 +127,33 @@ class RequestState:
         if not self._connections and event.reason != "complete":
             self.client_gone_us = at_us
 
-    def on_stream(self, event: StreamEvent, at_us: int) -> None:
-        """Fold the next event of its stream log."""
+    def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
+        """Fold the next event of its stream log, which has the log's time ``log_ms``."""
         screen = self.screen
         match event:
             case Chunk():
-                self._on_chunk(event, at_us)
+                self._on_chunk(event, at_us, log_ms)
             case Started():
-                screen.feed(event)
+                screen.feed(event, log_ms)
                 if self.runs.register(event):
                     self.record(event.attempt).started = event
-                recent = event.received_at + self.config.window_us >= at_us
-                if recent and not self.known:
-                    self._know(event.received_at, event.deadlines, at_us)
+                queue_us = int(event.queue_ms * 1_000)
+                if not self.known and queue_us <= self.config.window_us:
+                    self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), event.deadlines)
             case Finished() | Failed():
-                screen.feed(event)
+                screen.feed(event, log_ms)
                 self._on_end(event)
             case Cutover():
-                self._on_cutover(event, at_us)
+                self._on_cutover(event, at_us, log_ms)
             case Closed():
-                self._on_closed(event, at_us)
+                self._on_closed(event, at_us, log_ms)
             case Recall():
                 voice = screen.voice
                 if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
                     self.recalls.add(event.recall_id)
-                screen.feed(event)
+                screen.feed(event, log_ms)
             case _:
-                screen.feed(event)
+                screen.feed(event, log_ms)
 
     def should_write(self, key: str, known_us: int, stamp: EventStamp) -> bool:
         """Return whether to write this decision now: not while an earlier write may still be read back."""
@@ -179,10 +180,10 @@ class RequestState:
         """Return the attempt's record; a new one for a new attempt."""
         return self.attempt_records.setdefault(attempt, AttemptRecord(attempt))
 
-    def _on_chunk(self, event: Chunk, at_us: int) -> None:
+    def _on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> None:
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken
-        screen.feed(event)
+        screen.feed(event, log_ms)
         if screen.last_seq != last_seq:
             self.last_chunk_us = at_us
         if screen.has_spoken and not had_spoken:
@@ -190,9 +191,9 @@ class RequestState:
         if self.runs.is_first(event.attempt, event.run):
             self.attempt_records[event.attempt].add(event)
 
-    def _on_cutover(self, event: Cutover, at_us: int) -> None:
+    def _on_cutover(self, event: Cutover, at_us: int, log_ms: int) -> None:
         before = self.screen.attempts
-        self.screen.feed(event)
+        self.screen.feed(event, log_ms)
         self._pending.pop(cutover_key(event.attempt), None)
         if self.screen.attempts == before:
             return
@@ -212,19 +213,21 @@ class RequestState:
         if isinstance(event, Failed):
             self.failures[event.attempt] = event
 
-    def _on_closed(self, event: Closed, at_us: int) -> None:
-        self.screen.feed(event)
+    def _on_closed(self, event: Closed, at_us: int, log_ms: int) -> None:
+        self.screen.feed(event, log_ms)
         if self.screen.closed is event:
             self.closed_us = at_us
         if self.screen.closed is not None:
             return
         self._pending.pop("closed", None)  # it is void: decide again at once
         if event.cause == "unreadable" and not self.known:
-            self._know(at_us, Deadlines(), at_us)  # its own deadlines cannot be read
+            self._know(at_us, Deadlines())  # its own deadlines cannot be read
 
-    def _know(self, received_us: int, deadlines: Deadlines, at_us: int) -> None:
+    def _know(self, received_us: int, deadlines: Deadlines) -> None:
         self.known = True
-        self.received_us = self.attempt_opened_us = min(received_us, at_us)  # nothing is received after it was appended
+        self.received_us = received_us
+        if self.screen.attempts == 1:
+            self.attempt_opened_us = received_us
         self.deadlines = deadlines
         self.deadline_us = self.received_us + self.config.total_us(deadlines)
 

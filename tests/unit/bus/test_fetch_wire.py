@@ -57,9 +57,9 @@ def test_we_read_aiokafkas_response(
 ) -> None:
     body = FetchResponse_v4(throttle_time_ms=0, topics=answer).encode()
     expected = [
-        PartitionData(topic, number, error, records or b"")
+        PartitionData(topic, number, error, end, records or b"")
         for topic, parts in answer
-        for number, error, _, _, _, records in parts
+        for number, error, end, _, _, records in parts
     ]
     assert list(decode(body)) == expected
 

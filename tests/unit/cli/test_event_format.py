@@ -45,7 +45,7 @@ def test_prompts_are_shown_on_request():
         for record in RECORDS
         if "What is Kafka?" in event_line(record, 0, prompts=True)
     ]
-    assert len(shown) == 3  # two requests, one masked prompt
+    assert len(shown) == 4  # three requests, one masked prompt
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record.event).__name__)

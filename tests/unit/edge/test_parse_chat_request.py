@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.ids import uuid7
-from schemas.requests import Deadlines, Delivery, Request, Sampling
+from schemas.requests import MAX_WAITED_MS, Deadlines, Delivery, Request, Sampling
 from services.edge.errors import ApiError
 from services.edge.requests.chat_schema import REFUSED_UNLESS
 from services.edge.requests.parse import parse_chat_request, parse_json
@@ -23,6 +23,13 @@ JSON = st.recursive(
 
 def request(ask):
     return ask.request(request_id=ID, tenant="acme", at_us=7, source="edge/1")
+
+
+def test_a_request_says_how_long_it_waited_and_not_more_than_counts():
+    ask = parse_chat_request({"messages": [{"role": "user", "content": "hi"}]})
+    for waited_us, said_ms in ((0, 0.0), (12_500, 12.5), (-5, 0.0), (10**12, MAX_WAITED_MS)):
+        asked = ask.request(request_id=ID, tenant="acme", at_us=7, source="edge/1", waited_us=waited_us)
+        assert (asked.at, asked.waited_ms) == (7, said_ms)
 
 
 def test_the_smallest_body():

@@ -56,9 +56,9 @@ def visible(wire):
     return screen.visible
 
 
-def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_closed=True, ended=None):
+def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_closed=True, ended=None, at_us=None):
     request = Request(
-        request_id=request_id, tenant="t", at=now_us(), source="edge/1",
+        request_id=request_id, tenant="t", at=at_us or now_us(), source="edge/1",
         messages=(Message(role="user", content="hi"),), deadlines=Deadlines(total_ms=total_ms),
     )  # fmt: skip
 
@@ -247,11 +247,18 @@ async def test_a_stream_without_a_close_expires():
     hub, wire, ended = Hub(), Wire(), []
     stream = stream_of(hub, total_ms=1_000, ended=ended)
     stream.attach(ClientWriter(wire, 10_000))
-    hub.tick(stream.request.at + 2_999_999)
+    hub.tick(stream.opened_us + 2_999_999)
     assert ended == []
-    hub.tick(stream.request.at + 3_000_000)
+    hub.tick(stream.opened_us + 3_000_000)
     assert ended == ["error"]
     assert b'"expired"' in wire.data
+
+
+async def test_a_request_of_an_edge_whose_clock_is_behind_does_not_expire_early():
+    hub, ended = Hub(), []
+    stream = stream_of(hub, at_us=now_us() - 61_000_000, ended=ended)
+    hub.tick(stream.opened_us + 61_999_999)
+    assert ended == []
 
 
 async def test_a_stream_does_not_expire_before_its_history_is_sent():

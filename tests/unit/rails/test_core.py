@@ -37,6 +37,16 @@ def test_flood_leaves_room_for_the_next_tenant():
     assert [effect.request.tenant for effect in read(core, 100, "little")] == ["little"]
 
 
+def test_a_request_is_as_old_as_its_record_whatever_its_writer_says():
+    for off_us in (-3_600_000_000, 3_600_000_000):
+        item = record(0, "acme")
+        asked = replace(item.event, at=10**15 + off_us)
+        total_us = asked.deadlines.total_ms * 1_000
+        for age_us, effect in ((total_us - 1, EvaluateRequest), (total_us + 1, RecordDone)):
+            core = RailsCore(ROOM)
+            assert [type(e) for e in core.read(item._replace(event=asked), 10**15, 10**15 + age_us)] == [effect]
+
+
 def test_tenants_take_turns_for_the_room_that_is_left():
     core = RailsCore(2)
     begun = [effect for number in range(6) for effect in read(core, number, "much")]

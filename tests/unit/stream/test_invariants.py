@@ -28,7 +28,7 @@ def sources(text):
 
 def fold(log):
     screen = Screen(REQUEST_ID)
-    return screen, [screen.feed(event) for event in log]
+    return screen, [screen.feed(event, event.at // 1_000) for event in log]
 
 
 def recalled_offsets(log, voice):
@@ -49,7 +49,7 @@ def test_every_prefix_keeps_the_invariants(data):
     endings = 0
     for index, event in enumerate(log):
         ended = screen.closed is not None
-        ops = screen.feed(event)
+        ops = screen.feed(event, event.at // 1_000)
         for op in ops:
             shown = apply(shown, op)
         assert shown == screen.visible  # the ops say what the fold says

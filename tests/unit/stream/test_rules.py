@@ -156,10 +156,27 @@ def test_windowed_holds_the_newest_tokens():
 
 
 def test_windowed_holds_the_youngest_milliseconds_of_the_log():
-    screen, _ = after(allow(), started(mode="windowed", hold_ms=10), chunk(0, 0, "a", at=1_000))
+    screen, _ = after(allow(), started(mode="windowed", hold_ms=10))
+    screen.feed(chunk(0, 0, "a"), 1)
     assert screen.visible == ""
-    screen.feed(chunk(1, 1, "b", at=11_000))
+    screen.feed(chunk(1, 1, "b"), 10)
+    assert screen.visible == ""
+    screen.feed(chunk(2, 2, "c"), 11)
     assert screen.visible == "a"
+
+
+def test_no_writers_clock_ends_the_window_early():
+    screen, _ = after(allow(), started(mode="windowed", hold_ms=10))
+    screen.feed(chunk(0, 0, "a", at=1_000), 1)
+    screen.feed(chunk(1, 1, "b", at=3_600_000_000), 2)  # of a writer an hour ahead
+    assert screen.visible == ""
+
+
+def test_without_the_logs_time_the_window_lasts_until_text_is_cleared():
+    screen, _ = after(allow(), started(mode="windowed", hold_ms=10), *(chunk(i, i, str(i)) for i in range(3)))
+    assert screen.visible == ""
+    screen.feed(cleared(1))
+    assert screen.visible == "01"
 
 
 def test_policy_may_tighten_what_was_asked():

@@ -23,5 +23,7 @@ def request(number=0, *, text="Tell me about rivers.", at_us=T0_US, total_ms=60_
     )
 
 
-def ticket(number=0, *, run=None, batch=False, now_us=T0_US, **changes):
-    return Ticket(request(number, **changes), run or f"run-{number}", None, batch, now_us)
+def ticket(number=0, *, run=None, batch=False, now_us=T0_US, at_us=T0_US, **changes):
+    """Return a ticket of a request that was received at ``at_us`` by the worker's clock."""
+    asked = request(number, at_us=at_us, **changes)
+    return Ticket(asked, run or f"run-{number}", None, batch, now_us, at_us)

@@ -7,9 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from schemas.side_events import Cancel
 from services.worker.engine import EngineError
-from services.worker.scheduler import CANCEL_MEMORY_US, STOPPING, RecentKeys, Refusal, Scheduler
+from services.worker.scheduler import CANCEL_MEMORY_US, STOPPING, RecentKeys, Refusal, Scheduler, Ticket
 from tests.support.examples import examples
-from tests.unit.worker.samples import T0_US, request_id, ticket
+from tests.unit.worker.samples import T0_US, request, request_id, ticket
 
 
 def resolve(model):
@@ -248,3 +248,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 SchedulerMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 test_any_order = SchedulerMachine.TestCase
+
+
+@pytest.mark.parametrize("off_us", [-61_000_000, 61_000_000])
+def test_the_time_of_day_of_the_writer_moves_no_deadline(off_us):
+    asked = request(total_ms=100, at_us=T0_US + off_us)
+    late = Ticket(asked, "r", None, batch=False, accepted_us=T0_US, received_us=T0_US - 30_000)
+    it = scheduler()
+    it.accept(late, T0_US)
+    assert it.next(T0_US + 69_999) == (late, None)
+    assert late.expires_us == T0_US + 70_000

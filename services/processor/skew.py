@@ -1,0 +1,83 @@
+"""How far the clocks of writers are from the broker's. No I/O, no clock."""
+
+from collections import OrderedDict
+from typing import Final, get_args
+
+from schemas.base import AnyEvent, Event
+from schemas.registry import RoleName
+from schemas.requests import Request
+
+WINDOW_US: Final = 30_000_000
+"""A source is judged after this time: by then one of its events was written without a delay."""
+
+LEAST_SAMPLES: Final = 3
+
+WARN_MS: Final = 500.0
+
+MAX_SOURCES: Final = 1_000
+"""Most sources remembered; the one not heard of for the longest time is forgotten."""
+
+_SERVICES: Final = frozenset(get_args(RoleName))
+
+
+class _Source:
+    __slots__ = ("began_us", "most_us", "samples", "skew_ms", "warned")
+
+    def __init__(self, now_us: int) -> None:
+        self.began_us = now_us
+        self.most_us = -(2**63)
+        self.samples = 0
+        self.skew_ms = 0.0
+        self.warned = False
+
+
+class SkewMeter:
+    """Compares what events say of their own time with the timestamps of their records.
+
+    An event is written before it is appended, and mostly shortly before. So the greatest difference in a window is how
+    far the writer's clock is ahead of the broker's, less the shortest way.
+    """
+
+    def __init__(self) -> None:
+        self._sources: OrderedDict[str, _Source] = OrderedDict()
+
+    def note(self, event: AnyEvent, timestamp_ms: int, now_us: int) -> tuple[str, float] | None:
+        """Take one event. Return its source and skew in milliseconds where it is large, once for each source."""
+        written_us = _written_us(event)
+        if written_us is None or not isinstance(event, Event) or timestamp_ms <= 0:
+            return None
+        name = event.source
+        source = self._sources.get(name)
+        if source is None:
+            source = self._sources[name] = _Source(now_us)
+            if len(self._sources) > MAX_SOURCES:
+                self._sources.popitem(last=False)
+        self._sources.move_to_end(name)
+        source.samples += 1
+        source.most_us = max(source.most_us, written_us - timestamp_ms * 1_000)
+        if now_us - source.began_us < WINDOW_US or source.samples < LEAST_SAMPLES:
+            return None
+        source.skew_ms = source.most_us / 1_000
+        source.began_us, source.most_us, source.samples = now_us, -(2**63), 0
+        if source.warned or abs(source.skew_ms) < WARN_MS:
+            return None
+        source.warned = True
+        return name, source.skew_ms
+
+    def worst_ms(self) -> dict[str, float]:
+        """Return the largest skew of each service; ``other`` for sources that are none of ours."""
+        worst: dict[str, float] = {}
+        for name, source in self._sources.items():
+            service = name.partition("/")[0]
+            service = service if service in _SERVICES else "other"
+            if abs(source.skew_ms) >= abs(worst.get(service, 0.0)):
+                worst[service] = source.skew_ms
+        return worst
+
+
+def _written_us(event: AnyEvent) -> int | None:
+    if not isinstance(event, Event):
+        return None
+    if not isinstance(event, Request):
+        return event.at
+    return event.at + int(event.waited_ms * 1_000) if event.attempt == 1 else None  # a router wrote it again

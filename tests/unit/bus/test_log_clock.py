@@ -1,0 +1,164 @@
+"""When records were appended, by clocks that are off by anything, drift and are set, over a way that takes its time."""
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.bus.read.log_clock import WINDOW_US, BrokerOffset, LogClock
+
+ARRIVALS = st.lists(st.tuples(st.integers(0, 400_000), st.integers(300, 80_000)), min_size=1, max_size=60)
+"""Of each record: how long after the one before it is appended, and how long it is on its way, in microseconds."""
+
+MS = 1_000
+SECOND = 1_000_000
+START = 10**15
+DRIFT_PPM = 100
+DRIFT_US = 2 * (2 * WINDOW_US + 5 * SECOND) * DRIFT_PPM // 10**6
+"""How far two clocks that drift against each other part in two windows and a pause."""
+
+
+def log_clock() -> LogClock:
+    return LogClock(BrokerOffset())
+
+
+@given(st.integers(-3_600_000_000, 3_600_000_000), ARRIVALS)
+def test_however_far_apart_clocks_are_a_record_is_late_by_its_way_at_most(skew_us: int, arrivals: list) -> None:
+    clock, true_us, read_us, least_way = log_clock(), START, 0, None
+    for gap_us, way_us in arrivals:
+        true_us += gap_us
+        read_us = max(read_us, true_us + way_us)  # in the order of the log
+        timestamp_ms = (true_us + skew_us) // 1_000
+        found = clock.appended_us(timestamp_ms, read_us)
+        least_way = min(least_way or way_us + 10**9, read_us - true_us)
+        assert found <= read_us
+        assert true_us - 1_000 <= found <= true_us + least_way + 1_000
+
+
+class Turn(NamedTuple):
+    """One fetch: what is appended before it is answered, and what happens to the broker's clock before."""
+
+    idle_us: int
+    gaps_us: list[int]
+    way_us: int
+    step_us: int
+    partition: int
+
+
+steps = st.one_of(st.just(0), st.just(0), st.integers(-3_600 * SECOND, 3_600 * SECOND), st.integers(-3_000, 3_000))
+turns = st.builds(
+    Turn,
+    st.integers(0, 600 * MS) | st.integers(0, 5 * SECOND),
+    st.lists(st.integers(0, 300 * MS), max_size=4),
+    st.integers(200, 60 * MS),
+    steps,
+    st.integers(0, 1),
+)
+drifts = st.integers(-DRIFT_PPM, DRIFT_PPM)
+
+
+@given(st.integers(-(10**12), 10**12), drifts, drifts, st.lists(turns, max_size=60))
+def test_no_step_and_no_drift_makes_a_record_look_newer_than_now_or_much_older_than_it_is(
+    skew_us: int, broker_ppm: int, reader_ppm: int, history: list[Turn]
+) -> None:
+    """Early by the drift and the resolution; after the broker's clock was set, never before the last whole answer."""
+    offset = BrokerOffset()
+    clocks = LogClock(offset), LogClock(offset)
+    now_us, was_set = START, False
+    for turn in history:
+        asked_us = now_us
+        now_us += turn.idle_us
+        skew_us += turn.step_us
+        was_set |= turn.step_us != 0
+        clock = clocks[turn.partition]
+        appended = []
+        for gap_us in turn.gaps_us:
+            now_us += gap_us
+            broker_us = now_us + skew_us + (now_us - START) * broker_ppm // 10**6
+            appended.append((broker_us // 1_000, now_us))
+        now_us += turn.way_us
+        read_us = now_us + (now_us - START) * reader_ppm // 10**6
+        for timestamp_ms, true_us in appended:
+            reader_us = true_us + (true_us - START) * reader_ppm // 10**6
+            found = clock.appended_us(timestamp_ms, read_us)
+            assert found <= read_us
+            earliest_us = clock.since_us if was_set else reader_us - MS - DRIFT_US
+            assert found >= min(reader_us, earliest_us)
+        for each in clocks:  # this answer was whole: what follows is appended after it was asked for
+            each.since_us = asked_us + (asked_us - START) * reader_ppm // 10**6
+
+
+@given(st.integers(-(10**12), -10 * MS) | st.integers(10 * MS, 10**12), st.integers(200, 4 * MS))
+def test_a_step_of_the_brokers_clock_is_over_with_the_first_record_after_a_whole_answer(
+    step_us: int, way_us: int
+) -> None:
+    clock = log_clock()
+    now_us = START
+    for _ in range(20):
+        now_us += 100 * MS
+        clock.since_us = now_us - 100 * MS
+        clock.appended_us(now_us // 1_000, now_us + way_us)
+    skew_us = step_us
+    for turn in range(20):
+        now_us += 100 * MS
+        clock.since_us = now_us - 5 * MS
+        found = clock.appended_us((now_us + skew_us) // 1_000, now_us + way_us)
+        assert now_us - 5 * MS <= found <= now_us + way_us, turn
+        assert found >= now_us - MS
+
+
+def test_where_time_goes_back_within_a_partition_a_record_follows_the_one_before() -> None:
+    """As in a log that is read again: no answer says yet what is new."""
+    offset = BrokerOffset()
+    offset.observe((START - 2 * SECOND) // 1_000, START)  # the newest record, after the clock was set back
+    clock = LogClock(offset)
+    before = clock.appended_us((START - 100 * MS) // 1_000, START)
+    after = clock.appended_us((START - 2 * SECOND) // 1_000, START)
+    assert after >= before
+
+
+def test_one_record_dated_ahead_does_not_make_all_others_look_old() -> None:
+    """As in a topic that took its writers' times once."""
+    clock = log_clock()
+    clock.appended_us(START // 1_000, START + 500)
+    clock.appended_us((START + 3_600 * SECOND) // 1_000, START + 1_000)
+    now = START + SECOND
+    assert now - clock.appended_us((now - 500) // 1_000, now) <= SECOND
+
+
+def test_a_batch_without_a_time_changes_nothing() -> None:
+    clock = log_clock()
+    clock.appended_us(START // 1_000, START + 500)
+    assert clock.appended_us(0, START + 700) == START + 700
+    assert clock.appended_us(START // 1_000 + 1, START + 2_000) == START + 1_500
+
+
+def test_a_pause_does_not_make_what_was_appended_in_it_look_new() -> None:
+    clock = log_clock()
+    clock.appended_us(START // 1_000, START + 500)
+    woken = START + 15_000_000
+    found = [clock.appended_us((START + at) // 1_000, woken) - START for at in (1_000_000, 2_000_000, 14_000_000)]
+    assert found == [1_000_500, 2_000_500, 14_000_500]
+
+
+def test_a_clock_that_was_set_is_followed_within_two_windows_even_if_no_answer_was_whole() -> None:
+    clock, now = log_clock(), START
+    clock.appended_us(now // 1_000, now)
+    off = 5_000_000  # from now on the broker's clock is that much behind
+    for _ in range(3):
+        now += WINDOW_US
+        found = clock.appended_us((now - off) // 1_000, now)
+    assert abs(found - now) <= 1_000
+
+
+def test_without_a_fresh_record_nothing_looks_older_than_it_may_be() -> None:
+    clock = log_clock()
+    hour_ago_ms = (START - 3_600_000_000) // 1_000
+    assert clock.appended_us(hour_ago_ms, START) == START
+
+
+def test_the_newest_record_says_how_old_the_others_are() -> None:
+    offset = BrokerOffset()
+    offset.observe(START // 1_000, START + 500)
+    hour_ago_ms = (START - 3_600_000_000) // 1_000
+    assert START - LogClock(offset).appended_us(hour_ago_ms, START + 700) >= 3_599_000_000

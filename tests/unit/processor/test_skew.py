@@ -1,0 +1,53 @@
+"""The clocks of writers against the broker's: measured per source, told once, with bounded memory."""
+
+from schemas.base import Event
+from services.processor.skew import MAX_SOURCES, WINDOW_US, SkewMeter
+from tests.unit.router.world import MS, T0, chunk, request
+
+
+def heard(meter: SkewMeter, skew_ms: int, ways_ms: list[int], *, now_us: int = T0) -> list[tuple[str, float] | None]:
+    """Let a generator write chunks that are on their way for so long; return what is told."""
+    events = [chunk(seq, at_ms=1_000 * seq + skew_ms) for seq in range(len(ways_ms))]
+    times = [(T0 + 1_000 * MS * seq) // 1_000 + way_ms for seq, way_ms in enumerate(ways_ms)]
+    step_us = WINDOW_US // (len(ways_ms) - 1)
+    return [meter.note(*each, now_us + nth * step_us) for nth, each in enumerate(zip(events, times, strict=True))]
+
+
+def test_the_quickest_way_tells_how_far_a_clock_is_off() -> None:
+    for skew_ms in (-2_000, 2_000):
+        meter = SkewMeter()
+        told = heard(meter, skew_ms, [40, 900, 2, 700])
+        assert told == [None, None, None, ("test", skew_ms - 2.0)]
+        assert meter.worst_ms() == {"other": skew_ms - 2.0}
+
+
+def test_a_source_is_told_once_and_measured_on() -> None:
+    meter = SkewMeter()
+    assert heard(meter, 2_000, [1, 1, 1])[-1] is not None
+    assert heard(meter, 3_000, [1, 1, 1], now_us=T0 + 2 * WINDOW_US) == [None] * 3
+    assert meter.worst_ms() == {"other": 2_999.0}
+
+
+def test_delays_alone_are_no_skew() -> None:
+    meter = SkewMeter()
+    assert heard(meter, 0, [9_000, 800, 3, 5_000]) == [None] * 4
+
+
+def test_a_request_that_waited_at_its_edge_is_no_sign_of_a_clock_that_is_behind() -> None:
+    meter = SkewMeter()
+    told = [meter.note(request(at_ms=0, waited_ms=2_000), T0 // 1_000 + 2_001, T0 + n * WINDOW_US) for n in range(4)]
+    assert told == [None] * 4
+
+
+def test_a_request_that_a_router_wrote_again_says_nothing_about_the_router() -> None:
+    meter = SkewMeter()
+    told = [meter.note(request(at_ms=0, attempt=2), T0 // 1_000 + 9_000, T0 + n * WINDOW_US) for n in range(4)]
+    assert told == [None] * 4
+    assert meter.worst_ms() == {}
+
+
+def test_sources_without_number_are_forgotten() -> None:
+    meter = SkewMeter()
+    for number in range(3 * MAX_SOURCES):
+        meter.note(Event(request_id="r", tenant="t", at=T0, source=f"app/{number}"), T0 // 1_000, T0)
+    assert len(meter._sources) == MAX_SOURCES

@@ -1,0 +1,101 @@
+"""Deadlines count from the append of a request and from durations, never from another host's time of day."""
+
+from dataclasses import replace
+
+import pytest
+
+from schemas.requests import MAX_WAITED_MS, Deadlines, received_us
+from schemas.stream import Closed, Cutover
+from schemas.topics import REQUESTS, STREAMS
+from services.router.config import FallbackLimits, RouterConfig
+from tests.unit.router.world import MS, RID, T0, World, chunk, request, started
+
+CLOUD = RouterConfig(fallback="vertex", limits=FallbackLimits(free=100), breaker_trip=5)
+
+
+@pytest.mark.parametrize("off_ms", [-61_000, -250, 61_000])
+def test_the_time_of_day_of_an_edge_moves_no_deadline(off_ms: int) -> None:
+    world = World(CLOUD)
+    world.append(REQUESTS, replace(request(), at=T0 + off_ms * MS))
+    world.until(199)
+    assert world.cutovers() == []
+    assert world.endings() == []
+    world.until(201)
+    assert world.cutovers() == [(2, "ttft", "cancel", "vertex")]
+
+
+def test_edges_that_are_behind_do_not_open_the_breaker() -> None:
+    world = World(CLOUD)
+    for number in range(12):
+        asked = request(f"{RID[:-2]}{number:02x}", at_ms=-61_000)
+        world.append(REQUESTS, asked)
+        world.append(STREAMS, started(asked.request_id))
+        world.append(STREAMS, chunk(0, asked.request_id))
+    assert world.written(Cutover) == []
+    assert world.written(Closed) == []
+
+
+def test_the_time_that_a_request_waited_at_its_edge_counts() -> None:
+    world = World(CLOUD)
+    world.append(REQUESTS, request(waited_ms=150.0))
+    world.until(49)
+    assert world.cutovers() == []
+    world.until(51)
+    assert len(world.cutovers()) == 1
+
+
+def test_what_a_request_claims_is_bounded() -> None:
+    assert received_us(request(waited_ms=86_400_000.0), T0) == T0 - MAX_WAITED_MS * MS
+    assert received_us(request(waited_ms=0.0), T0) == T0
+    world = World(RouterConfig())
+    world.append(REQUESTS, request(waited_ms=86_400_000.0, deadlines=Deadlines(total_ms=60_000)))
+    world.until(49_000)
+    assert world.endings() == []
+    world.until(51_000)
+    assert world.endings() == ["expired"]
+
+
+def test_another_attempt_goes_on_with_the_total_deadline() -> None:
+    world = World(CLOUD)
+    world.append(REQUESTS, request(waited_ms=40.0))
+    world.until(170)
+    (again,) = world.cloud_requests()
+    assert received_us(again, T0 + 160 * MS) == T0 - 40 * MS
+
+
+def test_another_attempt_of_a_request_of_an_older_writer_too() -> None:
+    world = World(CLOUD)
+    world.append(REQUESTS, replace(request(), at=T0 + 61_000 * MS))
+    world.until(210)
+    (again,) = world.cloud_requests()
+    assert received_us(again, T0 + 200 * MS) == T0
+
+
+def test_started_stands_in_until_the_request_is_read() -> None:
+    world = World(CLOUD)
+    world.append(STREAMS, started(queue_ms=9_000_000.0 / 1_000, deadlines=Deadlines(total_ms=9_500)))
+    world.append(REQUESTS, request(deadlines=Deadlines(total_ms=9_500)))
+    world.append(STREAMS, chunk(0))
+    world.until(1_000)
+    assert world.endings() == []
+
+
+def test_a_worker_claims_no_more_than_a_request_may() -> None:
+    world = World(RouterConfig())
+    world.append(STREAMS, started(queue_ms=61_000.0))
+    world.until(49_000)
+    assert world.endings() == []
+
+
+def test_a_cutover_that_is_read_before_its_request_keeps_its_time() -> None:
+    """As when a new router reads the topics again, one after the other."""
+    config = replace(CLOUD, max_fallbacks=2)
+    world = World(config)
+    world.append(REQUESTS, request())
+    world.until(201)
+    late = World(config, routers=0)
+    late.log = [entry for entry in world.log if entry[0] is STREAMS] + [e for e in world.log if e[0] is not STREAMS]
+    late.now_us = T0 + 210 * MS
+    late.join()
+    late.until(300)
+    assert len(late.cutovers()) == 1
