@@ -28,6 +28,10 @@ MOST_COPIES = 3
 PORTS = range(20_000, 32_000)
 
 
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
 @dataclass(frozen=True)
 class Place:
     """A node's place in its cluster.
@@ -40,7 +44,7 @@ class Place:
 
     node_id: int = 1
     controllers: Sequence[int] = field(default_factory=lambda: (free_port(),))
-    cluster_id: str = field(default_factory=lambda: new_cluster_id())
+    cluster_id: str = field(default_factory=new_cluster_id)
 
     def settings(self) -> dict[str, object]:
         """Return what the template needs: up to three copies, and two of three must have a record."""
@@ -105,7 +109,13 @@ class Node:
         self._write_settings()
         if (self._data_dir / "log" / "meta.properties").exists():
             return None
-        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={self._place.cluster_id}", "-c", str(self._settings)]
+        tool = [
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={self._place.cluster_id}",
+            "-c",
+            str(self._settings),
+        ]
         return subprocess.Popen(
             self._command(*tool),
             stdin=subprocess.DEVNULL,
@@ -250,10 +260,6 @@ class Cluster:
 
 def _say(text: str) -> None:
     print(f"kafka: {text}", file=sys.stderr, flush=True)
-
-
-def new_cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _reason(output: str) -> str:

@@ -49,6 +49,7 @@ async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping
 
     Args:
         admin: Started.
+        wanted: See ``wanted_copies``.
         replications: The replication factor of each topic that exists.
     """
     min_insyncs = await _min_insyncs(admin, replications)
@@ -69,8 +70,8 @@ def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
         return None
     least = min(fewer.values())
     return (
-        f"{', '.join(fewer)}: {least}, where {wanted} were expected; a broker that is lost can take acknowledged records"
-        " with it. Raise them with kafka-reassign-partitions.sh and kafka-configs.sh, or, if this is meant, set"
+        f"{', '.join(fewer)}: {least}, where {wanted} were expected; a lost broker can take acknowledged records with"
+        " it. Raise them with kafka-reassign-partitions.sh and kafka-configs.sh, or, if this is meant, set"
         f" RAILBUS_REPLICATION={least.replication} and RAILBUS_MIN_INSYNC_REPLICAS={least.min_insync}"
     )
 

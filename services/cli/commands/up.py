@@ -238,7 +238,9 @@ async def _bring_kafka() -> None:
             await process.wait()
     if process.returncode:
         lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise UserError(f"--kafka-nodes: {lines[-1].removeprefix('kafka: ')}; or leave it out: the embedded broker needs neither")
+        raise UserError(
+            f"--kafka-nodes: {lines[-1].removeprefix('kafka: ')}; or leave it out: the embedded broker needs neither"
+        )
 
 
 async def _check_upstream(url: str) -> None:

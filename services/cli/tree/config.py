@@ -14,7 +14,14 @@ from typing import Final
 from services.cli.tree.child import LineSink
 from services.cli.tree.extras import MODEL_PATH, install
 from services.cli.tree.ports import MAX_PORT, MAX_TRIES, free_port, is_free, port_or_free, usual_port
-from services.cli.tree.process_specs import GOVERNANCE_SERVICES, LOOPBACK, CloudMode, TreeConfig, process_names, service_names
+from services.cli.tree.process_specs import (
+    GOVERNANCE_SERVICES,
+    LOOPBACK,
+    CloudMode,
+    TreeConfig,
+    process_names,
+    service_names,
+)
 from services.cli.tree.state_file import DISK_FULL, STATE_DIR_VARIABLE
 from services.runtime.errors import UserError
 from services.worker.engine import EngineName
@@ -72,8 +79,8 @@ def check_counts(args: argparse.Namespace) -> None:
             raise UserError(f"--{flag} {count} has no effect with --no-governed: leave one of the two out")
     if args.generators > 1 and args.engine == "vllm":
         raise UserError(
-            f"--generators {args.generators}: engine vllm takes the whole accelerator; start each generator where it has"
-            " one of its own"
+            f"--generators {args.generators}: engine vllm takes the whole accelerator; start each generator where it"
+            " has one of its own"
         )
     nodes = args.kafka_nodes
     if nodes is None:

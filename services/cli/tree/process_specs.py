@@ -173,7 +173,7 @@ def _broker(port: int, log_dir: Path) -> ProcessSpec:
 
 def _kafka(addresses: str, nodes: int, log_dir: Path) -> ProcessSpec:
     """Return the spec of Apache Kafka's nodes: one process that starts all and starts again each that ends."""
-    first = addresses.split(",")[0].rpartition(":")[2]
+    first = addresses.partition(",")[0].rpartition(":")[2]
     command: tuple[str, ...] = (sys.executable, str(KAFKA_RUNNER), "--port", first, "--data-dir", str(log_dir))
     if nodes > 1:
         command += ("--nodes", str(nodes), "--restart")
