@@ -13,10 +13,11 @@ MOST_PAUSE_S = SESSION_S + 2
 NODE_DOWN_S = (1.0, 5.0)
 NODE_BACK_S = 90.0
 MOST_OF_A_SERVICE = 3
-MOST_AT_ONCE = 3
+MOST_DRAWS = 20
+MOST_AT_ONCE = 5
 """Faults under way at once: two cores start only so many processes."""
 
-WEIGHTS = {"kill": 40, "pause": 20, "stop": 16, "join": 6, "leave": 6, "kafka kill": 8, "kafka pause": 4}
+WEIGHTS = {"kill": 30, "pause": 36, "stop": 12, "join": 5, "leave": 5, "kafka kill": 6, "kafka pause": 6}
 
 
 class Fault:
@@ -61,28 +62,37 @@ class Striker:
                 await place.start()
 
     def _strike(self):
-        kind = self._rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        if kind.startswith("kafka"):
-            if self._node_busy:
+        """Do one fault; draw again where the drawn one cannot be done now."""
+        for _ in range(MOST_DRAWS):
+            kind = self._rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+            if self._strike_node(kind) if kind.startswith("kafka") else self._strike_member(kind):
                 return
-            self._node_busy = True
-            node = self._rng.randrange(1, self._tree.kafka.nodes + 1)
-            self._do(kind, self._node_is_killed(node) if kind == "kafka kill" else self._node_pauses(node))
-            return
+
+    def _strike_node(self, kind):
+        if self._node_busy:
+            return False
+        self._node_busy = True
+        node = self._rng.randrange(1, self._tree.kafka.nodes + 1)
+        self._do(kind, self._node_is_killed(node) if kind == "kafka kill" else self._node_pauses(node))
+        return True
+
+    def _strike_member(self, kind):
         service = self._rng.choice(TWO_OF)
         live = self._tree.live(service)
         if kind == "join":
-            if sum(place.service == service for place in self._tree.places) < MOST_OF_A_SERVICE:
-                place = self._tree.place(service)
-                place.busy = True
-                self._do(f"join {service}", self._start(place))
-            return
+            if sum(place.service == service for place in self._tree.places) >= MOST_OF_A_SERVICE:
+                return False
+            place = self._tree.place(service)
+            place.busy = True
+            self._do(f"join {service}", self._start(place))
+            return True
         if len(live) < (MOST_OF_A_SERVICE if kind == "leave" else 2):  # one goes on serving
-            return
+            return False
         place = self._rng.choice(live)
         place.busy = True
         acts = {"kill": self._kill, "pause": self._pause, "stop": self._stop, "leave": self._leave}
         self._do(f"{kind} {service}", acts[kind](place))
+        return True
 
     def _do(self, kind, act):
         self.faults.append(Fault(kind, self._campaign.open_readers))
