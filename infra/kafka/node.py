@@ -1,4 +1,4 @@
-"""One Apache Kafka process: its storage formatted, its settings written, started, waited for and stopped."""
+"""Apache Kafka processes: storage formatted, settings written, started, waited for, started again, and stopped."""
 
 import base64
 import random
@@ -6,8 +6,11 @@ import socket
 import string
 import struct
 import subprocess
+import sys
 import time
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,50 +21,135 @@ HOST = "127.0.0.1"
 HEAP_MB = 384
 START_LIMIT_S = 90
 STOP_LIMIT_S = 30
+CLUSTER_STOP_LIMIT_S = 5
+MOST_COPIES = 3
 # Below the range from which Linux takes ports for outgoing connections: a client that keeps trying to
 # reconnect while a broker restarts could otherwise be given the broker's own port, and keep it.
 PORTS = range(20_000, 32_000)
 
 
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node's place in its cluster.
+
+    Attributes:
+        node_id: From 1 on.
+        controllers: Controller ports of all nodes, in the order of their ids.
+        cluster_id: The same for all nodes; it counts where storage is formatted.
+    """
+
+    node_id: int = 1
+    controllers: Sequence[int] = field(default_factory=lambda: (free_port(),))
+    cluster_id: str = field(default_factory=new_cluster_id)
+
+    def settings(self) -> dict[str, object]:
+        """Return what the template needs: up to three copies, and two of three must have a record."""
+        copies = min(len(self.controllers), MOST_COPIES)
+        return {
+            "node_id": self.node_id,
+            "voters": ",".join(f"{number}@{HOST}:{port}" for number, port in enumerate(self.controllers, 1)),
+            "controller_port": self.controllers[self.node_id - 1],
+            "copies": copies,
+            "min_insync": 2 if copies == MOST_COPIES else 1,
+        }
+
+
 class Node:
     """A context manager around the JVM: entered when the broker serves, left when it has ended.
+
+    ``format``, ``launch`` and ``wait_until_it_serves`` are the steps of entering it, for several nodes at once.
 
     Raises:
         KafkaError: the storage could not be formatted, or the broker did not serve within 90 s.
     """
 
-    def __init__(self, java: str, lib: Path, data_dir: Path, port: int, more_settings: str = "") -> None:
+    def __init__(
+        self, java: str, lib: Path, data_dir: Path, port: int, more_settings: str = "", place: Place | None = None
+    ) -> None:
         self._java = java
         self._lib = lib
         self._data_dir = data_dir
         self.port = port
         self._more_settings = more_settings
+        self._place = place or Place()
+        self._settings = data_dir / "server.properties"
         self._log = data_dir / "broker.log"
         self._jvm: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        settings = self._write_settings()
-        if not (self._data_dir / "log" / "meta.properties").exists():
-            self._format(settings)
+        formatting = self.format()
+        if formatting is not None:
+            self.check_format(formatting)
+        self.launch()
+        try:
+            self.wait_until_it_serves()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    @property
+    def pid(self) -> int:
+        assert self._jvm is not None
+        return self._jvm.pid
+
+    @property
+    def running(self) -> bool:
+        return self._jvm is not None and self._jvm.poll() is None
+
+    def format(self) -> "subprocess.Popen[str] | None":
+        """Write the settings, and begin to format the storage where that was not done before."""
+        self._write_settings()
+        if (self._data_dir / "log" / "meta.properties").exists():
+            return None
+        tool = [
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={self._place.cluster_id}",
+            "-c",
+            str(self._settings),
+        ]
+        return subprocess.Popen(
+            self._command(*tool),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - no thread runs here
+        )
+
+    def check_format(self, formatting: "subprocess.Popen[str]") -> None:
+        """Wait until the storage is formatted."""
+        try:
+            said, _ = formatting.communicate(timeout=START_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            formatting.kill()
+            raise KafkaError(f"storage was not formatted within {START_LIMIT_S} s") from None
+        if formatting.returncode:
+            raise KafkaError(f"storage could not be formatted: {_reason(said)}")
+
+    def launch(self) -> None:
+        """Start the JVM; return at once. Its process id is in the file `pid` of its folder."""
         # A file, not a pipe: a broker must never stand still because nobody reads what it says.
         with self._log.open("wb") as log:
             self._jvm = subprocess.Popen(
-                self._command("kafka.Kafka", str(settings)),
+                self._command("kafka.Kafka", str(self._settings)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C goes to run.py alone, which stops it once
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - no thread runs here
             )
-        try:
-            self._wait_until_it_serves(self._jvm)
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._end()
+        fresh = self._data_dir / "pid.new"
+        fresh.write_text(f"{self._jvm.pid}\n")
+        fresh.replace(self._data_dir / "pid")  # whoever reads it finds a whole number
 
     def wait(self) -> None:
         """Blocks until the broker has ended."""
@@ -85,39 +173,93 @@ class Node:
             *arguments,
         ]
 
-    def _write_settings(self) -> Path:
+    def _write_settings(self) -> None:
         # Of a setting that is there twice, Java takes the last.
         template = string.Template((HERE / "server.properties").read_text() + self._more_settings)
-        filled = template.substitute(port=self.port, controller_port=free_port(), log_dir=self._data_dir / "log")
-        path = self._data_dir / "server.properties"
-        path.write_text(filled)
-        return path
+        filled = template.substitute(port=self.port, log_dir=self._data_dir / "log", **self._place.settings())
+        self._settings.write_text(filled)
 
-    def _format(self, settings: Path) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(settings)]
-        done = subprocess.run(self._command(*tool), capture_output=True, text=True, timeout=START_LIMIT_S, check=False)
-        if done.returncode:
-            raise KafkaError(f"storage could not be formatted: {_reason(done.stdout + done.stderr)}")
-
-    def _wait_until_it_serves(self, jvm: subprocess.Popen[bytes]) -> None:
+    def wait_until_it_serves(self, brokers: int = 1) -> None:
+        """Return when the broker answers, and knows of so many brokers."""
+        assert self._jvm is not None
         deadline = time.monotonic() + START_LIMIT_S
-        while not serves(self.port):
-            if jvm.poll() is not None:
+        while not serves(self.port, brokers):
+            if self._jvm.poll() is not None:
                 raise KafkaError(f"the broker did not start: {self.last_words()}")
             if time.monotonic() > deadline:
                 raise KafkaError(f"the broker did not serve within {START_LIMIT_S} s: {self.last_words()}")
             time.sleep(0.05)
 
-    def _end(self) -> None:
+    def terminate(self) -> None:
+        """Ask it to end; return at once."""
+        if self.running:
+            assert self._jvm is not None
+            self._jvm.terminate()
+
+    def end(self, within_s: float = STOP_LIMIT_S) -> None:
+        """Have it end, by force after so long."""
         if self._jvm is None or self._jvm.poll() is not None:
             return
         self._jvm.terminate()
         try:
-            self._jvm.wait(STOP_LIMIT_S)
+            self._jvm.wait(within_s)
         except subprocess.TimeoutExpired:
             self._jvm.kill()
             self._jvm.wait()
+
+
+class Cluster:
+    """A context manager around several nodes: entered when every broker serves and knows the others.
+
+    Raises:
+        KafkaError: a node could not be formatted or did not serve within 90 s.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._down: set[int] = set()
+
+    def __enter__(self) -> Self:
+        for node, formatting in [(node, node.format()) for node in self._nodes]:
+            if formatting is not None:
+                node.check_format(formatting)
+        try:
+            for node in self._nodes:
+                node.launch()
+            for node in self._nodes:
+                node.wait_until_it_serves(len(self._nodes))
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end()
+
+    def look(self, *, restart: bool) -> None:
+        """Report each node that has ended since the last look; start again all that are down, if asked to."""
+        for number, node in enumerate(self._nodes, 1):
+            if node.running:
+                continue
+            if number not in self._down:
+                self._down.add(number)
+                _say(f"node {number} ended: {node.last_words()}")
+            if restart:
+                self._down.discard(number)
+                node.launch()
+                _say(f"node {number} is started again, as process {node.pid}")
+
+    def _end(self) -> None:
+        for node in self._nodes:
+            node.terminate()
+        # The last nodes have no majority of controllers left to take leave of, and wait for one in vain.
+        deadline = time.monotonic() + CLUSTER_STOP_LIMIT_S
+        for node in self._nodes:
+            node.end(max(0.1, deadline - time.monotonic()))
+
+
+def _say(text: str) -> None:
+    print(f"kafka: {text}", file=sys.stderr, flush=True)
 
 
 def _reason(output: str) -> str:
@@ -146,8 +288,8 @@ def free_port() -> int:
     raise KafkaError(f"no free port found between {PORTS.start} and {PORTS.stop}")
 
 
-def serves(port: int) -> bool:
-    """Whether the broker answers a metadata request and knows of itself.
+def serves(port: int, brokers: int = 1) -> bool:
+    """Whether the broker answers a metadata request and knows of so many brokers, itself among them.
 
     The port opens before the controller lets the broker take part, so that a connection alone says too little.
     """
@@ -159,4 +301,4 @@ def serves(port: int) -> bool:
             head = peer.recv(12, socket.MSG_WAITALL)  # length, correlation, number of brokers
     except OSError:
         return False
-    return len(head) == 12 and struct.unpack(">i", head[8:])[0] > 0
+    return len(head) == 12 and struct.unpack(">i", head[8:])[0] >= brokers

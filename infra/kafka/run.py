@@ -1,9 +1,14 @@
-"""Starts one Apache Kafka broker (KRaft) on loopback, with neither Docker nor a Kafka installation.
+"""Starts Apache Kafka (KRaft) on loopback, one node or several, with neither Docker nor a Kafka installation.
 
     python infra/kafka/run.py --port 0 --data-dir DIR
+    python infra/kafka/run.py --nodes 3 --port 0 --data-dir DIR
 
-Prints `ready 127.0.0.1:PORT` when it serves, and stops cleanly on SIGTERM or SIGINT. The data directory survives
-a restart. Exit status: 0 stopped when told to, 1 could not run, 2 wrong arguments, 3 Java or Maven is missing.
+Prints `ready 127.0.0.1:PORT` when it serves, several addresses separated by commas, and stops on SIGTERM or SIGINT.
+The data directory survives a restart. Exit status: 0 stopped when told to, 1 could not run, 2 wrong arguments, 3 Java
+or Maven is missing.
+
+One node that ends by itself ends the run. One of several is reported and stays down until SIGHUP, which starts again
+whatever is down; with `--restart` it is started again at once. The process id of each node is in `DIR/node-N/pid`.
 """
 
 import argparse
@@ -11,13 +16,17 @@ import contextlib
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from jars import KafkaError, fetch, find_java
-from node import HOST, Node, free_port, is_free
+from node import HOST, Cluster, Node, Place, free_port, is_free, new_cluster_id
+
+MOST_NODES = 5
+LOOK_EVERY_S = 0.1
 
 
 def main() -> int:
@@ -30,6 +39,8 @@ def main() -> int:
         if options.fetch_only:
             return 0
         with _data_dir(options.data_dir) as data_dir:
+            if options.nodes > 1:
+                _serve_cluster(java, lib, data_dir, options)
             _serve(Node(java, lib, data_dir, _port(options.port), _read(options.settings)))
     except KafkaError as error:
         print(f"kafka: {error}", file=sys.stderr)
@@ -44,17 +55,51 @@ def _serve(node: Node) -> NoReturn:
     raise KafkaError(f"the broker ended by itself: {node.last_words()}")
 
 
+def _serve_cluster(java: str, lib: Path, data_dir: Path, options: argparse.Namespace) -> NoReturn:
+    """Run the nodes until a signal ends this process."""
+    ports, controllers = _ports(options.port, options.nodes), _free_ports(options.nodes)
+    cluster_id, settings = _cluster_id(data_dir), _read(options.settings)
+    folders = [data_dir / f"node-{number}" for number in range(1, options.nodes + 1)]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    nodes = [
+        Node(java, lib, folder, port, settings, Place(number, controllers, cluster_id))
+        for number, (folder, port) in enumerate(zip(folders, ports, strict=True), 1)
+    ]
+    wanted = False
+
+    def want(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal wanted
+        wanted = True
+
+    signal.signal(signal.SIGHUP, want)
+    with Cluster(nodes) as cluster:
+        print("ready " + ",".join(f"{HOST}:{port}" for port in ports), flush=True)
+        while True:
+            time.sleep(LOOK_EVERY_S)
+            now, wanted = wanted, False
+            cluster.look(restart=now or options.restart)
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run one Apache Kafka broker on loopback, for tests.")
+    parser = argparse.ArgumentParser(description="Run Apache Kafka on loopback, for tests.")
     parser.add_argument("--port", type=int, default=9092, help="0 takes a free one (default: 9092)")
+    parser.add_argument(
+        "--nodes", type=int, default=1, help=f"1 to {MOST_NODES}; they take the ports from --port on (default: 1)"
+    )
+    parser.add_argument("--restart", action="store_true", help="of several nodes, start one that ends again at once")
     parser.add_argument("--data-dir", type=Path, help="kept after the end (default: a temporary one, removed)")
     parser.add_argument(
         "--settings", type=Path, help="a file of more settings, which outrank those of server.properties"
     )
     parser.add_argument("--fetch-only", action="store_true", help="fetch the jars and end")
     options = parser.parse_args()
-    if not 0 <= options.port < 65536:
+    if not 0 <= options.port <= 65536 - options.nodes:
         parser.error(f"--port {options.port}: a port is a number from 0 to 65535")
+    if not 1 <= options.nodes <= MOST_NODES:
+        parser.error(f"--nodes {options.nodes}: must be between 1 and {MOST_NODES}")
+    if options.restart and options.nodes == 1:
+        parser.error("--restart: one node that ends ends the run; give --nodes 3, or leave --restart out")
     return options
 
 
@@ -91,6 +136,27 @@ def _port(wanted: int) -> int:
     if not is_free(wanted):
         raise KafkaError(f"port {wanted} is in use: choose another with --port, or --port 0 for a free one")
     return wanted
+
+
+def _ports(first: int, count: int) -> list[int]:
+    if first == 0:
+        return _free_ports(count)
+    return [_port(port) for port in range(first, first + count)]
+
+
+def _free_ports(count: int) -> list[int]:
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return sorted(found)
+
+
+def _cluster_id(data_dir: Path) -> str:
+    """Return the id that the data directory was given: a node may be formatted later than the others."""
+    kept = data_dir / "cluster-id"
+    if not kept.exists():
+        kept.write_text(new_cluster_id())
+    return kept.read_text().strip()
 
 
 if __name__ == "__main__":

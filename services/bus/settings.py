@@ -23,7 +23,10 @@ class BusSettings:
     Attributes:
         bootstrap: The brokers to connect to first, as ``HOST:PORT``, several separated by commas.
         partitions: Partitions of the request topics and of ``railbus.streams``. All services must have the same number.
-        replication: Replicas of each partition of a topic that a service creates.
+        replication: Replicas of each partition of a topic that a service creates. 0: three where the cluster has at
+            least three brokers, else one on each.
+        min_insync_replicas: How many replicas must have a record before it is acknowledged, of a topic that a service
+            creates. 0: two of three or more, else one.
         linger_ms: How long the producer may collect chunks of an answer into one batch. The first chunk of an answer
             and all other events are sent at once. At 64 streams of 50 chunks a second, 10 ms cost 80 us of CPU per
             chunk in producer, broker and two readers, and 5 ms cost 130 us (tests/bench/bus_hop.py).
@@ -43,7 +46,13 @@ class BusSettings:
     partitions: int = field(
         default=DEFAULT_PARTITIONS, metadata=_env("PARTITIONS", "partitions of the request topics", ge=1, le=10_000)
     )
-    replication: int = field(default=1, metadata=_env("REPLICATION", "copies of each partition", ge=1, le=32))
+    replication: int = field(
+        default=0, metadata=_env("REPLICATION", "copies of each partition, 0 = 3 on three brokers", ge=0, le=32)
+    )
+    min_insync_replicas: int = field(
+        default=0,
+        metadata=_env("MIN_INSYNC_REPLICAS", "copies that must have a record, 0 = 2 of three", ge=0, le=32),
+    )
     linger_ms: float = field(
         default=10.0, metadata=_env("KAFKA_LINGER_MS", "longest wait of a chunk for company", ge=0, le=1_000)
     )

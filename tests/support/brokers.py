@@ -1,6 +1,9 @@
 """Broker processes: Apache Kafka and the embedded broker, started, stopped and killed the same way."""
 
+import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -110,3 +113,90 @@ class Broker:
         """Return the end of what it has logged."""
         logged = self._log.read_text(errors="replace") if self._log.exists() else self.said()
         return logged[-4000:]
+
+
+class KafkaCluster:
+    """Several nodes of Apache Kafka as one process, each of which can be killed, paused and started again alone."""
+
+    def __init__(self, data_dir: Path, nodes: int = 3) -> None:
+        self.nodes = nodes
+        self.addresses: list[str] = []
+        self._data = data_dir
+        self._output, self._errors = data_dir.with_suffix(".out"), data_dir.with_suffix(".err")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(self.addresses)
+
+    def launch(self) -> None:
+        """Starts the nodes. Call it in a thread that lives on: they die with the thread that made them."""
+        command = [*COMMANDS["kafka"], "--nodes", str(self.nodes), "--port", "0", "--data-dir", str(self._data)]
+        with self._output.open("wb") as output, self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, preexec_fn=die_with_parent
+            )
+
+    def wait_until_ready(self) -> None:
+        """Returns when every node serves and knows the others."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S["kafka"]
+        while not (line := self._output.read_text()).endswith("\n"):
+            status = self._process.poll()
+            if status == PREREQUISITE_MISSING:
+                raise BrokerUnavailable(self.said())
+            assert status is None, f"the cluster ended with {status}: {self.said()}"
+            assert time.monotonic() < deadline, f"the cluster was not ready in time: {self.said()}"
+            time.sleep(0.05)
+        self.addresses = line.removeprefix("ready ").strip().split(",")
+
+    def pid(self, node: int) -> int:
+        """The process of node 1, 2, 3 ..."""
+        return int((self._data / f"node-{node}" / "pid").read_text())
+
+    def signal(self, node: int, number: int) -> None:
+        os.kill(self.pid(node), number)
+
+    def kill(self, node: int) -> None:
+        """kill -9; returns when its port is free."""
+        self.signal(node, signal.SIGKILL)
+        port = int(self.addresses[node - 1].rpartition(":")[2])
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while not is_free(port):
+            assert time.monotonic() < deadline, f"node {node} still holds its port after kill -9"
+            time.sleep(0.02)
+
+    def start_again(self) -> None:
+        """Has every node that is down started again; returns at once."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
+    def serves(self, node: int) -> bool:
+        """Whether a node answers and knows of all."""
+        host, _, port = self.addresses[node - 1].rpartition(":")
+        body = struct.pack(">hhihi", 3, 1, 1, -1, 0)  # Metadata, version 1, of no topic
+        try:
+            with socket.create_connection((host, int(port)), timeout=2) as peer:
+                peer.sendall(struct.pack(">i", len(body)) + body)
+                head = peer.recv(12, socket.MSG_WAITALL)  # length, correlation, number of brokers
+        except OSError:
+            return False
+        return len(head) == 12 and struct.unpack(">i", head[8:])[0] >= self.nodes
+
+    def stop(self) -> int:
+        """Stops all as an operator does; returns the exit status."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def said(self) -> str:
+        """What the runner has written to standard error."""
+        return self._errors.read_text(errors="replace").strip()

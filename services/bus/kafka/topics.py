@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 from services.bus.kafka.broker_health import backoff_s, wait_for_broker
 from services.bus.kafka.clients import common_options
+from services.bus.kafka.topic_copies import MIN_INSYNC_SETTING, Copies, wanted_copies, warn_of_fewer_copies
 from services.bus.kafka.topic_timestamps import TIMESTAMP_SETTING, use_log_append_time
 from services.bus.settings import BusSettings
 from services.runtime.errors import UserError
@@ -26,11 +27,13 @@ READY_TRIES: Final = 40
 async def ensure_topics(settings: BusSettings, topics: Sequence[Topic] = TOPICS) -> None:
     """Wait until every topic exists with the right number of partitions, each with a leader.
 
-    Missing topics are created; the records of each get the time at which the broker appends them. Waits while the
-    broker is away, and logs that once. Several processes may do this at the same time.
+    Missing topics are created; the records of each get the time at which the broker appends them. Topics with fewer
+    copies than ``wanted_copies`` says are logged. Waits while the broker is away, and logs that once. Several processes
+    may do this at the same time.
 
     Raises:
-        UserError: A topic has another number of partitions than the settings say, or the broker will not create it.
+        UserError: A topic has another number of partitions than the settings say, or the broker will not create it, or
+            could never acknowledge a record.
     """
     for attempt in itertools.count():
         await wait_for_broker(settings)
@@ -69,8 +72,9 @@ async def _ensure(settings: BusSettings, topics: Sequence[Topic]) -> None:
     async with _admin(settings) as admin:
         there = await _partition_counts(admin)
         missing = [topic for topic in topics if topic.name not in there]
+        copies = wanted_copies(settings, len((await admin.describe_cluster())["brokers"]))
         if missing:
-            await _create(admin, settings, missing)
+            await _create(admin, settings, copies, missing)
         for attempt in range(READY_TRIES):
             there = await _partition_counts(admin)
             if all(topic.name in there for topic in topics):
@@ -78,6 +82,7 @@ async def _ensure(settings: BusSettings, topics: Sequence[Topic]) -> None:
             await asyncio.sleep(backoff_s(attempt))
         _check(settings, topics, there)
         await use_log_append_time(admin, settings.bootstrap, [topic.name for topic in topics])
+        await warn_of_fewer_copies(admin, copies, await _replications(admin, topics))
 
 
 def _check(settings: BusSettings, topics: Sequence[Topic], there: dict[str, int]) -> None:
@@ -103,14 +108,21 @@ async def _partition_counts(admin: Any) -> dict[str, int]:
     }
 
 
-async def _create(admin: Any, settings: BusSettings, topics: Sequence[Topic]) -> None:
+async def _replications(admin: Any, topics: Sequence[Topic]) -> dict[str, int]:
+    """Return each topic's fewest copies of a partition."""
+    described = await admin.describe_topics([topic.name for topic in topics])
+    return {topic["topic"]: min(len(p["replicas"]) for p in topic["partitions"]) for topic in described}
+
+
+async def _create(admin: Any, settings: BusSettings, copies: Copies, topics: Sequence[Topic]) -> None:
     answer = await admin.create_topics(
         [
             NewTopic(
                 topic.name,
                 topic.partitions(settings.partitions),
-                settings.replication,
+                copies.replication,
                 topic_configs={
+                    MIN_INSYNC_SETTING: str(copies.min_insync),
                     "retention.ms": str(topic.retention_ms),
                     "cleanup.policy": "delete",
                     TIMESTAMP_SETTING: TIMESTAMP_TYPE,

@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 from services.cli.client.chat_request import ChatRequest
 from services.cli.show.answer_printer import AnswerPrinter, print_answer
 from services.cli.tree.config import (
+    COUNTED,
     EDGE_PORT,
     GENERATOR_PYTHON,
+    check_counts,
     check_engine_flags,
     cloud_mode,
     engine_options,
@@ -23,7 +25,7 @@ from services.cli.tree.config import (
 )
 from services.cli.tree.extras import MODEL_PATH, bring_weights, need_embedded, require_governance, require_vertex
 from services.cli.tree.ports import port_or_free
-from services.cli.tree.process_specs import CLOUD_LABELS, LOOPBACK, TreeConfig, process_specs
+from services.cli.tree.process_specs import CLOUD_LABELS, KAFKA_RUNNER, LOOPBACK, TreeConfig, process_specs
 from services.cli.tree.state_file import RunningTree, state_dir, tree_lock, write_state
 from services.cli.tree.supervisor import Supervisor
 from services.runtime.errors import UserError
@@ -53,6 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft-path", metavar="DIR", help="engine vllm: folder of the model that drafts")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="use this broker instead of the embedded one")
     parser.add_argument(
+        "--kafka-nodes",
+        type=int,
+        metavar="N",
+        help="start so many nodes of Apache Kafka instead of the embedded broker (needs Java, and a checkout)",
+    )
+    for flag, service in COUNTED.items():
+        more = "; further ones take the ports after the first one's" if service == "edge" else ""
+        parser.add_argument(
+            f"--{flag}", type=int, default=1, metavar="N", help=f"processes of {service} (%(default)s){more}"
+        )
+    parser.add_argument(
         "--data-dir", type=Path, help="keep the embedded broker's log here (default: until the next start)"
     )
     parser.add_argument(
@@ -78,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Return 0 after a clean stop, 2 for the operator's mistake, 1 for a crash; with ``--once`` the answer's code."""
     check_engine_flags(args)
+    check_counts(args)
     if args.engine == "llama" and GENERATOR_PYTHON not in os.environ:
         need_embedded()
     if args.governed:
@@ -103,6 +117,8 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
         if args.port is not None:
             port_or_free(args.port, "--port")  # reported before the download; other ports are chosen after it
         await bring_weights(engine_options(args))
+    if args.kafka_nodes is not None:
+        await _bring_kafka()
     config = tree_config(args, folder, _say)
     if args.kafka is not None:
         await _check_broker(args.kafka)
@@ -110,14 +126,15 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
     if upstream is not None:
         await _check_upstream(upstream)
     specs = process_specs(config)
-    url = f"http://{LOOPBACK}:{config.edge_port}"
+    edges = [f"http://{LOOPBACK}:{port}" for port in config.edge_ports]
+    url = edges[0]
     health = {name: f"http://{LOOPBACK}:{port}" for name, port in config.health_ports.items()}
     serving = False
 
     def started() -> None:
         tree = RunningTree(
             pid=os.getpid(), url=url, kafka=config.kafka, partitions=_partitions(), redis_url=config.redis_url,
-            pids=supervisor.pids, health=health,
+            pids=supervisor.pids, health=health, edges=edges,
         )  # fmt: skip
         try:
             write_state(tree, folder)
@@ -131,6 +148,8 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
     async with supervisor.running():
         serving = True
         _say(f"engine {config.engine}, broker {config.kafka}, Redis {config.redis_url or 'none'}")
+        if len(edges) > 1:
+            _say(f"edges {' '.join(edges)}")
         print(f"ready {url} fallback={CLOUD_LABELS[config.cloud]}", flush=True)
         prompt = args.ask or (SAMPLE_PROMPT if args.once else None)
         code = 0
@@ -197,6 +216,31 @@ async def _check_broker(kafka: str) -> None:
     settings = dataclasses.replace(load_settings(BusSettings), bootstrap=kafka)
     async with reaching_broker(settings, "start it, correct --kafka, or leave --kafka out to use the embedded broker"):
         await partition_counts(settings)
+
+
+async def _bring_kafka() -> None:
+    """Check that Apache Kafka can run here, and fetch it where it was not fetched before.
+
+    Raises:
+        UserError: Java or Maven is missing, or this is no checkout.
+    """
+    if not KAFKA_RUNNER.exists():
+        raise UserError("--kafka-nodes needs a checkout of the repository: take --kafka with a cluster that runs")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(KAFKA_RUNNER), "--fetch-only", stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    if process.returncode:
+        lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise UserError(
+            f"--kafka-nodes: {lines[-1].removeprefix('kafka: ')}; or leave it out: the embedded broker needs neither"
+        )
 
 
 async def _check_upstream(url: str) -> None:

@@ -13,8 +13,15 @@ from typing import Final
 
 from services.cli.tree.child import LineSink
 from services.cli.tree.extras import MODEL_PATH, install
-from services.cli.tree.ports import free_port, port_or_free, usual_port
-from services.cli.tree.process_specs import LOOPBACK, CloudMode, TreeConfig, service_names
+from services.cli.tree.ports import MAX_PORT, MAX_TRIES, free_port, is_free, port_or_free, usual_port
+from services.cli.tree.process_specs import (
+    GOVERNANCE_SERVICES,
+    LOOPBACK,
+    CloudMode,
+    TreeConfig,
+    process_names,
+    service_names,
+)
 from services.cli.tree.state_file import DISK_FULL, STATE_DIR_VARIABLE
 from services.runtime.errors import UserError
 from services.worker.engine import EngineName
@@ -45,6 +52,48 @@ _ENGINES_WITH: Final[Mapping[str, tuple[EngineName, ...]]] = {
     "draft_path": ("vllm",),
 }
 """The engines that read each of these flags."""
+
+
+COUNTED: Final[Mapping[str, str]] = {
+    "edges": "edge", "routers": "router", "safeties": "safety", "rails": "rails", "generators": "generator",
+}  # fmt: skip
+"""The flag that says how many processes there are of a service."""
+
+MOST_PROCESSES: Final = 16
+"""Most processes of one service in one tree."""
+
+MOST_KAFKA_NODES: Final = 5
+
+
+def check_counts(args: argparse.Namespace) -> None:
+    """Refuse numbers of processes that cannot be, and those of services that are not started.
+
+    Raises:
+        UserError: The message names the flag.
+    """
+    for flag, service in COUNTED.items():
+        count = getattr(args, flag)
+        if not 1 <= count <= MOST_PROCESSES:
+            raise UserError(f"--{flag} {count}: must be between 1 and {MOST_PROCESSES}")
+        if count > 1 and not args.governed and service in GOVERNANCE_SERVICES:
+            raise UserError(f"--{flag} {count} has no effect with --no-governed: leave one of the two out")
+    if args.generators > 1 and args.engine == "vllm":
+        raise UserError(
+            f"--generators {args.generators}: engine vllm takes the whole accelerator; start each generator where it"
+            " has one of its own"
+        )
+    nodes = args.kafka_nodes
+    if nodes is None:
+        return
+    if not 1 <= nodes <= MOST_KAFKA_NODES:
+        raise UserError(f"--kafka-nodes {nodes}: must be between 1 and {MOST_KAFKA_NODES}")
+    if args.kafka is not None:
+        raise UserError("--kafka uses a cluster that runs, --kafka-nodes starts one: leave one of the two out")
+
+
+def counts(args: argparse.Namespace) -> dict[str, int]:
+    """Return how many processes there are of each service that can have several."""
+    return {service: getattr(args, flag) for flag, service in COUNTED.items()}
 
 
 def check_engine_flags(args: argparse.Namespace) -> None:
@@ -92,7 +141,10 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         options[VERTEX_MODEL] = os.environ[VERTEX_MODEL]
     cloud = cloud_mode(args)
     edge_port = _edge_port(args.port, say)
-    broker_port = _broker_port(say) if args.kafka is None else None
+    number = counts(args)
+    nodes = args.kafka_nodes or 0
+    broker_port = _broker_port(say) if args.kafka is None and not nodes else None
+    kafka = ",".join(f"{LOOPBACK}:{port}" for port in _ports_in_a_row(nodes)) if nodes else None
     redis_url, redis_program = os.environ.get("RAILBUS_REDIS_URL"), None
     if redis_url is None and not args.no_redis:
         redis_program = find_redis_program()
@@ -102,18 +154,25 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
     return TreeConfig(
         engine=args.engine,
         edge_port=edge_port,
-        kafka=args.kafka or f"{LOOPBACK}:{broker_port}",
+        kafka=kafka or args.kafka or f"{LOOPBACK}:{broker_port}",
         broker_port=broker_port,
         log_dir=_log_dir(args.data_dir, folder) if args.kafka is None else folder / "log",
         redis_port=redis_port,
         redis_program=redis_program,
         redis_url=redis_url if redis_port is None else f"redis://{LOOPBACK}:{redis_port}/0",
-        health_ports={name: free_port() for name in service_names(governed=args.governed, cloud=cloud)},
+        health_ports={
+            name: free_port()
+            for service in service_names(governed=args.governed, cloud=cloud)
+            for name in process_names(service, number)
+        },
         governed=args.governed,
         cloud=cloud,
         emulator_port=free_port() if cloud == "emulator" else None,
         options=options,
         generator_python=_generator_python(args.engine),
+        counts=number,
+        more_edge_ports=_more_edge_ports(edge_port, number["edge"] - 1),
+        kafka_nodes=nodes,
     )
 
 
@@ -137,6 +196,29 @@ def _edge_port(given: int | None, say: LineSink) -> int:
     if port != EDGE_PORT:
         say(f"port {EDGE_PORT} is in use: the edge takes port {port} instead; choose one with --port")
     return port
+
+
+def _more_edge_ports(first: int, count: int) -> tuple[int, ...]:
+    """Return the ports that follow the first edge's, and a free one for each that is in use."""
+    found: list[int] = []
+    for port in range(first + 1, first + 1 + count):
+        usable = port <= MAX_PORT and is_free(port)
+        found.append(port if usable else free_port())
+    return tuple(found)
+
+
+def _ports_in_a_row(count: int) -> list[int]:
+    """Return ports that are free now, each the one after the last.
+
+    Raises:
+        UserError: There are none.
+    """
+    for _ in range(MAX_TRIES):
+        first = free_port()
+        ports = list(range(first, first + count))
+        if all(is_free(port) for port in ports):
+            return ports
+    raise UserError(f"no {count} free ports in a row were found for Apache Kafka: stop other programs")
 
 
 def _broker_port(say: LineSink) -> int:

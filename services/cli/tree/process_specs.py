@@ -15,6 +15,12 @@ LOOPBACK: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 60.0
 """Longest time from start to the ready line."""
 
+KAFKA_START_TIMEOUT_S: Final = 120.0
+"""The same for nodes of Apache Kafka whose jars are there: each formats its storage first."""
+
+KAFKA_RUNNER: Final = Path(__file__).resolve().parents[3] / "infra" / "kafka" / "run.py"
+"""Starts Apache Kafka; only a checkout has it."""
+
 MODEL_LOAD_TIMEOUT_S: Final = 1_200.0
 """The same for vLLM: it reads tens of gigabytes, compiles, and captures graphs."""
 
@@ -25,19 +31,22 @@ class TreeConfig:
 
     Attributes:
         engine: Engine of the generator.
-        edge_port: Port of the edge.
-        kafka: The broker, ``HOST:PORT``.
+        edge_port: Port of the first edge.
+        kafka: The brokers, ``HOST:PORT``, several separated by commas.
         broker_port: Port of the embedded broker; None where ``kafka`` is another broker.
         log_dir: Folder of the embedded broker's log.
         redis_port: Port of the embedded Redis-compatible server; None when there is none.
         redis_program: Its program.
         redis_url: Address of Redis for the services; None when there is none.
-        health_ports: Port of ``/healthz`` of each service that has no HTTP port of its own.
+        health_ports: Port of ``/healthz`` of each process of a service that has no HTTP port of its own.
         governed: Rails and safety run; text waits for the verdict and is checked.
         cloud: Where late and failed requests fall back to: nowhere, Vertex AI, or its emulator.
         emulator_port: Port of the emulator; None when there is none.
         options: Variables that the operator's flags set for every service.
         generator_python: Interpreter of the generator: an engine may need an environment of its own.
+        counts: How many processes there are of each service; one of those that are not named.
+        more_edge_ports: Ports of the second edge and further ones.
+        kafka_nodes: How many nodes of Apache Kafka the tree starts; 0 for none.
     """
 
     engine: EngineName
@@ -54,6 +63,13 @@ class TreeConfig:
     emulator_port: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     generator_python: str = sys.executable
+    counts: Mapping[str, int] = field(default_factory=dict)
+    more_edge_ports: tuple[int, ...] = ()
+    kafka_nodes: int = 0
+
+    @property
+    def edge_ports(self) -> tuple[int, ...]:
+        return (self.edge_port, *self.more_edge_ports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +77,7 @@ class ProcessSpec:
     """Command and environment of one process.
 
     Attributes:
-        name: The service.
+        name: The service; with a number where it is not the first of its kind.
         stage: The servers are stage 0: they must be ready before anything else starts. The others start together. All
             stop in reverse order of their stages.
         command: Program and arguments.
@@ -114,17 +130,26 @@ def service_names(*, governed: bool, cloud: CloudMode = "off") -> tuple[str, ...
     return CORE_SERVICES + (GOVERNANCE_SERVICES if governed else ()) + (CLOUD_SERVICES if cloud != "off" else ())
 
 
+def process_names(service: str, counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the names of a service's processes: ``router``, ``router-2`` and so on."""
+    return service, *(f"{service}-{number}" for number in range(2, counts.get(service, 1) + 1))
+
+
 def process_specs(config: TreeConfig) -> list[ProcessSpec]:
     """Return every process of the tree in the order of start."""
     found: list[ProcessSpec] = []
     if config.broker_port is not None:
         found.append(_broker(config.broker_port, config.log_dir))
+    if config.kafka_nodes:
+        found.append(_kafka(config.kafka, config.kafka_nodes, config.log_dir))
     if config.redis_port is not None and config.redis_program is not None:
         found.append(_redis(config.redis_port, config.redis_program))
     if config.emulator_port is not None:
         found.append(_emulator(config.emulator_port))
-    found += [_service(name, 1, config) for name in service_names(governed=config.governed, cloud=config.cloud)]
-    found.append(_service("edge", 2, config))
+    for service in service_names(governed=config.governed, cloud=config.cloud):
+        found += [_service(service, name, 1, config) for name in process_names(service, config.counts)]
+    for name, port in zip(process_names("edge", config.counts), config.edge_ports, strict=True):
+        found.append(_service("edge", name, 2, config, edge_port=port))
     return found
 
 
@@ -144,6 +169,15 @@ def _broker(port: int, log_dir: Path) -> ProcessSpec:
         ),
         env={},
     )
+
+
+def _kafka(addresses: str, nodes: int, log_dir: Path) -> ProcessSpec:
+    """Return the spec of Apache Kafka's nodes: one process that starts all and starts again each that ends."""
+    first = addresses.partition(",")[0].rpartition(":")[2]
+    command: tuple[str, ...] = (sys.executable, str(KAFKA_RUNNER), "--port", first, "--data-dir", str(log_dir))
+    if nodes > 1:
+        command += ("--nodes", str(nodes), "--restart")
+    return ProcessSpec(name="kafka", stage=0, command=command, env={}, ready_s=KAFKA_START_TIMEOUT_S)
 
 
 def _redis(port: int, program: Path) -> ProcessSpec:
@@ -167,25 +201,26 @@ def _emulator(port: int) -> ProcessSpec:
     )
 
 
-def _service(name: str, stage: int, config: TreeConfig) -> ProcessSpec:
+def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_port: int | None = None) -> ProcessSpec:
     env = {
         "RAILBUS_KAFKA_BOOTSTRAP": config.kafka,
         "RAILBUS_ENGINE": config.engine,
         "RAILBUS_EDGE_HOST": LOOPBACK,
-        "RAILBUS_EDGE_PORT": str(config.edge_port),
+        "RAILBUS_EDGE_PORT": str(edge_port or config.edge_port),
         "RAILBUS_HEALTH_PORT": str(config.health_ports.get(name, 0)),
         # A static member: after a restart it has its partitions again at once.
-        f"RAILBUS_{name.upper()}_INSTANCE": name,
+        f"RAILBUS_{service.upper()}_INSTANCE": name,
         **(GOVERNANCE_SETTINGS if config.governed else {}),
         **_fallback(config),
         **config.options,
     }
     if config.redis_url is not None:
         env["RAILBUS_REDIS_URL"] = config.redis_url
-    if name != "generator":
-        return ProcessSpec(name=name, stage=stage, command=_module(name), env=env, nice=NICENESS.get(name, 0))
+    if service != "generator":
+        return ProcessSpec(name=name, stage=stage, command=_module(service), env=env, nice=NICENESS.get(service, 0))
+    command = _module(service, config.generator_python)
     ready_s = MODEL_LOAD_TIMEOUT_S if config.engine == "vllm" else READY_TIMEOUT_S
-    return ProcessSpec(name=name, stage=stage, command=_module(name, config.generator_python), env=env, ready_s=ready_s)
+    return ProcessSpec(name=name, stage=stage, command=command, env=env, ready_s=ready_s)
 
 
 def _fallback(config: TreeConfig) -> dict[str, str]:

@@ -26,12 +26,13 @@ class RunningTree:
 
     Attributes:
         pid: Process id of the supervisor.
-        url: Address of the edge.
-        kafka: The broker, ``HOST:PORT``.
+        url: Address of the first edge.
+        kafka: The brokers, ``HOST:PORT``, several separated by commas.
         partitions: Partitions of the request topics.
         redis_url: Address of Redis; None when there is none.
-        pids: Process id of each service.
-        health: Address of each service's ``/healthz``, ``/readyz`` and ``/metrics``.
+        pids: Process id of each process, by its name.
+        health: Address of each one's ``/healthz``, ``/readyz`` and ``/metrics``.
+        edges: Addresses of all edges.
     """
 
     pid: int
@@ -41,6 +42,7 @@ class RunningTree:
     redis_url: str | None = None
     pids: dict[str, int] = field(default_factory=dict)
     health: dict[str, str] = field(default_factory=dict)
+    edges: list[str] = field(default_factory=list)
 
 
 def state_dir() -> Path:

@@ -20,6 +20,7 @@ def test_every_setting_has_its_variable() -> None:
         "RAILBUS_KAFKA_BOOTSTRAP",
         "RAILBUS_PARTITIONS",
         "RAILBUS_REPLICATION",
+        "RAILBUS_MIN_INSYNC_REPLICAS",
         "RAILBUS_KAFKA_LINGER_MS",
         "RAILBUS_KAFKA_SESSION_TIMEOUT_MS",
         "RAILBUS_KAFKA_SECURITY_PROTOCOL",

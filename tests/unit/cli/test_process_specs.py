@@ -93,3 +93,27 @@ def test_vllm_may_have_its_own_environment_and_a_long_load_time():
     assert made["generator"].command == ("/opt/vllm/bin/python", "-P", "-m", "services.generator")
     assert made["router"].command[0] == sys.executable
     assert made["generator"].ready_s > 600 > made["router"].ready_s
+
+
+def test_several_of_a_service_have_names_and_ports_of_their_own():
+    counts = {"edge": 3, "router": 2, "safety": 2, "rails": 1, "generator": 2}
+    health = {name: number for number, name in enumerate(("router", "router-2", "generator-2"), 1)}
+    specs = process_specs(plan(counts=counts, more_edge_ports=(8081, 9), governed=True, health_ports=health))
+    made = {spec.name: spec for spec in specs}
+    assert len(made) == len(specs)
+    assert [name for name in made if name not in {"broker", "redis"}] == [
+        "generator", "generator-2", "router", "router-2", "rails", "safety", "safety-2", "edge", "edge-2", "edge-3",
+    ]  # fmt: skip
+    assert [made[name].env["RAILBUS_EDGE_PORT"] for name in ("edge", "edge-2", "edge-3")] == ["8080", "8081", "9"]
+    assert made["router-2"].command[-1] == "services.router"
+    assert made["router-2"].env["RAILBUS_ROUTER_INSTANCE"] == "router-2"
+    assert made["router-2"].env["RAILBUS_HEALTH_PORT"] == "2"
+    assert made["router-2"].nice == made["router"].nice
+
+
+def test_nodes_of_apache_kafka_start_first():
+    addresses = "127.0.0.1:30000,127.0.0.1:30001,127.0.0.1:30002"
+    first, *others = process_specs(plan(broker_port=None, kafka=addresses, kafka_nodes=3))
+    assert (first.name, first.stage) == ("kafka", 0)
+    assert first.command[2:] == ("--port", "30000", "--data-dir", "log", "--nodes", "3", "--restart")
+    assert {spec.env["RAILBUS_KAFKA_BOOTSTRAP"] for spec in others if spec.stage} == {addresses}

@@ -6,7 +6,7 @@ import pytest
 
 from services.cli.__main__ import _parser
 from services.cli.tree import config
-from services.cli.tree.config import check_engine_flags, tree_config
+from services.cli.tree.config import check_counts, check_engine_flags, tree_config
 from services.runtime import UserError
 
 
@@ -65,3 +65,41 @@ def test_the_log_folder_begins_empty_and_keeps_no_probe(tmp_path):
     (tmp_path / "log" / "old").write_text("x")
     made = tree_config(flags("--port", "0"), tmp_path, lambda _: None)
     assert list(made.log_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--edges", "0"), "--edges 0: must be between 1 and 16"),
+        (("--routers", "17"), "--routers 17: must be between 1 and 16"),
+        (("--rails", "2", "--no-governed"), "--rails 2 has no effect with --no-governed"),
+        (("--engine", "vllm", "--generators", "2"), "--generators 2: engine vllm takes the whole accelerator"),
+        (("--kafka-nodes", "0"), "--kafka-nodes 0: must be between 1 and 5"),
+        (("--kafka-nodes", "3", "--kafka", "127.0.0.1:1"), "leave one of the two out"),
+    ],
+)
+def test_a_number_of_processes_that_cannot_be_is_refused(given, said):
+    with pytest.raises(UserError, match=said):
+        check_counts(flags(*given))
+
+
+def test_each_process_has_a_port_of_its_own(tmp_path):
+    given = ("--port", "0", "--edges", "3", "--routers", "2", "--safeties", "2", "--kafka-nodes", "3", "--no-redis")
+    made = tree_config(flags(*given), tmp_path, lambda _: None)
+    assert made.health_ports.keys() == {"generator", "router", "router-2", "rails", "safety", "safety-2"}
+    assert len(set(made.edge_ports)) == 3
+    assert made.broker_port is None
+    ports = [int(address.rpartition(":")[2]) for address in made.kafka.split(",")]
+    assert ports == list(range(ports[0], ports[0] + 3))
+
+
+def test_further_edges_take_the_ports_after_the_first_ones_where_they_are_free(tmp_path):
+    with socket.socket() as first, socket.socket() as third:
+        first.bind(("127.0.0.1", 0))
+        port = first.getsockname()[1]
+        third.bind(("127.0.0.1", port + 2))
+        third.listen()
+        first.close()
+        made = tree_config(flags("--port", str(port), "--edges", "3"), tmp_path, lambda _: None)
+    assert made.edge_ports[:2] == (port, port + 1)
+    assert made.edge_ports[2] != port + 2

@@ -64,3 +64,15 @@ def test_reaching_a_broker_names_the_address():
 
     with pytest.raises(UserError, match="the broker at b:1 does not answer: start it, or name another with --kafka"):
         asyncio.run(reach())
+
+
+async def test_without_java_nodes_of_kafka_are_refused_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(UserError, match=r"^--kafka-nodes: no Java found: install .*; or leave it out: the embedded"):
+        await up._bring_kafka()
+
+
+async def test_only_a_checkout_can_start_nodes_of_kafka(monkeypatch, tmp_path):
+    monkeypatch.setattr(up, "KAFKA_RUNNER", tmp_path / "run.py")
+    with pytest.raises(UserError, match=r"^--kafka-nodes needs a checkout"):
+        await up._bring_kafka()

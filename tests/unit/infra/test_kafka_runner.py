@@ -192,3 +192,39 @@ def test_the_pom_names_no_address() -> None:
     text = (KAFKA / "pom.xml").read_text().replace("http://maven.apache.org/POM/4.0.0", "")
 
     assert "http" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--nodes", "0"), "--nodes 0: must be between 1 and 5"),
+        (("--nodes", "6"), "--nodes 6: must be between 1 and 5"),
+        (("--restart",), "--restart: one node that ends ends the run; give --nodes 3, or leave --restart out"),
+        (("--nodes", "3", "--port", "65534"), "--port 65534"),
+    ],
+)
+def test_nodes_that_cannot_be(checkout: Path, arguments: tuple[str, ...], remedy: str) -> None:
+    status, said = _run(checkout, *arguments)
+
+    assert status == 2
+    assert remedy in said
+
+
+def test_nodes_that_end_at_once_are_reported(checkout: Path) -> None:
+    starts = 'case "$*" in *kafka.Kafka*) echo "java.lang.IllegalStateException: the disk is full"; exit 1;; esac'
+    _program(checkout, "java", f"{JAVA_17}\n{starts}")
+    _program(checkout, "mvn", FAKE_JARS)
+
+    status, said = _run(checkout, "--nodes", "3", "--port", "0", "--data-dir", str(checkout / "data"))
+
+    assert status == 1
+    assert "the broker did not start: java.lang.IllegalStateException: the disk is full" in said
+    voters = set()
+    for number in (1, 2, 3):
+        settings = (checkout / "data" / f"node-{number}" / "server.properties").read_text().splitlines()
+        assert f"node.id={number}" in settings
+        assert "default.replication.factor=3" in settings
+        assert "min.insync.replicas=2" in settings
+        assert "offsets.topic.replication.factor=3" in settings
+        voters |= {line for line in settings if line.startswith("controller.quorum.voters=")}
+    assert len(voters) == 1

@@ -1,0 +1,98 @@
+"""How many copies of a record there are, and how many must have it before it is acknowledged."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import NoError, for_code
+
+from services.bus.settings import BusSettings
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+
+_log = logger("bus")
+
+MIN_INSYNC_SETTING: Final = "min.insync.replicas"
+
+MOST_COPIES: Final = 3
+"""Copies where nothing was said and the cluster has so many brokers or more."""
+
+
+class Copies(NamedTuple):
+    """A topic's replication factor and its ``min.insync.replicas``."""
+
+    replication: int
+    min_insync: int
+
+    def __str__(self) -> str:
+        return f"replication factor {self.replication} and {MIN_INSYNC_SETTING}={self.min_insync}"
+
+
+def wanted_copies(settings: BusSettings, brokers: int) -> Copies:
+    """Return what the settings say; where they say nothing, 3 and 2 on three brokers or more, else what fits.
+
+    Raises:
+        UserError: More copies must have a record than there would be, so that no record would ever be acknowledged.
+    """
+    replication = settings.replication or max(1, min(MOST_COPIES, brokers))
+    min_insync = settings.min_insync_replicas or (2 if replication >= MOST_COPIES else 1)
+    if min_insync > replication:
+        raise UserError(
+            f"RAILBUS_MIN_INSYNC_REPLICAS={min_insync} needs as many copies, and a topic gets {replication} here:"
+            " lower it, or raise RAILBUS_REPLICATION and the number of brokers"
+        )
+    return Copies(replication, min_insync)
+
+
+async def warn_of_fewer_copies(admin: Any, wanted: Copies, replications: Mapping[str, int]) -> None:
+    """Log one warning that names the topics with fewer copies than wanted.
+
+    Args:
+        admin: Started.
+        wanted: See ``wanted_copies``.
+        replications: The replication factor of each topic that exists.
+    """
+    min_insyncs = await _min_insyncs(admin, replications)
+    found = {name: Copies(copies, min_insyncs.get(name, 1)) for name, copies in replications.items()}
+    text = complaint(wanted, found)
+    if text is not None:
+        _log.warning("%s", text)
+
+
+def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
+    """Return the warning; None where every topic has enough."""
+    fewer = {
+        name: copies
+        for name, copies in found.items()
+        if copies.replication < wanted.replication or copies.min_insync < wanted.min_insync
+    }
+    if not fewer:
+        return None
+    least = min(fewer.values())
+    return (
+        f"{', '.join(fewer)}: {least}, where {wanted} were expected; a lost broker can take acknowledged records with"
+        " it. Raise them with kafka-reassign-partitions.sh and kafka-configs.sh, or, if this is meant, set"
+        f" RAILBUS_REPLICATION={least.replication} and RAILBUS_MIN_INSYNC_REPLICAS={least.min_insync}"
+    )
+
+
+async def _min_insyncs(admin: Any, topics: Iterable[str]) -> dict[str, int]:
+    """Return the setting of each topic that may be asked for."""
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {MIN_INSYNC_SETTING: ""}) for topic in topics]
+    found = {}
+    for answer in await admin.describe_configs(resources):
+        for code, message, _, topic, entries in answer.resources:
+            error = for_code(code)
+            if error is not NoError:
+                if getattr(error, "retriable", False):
+                    raise error(f"{MIN_INSYNC_SETTING} of {topic}: {message}")
+                found[topic] = _UNKNOWN
+                continue
+            value = {name: value for name, value, *_ in entries}.get(MIN_INSYNC_SETTING)
+            if value is not None:
+                found[topic] = int(value)
+    return found
+
+
+_UNKNOWN: Final = 2**15
+"""For a topic whose settings this user may not read: no reason to warn."""

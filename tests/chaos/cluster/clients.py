@@ -1,0 +1,202 @@
+"""People who ask, read, and resume at any edge when a connection breaks. They keep what they received, in its order."""
+
+import asyncio
+import json
+import time
+from typing import NamedTuple
+
+import aiohttp
+
+GIVE_UP_S = 180.0
+"""How long a request may be resumed again and again after its last op before it counts as lost."""
+
+RETRY_S = 0.3
+RESUMABLE = {"server_stopping", "slow_client", "not_ready", "busy", "log_unavailable", "too_many_connections"}
+
+
+class ReceivedOp(NamedTuple):
+    """One op: its place on the log, and what it said. ``[("show", text)]``, or several that came together."""
+
+    place: tuple[int, ...]
+    ops: list
+
+
+class Reader:
+    """One request as one person sees it.
+
+    Attributes:
+        over: How it ended for them: ``closed``, an error code, or ``lost`` with why.
+        moved: Called with the present time whenever something was received.
+    """
+
+    def __init__(self, transport):
+        self.transport = transport
+        self.request_id = ""
+        self.received = []
+        self.over = None
+        self.resumes = 0
+        self.waits_for = []
+
+    @property
+    def last(self):
+        return ":".join(map(str, self.received[-1].place)) if self.received else None
+
+    def take(self, place, ops):
+        self.received.append(ReceivedOp(tuple(map(int, place.split(":"))), ops))
+        self.moved()
+
+    def moved(self):
+        if self.waits_for:
+            now = time.monotonic()
+            for fault in self.waits_for:
+                fault.recovered(now)
+            self.waits_for = []
+
+    def end(self, how):
+        self.over = how
+        self.moved()
+
+
+class Person:
+    """Asks one request after another until told to stop."""
+
+    def __init__(self, http, edges, rng, bodies, campaign):
+        self._http, self._edges, self._rng, self._bodies, self._campaign = http, edges, rng, bodies, campaign
+
+    async def live(self):
+        while not self._campaign.stopping:
+            reader = Reader(self._rng.choice(("sse", "websocket")))
+            await self._ask_and_read(reader, next(self._bodies))
+            if reader.request_id:
+                self._campaign.open_readers.discard(reader)
+                self._campaign.readers.append(reader)
+
+    async def _ask_and_read(self, reader, body):
+        go = self._sse if reader.transport == "sse" else self._websocket
+        quiet_since, ops = time.monotonic(), 0
+        while reader.over is None:
+            if reader.request_id:
+                reader.resumes += 1
+            try:
+                await go(reader, body, self._rng.choice(self._edges))
+                trouble = "the connection ended"
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                trouble = repr(error)
+            if reader.over is not None:
+                return
+            if not reader.request_id:  # nothing was promised yet
+                self._campaign.refused += 1
+                await asyncio.sleep(RETRY_S)
+                return
+            now = time.monotonic()
+            if len(reader.received) > ops:
+                quiet_since, ops = now, len(reader.received)
+            elif now - quiet_since > GIVE_UP_S:
+                reader.end(f"lost: nothing for {GIVE_UP_S:.0f} s, last {trouble}")
+                return
+            await asyncio.sleep(RETRY_S)
+
+    def _begun(self, reader, request_id):
+        if not reader.request_id:
+            reader.request_id = request_id
+            self._campaign.open_readers.add(reader)
+
+    # Server-sent events, in OpenAI's format
+
+    async def _sse(self, reader, body, url):
+        if reader.request_id:
+            headers = {"Last-Event-ID": reader.last} if reader.last else {}
+            where = f"{url}/v1/chat/completions/{reader.request_id}?restart=marker"
+            call = self._http.get(where, headers=headers)
+        else:
+            call = self._http.post(f"{url}/v1/chat/completions", json=body | {"stream": True})
+        async with call as response:
+            if response.status != 200:
+                await self._refused(reader, response)
+                return
+            self._begun(reader, response.headers["X-Request-Id"].removeprefix("chatcmpl-"))
+            place = None
+            async for line in response.content:
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name == "id":
+                    place = value
+                elif name == "data" and value == "[DONE]":
+                    reader.end("closed")
+                elif name == "data":
+                    self._chat_chunk(reader, place, json.loads(value))
+
+    async def _refused(self, reader, response):
+        said = (await response.text())[:300]
+        if not reader.request_id or response.status == 429:
+            return
+        code = (json.loads(said).get("error") or {}).get("code") if said.startswith("{") else None
+        if response.status < 500 or code in ENDS:
+            reader.end(code if code in ENDS else f"lost: resumed, {response.status} {said}")
+
+    @staticmethod
+    def _chat_chunk(reader, place, chunk):
+        if "error" in chunk:
+            if chunk["error"]["code"] not in RESUMABLE:
+                reader.end(chunk["error"]["code"])
+            return
+        if not chunk["choices"]:
+            return
+        delta = chunk["choices"][0]["delta"].get("content") or ""
+        ops = chunk.get("railbus")
+        if ops is not None:
+            reader.take(place, _flat(ops))
+        elif delta:
+            reader.take(place, [("show", delta)])
+
+    # A websocket, with ops
+
+    async def _websocket(self, reader, body, url):
+        async with self._http.ws_connect(f"{url}/v1/stream", max_msg_size=2**22) as socket:
+            if reader.request_id:
+                resume = {"type": "resume", "request_id": reader.request_id}
+                await socket.send_json(resume | ({"after": reader.last} if reader.last else {}))
+            else:
+                await socket.send_json({"type": "ask"} | body)
+            async for message in socket:
+                if message.type is not aiohttp.WSMsgType.TEXT:
+                    return
+                said = json.loads(message.data)
+                if said.get("type") == "accepted":
+                    self._begun(reader, said["request_id"])
+                elif said.get("type") == "error":
+                    code = said["error"]["code"]
+                    if not reader.request_id or code in RESUMABLE or code == "rate_limit_exceeded":
+                        return
+                    reader.end(code if code in ENDS else f"lost: {said['error']}")
+                    return
+                elif "op" in said:
+                    ops = _flat(said)
+                    reader.take(said["id"], ops)
+                    if any(name == "close" for name, *_ in ops):
+                        reader.end("closed")
+                        return
+
+
+ENDS = {
+    "bad_request", "cancelled", "engine_auth", "engine_dead", "engine_overloaded", "engine_timeout",
+    "engine_unavailable", "expired", "failed", "internal", "rejected", "safety_block",
+}  # fmt: skip
+"""Codes that say how a request was closed."""
+
+
+def _flat(said):
+    """The ops of a message, in plain form."""
+    if said["op"] == "catch_up":
+        return [plain for op in said["ops"] for plain in _flat(op)]
+    match said["op"]:
+        case "show":
+            return [("show", said["text"])]
+        case "replace":
+            return [("replace", said["start"], said["end"], said["text"])]
+        case "withdraw" | "refuse":
+            return [("instead", said["text"])]
+        case "restart":
+            return [("restart",)]
+        case "close":
+            return [("close", said["outcome"])]
+    return []

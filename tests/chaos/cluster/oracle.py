@@ -1,0 +1,296 @@
+"""What must hold, from records and received bytes alone: plain JSON, plain strings, no code of the product.
+
+lost      an accepted request that is not on its topic; one without a ``Closed``; a completed answer that is not whole
+twice     an op that a client received again; text that stands on a screen more often than on the log
+mixed     a screen that is no beginning of one run's text, or goes back to an earlier attempt
+withdrawn text on a screen though the edge had read its recall
+"""
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+TOPICS = ("railbus.requests", "railbus.requests.vertex", "railbus.streams", "railbus.dead")
+SHOWN_VIOLATIONS = 12
+
+
+@dataclass
+class Told:
+    """What the log says about one request: (offset, kind, event), in the order of its partition."""
+
+    partition: int = -1
+    requests: int = 0
+    events: list = field(default_factory=list)
+
+
+@dataclass
+class Findings:
+    """What came of a campaign."""
+
+    requests: int = 0
+    chunks: int = 0
+    chunks_again: int = 0
+    ops: int = 0
+    outcomes: Counter = field(default_factory=Counter)
+    reasons: Counter = field(default_factory=Counter)
+    ends: Counter = field(default_factory=Counter)
+    cutovers: Counter = field(default_factory=Counter)
+    recalls: int = 0
+    restarted: int = 0
+    taken_twice: int = 0
+    resumes: int = 0
+    violations: list = field(default_factory=list)
+
+    def wrong(self, kind, request_id, what):
+        self.violations.append((kind, request_id, what))
+
+
+async def read_log(bootstrap):
+    """Read every record that is there; return requests by id, and the number of dead letters."""
+    told, dead = defaultdict(Told), []
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        for topic in TOPICS:
+            numbers = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+            if not numbers:
+                await consumer._client.force_metadata_update()
+                numbers = [TopicPartition(topic, n) for n in sorted(await _partitions(consumer, topic))]
+            consumer.assign(numbers)
+            ends = await consumer.end_offsets(numbers)
+            await consumer.seek_to_beginning(*numbers)
+            while any([await consumer.position(at) < end for at, end in ends.items()]):
+                for batch in (await consumer.getmany(timeout_ms=1_000, max_records=5_000)).values():
+                    for record in batch:
+                        _sort(told, dead, topic, record)
+    finally:
+        await consumer.stop()
+    return told, dead
+
+
+async def _partitions(consumer, topic):
+    consumer._client.add_topic(topic)
+    await consumer._client.force_metadata_update()
+    return consumer.partitions_for_topic(topic) or set()
+
+
+def _sort(told, dead, topic, record):
+    event = json.loads(record.value)
+    if topic == "railbus.dead":
+        dead.append(event)
+        return
+    one = told[event["request_id"]]
+    if topic == "railbus.requests":
+        one.requests += 1
+    elif topic == "railbus.streams":
+        one.partition = record.partition
+        kind = next(value.decode() for name, value in record.headers if name == "kind")
+        one.events.append((record.offset, kind, event))
+
+
+def judge(told, dead, readers):
+    """Judge every request that is on the log, and every one that a client was promised."""
+    found = Findings(requests=len(told))
+    for letter in dead:
+        found.wrong("dead", letter.get("topic"), letter.get("reason"))
+    for request_id, one in told.items():
+        _judge_log(found, request_id, one)
+    for reader in readers:
+        found.ends[reader.over if not str(reader.over).startswith("lost") else "lost"] += 1
+        found.resumes += reader.resumes
+        one = told.get(reader.request_id)
+        if one is None or not one.requests:
+            found.wrong("lost", reader.request_id, "was accepted and is not on railbus.requests")
+        if str(reader.over).startswith("lost"):
+            found.wrong("lost", reader.request_id, f"{reader.transport}: {reader.over}")
+        if one is not None:
+            _Screening(found, reader, one).run()
+    return found
+
+
+def _judge_log(found, request_id, one):
+    runs, chunks = defaultdict(set), set()
+    closed = None
+    for _, kind, event in one.events:
+        if kind == "Chunk":
+            key = (event["run"], event["seq"])
+            found.chunks += key not in chunks
+            found.chunks_again += key in chunks
+            chunks.add(key)
+        elif kind == "Started":
+            runs[event["attempt"]].add(event["run"])
+        elif kind == "Cutover":
+            found.cutovers[f"{event['trigger']} to {event.get('target', 'vertex')}"] += 1
+        elif kind == "Recall":
+            found.recalls += 1
+        elif kind == "Closed" and closed is None:
+            closed = event
+    found.taken_twice += sum(len(names) > 1 for names in runs.values())
+    if closed is None:
+        found.wrong("lost", request_id, f"was never closed; the last record is {one.events[-1:]}")
+    else:
+        found.outcomes[closed["outcome"]] += 1
+        if closed["outcome"] not in {"completed", "recalled"}:
+            found.reasons[f"{closed['outcome']}: {closed.get('reason', '')}"[:100]] += 1
+
+
+class _Run:
+    """One run's text as far as it was read, less what was taken back, and the lengths that it had after each chunk."""
+
+    def __init__(self, attempt):
+        self.attempt = attempt
+        self.pieces = {}
+        self.text, self.next = "", 0
+        self.spans = []
+        self.stopped = None
+        self._forget()
+
+    def add(self, seq, text):
+        self.pieces.setdefault(seq, text)
+        while self.next in self.pieces:
+            self._show(len(self.text), self.pieces[self.next])
+            self.text += self.pieces[self.next]
+            self.next += 1
+
+    def take_back(self, start, end, replacement):
+        """Replace a span; where two overlap, the earlier recall keeps its place."""
+        if (start, end, replacement) in self.spans:
+            return
+        self.spans.append((start, end, replacement))
+        self._forget()
+        start = 0
+        for seq in range(self.next):
+            self._show(start, self.pieces[seq])
+            start += len(self.pieces[seq])
+
+    def has(self, visible):
+        """Whether this is what the run has said up to some chunk."""
+        return len(visible) in self.lengths and self.shown.startswith(visible)
+
+    def _forget(self):
+        self.shown, self.lengths, self._said = "", {0}, set()
+
+    def _show(self, start, piece):
+        if self.spans:
+            out = []
+            for place, letter in enumerate(piece, start):
+                span = next((span for span in self.spans if span[0] <= place < span[1]), None)
+                if span is None:
+                    out.append(letter)
+                elif span not in self._said:
+                    self._said.add(span)
+                    out.append(span[2])
+            piece = "".join(out)
+        self.shown += piece
+        self.lengths.add(len(self.shown))
+
+
+class _Screening:
+    """One client's ops, each against the records up to its place."""
+
+    def __init__(self, found, reader, one):
+        self._found, self._reader, self._one = found, reader, one
+        self._runs, self._first = {}, {}
+        self._attempt, self._frozen = 0, None
+        self._denied = None
+        self._finished = {}
+
+    def run(self):
+        visible, last, at = "", (-1, -1, -1), 0
+        events = self._one.events
+        for place, ops in self._reader.received:
+            if place <= last:
+                self._wrong("twice", f"op {place} after {last}")
+            last = max(last, place)
+            while at < len(events) and events[at][0] <= place[1]:
+                self._read(*events[at][1:])
+                at += 1
+            for op in ops:
+                visible = _apply(visible, op)
+                if op[0] == "instead":
+                    self._frozen = visible
+            self._found.ops += 1
+            if not self._check(visible, place):
+                return
+        for event in events[at:]:
+            self._read(*event[1:])
+        if self._reader.over == "closed":
+            self._check_whole(visible)
+
+    def _read(self, kind, event):
+        match kind:
+            case "Started":
+                if self._first.setdefault(event["attempt"], event["run"]) == event["run"]:
+                    self._run(event)
+            case "Chunk":
+                self._run(event).add(event["seq"], event["text"])
+            case "Recall":
+                run = self._run(event)
+                if event["action"] == "stop":
+                    run.stopped = event.get("replacement", "")
+                else:
+                    run.take_back(event["start"], event["end"], event.get("replacement", ""))
+            case "Finished":
+                self._finished[event["run"]] = event["last_seq"]
+            case "Verdict":
+                if self._denied is None:
+                    self._denied = event["decision"] == "deny"
+
+    def _run(self, event):
+        if event["run"] not in self._runs:
+            self._runs[event["run"]] = _Run(event["attempt"])
+        return self._runs[event["run"]]
+
+    def _check(self, visible, place):
+        if self._frozen is not None:
+            return visible == self._frozen or self._wrong("withdrawn", f"at {place} after the end: {visible[:80]!r}")
+        if not visible:
+            return True
+        if self._denied is not False:
+            return self._wrong("withdrawn", f"at {place}, without an allowing verdict: {visible[:80]!r}")
+        for run_id in self._first.values():
+            run = self._runs[run_id]
+            if run.attempt < self._attempt or not run.has(visible):
+                continue
+            if run.stopped is not None:
+                return self._wrong("withdrawn", f"at {place}, the answer was taken back: {visible[-80:]!r}")
+            self._attempt = run.attempt
+            return True
+        return self._wrong(self._kind_of(visible), f"at {place}: ...{visible[-120:]!r}")
+
+    def _kind_of(self, visible):
+        """Name what is wrong with a screen: it shows what was recalled, or it is no one run's text."""
+        for run in self._runs.values():
+            if run.spans and run.text.startswith(visible):
+                return "withdrawn"
+        return "mixed"
+
+    def _check_whole(self, visible):
+        closed = next((event for _, kind, event in self._one.events if kind == "Closed"), None)
+        if closed is None or closed["outcome"] != "completed":
+            return
+        for run_id, last_seq in self._finished.items():
+            run = self._runs.get(run_id)
+            if run is not None and run.next == last_seq + 1 and visible == run.shown:
+                return
+        lengths = {run_id: (run.next, self._finished.get(run_id)) for run_id, run in self._runs.items()}
+        self._wrong("lost", f"completed, but the screen ends {visible[-60:]!r} ({len(visible)} characters; {lengths})")
+
+    def _wrong(self, kind, what):
+        self._found.wrong(kind, self._reader.request_id, f"{self._reader.transport}: {what}")
+        return False
+
+
+def _apply(visible, op):
+    match op:
+        case ("show", text):
+            return visible + text
+        case ("replace", start, end, text):
+            return visible[:start] + text + visible[end:]
+        case ("instead", text):
+            return text
+        case ("restart",):
+            return ""
+    return visible

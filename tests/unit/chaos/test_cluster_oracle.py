@@ -1,0 +1,94 @@
+"""The judge of the campaigns is judged: each kind of wrong is found, and nothing is found where nothing is wrong."""
+
+import pytest
+
+from tests.chaos.cluster.clients import Reader
+from tests.chaos.cluster.oracle import Told, judge
+
+ID = "r"
+TEXTS = ("one ", "two ", "mail ")
+
+
+def events(*more, outcome="completed", verdict="allow"):
+    made = [
+        ("Verdict", {"decision": verdict}),
+        ("Started", {"attempt": 1, "run": "a"}),
+        *(("Chunk", {"attempt": 1, "run": "a", "seq": n, "text": text}) for n, text in enumerate(TEXTS)),
+        *more,
+        ("Finished", {"attempt": 1, "run": "a", "last_seq": 2}),
+        ("Closed", {"outcome": outcome}),
+    ]  # fmt: skip
+    return [(offset, kind, event) for offset, (kind, event) in enumerate(made)]
+
+
+RECALL = ("Recall", {"attempt": 1, "run": "a", "start": 8, "end": 12, "action": "redact", "replacement": "[gone]"})
+STOP = ("Recall", {"attempt": 1, "run": "a", "start": 0, "end": 3, "action": "stop", "replacement": "no"})
+OTHER = [
+    ("Started", {"attempt": 2, "run": "b"}),
+    ("Chunk", {"attempt": 2, "run": "b", "seq": 0, "text": "two "}),
+]
+
+
+def saw(*ops, over="closed"):
+    reader = Reader("sse")
+    reader.request_id = ID
+    for offset, op in ops:
+        reader.take(f"0:{offset}:0", [op])
+    reader.end(over)
+    return reader
+
+
+WHOLE = ((2, ("show", "one ")), (3, ("show", "two ")), (4, ("show", "mail ")))
+
+
+def kinds(told_events, reader, requests=1):
+    told = {ID: Told(0, requests, told_events)}
+    return {kind for kind, _, _ in judge(told, [], [reader]).violations}
+
+
+@pytest.mark.parametrize(
+    ("told_events", "reader"),
+    [
+        (events(), saw(*WHOLE)),
+        (events(RECALL), saw(*WHOLE, (5, ("replace", 8, 12, "[gone]")))),
+        (events(RECALL), saw(*WHOLE[:2], (5, ("show", "[gone] ")))),
+        (events(STOP, outcome="recalled"), saw(*WHOLE, (5, ("instead", "no")))),
+        (events(*OTHER, outcome="failed"), saw(*WHOLE, (5, ("restart",)), (6, ("show", "two ")), over="failed")),
+    ],
+)
+def test_nothing_is_wrong(told_events, reader):
+    assert kinds(told_events, reader) == set()
+
+
+@pytest.mark.parametrize(
+    ("told_events", "reader", "kind"),
+    [
+        (events(), saw(*WHOLE[:2]), "lost"),
+        (events()[:-1], saw(*WHOLE), "lost"),
+        (events(), saw(*WHOLE, over="lost: 404"), "lost"),
+        (events(), saw(*WHOLE, WHOLE[2]), "twice"),
+        (events(), saw(WHOLE[0], WHOLE[2]), "mixed"),
+        (events(*OTHER), saw(WHOLE[0], (6, ("show", "two ")), (6, ("restart",))), "twice"),
+        (events(*OTHER, outcome="failed"), saw(*WHOLE, (6, ("show", "two ")), over="failed"), "mixed"),
+        (events(RECALL), saw(*WHOLE, (6, ("close", "completed"))), "withdrawn"),
+        (events(STOP, outcome="recalled"), saw(*WHOLE, (6, ("close", "recalled"))), "withdrawn"),
+        (events(verdict="deny"), saw(*WHOLE), "withdrawn"),
+    ],
+)
+def test_what_is_wrong_is_found(told_events, reader, kind):
+    assert kind in kinds(told_events, reader)
+
+
+def test_a_promise_that_is_on_no_topic_is_lost():
+    told = {"another": Told(0, 1, events())}
+    assert [kind for kind, _, _ in judge(told, [], [saw(*WHOLE)]).violations] == ["lost"]
+
+
+def test_an_attempt_that_is_taken_by_two_runs_is_counted():
+    told = {ID: Told(0, 1, events(("Started", {"attempt": 1, "run": "c"})))}
+    assert judge(told, [], [saw(*WHOLE)]).taken_twice == 1
+
+
+def test_a_dead_letter_is_wrong():
+    found = judge({}, [{"topic": "railbus.streams", "reason": "no JSON"}], [])
+    assert found.violations == [("dead", "railbus.streams", "no JSON")]
