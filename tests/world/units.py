@@ -69,7 +69,8 @@ class Builder:
             input_gate="hold",
             client_grace_ms=CLIENT_GRACE_MS,
             total_max_ms=TOTAL_MAX_MS,
-            fallback="vertex",
+            fallback=plan.fallback,
+            max_retries=plan.max_retries,
             breaker_trip=plan.breaker_trip,
             limits=FallbackLimits(free=1_000),
         )
