@@ -1,7 +1,7 @@
 """The request: the event that starts everything."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -15,6 +15,9 @@ Egress = Literal["allowed", "forbidden"]
 
 MAX_PROMPT_CHARS = 262_144
 """Most code points of a message: below the broker's record limit even when every character takes 3 bytes."""
+
+LONGEST_TOTAL_MS: Final = 300_000
+"""Default of ``RAILBUS_TOTAL_MAX_MS``: no request is open for longer, so that no service remembers one for longer."""
 
 DurationMs = Annotated[int, Meta(ge=1, le=86_400_000)]
 

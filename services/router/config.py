@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, Literal
 
-from schemas.requests import Deadlines
+from schemas.requests import LONGEST_TOTAL_MS, Deadlines
 from schemas.stream import InputGate, Usage
 
 RETRY_US: Final = 5_000_000
@@ -92,7 +92,7 @@ class RouterConfig:
 
     input_gate: InputGate = "off"
     client_grace_ms: int = 5_000
-    total_max_ms: int = 300_000
+    total_max_ms: int = LONGEST_TOTAL_MS
     max_open: int = 25_000
     fallback: Literal["off", "vertex"] = "off"
     max_fallbacks: int = 1

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from schemas.requests import LONGEST_TOTAL_MS
 from services.bus import BusSettings
 from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
 from services.runtime.errors import UserError
@@ -50,7 +51,7 @@ class Settings:
 
     input_gate: Literal["hold", "off"] = setting("off", "hold: every answer waits for the verdict of the rails")
     client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
-    total_max_ms: int = setting(300_000, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
+    total_max_ms: int = setting(LONGEST_TOTAL_MS, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
     router_max_open: int = setting(25_000, "most open requests in one partition", ge=1, le=10_000_000)
     router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
     fallback: Literal["off", "vertex"] = setting("off", "where late and failed requests go")
