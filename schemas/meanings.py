@@ -16,7 +16,7 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "Fallback": {
         "cancel": "Attempt 1 is cancelled and the cloud is asked.",
         "race": "The cloud is asked as well. The attempt whose first chunk is first on the log answers.",
-        "off": "Nothing happens: the request waits for attempt 1 until its total deadline.",
+        "off": "The cloud is not asked. Retries on the self-hosted engines do not depend on this.",
     },
     "Egress": {
         "allowed": "The prompt may be sent to a cloud model.",
@@ -46,12 +46,12 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "bad_request": "The request is at fault: its prompt is too long, its model is not served.",
         "auth": "The engine refused the worker's key or credentials.",
         "safety_block": "The cloud model's own filter refused.",
-        "engine_dead": "The engine ended. The worker ends too and is started again.",
+        "engine_dead": "The engine or its worker ended before the answer did. Another self-hosted attempt helps.",
         "cancelled": "A `Cancel` stopped the execution.",
         "internal": "A fault of the worker or the engine that fits none of the others.",
     },
     "Trigger": {
-        "ttft": "The first token was not on the log by its deadline.",
+        "ttft": "The first token was not on the log by its deadline. A retry waits for the stall deadline as well.",
         "hard_error": "Every attempt so far has failed.",
         "stall": "The answer was silent for longer than its stall deadline.",
         "mask": "The policy wants the masked prompt to be answered.",

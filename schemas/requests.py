@@ -1,7 +1,7 @@
 """The request: the event that starts everything."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -18,6 +18,9 @@ MAX_PROMPT_CHARS = 262_144
 
 MAX_WAITED_MS = 10_000
 """Most that a request counts as having waited at its first writer: a claim moves no deadline further ahead."""
+
+LONGEST_TOTAL_MS: Final = 300_000
+"""Default of ``RAILBUS_TOTAL_MAX_MS``: no request is open for longer, so that no service remembers one for longer."""
 
 DurationMs = Annotated[int, Meta(ge=1, le=86_400_000)]
 

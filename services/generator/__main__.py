@@ -18,17 +18,17 @@ async def main() -> None:
     """Load the engine, join the group and process requests until cancelled."""
     settings, bus, health = load_settings(GeneratorSettings), load_settings(BusSettings), load_settings(HealthSettings)
     engine = make(settings.engine, os.environ)
-    is_ready = asyncio.Event()
+    worker: Worker | None = None
 
     def ready() -> None:
-        is_ready.set()
         sys.stdout.write(f"ready generator engine={engine.name} model={engine.model}\n")
         sys.stdout.flush()
 
-    async with serve_health(health, is_ready.is_set):
+    async with serve_health(health, lambda: worker is not None and worker.ready):
         try:
             await asyncio.gather(engine.start(), ensure_topics(bus))
-            await run_while_alive(Worker(settings.worker_config(), bus, engine).run(ready), engine)
+            worker = Worker(settings.worker_config(), bus, engine)
+            await run_while_alive(worker.run(ready), engine)
         finally:
             await engine.close()
 

@@ -17,6 +17,8 @@ class GeneratorSettings:
         generator_slots: Most executions at once. 0 means as many as the engine can run.
         generator_queue: Accepted requests that may wait for a slot. When so many wait, the generator reads no more
             requests.
+        generator_drain_ms: How long running answers may take to finish when the generator is asked to stop. What has
+            not begun is left to another generator at once.
         generator_instance: A name that no other generator has. A restart under the same name within the session timeout
             causes no rebalance.
         input_gate: ``hold`` when a rails service runs: no text is shown before its verdict. ``off`` when none runs. The
@@ -33,6 +35,10 @@ class GeneratorSettings:
     generator_queue: int = field(
         default=256, metadata={"help": "accepted requests that may wait for a slot", "ge": 1, "le": 100_000}
     )
+    generator_drain_ms: int = field(
+        default=20_000,
+        metadata={"help": "how long answers may take to finish when it stops", "ge": 0, "le": 20_000},
+    )
     generator_instance: str | None = field(
         default=None, metadata={"help": "static member id, unique among generators: a restart causes no rebalance"}
     )
@@ -46,6 +52,7 @@ class GeneratorSettings:
             batch=REQUESTS_BATCH,
             slots=self.generator_slots,
             queue=self.generator_queue,
+            drain_s=self.generator_drain_ms / 1_000,
             input_gate=self.input_gate,
             output_check=self.output_check,
             instance=self.generator_instance,

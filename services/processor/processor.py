@@ -54,6 +54,8 @@ class ProcessorConfig:
         topics: Those with the same number of partitions are assigned together.
         rewind_ms: A gained number is read from this long ago. None continues at the committed offset, and commits
             what is done.
+        progress_topic: With ``rewind_ms``: a topic that only this service writes to. Its newest record says since when
+            no member has worked, so that an outage longer than ``rewind_ms`` is made up for.
         include_newer: Read records written for a newer reader too, as ``UnreadableRecord``.
         instance_id: Static membership.
         limit: Most records read and not processed, unsent writes included.
@@ -64,6 +66,7 @@ class ProcessorConfig:
     group: str
     topics: Sequence[Topic]
     rewind_ms: int | None = None
+    progress_topic: Topic | None = None
     include_newer: bool = False
     instance_id: str | None = None
     limit: int = 10_000
@@ -129,6 +132,7 @@ class Processor:
             on_assigned=self._on_assigned,
             commit="manual" if config.rewind_ms is None else "never",
             rewind_ms=config.rewind_ms,
+            progress_topic=config.progress_topic,
             instance_id=config.instance_id,
             clock=config.clock,
         )

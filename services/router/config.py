@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, Literal
 
-from schemas.requests import Deadlines
+from schemas.requests import LONGEST_TOTAL_MS, Deadlines
 from schemas.stream import InputGate, Usage
 
 RETRY_US: Final = 5_000_000
@@ -76,13 +76,15 @@ class RouterConfig:
         max_open: Most open requests in one partition; more are closed as ``failed``.
         fallback: Where requests go that the self-hosted path cannot serve.
         max_fallbacks: Most attempts of one request in the cloud.
+        max_retries: Most further attempts of one request on the self-hosted engines, after a stall or a dead worker.
+        retry_limits: The budget of these attempts.
         ttft: Range of the first-token deadline.
         ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt, for its prefill.
         stall: Range of the stall deadline.
         breaker_trip: How many of ten requests must be late or failed before new ones go straight to the cloud; 0 for
             never.
         limits: The fallback budget.
-        when_spent: What happens to a late or stalled request when the budget is spent: ``wait`` or ``close``. A request
+        when_spent: What happens to a late or stalled request when a budget is spent: ``wait`` or ``close``. A request
             whose attempt has failed is closed either way.
         prices: Of the cloud model.
         prompt_chars: Most characters of prompts that the router keeps for fallbacks; requests beyond it have none.
@@ -90,10 +92,12 @@ class RouterConfig:
 
     input_gate: InputGate = "off"
     client_grace_ms: int = 5_000
-    total_max_ms: int = 300_000
+    total_max_ms: int = LONGEST_TOTAL_MS
     max_open: int = 25_000
     fallback: Literal["off", "vertex"] = "off"
     max_fallbacks: int = 1
+    max_retries: int = 0
+    retry_limits: FallbackLimits = field(default_factory=lambda: FallbackLimits(ratio=1.0, free=100))
     ttft: DeadlineRange = field(default_factory=DeadlineRange)
     ttft_ms_per_1000_chars: float = 0.0
     stall: DeadlineRange = field(default_factory=DeadlineRange)

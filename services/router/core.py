@@ -103,7 +103,9 @@ class RouterCore(Core):
             del self._dead_letters[oldest]
 
     def _share(self) -> None:
-        self._shared.budget.limits = self._config.limits.share(len(self._partitions) / self._count)
+        part = len(self._partitions) / self._count
+        self._shared.budget.limits = self._config.limits.share(part)
+        self._shared.retry_budget.limits = self._config.retry_limits.share(part)
 
     def _unreadable(self, item: UnreadableRecord, now_us: int) -> Writes:
         writes: Writes = []

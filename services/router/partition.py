@@ -11,10 +11,11 @@ from schemas.stream import Chunk, Cutover, Failed, Finished, StreamEvent
 from services.bus import Received
 from services.processor import Write
 from services.router.config import RouterConfig
-from services.router.decide.cutovers import has_silence_deadline, health_outcome, may_fall_back, price
+from services.router.decide.cutovers import has_cloud_deadline, health_outcome, may_fall_back, may_retry, price
 from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
 from services.router.state.breaker import Breaker
 from services.router.state.budget import FallbackBudget
+from services.router.state.means import Means
 from services.router.state.request import EventStamp, RequestState
 
 Writes = list[Write]
@@ -25,11 +26,12 @@ SHORTEST_WAIT_US: Final = 1_000
 
 
 class SharedResources:
-    """What all partitions of a router share: the breaker, the fallback budget, the memory for prompts."""
+    """What all partitions of a router share: the breaker, the budgets, the memory for prompts."""
 
     def __init__(self, config: RouterConfig) -> None:
         self.breaker = Breaker(config.breaker_trip)
         self.budget = FallbackBudget(config.limits)
+        self.retry_budget = FallbackBudget(config.retry_limits)
         self._free_chars = config.prompt_chars
 
     def take_memory(self, chars: int) -> bool:
@@ -60,7 +62,7 @@ class RouterPartition:
         self._known_us = 0  # everything appended before this was read: no deadline beyond it counts as passed
         self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
         self._done: dict[str, int] = {}
-        self._spending = shared.budget.open()
+        self._means = Means(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
         """Return when time alone may change a decision; exact if it is not after ``now_us``."""
@@ -138,14 +140,18 @@ class RouterPartition:
         """Release everything: another router has the partition now."""
         for state in self.requests.values():
             self._release(state)
-        self._shared.budget.close(self._spending)
+        self._shared.budget.close(self._means.cloud)
+        self._shared.retry_budget.close(self._means.retries)
 
     def _count(self, event: Event, at_us: int) -> None:
-        """Count for the budget, even if the request's account was read first, as may happen at start."""
+        """Count for the budgets, even if the request's account was read first, as may happen at start."""
         if isinstance(event, Request) and event.attempt == 1:
-            self._spending.add_request(at_us)
+            self._means.cloud.add_request(at_us)
+            self._means.retries.add_request(at_us)
         elif isinstance(event, Cutover) and event.target == "vertex":
-            self._spending.spend(0.0, at_us)
+            self._means.cloud.spend(0.0, at_us)
+        elif isinstance(event, Cutover) and event.trigger != "mask":
+            self._means.retries.spend(0.0, at_us)
 
     def _on_request(
         self, state: RequestState, request: Request, traceparent: str | None, at_us: int, now_us: int
@@ -153,9 +159,9 @@ class RouterPartition:
         if not state.on_request(request, traceparent, at_us):
             return
         state.request = request
-        if may_fall_back(state) and now_us < state.deadline_us:
+        if (may_fall_back(state) or may_retry(state)) and now_us < state.deadline_us:
             state.prompt_kept = self._shared.take_memory(state.prompt_chars)
-            if self.deciding and has_silence_deadline(state):
+            if self.deciding and has_cloud_deadline(state):
                 admitted = self._shared.breaker.admits(now_us)
                 state.bypass, state.probe = admitted == "no", admitted == "probe"
         if not state.prompt_kept:
@@ -172,9 +178,13 @@ class RouterPartition:
 
     def _on_cutover(self, state: RequestState, cutover: Cutover, at_us: int, log_ms: int) -> None:
         state.on_stream(cutover, at_us, log_ms)
-        self._spending.release(state.request_id)
-        if cutover.target == "vertex" and state.cutovers.get(cutover.attempt) is cutover:
-            self._spending.spend(price(state), at_us)
+        self._means.release(state.request_id)
+        if state.cutovers.get(cutover.attempt) is not cutover:
+            return
+        if cutover.target == "vertex":
+            self._means.cloud.spend(price(state), at_us)
+        elif cutover.trigger != "mask":
+            self._means.retries.spend(0.0, at_us)
 
     def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int, log_ms: int) -> None:
         """Fold an attempt's end. A cloud attempt's price is known then."""
@@ -183,7 +193,7 @@ class RouterPartition:
         state.on_stream(event, at_us, log_ms)
         if event.attempt in state.cloud_attempts and record.ended and not had_ended:
             difference = self._config.prices.of(record.usage) - price(state)
-            self._spending.correct(difference, state.cutover_us[event.attempt])
+            self._means.cloud.correct(difference, state.cutover_us[event.attempt])
 
     def _decide(self, state: RequestState, now_us: int) -> Writes:
         known_us = self._known_us
@@ -193,7 +203,7 @@ class RouterPartition:
         if not state.health_recorded and (served := health_outcome(state, known_us)) is not None:
             state.health_recorded = True
             self._shared.breaker.record(now_us, served=served, probe=state.probe)
-        writes = decide(state, known_us, self._spending, self._stamp(now_us))
+        writes = decide(state, known_us, self._means, self._stamp(now_us))
         due_us = self._due_us(state)
         if not state.timer_us or due_us < state.timer_us:
             self._set_timer(state, due_us)
@@ -221,7 +231,7 @@ class RouterPartition:
             del self._done[oldest]
 
     def _release(self, state: RequestState) -> None:
-        self._spending.release(state.request_id)
+        self._means.release(state.request_id)
         if state.prompt_kept:
             state.prompt_kept = False
             self._shared.release_memory(state.prompt_chars)

@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.side_events import Account, Cancel, DeadLetter
 from schemas.stream import Cutover
-from schemas.topics import DEAD
+from schemas.topics import ACCOUNTS, DAY_MS, DEAD
 from services.bus import AtTime, Producer, Received, TailReader, UnreadableRecord
 from services.processor import Processor, ProcessorConfig, Write
 from services.router.core import READ_TOPICS, RouterCore
@@ -15,6 +15,9 @@ from services.runtime.clock import now_ms, steady_us
 from services.runtime.metrics import CANCELS, CUTOVERS, DEAD_LETTERS, REQUESTS_CLOSED, ROUTER_OPEN
 
 GROUP: Final = "router"
+
+DEAD_LETTERS_S: Final = 0.02
+"""Interval at which a router that starts looks whether it has read the dead letters."""
 
 OUTBOX: Final = 10_000
 """Most decisions waiting for the producer; while there are more, the router neither reads nor decides."""
@@ -41,13 +44,12 @@ class RouterService:
         config = settings.config()
         self._window_ms = config.window_us // 1_000
         self._core = RouterCore(config, source, settings.bus.partitions)
-        self._dead_letters_end = 0
-        self._dead_letters_read = asyncio.Event()
         self._dead_letters = TailReader(settings.bus, handler=self._on_dead_letters, include_newer=True)
         reading = ProcessorConfig(
             group=GROUP,
             topics=READ_TOPICS,
             rewind_ms=self._window_ms,
+            progress_topic=ACCOUNTS,
             include_newer=True,
             instance_id=settings.router_instance,
             limit=OUTBOX,
@@ -76,17 +78,17 @@ class RouterService:
 
     async def _read_dead_letters(self) -> None:
         """Learn which records have dead letters, so that reading the log again writes none twice."""
-        begin = AtTime(now_ms() - self._window_ms)
-        self._dead_letters_end = await self._dead_letters.end_offset(DEAD, 0)
-        if await self._dead_letters.follow(DEAD, 0, begin) < self._dead_letters_end:
-            await self._dead_letters_read.wait()
+        begin = AtTime(now_ms() - max(self._window_ms, DAY_MS))  # as far as the log may be read again
+        end = await self._dead_letters.end_offset(DEAD, 0)
+        await self._dead_letters.follow(DEAD, 0, begin)
+        # The position, not the records: the last one on the topic may be one that is not handed over.
+        while (self._dead_letters.position(DEAD, 0) or 0) < end:  # noqa: ASYNC110 - at start only
+            await asyncio.sleep(DEAD_LETTERS_S)
 
     def _on_dead_letters(self, records: Sequence[Received | UnreadableRecord]) -> None:
         for record in records:
             if isinstance(record, Received) and isinstance(record.event, DeadLetter):
                 self._core.on_dead_letter(record.event)
-        if records[-1].offset + 1 >= self._dead_letters_end:
-            self._dead_letters_read.set()
 
     def _count(self, write: Write) -> None:
         ROUTER_OPEN.set(self._core.open)

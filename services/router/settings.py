@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from schemas.requests import LONGEST_TOTAL_MS
 from services.bus import BusSettings
 from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
 from services.runtime.errors import UserError
@@ -31,10 +32,14 @@ class Settings:
         fallback_free: Requests that may go to the cloud each minute even if the share is used up.
         fallback_usd_per_hour: Most that fallbacks may cost. A sixtieth of it may be spent in each minute. 0 means no
             limit.
+        retries: Most further attempts of one request on the self-hosted engines, after its answer stalled or its worker
+            died. They come before the cloud.
+        retry_ratio: Share of the requests of a minute that may be tried again.
+        retry_free: Requests that may be tried again each minute even if the share is used up.
         breaker_trip: If so many of the last ten requests were late or failed, new requests go straight to the cloud. 0
             turns this off.
-        fallback_spent: What a late or silent request does when the budget is spent: ``wait`` for the engine, or
-            ``close``.
+        fallback_spent: What a late or silent request does when the budget for its next attempt is spent: ``wait`` for
+            the engine, or ``close``.
         ttft_min_ms: Shortest first-token deadline. A request that asks for less gets this.
         ttft_max_ms: Longest first-token deadline. A request that asks for more gets this.
         ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt.
@@ -46,7 +51,7 @@ class Settings:
 
     input_gate: Literal["hold", "off"] = setting("off", "hold: every answer waits for the verdict of the rails")
     client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
-    total_max_ms: int = setting(300_000, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
+    total_max_ms: int = setting(LONGEST_TOTAL_MS, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
     router_max_open: int = setting(25_000, "most open requests in one partition", ge=1, le=10_000_000)
     router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
     fallback: Literal["off", "vertex"] = setting("off", "where late and failed requests go")
@@ -54,6 +59,9 @@ class Settings:
     fallback_ratio: float = setting(0.25, "most fallbacks per request, within a minute", ge=0, le=1)
     fallback_free: int = setting(20, "fallbacks allowed a minute, however few requests there are", ge=0, le=1_000_000)
     fallback_usd_per_hour: float = setting(0.0, "most US dollars an hour for fallbacks, 0 = no limit", ge=0, le=1e9)
+    retries: int = setting(2, "most further attempts of one request on the self-hosted engines", ge=0, le=10)
+    retry_ratio: float = setting(1.0, "most of these attempts per request, within a minute", ge=0, le=10)
+    retry_free: int = setting(100, "such attempts allowed a minute, however few requests there are", ge=0, le=1_000_000)
     breaker_trip: int = setting(5, "late ones of ten requests that send new ones to the cloud, 0 = off", ge=0, le=10)
     fallback_spent: Literal["wait", "close"] = setting("wait", "what happens to late requests when the budget is spent")
     ttft_min_ms: int = setting(1, "shortest first-token deadline a request may ask for", ge=1, le=_DAY_MS)
@@ -95,6 +103,8 @@ class Settings:
             stall=DeadlineRange(min_ms=self.stall_min_ms, max_ms=self.stall_max_ms),
             breaker_trip=self.breaker_trip,
             limits=FallbackLimits(ratio=self.fallback_ratio, free=self.fallback_free, usd=usd or None),
+            max_retries=self.retries,
+            retry_limits=FallbackLimits(ratio=self.retry_ratio, free=self.retry_free),
             when_spent=self.fallback_spent,
             prices=Prices(input=self.vertex_usd_per_m_input, output=self.vertex_usd_per_m_output),
         )

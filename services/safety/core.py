@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas.registry import reads
+from schemas.requests import LONGEST_TOTAL_MS
 from schemas.stream import Chunk, StreamEvent
 from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
@@ -46,12 +47,18 @@ _Queued = tuple[SafetyPartition, StreamEvent | _UnreadText, str | None]
 class SafetyCore(Core):
     """All partitions of one safety process. ``read`` queues events; ``step`` takes them, tenant by tenant.
 
+    Args:
+        policy: The first policy.
+        source: The name in the events that it writes.
+        total_max_ms: Longest total deadline that the router grants.
+
     Attributes:
         policy: The policy of requests that begin from now on.
         expired: How many requests were forgotten because they were never closed.
     """
 
-    def __init__(self, policy: Policy, source: str) -> None:
+    def __init__(self, policy: Policy, source: str, total_max_ms: int = LONGEST_TOTAL_MS) -> None:
+        self._total_max_us = total_max_ms * 1_000
         self.policy = policy
         self._context = CheckContext(source)
         self._partitions: dict[int, SafetyPartition] = {}
@@ -88,7 +95,7 @@ class SafetyCore(Core):
 
     def gained(self, number: int) -> None:
         """Begin to check a partition."""
-        self._partitions[number] = SafetyPartition(catching_up=True)
+        self._partitions[number] = SafetyPartition(self._total_max_us, catching_up=True)
 
     def lost(self, number: int) -> None:
         """Forget a partition; its queued events are skipped."""

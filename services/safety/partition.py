@@ -31,6 +31,9 @@ class HeldOutput(NamedTuple):
 class SafetyPartition:
     """One partition.
 
+    Args:
+        total_max_us: Longest total deadline that the router grants.
+
     Attributes:
         requests: Open requests by id, oldest first.
         queued: How many of its events are in the core's queue.
@@ -39,9 +42,10 @@ class SafetyPartition:
         read_us: When the newest event that was read was appended, microseconds since the epoch.
     """
 
-    __slots__ = ("_closed", "_held", "catching_up", "lost", "queued", "read_us", "requests")
+    __slots__ = ("_closed", "_held", "_total_max_us", "catching_up", "lost", "queued", "read_us", "requests")
 
-    def __init__(self, *, catching_up: bool) -> None:
+    def __init__(self, total_max_us: int, *, catching_up: bool) -> None:
+        self._total_max_us = total_max_us
         self.requests: OrderedDict[str, RequestCheck] = OrderedDict()
         self.queued = 0
         self.catching_up = catching_up
@@ -60,8 +64,7 @@ class SafetyPartition:
             self._remember_closed(request_id)
         if not isinstance(event, Started | Verdict):
             return None
-        longest_us = policy.document.deadlines.total_ms[1] * 1_000
-        expires_us = self.read_us + longest_us + GRACE_US
+        expires_us = self.read_us + self._total_max_us + GRACE_US
         request = self.requests[request_id] = RequestCheck(request_id, event.tenant, policy, expires_us, context)
         if len(self.requests) > MAX_OPEN:
             self.requests.popitem(last=False)

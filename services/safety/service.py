@@ -9,7 +9,9 @@ from typing import Final
 from schemas.stream import Recall
 from schemas.topics import STREAMS
 from services.bus import BusSettings, Producer
-from services.policy import Policy, PolicyReloader
+from services.policy import BrokenPolicy, Policy, PolicyReloader
+from services.policy.errors import Fault
+from services.policy.source.document import PolicyDocument
 from services.processor import Effect, Processor, ProcessorConfig, Write
 from services.runtime import metrics
 from services.runtime.clock import steady_us
@@ -50,12 +52,13 @@ class SafetyService:
         self._factories = factories
         self._checks: dict[str, dict[Tier, Check]] = {}
         self._reloader = PolicyReloader(settings.policy, self._prepare)
-        self._core = SafetyCore(self.policy, f"{GROUP}/{secrets.token_hex(3)}")
+        self._total_max_ms = settings.total_max_ms
+        self._core = SafetyCore(self.policy, f"{GROUP}/{secrets.token_hex(3)}", self._total_max_ms)
         self._executor = CheckExecutor(self._checks_of, self._on_outcome, self._core.waits_for)
         reading = ProcessorConfig(
             group=GROUP,
             topics=[STREAMS],
-            rewind_ms=self.policy.document.deadlines.total_ms[1] + REWIND_MARGIN_MS,
+            rewind_ms=self._total_max_ms + REWIND_MARGIN_MS,
             instance_id=settings.safety_instance,
             limit=settings.safety_queue,
         )
@@ -78,7 +81,7 @@ class SafetyService:
         """Check until cancelled.
 
         Raises:
-            BrokenPolicy: A check rejects the first policy.
+            BrokenPolicy: A check rejects the first policy, or it contradicts the settings.
         """
         await self._prepare(self.policy)
         gc.collect()
@@ -116,6 +119,7 @@ class SafetyService:
 
     async def _prepare(self, policy: Policy) -> None:
         """Build a policy's checks before it is used; close the oldest of too many."""
+        check_deadlines(policy.document, self._total_max_ms)
         if policy.version not in self._checks:
             tiers: tuple[Tier, ...] = (1, 2) if policy.document.safety.classifiers else (1,)
             self._checks[policy.version] = {tier: await self._factories[tier](policy) for tier in tiers}
@@ -126,6 +130,21 @@ class SafetyService:
     async def _close_checks(self, version: str) -> None:
         for check in self._checks.pop(version).values():
             await check.close()
+
+
+def check_deadlines(document: PolicyDocument, total_max_ms: int) -> None:
+    """Refuse a policy that grants a longer total deadline than the router does.
+
+    Raises:
+        BrokenPolicy: It does.
+    """
+    longest_ms = document.deadlines.total_ms[1]
+    if longest_ms > total_max_ms:
+        message = (
+            f"deadlines.total_ms allows {longest_ms} ms, but RAILBUS_TOTAL_MAX_MS={total_max_ms}:"
+            " lower the first, or raise the second for router and safety alike"
+        )
+        raise BrokenPolicy([Fault("policy.toml", 0, message)])
 
 
 def _count(write: Write) -> None:

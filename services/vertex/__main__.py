@@ -30,23 +30,24 @@ async def main() -> None:
         topic=REQUESTS_VERTEX,
         slots=settings.vertex_slots,
         queue=settings.vertex_queue,
+        drain_s=settings.vertex_drain_ms / 1_000,
         input_gate=settings.input_gate,
         output_check=settings.output_check,
         instance=settings.vertex_instance,
     )
     engine = VertexEngine(settings)
-    is_ready = asyncio.Event()
+    worker: Worker | None = None
 
     def ready() -> None:
-        is_ready.set()
         where = "emulated" if settings.emulated else settings.vertex_location
         sys.stdout.write(f"ready vertex model={engine.model} location={where}\n")
         sys.stdout.flush()
 
-    async with serve_health(health, is_ready.is_set):
+    async with serve_health(health, lambda: worker is not None and worker.ready):
         try:
             await asyncio.gather(engine.start(), ensure_topics(bus))
-            await Worker(config, bus, engine).run(ready)
+            worker = Worker(config, bus, engine)
+            await worker.run(ready)
         finally:
             await engine.close()
 

@@ -25,6 +25,7 @@ class VertexSettings:
             timeout causes no rebalance.
         vertex_slots: Most answers at once.
         vertex_queue: Accepted requests that may wait for a slot. When so many wait, the worker reads no more requests.
+        vertex_drain_ms: How long running answers may take to finish when the worker is asked to stop.
         input_gate: As for the generator.
         output_check: As for the generator.
     """
@@ -37,6 +38,7 @@ class VertexSettings:
     vertex_instance: str | None = setting(None, "static member id, unique among Vertex workers")
     vertex_slots: int = setting(64, "maximum number of concurrent answers", ge=1, le=10_000)
     vertex_queue: int = setting(256, "accepted requests that may wait for a slot", ge=1, le=100_000)
+    vertex_drain_ms: int = setting(20_000, "how long answers may take to finish when it stops", ge=0, le=20_000)
     input_gate: Literal["hold", "off"] = setting("off", "whether text waits for a verdict")
     output_check: Literal["on", "off"] = setting("off", "whether a safety service checks")
 

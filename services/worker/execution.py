@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from schemas.stream import Failed, Finished, Started
@@ -27,13 +28,23 @@ class ExecutionRunner:
         producer: A started producer.
         config: Its gate and check are written into ``Started``.
         source: Service and instance.
+        on_taken: Called when the broker has the first event of a request, or has refused it: another worker that read
+            the request's record again would do nothing of use.
     """
 
-    def __init__(self, engine: Engine, producer: Producer, config: WorkerConfig, source: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        producer: Producer,
+        config: WorkerConfig,
+        source: str,
+        on_taken: Callable[[Ticket], None],
+    ) -> None:
         self._engine = engine
         self._producer = producer
         self._config = config
         self._source = source
+        self._on_taken = on_taken
 
     async def run(self, ticket: Ticket) -> Finished | Failed:
         """Write every event from ``Started`` to the last one, and return the last one.
@@ -129,9 +140,18 @@ class ExecutionRunner:
 
     async def _write(self, ticket: Ticket, event: Started | Finished | Failed) -> None:
         try:
-            await self._producer.post(STREAMS, event, traceparent=ticket.traceparent)
+            acknowledged = await self._producer.post(STREAMS, event, traceparent=ticket.traceparent)
         except BusError as error:
             _log.error("run %s: %s was not written: %s", ticket.run, type(event).__name__, error)
+            self._take(ticket)
+            return
+        if not ticket.taken:
+            acknowledged.add_done_callback(lambda _: self._take(ticket))
+
+    def _take(self, ticket: Ticket) -> None:
+        if not ticket.taken:
+            ticket.taken = True
+            self._on_taken(ticket)
 
 
 def _count(end: Finished | Failed, events: EventBuilder) -> None:

@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from schemas.registry import RoleName
 from schemas.requests import Request
@@ -31,6 +31,7 @@ class WorkerConfig:
         batch: Topic of requests that run only while the engine is otherwise idle; None for none.
         slots: Maximum number of concurrent executions; 0 takes the engine's capacity.
         queue: Accepted requests that may wait for a slot; above that the topics are paused.
+        drain_s: How long what runs may take to finish when the process is asked to stop.
         input_gate: ``off`` marks the log: text may be shown before any verdict.
         output_check: ``off`` marks the log: no safety service checks the answers.
         instance: Id for static group membership, unique within the group; None for none.
@@ -41,6 +42,7 @@ class WorkerConfig:
     batch: Topic | None = None
     slots: int = 0
     queue: int = 256
+    drain_s: float = 20.0
     input_gate: InputGate = "off"
     output_check: OutputCheck = "off"
     instance: str | None = None
@@ -60,8 +62,18 @@ class Refusal:
         return cls(error.error_class, str(error), error.retryable, error.param)
 
 
-STOPPING: Final = Refusal("unavailable", "the worker is stopping", retryable=True)
+STOPPING: Final = Refusal("engine_dead", "the worker stopped before the answer was complete", retryable=True)
+"""``engine_dead``, because another attempt on the self-hosted engines helps: another worker takes it."""
+
 ENGINE_DIED: Final = Refusal("engine_dead", "the engine died", retryable=True)
+
+
+class RecordPlace(NamedTuple):
+    """Where a request is on the log."""
+
+    topic: str
+    partition: int
+    offset: int
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +90,8 @@ class Ticket:
         begun: Whether its execution has begun, so that its task can be cancelled.
         stopped: Why its execution must stop; None while it need not.
         over: Whether its last event is written or being written: nothing can stop it any more.
+        place: The record of the request; None in tests of other things.
+        taken: Whether the broker has its first event: its record need not be read again.
     """
 
     request: Request
@@ -89,6 +103,8 @@ class Ticket:
     begun: bool = False
     stopped: Refusal | None = None
     over: bool = False
+    place: RecordPlace | None = None
+    taken: bool = False
 
     @property
     def request_id(self) -> str:
@@ -127,6 +143,9 @@ class RecentKeys(Generic[RecentKey]):
         self._seen.move_to_end(key)
         if len(self._seen) > self._limit:
             self._seen.popitem(last=False)
+
+    def discard(self, key: RecentKey) -> None:
+        self._seen.pop(key, None)
 
     def __contains__(self, key: RecentKey) -> bool:
         return key in self._seen
@@ -223,15 +242,20 @@ class Scheduler:
             ticket.stopped = refusal
         return dropped, stopped
 
-    def stop_all(self, refusal: Refusal) -> tuple[list[Ticket], list[Ticket]]:
-        """Drop what waits; return it and the executions to stop, with ``stopped`` of each set."""
-        dropped = [*self._waiting, *self._waiting_batch]
-        self._waiting.clear()
-        self._waiting_batch.clear()
+    def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
+        """Drop what waits and is another worker's now, and forget that it was accepted. Return it."""
+        dropped = [each for each in (*self._waiting, *self._waiting_batch) if other(each)]
+        for ticket in dropped:
+            (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)
+            self._seen.discard((ticket.request_id, ticket.attempt))
+        return dropped
+
+    def stop_all(self, refusal: Refusal) -> list[Ticket]:
+        """Return the executions to stop, with ``stopped`` of each set."""
         stopped = [each for each in self._running.values() if each.stoppable]
-        for ticket in (*dropped, *stopped):
+        for ticket in stopped:
             ticket.stopped = refusal
-        return dropped, stopped
+        return stopped
 
     def _refusal(self, request: Request, now_us: int) -> Refusal | None:
         for key in ((request.request_id, request.attempt), (request.request_id, None)):

@@ -1,7 +1,9 @@
 """Read requests and cancels from the bus; start and stop executions as the scheduler decides."""
 
 import asyncio
+import contextlib
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -30,6 +32,7 @@ from services.worker.scheduler import (
     CANCEL_MEMORY_US,
     ENGINE_DIED,
     STOPPING,
+    RecordPlace,
     Refusal,
     Scheduler,
     Ticket,
@@ -39,7 +42,16 @@ from services.worker.scheduler import (
 _log = logger("worker")
 
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long executions may take to end once they are stopped."""
+"""How long executions may take to end once they are stopped, and readers to leave the group."""
+
+ACKNOWLEDGED_S: Final = 1.0
+"""How long to wait, before the group is left, until the broker has the first event of everything that runs."""
+
+PROBE_S: Final = 1.0
+"""Interval at which the broker is asked for the end of the topic, to know whether it answers."""
+
+STALE_S: Final = 10.0
+"""A worker whose broker has not answered for this long is not ready."""
 
 
 class EngineDied(Exception):
@@ -48,6 +60,10 @@ class EngineDied(Exception):
 
 class Worker:
     """One worker process.
+
+    A request's offset is committed when the broker has the first event of its execution. What a killed worker had
+    accepted and not begun is therefore read again by the next owner of the partition; what it had begun is not, and
+    the router decides about another attempt.
 
     Args:
         config: The worker's configuration.
@@ -59,21 +75,34 @@ class Worker:
         self._bus = bus
         self._config = config
         self._producer = Producer(bus, role=config.name)
-        self._runner = ExecutionRunner(engine, self._producer, config, f"{config.name}/{secrets.token_hex(3)}")
+        source = f"{config.name}/{secrets.token_hex(3)}"
+        self._runner = ExecutionRunner(engine, self._producer, config, source, self._on_taken)
         slots = min(config.slots or engine.capacity, engine.capacity)
         self._scheduler = Scheduler(slots=slots, output_check=config.output_check, resolve=engine.resolve)
         # A request counts against the limit until it runs or its refusal is written. Of the batch lane only as many
         # requests are accepted as could run: the rest stays on the log, where another process can read it.
         self._in_flight = InFlightLimit(config.queue)
         self._batch_in_flight = InFlightLimit(min(slots, config.queue))
+        self._reader = self._group_reader(config.topic, batch=False)
+        self._batch_reader = None if config.batch is None else self._group_reader(config.batch, batch=True)
         self._tasks: dict[Ticket, asyncio.Task[None]] = {}
         self._refusals: set[asyncio.Task[None]] = set()
         self._joined = asyncio.Event()
         self._died = asyncio.Event()
         self._closing = False
+        self._answered_s = -STALE_S  # when the broker last answered, by the monotonic clock
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests: it is a member of the group, the broker answers, and it is not stopping."""
+        fresh = time.monotonic() - self._answered_s < STALE_S
+        return self._reader.joined and fresh and not self._closing and not self._died.is_set()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Process requests until cancelled; call ``ready`` once the consumer group is joined.
+
+        When cancelled, take nothing more, hand back what has not begun, and let what runs finish within
+        ``drain_s``. What does not is ``Failed``, in a way that makes the router try again elsewhere.
 
         Raises:
             EngineDied: The engine died (inside an exception group).
@@ -84,63 +113,75 @@ class Worker:
         )
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(control.run())
+                listening = tasks.create_task(control.run())
                 since = AtTime(now_ms() - CANCEL_MEMORY_US // 1_000)
                 for partition in range(self._bus.partitions):
                     await control.follow(CONTROL, partition, since)
-                tasks.create_task(self._interactive_reader().run())
-                if self._config.batch is not None:
-                    tasks.create_task(self._batch_reader(self._config.batch).run())
+                both = (self._reader, self._batch_reader)
+                readers = [tasks.create_task(reader.run()) for reader in both if reader is not None]
+                probing = tasks.create_task(self._probe())
                 try:
                     await self._joined.wait()
                     self._pump()
                     ready()
                     await self._until_dead()
+                except asyncio.CancelledError:
+                    if not any(task.done() for task in (listening, probing, *readers)):  # else one of them has failed
+                        await self._drain(readers)
+                    raise
                 finally:
                     self._begin_end()
         finally:
             await self._end()
 
-    def _interactive_reader(self) -> GroupReader:
+    def _group_reader(self, topic: Topic, *, batch: bool) -> GroupReader:
         def handle(records: Sequence[Received | UnreadableRecord]) -> None:
-            self._on_requests(reader, records, batch=False)
-
-        def joined(_: Assignment) -> None:
-            self._joined.set()
+            self._on_requests(reader, records, batch=batch)
 
         reader = GroupReader(
-            self._bus, topics=[self._config.topic], group=self._config.name, handler=handle,
-            record_filter=filter_for_role(self._config.name, self._config.topic), in_flight_limit=self._in_flight,
-            on_assigned=joined, instance_id=self._config.instance,
+            self._bus, topics=[topic], group=f"{self._config.name}-batch" if batch else self._config.name,
+            handler=handle, record_filter=filter_for_role(self._config.name, topic),
+            in_flight_limit=self._batch_in_flight if batch else self._in_flight,
+            on_assigned=self._on_assigned, commit="manual", instance_id=self._config.instance,
         )  # fmt: skip
         return reader
 
-    def _batch_reader(self, topic: Topic) -> GroupReader:
-        def handle(records: Sequence[Received | UnreadableRecord]) -> None:
-            self._on_requests(reader, records, batch=True)
+    def _on_assigned(self, assignment: Assignment) -> None:
+        """Drop what waits and was read from a lost partition: its next owner reads it again."""
+        lost = assignment.lost
+        self._hand_back(lambda ticket: ticket.place is not None and ticket.place[:2] in lost)
 
-        reader = GroupReader(
-            self._bus, topics=[topic], group=f"{self._config.name}-batch", handler=handle,
-            record_filter=filter_for_role(self._config.name, topic), in_flight_limit=self._batch_in_flight,
-            instance_id=self._config.instance,
-        )  # fmt: skip
-        return reader
+    async def _probe(self) -> None:
+        while True:
+            await self._reader.lag()
+            self._answered_s = time.monotonic()
+            if self._reader.joined:
+                self._joined.set()
+            await asyncio.sleep(PROBE_S if self._joined.is_set() else 0.02)
 
     def _on_requests(self, reader: GroupReader, records: Sequence[Received | UnreadableRecord], *, batch: bool) -> None:
+        if self._closing:
+            return  # not committed: another worker takes it
         now = steady_us()
         for record in records:
+            place = RecordPlace(record.topic, record.partition, record.offset)
             if isinstance(record, Received) and isinstance(record.event, Request):
                 clock = reader.log_clock((record.topic, record.partition))
                 received = received_us(record.event, clock.appended_us(record.timestamp_ms, now))
-                self._accept(record.event, record.traceparent, received, batch=batch)
+                self._accept(record.event, record.traceparent, place, received, batch=batch)
+            else:
+                reader.done(*place)
         self._pump()
 
-    def _accept(self, request: Request, traceparent: str | None, received: int, *, batch: bool) -> None:
+    def _accept(
+        self, request: Request, traceparent: str | None, place: RecordPlace, received: int, *, batch: bool
+    ) -> None:
         now = steady_us()
-        ticket = Ticket(request, secrets.token_hex(8), traceparent, batch, now, received)
+        ticket = Ticket(request, secrets.token_hex(8), traceparent, batch, now, received, place=place)
         answer = self._scheduler.accept(ticket, now)
         if answer == "known":
             _log.info("request %s attempt %d was read again; ignored", request.request_id, request.attempt)
+            self._on_taken(ticket)
             return
         self._in_flight_of(ticket).acquire()
         if isinstance(answer, Refusal):
@@ -168,7 +209,7 @@ class Worker:
 
     async def _execute(self, ticket: Ticket) -> None:
         end = await self._runner.run(ticket)
-        if isinstance(end, Failed) and end.error_class == "engine_dead":
+        if isinstance(end, Failed) and end.error_class == "engine_dead" and not self._closing:
             self._died.set()
         del self._tasks[ticket]
         self._scheduler.release(ticket)
@@ -195,6 +236,17 @@ class Worker:
         self._refusals.add(task)
         task.add_done_callback(self._refusals.discard)
 
+    def _hand_back(self, other: Callable[[Ticket], bool]) -> None:
+        for ticket in self._scheduler.hand_back(other):
+            self._in_flight_of(ticket).release()
+
+    def _on_taken(self, ticket: Ticket) -> None:
+        if ticket.place is not None:
+            self._reader_of(batch=ticket.batch).done(*ticket.place)
+
+    def _reader_of(self, *, batch: bool) -> GroupReader:
+        return self._batch_reader if batch and self._batch_reader is not None else self._reader
+
     def _in_flight_of(self, ticket: Ticket) -> InFlightLimit:
         return self._batch_in_flight if ticket.batch else self._in_flight
 
@@ -202,14 +254,30 @@ class Worker:
         await self._died.wait()
         raise EngineDied("the engine died; see the log")
 
-    def _begin_end(self) -> None:
-        """Start nothing new, and stop everything that is open."""
+    async def _drain(self, readers: Sequence[asyncio.Task[None]]) -> None:
+        """Leave the group, and wait until what runs has finished, for ``drain_s`` at most."""
         self._closing = True
-        self._stop(*self._scheduler.stop_all(ENGINE_DIED if self._died.is_set() else STOPPING))
+        self._hand_back(lambda _: True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ACKNOWLEDGED_S):  # what runs here must not be handed back too
+                while not all(ticket.taken for ticket in self._tasks):  # noqa: ASYNC110 - a few times only
+                    await asyncio.sleep(0.005)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.wait(readers, timeout=SHUTDOWN_TIMEOUT_S)
+        if self._tasks:
+            _log.info("%d answer(s) may finish within %.0f s", len(self._tasks), self._config.drain_s)
+            await asyncio.wait(list(self._tasks.values()), timeout=self._config.drain_s)
+
+    def _begin_end(self) -> None:
+        """Start nothing new, hand back what has not begun, and stop what runs."""
+        self._closing = True
+        self._hand_back(lambda _: True)
+        self._stop([], self._scheduler.stop_all(ENGINE_DIED if self._died.is_set() else STOPPING))
 
     async def _end(self) -> None:
         """Wait until the last event of every open request is written."""
-        self._begin_end()  # again: the readers may have accepted more while they stopped
+        self._begin_end()  # again: an execution may have been too young to be stopped
         still_open = [*self._tasks.values(), *self._refusals]
         if still_open:
             await asyncio.wait(still_open, timeout=SHUTDOWN_TIMEOUT_S)

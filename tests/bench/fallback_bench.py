@@ -56,7 +56,12 @@ class Path:
             "services.devtools.vertex", f"--ttft-ms={ttft_ms}", f"--tail-ms={tail_ms}", "--gap-ms=50", "--words=20"
         )
         url = await emulator.ready()
-        ratio = {"RAILBUS_FALLBACK_RATIO": "1", "RAILBUS_FALLBACK_FREE": "1000000", "RAILBUS_BREAKER_TRIP": "0"}
+        ratio = {
+            "RAILBUS_FALLBACK_RATIO": "1",
+            "RAILBUS_FALLBACK_FREE": "1000000",
+            "RAILBUS_BREAKER_TRIP": "0",
+            "RAILBUS_RETRIES": "0",
+        }
         router_ready = lab.run(RAILBUS_FALLBACK="vertex", **(ratio | router))
         generator = lab.start("services.generator", RAILBUS_ENGINE="simulated", RAILBUS_GENERATOR_SLOTS="256")
         vertex = lab.start("services.vertex", RAILBUS_VERTEX_URL=url, RAILBUS_VERTEX_MODEL="any")

@@ -36,6 +36,7 @@ from tests.support.request_events import RequestEvents
 
 CLOUD = {
     "RAILBUS_FALLBACK": "vertex",
+    "RAILBUS_RETRIES": "0",
     "RAILBUS_FALLBACK_RATIO": "1",
     "RAILBUS_FALLBACK_FREE": "1000000",
     "RAILBUS_TOTAL_MAX_MS": "60000",

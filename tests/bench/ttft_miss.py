@@ -49,7 +49,12 @@ CASES = {
 }
 """The upstream's model, and the trigger that is due."""
 
-ENV = {"RAILBUS_BREAKER_TRIP": "0", "RAILBUS_FALLBACK_RATIO": "1", "RAILBUS_FALLBACK_FREE": "1000"}
+ENV = {
+    "RAILBUS_BREAKER_TRIP": "0",
+    "RAILBUS_FALLBACK_RATIO": "1",
+    "RAILBUS_FALLBACK_FREE": "1000",
+    "RAILBUS_RETRIES": "0",
+}
 
 
 @dataclass

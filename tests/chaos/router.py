@@ -21,6 +21,7 @@ ENV = {
     "RAILBUS_FALLBACK_RATIO": "1",
     "RAILBUS_FALLBACK_FREE": "10000",
     "RAILBUS_BREAKER_TRIP": "0",
+    "RAILBUS_RETRIES": "0",
 }
 USUAL = Deadlines(verdict_ms=1_000, ttft_ms=1_000, stall_ms=2_000, total_ms=60_000)
 PATIENT = Deadlines(verdict_ms=30_000, ttft_ms=30_000, stall_ms=30_000, total_ms=60_000)
@@ -222,7 +223,7 @@ class Late(Talk):
 
     def __init__(self, lab, kind, *, on):
         bounds = {"verdict_ms": 1_000, "ttft_ms": 1_000, "stall_ms": 800}
-        total_ms = 60_000 if on or kind not in {"token", "stall"} else 1_400
+        total_ms = 60_000 if on or kind != "token" else 1_400
         super().__init__(lab, deadlines=Deadlines(**bounds, total_ms=total_ms))
         self.kind = kind
 
@@ -240,7 +241,7 @@ class Late(Talk):
         if on and self.kind in {"token", "stall"}:
             trigger = "ttft" if self.kind == "token" else "stall"
             return self.lab.when(self.id, lambda e: isinstance(e, Cutover) and e.trigger == trigger)
-        outcome = {"verdict": "failed", "client": "cancelled"}.get(self.kind, "expired")
+        outcome = {"verdict": "failed", "client": "cancelled", "stall": "failed"}.get(self.kind, "expired")
         return self.lab.when(self.id, lambda e: isinstance(e, Closed) and e.outcome == outcome)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections import defaultdict
 
 import pytest
@@ -13,8 +12,7 @@ from services.stream import Close, Restart, Show, apply
 from tests.support.tree import running_tree
 
 STREAMS = 50
-TOTAL_MS = 8_000
-SLACK_S = 2.0
+TOTAL_MS = 60_000
 
 
 class Reader:
@@ -24,14 +22,11 @@ class Reader:
         self.request_id = ""
         self.ops = []
         self.visible = ""
-        self.ended_at = None
 
     def take(self, answered):
         self.request_id = answered.request_id
         self.ops.append(answered.op)
         self.visible = apply(self.visible, answered.op)
-        if isinstance(answered.op, Close):
-            self.ended_at = time.monotonic()
 
     @property
     def closes(self):
@@ -58,11 +53,11 @@ def runs_on_the_log(tree):
     }
 
 
-async def test_generator_killed_under_fifty_streams_ends_every_stream_unmixed(tmp_path):
+async def test_generator_killed_under_fifty_streams_costs_a_restart_of_its_answers(tmp_path):
+    """Without a cloud: the generator that takes its place answers from the beginning."""
     with running_tree(tmp_path, "--engine", "simulated") as tree:
         url = tree.url
         people = [Reader() for _ in range(STREAMS)]
-        began = time.monotonic()
         reading = [asyncio.create_task(read(url, "simulated-n400", reader)) for reader in people]
         async with asyncio.timeout(20):
             while not all(any(isinstance(op, Show) for op in reader.ops) for reader in people):  # noqa: ASYNC110
@@ -74,16 +69,9 @@ async def test_generator_killed_under_fifty_streams_ends_every_stream_unmixed(tm
         runs = await asyncio.to_thread(runs_on_the_log, tree)
         for reader in people:
             assert len(reader.closes) == 1
-            assert reader.ended_at - began <= TOTAL_MS / 1_000 + SLACK_S
-            assert reader.closes[0].outcome in {"completed", "failed", "expired"}
-            assert reader.closes[0].reason or reader.closes[0].outcome == "completed"
-            whole = [text for text in runs[reader.request_id] if text.startswith(reader.visible)]
-            assert whole, "what stands on the screen is no run's beginning"
-            if reader.closes[0].outcome == "completed":
-                assert reader.visible in whole
-            elif not any(isinstance(op, Restart) for op in reader.ops):
-                assert reader.visible
-        assert sum(reader.closes[0].outcome != "completed" for reader in people) > 0
+            assert reader.closes[0].outcome == "completed", reader.closes
+            assert reader.visible in runs[reader.request_id], "what stands on the screen is no run's text"
+        assert sum(any(isinstance(op, Restart) for op in reader.ops) for reader in people) > 0
 
         afterwards = [Reader() for _ in range(5)]
         await asyncio.gather(*(read(url, "simulated-n20", reader) for reader in afterwards))

@@ -57,12 +57,13 @@ def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
     )
 
 
-def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: bool) -> bool:
+def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
     """Check that each cutover and each early end that counts had its reason, by the broker's clock.
 
     Args:
         margin_us: How far a reader's estimate of the append may be off: a decision this close is not judged.
         breaker: Whether a first token may be declared late at once, because the breaker is open.
+        max_retries: Most further attempts on the self-hosted engines.
 
     Returns:
         Whether the request was served by its first attempt, and not closed before its answer was over.
@@ -70,30 +71,36 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
     request, screen = ending.client.request, Screen(ending.client.request.request_id)
     deadlines, name = request.deadlines, f"request {ending.number}"
     opened_us = chunk_us = ending.asked_us
+    retries = 0
     for at_us, event in stream_of(broker, request.request_id, ending.partition):
         before = screen.attempts, screen.last_seq
         screen.feed(event)
         if isinstance(event, Cutover) and screen.attempts > before[0]:
+            again = event.target == "generator" and event.trigger != "mask"
+            retries += again
             early_us = {
-                "ttft": opened_us + deadlines.ttft_ms * MS,
+                "ttft": opened_us + (deadlines.ttft_ms + (deadlines.stall_ms if again else 0)) * MS,
                 "stall": chunk_us + deadlines.stall_ms * MS,
             }.get(event.trigger, at_us) - at_us
-            if early_us > margin_us and not (breaker and event.trigger == "ttft"):
+            if early_us > margin_us and (again or not (breaker and event.trigger == "ttft")):
                 sentence = f"{name} was cut over for {event.trigger} {early_us / MS:.0f} ms before its deadline"
                 raise Violation("a request that is served in time is not cut over", sentence)
             opened_us = chunk_us = at_us
+            if retries > max_retries:
+                raise Violation("a request is not tried again for ever", f"{name} had {retries} retries")
         elif screen.last_seq > before[1]:
             chunk_us = at_us
         if screen.closed is event:
-            _check_closing(ending, screen.closed, at_us, margin_us)
+            _check_closing(ending, screen.closed, at_us, chunk_us, margin_us)
     return screen.attempts == 1 and screen.closed is not None and screen.closed.cause in {"answered", "recalled"}
 
 
-def _check_closing(ending: Ending, closed: Closed, at_us: int, margin_us: int) -> None:
+def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, margin_us: int) -> None:
     deadlines = ending.client.request.deadlines
     due_us = {
         "deadline": ending.asked_us + deadlines.total_ms * MS,
         "no_verdict": ending.asked_us + deadlines.verdict_ms * MS,
+        "stalled": chunk_us + deadlines.stall_ms * MS,
         "client_gone": at_us + CLIENT_GRACE_MS * MS - ending.away_us,
     }.get(closed.cause or "", at_us)
     if due_us - at_us > margin_us:
@@ -109,7 +116,11 @@ def check_empty(core: object, name: str) -> None:
         left = {
             "open requests": core.open,
             "characters of prompts": core._config.prompt_chars - shared._free_chars,
-            "reserved fallbacks": sum(len(tracker._reserved) for tracker in shared.budget._trackers),
+            "reserved attempts": sum(
+                len(tracker._reserved)
+                for budget in (shared.budget, shared.retry_budget)
+                for tracker in budget._trackers
+            ),
         }
     elif isinstance(core, SafetyCore):
         held = sum(len(partition._held) for partition in core._partitions.values())

@@ -8,6 +8,7 @@ from schemas.stream import Closed, Cutover, Recall, StreamEvent
 from services.bus import LogClock, Received, UnreadableRecord
 from services.processor import Effect, Write
 from services.rails.core import RailsCore
+from services.router.config import DeadlineRange, RouterConfig
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
 from services.stream import Screen
@@ -105,6 +106,23 @@ class _LeakyRouter(RouterCore):
         self._share()
 
 
+class _EndlessRouter(RouterCore):
+    """Forgets which attempts were retries."""
+
+    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
+        for partition in self._partitions.values():
+            for state in partition.requests.values():
+                state.retries.clear()
+        return super().read(record, at_us, now_us)
+
+
+class _ImpatientRouter(RouterCore):
+    """Takes every pause of an answer for a stall after half of its time."""
+
+    def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
+        super().__init__(replace(config, stall=DeadlineRange(max_ms=150)), source, partitions)
+
+
 class _ShowsAgain(Screen):
     """Shows what follows a recall that withdrew the answer."""
 
@@ -173,6 +191,8 @@ MUTANTS = (
     Mutant("rails commit before the work is done", Parts(rails_member=_CommitsEarly)),
     Mutant("safety drops what it held back", Parts(safety=_LosesHeld)),
     Mutant("the router keeps the memory of a lost partition", Parts(router=_LeakyRouter)),
+    Mutant("the router tries a request again for ever", Parts(router=_EndlessRouter)),
+    Mutant("the router declares a stall too early", Parts(router=_ImpatientRouter)),
     Mutant("a fold shows withdrawn text again", Parts(screen=_ShowsAgain)),
     Mutant("a fold shows text before the verdict", Parts(screen=_IgnoresGate)),
     Mutant("a fold believes every cutover", Parts(screen=_BelievesCutovers)),

@@ -1,5 +1,6 @@
 """What must hold after every step, said without the fold: from the records alone, as naively as possible."""
 
+from collections import defaultdict
 from collections.abc import Callable
 
 from schemas.requests import Request, received_us
@@ -27,9 +28,14 @@ class Violation(AssertionError):
 
 
 class Shown:
-    """What the records that a client has read allow it to show."""
+    """What the records that a client has read allow it to show.
 
-    def __init__(self) -> None:
+    Attributes:
+        masked: Attempts that were given the masked prompt.
+    """
+
+    def __init__(self, masked: set[int]) -> None:
+        self.masked = masked
         self.verdict: Verdict | None = None
         self.first_runs: dict[int, Started] = {}
         self.chunks: dict[str, dict[int, str]] = {}
@@ -90,6 +96,7 @@ class Oracle:
         self._cleared: dict[str, int] = {}
         self._chunk_ends: dict[tuple[str, int], int] = {}
         self._recall_ids: set[str] = set()
+        self._masked: dict[str, set[int]] = defaultdict(set)
         self._left_us: dict[str, int] = {}
         self._away_us: dict[str, int] = {}
         self._closed_us: dict[str, int] = {}
@@ -115,8 +122,8 @@ class Oracle:
             self._cleared[event.run] = max(self._cleared.get(event.run, 0), end)
         elif isinstance(event, Recall):
             self._check_recall(event)
-        elif isinstance(event, Request) and record.topic == REQUESTS_VERTEX.name:
-            self._check_egress(event)
+        elif isinstance(event, Request):
+            self._check_attempt(event, record.topic)
         elif isinstance(event, DeadLetter):
             raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
@@ -134,6 +141,13 @@ class Oracle:
             sentence = f"{event.run} was cleared to {self._cleared[event.run]} before [{event.start}, {event.end})"
             raise Violation("cleared text is not recalled", sentence)
 
+    def _check_attempt(self, event: Request, topic: str) -> None:
+        if topic == REQUESTS_VERTEX.name:
+            self._check_egress(event)
+        verdict = self.first_verdicts.get(event.request_id)
+        if verdict is not None and event.messages == verdict.masked:
+            self._masked[event.request_id].add(event.attempt)
+
     def _check_egress(self, event: Request) -> None:
         verdict = self.first_verdicts.get(event.request_id)
         allowed = verdict is not None and verdict.decision != "deny" and verdict.egress == "allowed"
@@ -143,7 +157,7 @@ class Oracle:
     # Screens
 
     def on_fed(self, event: StreamEvent, ops: tuple[Op, ...], client: Client) -> None:
-        shown = self._shown.setdefault(event.request_id, Shown())
+        shown = self._shown.setdefault(event.request_id, Shown(self._masked[event.request_id]))
         shown.take(event)
         if not ops:
             return
@@ -173,7 +187,7 @@ class Oracle:
                 continue
             if attempt < shown.attempt:
                 raise Violation("one voice", f"{name} shows attempt {attempt} after {shown.attempt}")
-            if shown.verdict.decision == "mask" and attempt == 1:
+            if shown.verdict.decision == "mask" and attempt not in shown.masked:
                 raise Violation("no answer to an unmasked prompt", f"{name} shows {visible!r}")
             shown.attempt = attempt
             if any(recall.action == "stop" for recall in shown.recalls.get(started.run, ())):

@@ -5,8 +5,8 @@ behind frequent ones. A fault is independent of all others, so that any of them 
 """
 
 import random
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from schemas.requests import Deadlines, Delivery, Egress, Fallback
 from schemas.stream import VerdictDecision
@@ -99,6 +99,8 @@ class Plan:
         members: How many members each service begins with.
         skews: By host number, how far its clock is off, and its drift in parts per million.
         breaker_trip: As in ``RouterConfig``.
+        fallback: As in ``RouterConfig``.
+        max_retries: As in ``RouterConfig``.
     """
 
     seed: int
@@ -107,11 +109,13 @@ class Plan:
     members: dict[str, int]
     skews: tuple[tuple[int, int], ...]
     breaker_trip: int
+    fallback: Literal["off", "vertex"]
+    max_retries: int
 
     def without(self, index: int) -> "Plan":
         """Return the plan without one fault."""
         faults = self.faults[:index] + self.faults[index + 1 :]
-        return Plan(self.seed, self.requests, faults, self.members, self.skews, self.breaker_trip)
+        return replace(self, faults=faults)
 
 
 def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
@@ -125,7 +129,8 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
         (dice.randrange(-2_000, 2_000) * MS, dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8)
     )
     faults = tuple(sorted(_faults(dice, kinds, requests), key=lambda fault: fault.at_us))
-    return Plan(seed, requests, faults, members, skews, dice.choice((0, 0, 0, 5)))
+    breaker_trip, fallback = dice.choice((0, 0, 0, 5)), dice.choice(("vertex", "vertex", "off"))
+    return Plan(seed, requests, faults, members, skews, breaker_trip, fallback, dice.choice((0, 1, 2, 2)))
 
 
 def _request(dice: random.Random, number: int) -> PlannedRequest:
@@ -193,4 +198,6 @@ def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_
     }.get(kind)
     if edge_ms is not None and dice.random() < 0.6:
         for_us = max(1, edge_ms - dice.randrange(-20, 120)) * MS
+    if kind == "failure":
+        for_us += dice.randrange(0, 2)  # odd: the worker died
     return Fault(kind, request.at_us, "", request.number, for_us)

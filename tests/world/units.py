@@ -27,10 +27,11 @@ from tests.world.simulation import MS
 from tests.world.workers import Worker, WorkerCore
 
 TOTAL_MAX_MS = 6_000
-SAFETY_REWIND_MS = 15_000
+SAFETY_TOTAL_MAX_MS = 10_000
+SAFETY_REWIND_MS = SAFETY_TOTAL_MAX_MS + 5_000
+"""As ``services/safety/service.py`` has it."""
 RAILS_ROOM = 4
 """Few enough that some requests wait for room."""
-"""The policy's longest total deadline and five seconds, as ``services/safety/service.py`` has it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Builder:
             input_gate="hold",
             client_grace_ms=CLIENT_GRACE_MS,
             total_max_ms=TOTAL_MAX_MS,
-            fallback="vertex",
+            fallback=plan.fallback,
+            max_retries=plan.max_retries,
             breaker_trip=plan.breaker_trip,
             limits=FallbackLimits(free=1_000),
         )
@@ -91,7 +93,7 @@ class Builder:
         return self._parts.router_member(process, self._broker, self._groups["router"], core, reading)
 
     def _safety(self, process: Process) -> Member:
-        core = self._parts.safety(policy(), process.name)
+        core = self._parts.safety(policy(), process.name, SAFETY_TOTAL_MAX_MS)
 
         def check(effect: Effect) -> None:
             if isinstance(effect, CheckRequest):

@@ -110,7 +110,7 @@ class Worker:
             return
         answer, fault = execution.answer, execution.fault
         if fault.kind == "failure" and execution.next == fault.for_us // 1_000 % 3:
-            self._fail(execution, "unavailable")
+            self._fail(execution, "engine_dead" if fault.for_us % 2 else "unavailable")
             return
         if execution.next == len(answer.pieces):
             self._end(execution)
@@ -132,7 +132,7 @@ class Worker:
                     **self._about(execution),
                     error_class=error_class,
                     message="scripted",
-                    retryable=error_class == "unavailable",
+                    retryable=error_class in {"unavailable", "engine_dead"},
                     last_seq=execution.next - 1,
                 )
             )

@@ -229,7 +229,10 @@ class World:
         for each in found:
             check_live(self.broker, each)
         breaker = bool(self._plan.breaker_trip)
-        served = [check_justified(self.broker, each, self._margin_us, breaker=breaker) for each in found]
+        served = [
+            check_justified(self.broker, each, self._margin_us, breaker=breaker, max_retries=self._plan.max_retries)
+            for each in found
+        ]
         if self._any_open():
             self.simulation.run_until(self.simulation.now_us + RETENTION_US + self.broker.stepped_us)
         for instance in self._instances:

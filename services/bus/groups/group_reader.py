@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
-from schemas.topics import Topic
+from schemas.topics import DAY_MS, Topic
 from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.held_partitions import HeldPartitions, OnAssigned
 from services.bus.groups.membership import GroupMembership, request_timeout_ms
@@ -43,6 +43,9 @@ HEALTHY_S: Final = 30.0
 COMMIT_EVERY_S: Final = 0.1
 """Least time between two commits: after a crash, work that was not committed yet is done twice."""
 
+LONGEST_OUTAGE_MS: Final = DAY_MS
+"""Of a longer time without any member, only so much of the log is read again."""
+
 LAST_COMMIT_S: Final = 3.0
 """Longest time of the last commit before partitions are given away."""
 
@@ -62,6 +65,9 @@ class GroupReader:
             and all before it; ``never`` leaves the group's offsets alone.
         rewind_ms: What is gained is read from this long before the newest record, whatever is committed: for readers
             that fold the log.
+        progress_topic: With ``rewind_ms``: a topic that only this group writes to. What is gained is read from
+            ``rewind_ms`` before the newest record of its number there, if that is longer ago: nobody of the group has
+            worked since then, so that what was open then is still open. At most ``LONGEST_OUTAGE_MS`` are made up for.
         clock: Microseconds; nobody sets it.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
@@ -78,6 +84,7 @@ class GroupReader:
     on_assigned: OnAssigned | None = None
     commit: CommitMode = "on_accept"
     rewind_ms: int | None = None
+    progress_topic: Topic | None = None
     instance_id: str | None = None
     clock: Callable[[], int] = steady_us
 
@@ -332,10 +339,24 @@ class _Session:
             # Back from the newest record, because our own time of day may be ahead of the broker's. Where ours is
             # earlier, it counts: a record may be dated ahead if its topic once took its writer's time.
             end_ms = min(max(newest.values(), default=now_ms()), now_ms())
-            return await self._cluster.offsets_for_time(partitions, end_ms - self._reader.rewind_ms)
+            return await self._rewound(partitions, end_ms, self._reader.rewind_ms)
         committed = {} if self._member is None else await self._member.committed(partitions)
         new = partitions - committed.keys()
         return committed | (await self._cluster.beginning_offsets(new) if new else {})
+
+    async def _rewound(self, partitions: TopicPartitions, end_ms: int, rewind_ms: int) -> dict[Partition, int]:
+        topic = self._reader.progress_topic
+        if topic is None:
+            return await self._cluster.offsets_for_time(partitions, end_ms - rewind_ms)
+        marks = frozenset((topic.name, number) for _, number in partitions)
+        begins, ends = await self._cluster.beginning_offsets(marks), await self._cluster.end_offsets(marks)
+        worked = await newest_ms(self._cluster, ends)
+        starts: dict[Partition, int] = {}
+        for mark in marks:
+            worked_ms = worked.get(mark, 0 if begins[mark] == ends[mark] else end_ms)  # unknown: as without the topic
+            own = frozenset(partition for partition in partitions if partition[1] == mark[1])
+            starts |= await self._cluster.offsets_for_time(own, rewind_to_ms(end_ms, worked_ms, rewind_ms))
+        return starts
 
     async def _ask_ends(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
         held = goal.partitions <= self._partitions.held
@@ -373,6 +394,17 @@ class _Session:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_COMMIT_S):
                     await self._commit_now()
+
+
+def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int) -> int:
+    """Return from when on a fold reads what it gains.
+
+    Args:
+        now_ms: The time.
+        worked_ms: When a member of the group last wrote about this partition number; 0 for never.
+        rewind_ms: No work is open for longer than this while a member works.
+    """
+    return max(min(now_ms, worked_ms) - rewind_ms, now_ms - max(LONGEST_OUTAGE_MS, rewind_ms))
 
 
 def _complete(reached: asyncio.Future[bool], *, all_read: bool) -> None:

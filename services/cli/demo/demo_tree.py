@@ -29,6 +29,9 @@ SHOWN_TOPICS: Final = (REQUESTS, REQUESTS_VERTEX, STREAMS, CONTROL, ACCOUNTS)
 
 PARTITIONS: Final = 1
 
+OPTIONS: Final = {"RAILBUS_PARTITIONS": str(PARTITIONS), "RAILBUS_RETRIES": "0"}
+"""Without retries, because the scenes are about the cloud."""
+
 EMULATOR_OPTIONS: Final = ("--ttft-ms", "120", "--gap-ms", "15", "--words", "24")
 """Options that make the cloud slow enough for a race."""
 
@@ -142,5 +145,5 @@ def _config(folder: Path) -> TreeConfig:
     return TreeConfig(
         engine="simulated", edge_port=free_port(), kafka=f"{LOOPBACK}:{port}", broker_port=port,
         log_dir=folder / "log", redis_port=None, redis_program=None, redis_url=None, health_ports={}, governed=True,
-        cloud="emulator", emulator_port=free_port(), options={"RAILBUS_PARTITIONS": str(PARTITIONS)},
+        cloud="emulator", emulator_port=free_port(), options=OPTIONS,
     )  # fmt: skip

@@ -118,7 +118,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         verdict_ms: For the verdict.
         ttft_ms: For the first content token.
         stall_ms: For the longest silence.
-        total_ms: For the request; services read the log back by the largest after a restart.
+        total_ms: For the request. The largest is at most ``RAILBUS_TOTAL_MAX_MS``.
     """
 
     verdict_ms: Bounds = (50, 10_000)

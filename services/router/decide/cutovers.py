@@ -1,11 +1,17 @@
-"""When a request should get another attempt, and whether it may. Pure."""
+"""When a request should get another attempt, where, and whether it may. Pure.
+
+Where the self-hosted engine is silent or dead, another attempt on the self-hosted engines comes before the cloud; while
+the breaker is not closed, the cloud comes first. A late *first* token goes to the cloud at its deadline. It goes to the
+self-hosted engines only when it has been silent for the stall deadline after that, and then as a race: the first
+attempt may only be waiting in a queue, and loses nothing.
+"""
 
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
 from schemas.requests import Message
 from schemas.stream import CutoverMode, Failed, Trigger
-from services.router.state.budget import SpendTracker
+from services.router.state.means import Means
 from services.router.state.request import RequestState
 
 Target = Literal["vertex", "generator"]
@@ -26,6 +32,16 @@ class Objection(Enum):
     CONFINED = "its prompt must not leave the premises"
     CONFINED_BY_POLICY = "policy keeps its prompt on the premises"
     SPENT = "the fallback budget is spent"
+    RETRIES_OFF = "there are no retries"
+    RETRIED = "every retry was used"
+    RETRIES_SPENT = "the retry budget is spent"
+
+
+NOT_WORTH_SAYING: Final = frozenset({Objection.OFF, Objection.RETRIES_OFF})
+"""What the operator has chosen for all requests."""
+
+BUDGETS: Final = frozenset({Objection.SPENT, Objection.RETRIES_SPENT})
+"""What may be otherwise a moment later."""
 
 
 class CutoverPlan(NamedTuple):
@@ -37,33 +53,110 @@ class CutoverPlan(NamedTuple):
     seen_seq: int
 
 
-def due_cutover(state: RequestState, now_us: int) -> CutoverPlan | None:
-    """Return the cutover whose trigger holds now, whether or not it may be made."""
+class CutoverChoice(NamedTuple):
+    """What is to be done about a trigger that holds.
+
+    Attributes:
+        trigger: None when no trigger holds.
+        plan: The cutover to make; None when none may be made.
+        against: The objections to each that was considered, if none may be made.
+    """
+
+    trigger: Trigger | None = None
+    plan: CutoverPlan | None = None
+    against: tuple[Objection, ...] = ()
+
+
+NO_CUTOVER: Final = CutoverChoice()
+
+
+def choose_cutover(state: RequestState, now_us: int, stamp_us: int, means: Means) -> CutoverChoice:
+    """Return the cutover to make now, and if none may be made, the reasons.
+
+    Args:
+        state: The request.
+        now_us: Everything appended before this was read; deadlines count up to here.
+        stamp_us: The time, for the budgets.
+        means: What may be used.
+    """
+    plans = due_cutovers(state, now_us, prefer_cloud=means.prefer_cloud)
+    against = []
+    for plan in plans:
+        found = objection(state, plan, stamp_us, means)
+        if found is None:
+            return CutoverChoice(plan.trigger, plan)
+        against.append(found)
+    return CutoverChoice(plans[0].trigger, None, tuple(against)) if plans else NO_CUTOVER
+
+
+def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False) -> tuple[CutoverPlan, ...]:
+    """Return the cutovers whose trigger holds now, the preferred one first, whether or not they may be made."""
     screen = state.screen
     if screen.over or screen.stopped is not None:
-        return None
+        return ()
+    seen_seq = screen.last_seq
     if _wants_mask(state):
-        return CutoverPlan("mask", "cancel", "generator", screen.last_seq)
+        return (CutoverPlan("mask", "cancel", "generator", seen_seq),)
     if screen.finished is not None:
-        return None
-    if all_failed(state) is not None:
-        return CutoverPlan("hard_error", "cancel", "vertex", screen.last_seq)
-    due_us = trigger_us(state)
-    if due_us is None or now_us < due_us:
-        return None
-    if screen.has_spoken:
-        return CutoverPlan("stall", "cancel", "vertex", screen.last_seq)
-    race = state.request is not None and state.request.fallback == "race" and not state.bypass
-    return CutoverPlan("ttft", "race" if race else "cancel", "vertex", screen.last_seq)
+        return ()
+    failure = all_failed(state)
+    if failure is not None:
+        trigger: Trigger = "hard_error"
+        retry = failure.error_class == "engine_dead" and state.lane == "interactive"
+    elif _is_due(stall_due_us(state), now_us):
+        trigger, retry = "stall", True
+    else:
+        return _late_first_token(state, now_us)
+    cloud = CutoverPlan(trigger, "cancel", "vertex", seen_seq)
+    if not retry:
+        return (cloud,)
+    again = CutoverPlan(trigger, "cancel", "generator", seen_seq)
+    return (cloud, again) if prefer_cloud else (again, cloud)
 
 
-def trigger_us(state: RequestState) -> int | None:
-    """Return when silence triggers a cutover, in microseconds since the epoch; None for never."""
-    if not has_silence_deadline(state) or _fallbacks_used_up(state):
+def _late_first_token(state: RequestState, now_us: int) -> tuple[CutoverPlan, ...]:
+    plans = []
+    if _is_due(fallback_due_us(state), now_us):
+        race = state.request is not None and state.request.fallback == "race" and not state.bypass
+        plans.append(CutoverPlan("ttft", "race" if race else "cancel", "vertex", state.screen.last_seq))
+    if _is_due(retry_due_us(state), now_us):
+        plans.append(CutoverPlan("ttft", "race", "generator", state.screen.last_seq))
+    return tuple(plans)
+
+
+def _is_due(due_us: int | None, now_us: int) -> bool:
+    return due_us is not None and now_us >= due_us
+
+
+def trigger_times_us(state: RequestState) -> list[int]:
+    """Return when silence triggers something, in microseconds since the epoch."""
+    times = (stall_due_us(state), fallback_due_us(state), retry_due_us(state))
+    return [at_us for at_us in times if at_us is not None]
+
+
+def stall_due_us(state: RequestState) -> int | None:
+    """Return when an answer that has begun counts as stalled; None if it has not begun, and for a batch request."""
+    if state.lane != "interactive" or not state.screen.has_spoken or state.screen.finished is not None:
         return None
-    if state.screen.has_spoken:
-        return state.last_chunk_us + state.config.stall.clamp_us(state.deadlines.stall_ms)
+    return state.last_chunk_us + _stall_us(state)
+
+
+def fallback_due_us(state: RequestState) -> int | None:
+    """Return when a first token is so late that the cloud is asked; None for never."""
+    if not has_cloud_deadline(state) or state.screen.has_spoken or _fallbacks_used_up(state):
+        return None
     return state.attempt_opened_us if state.bypass else ttft_due_us(state)
+
+
+def retry_due_us(state: RequestState) -> int | None:
+    """Return when a first token is so late that another self-hosted engine is asked; None for never."""
+    if not may_retry(state) or state.screen.has_spoken or _retries_used_up(state):
+        return None
+    return ttft_due_us(state) + _stall_us(state)
+
+
+def _stall_us(state: RequestState) -> int:
+    return state.config.stall.clamp_us(state.deadlines.stall_ms)
 
 
 def ttft_due_us(state: RequestState) -> int:
@@ -77,11 +170,17 @@ def all_failed(state: RequestState) -> Failed | None:
     return failures[max(candidates)] if failures and candidates <= failures.keys() else None
 
 
-def objection(state: RequestState, plan: CutoverPlan, now_us: int, spending: SpendTracker) -> Objection | None:
+def objection(state: RequestState, plan: CutoverPlan, now_us: int, means: Means) -> Objection | None:
     """Return the reason against the cutover; None if it may be made. ``UNREAD`` is no reason to close the request."""
-    if plan.target == "generator":
+    if plan.trigger == "mask":
         return Objection.UNREAD if state.request is None else None
     failure = all_failed(state)
+    if plan.target == "generator":
+        return _objection_to_retry(state, failure, now_us, means)
+    return _objection_to_fallback(state, failure, now_us, means)
+
+
+def _objection_to_fallback(state: RequestState, failure: Failed | None, now_us: int, means: Means) -> Objection | None:
     if state.config.fallback == "off":
         return Objection.OFF
     if failure is not None and not failure.retryable:
@@ -93,9 +192,23 @@ def objection(state: RequestState, plan: CutoverPlan, now_us: int, spending: Spe
     against = egress_objection(state)
     if against is None and next_messages(state) is None:
         return Objection.NOT_KEPT
-    if against is None and not spending.allows(price(state), now_us):
+    if against is None and not means.cloud.allows(price(state), now_us):
         return Objection.SPENT
     return against
+
+
+def _objection_to_retry(state: RequestState, failure: Failed | None, now_us: int, means: Means) -> Objection | None:
+    if not state.config.max_retries:
+        return Objection.RETRIES_OFF
+    if failure is not None and not failure.retryable:
+        return Objection.HOPELESS
+    if _retries_used_up(state):
+        return Objection.RETRIED
+    if state.request is None:
+        return Objection.UNREAD
+    if next_messages(state) is None:
+        return Objection.NOT_KEPT
+    return None if means.retries.allows(0.0, now_us) else Objection.RETRIES_SPENT
 
 
 def egress_objection(state: RequestState) -> Objection | None:
@@ -129,7 +242,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
     """Return whether the self-hosted path served the request in time; None while open, or when it is not at fault."""
-    if state.bypass or not has_silence_deadline(state) or state.cloud_attempts:
+    if state.bypass or not has_cloud_deadline(state) or state.cloud_attempts:
         return None
     if state.screen.has_spoken:
         return state.first_chunk_us <= ttft_due_us(state)
@@ -147,9 +260,14 @@ def may_fall_back(state: RequestState) -> bool:
     return request.fallback != "off" and request.egress == "allowed"
 
 
-def has_silence_deadline(state: RequestState) -> bool:
-    """Return whether silence triggers anything: not for a batch request, and not without a fallback."""
+def has_cloud_deadline(state: RequestState) -> bool:
+    """Return whether a late first token goes to the cloud: not that of a batch request."""
     return state.lane == "interactive" and may_fall_back(state)
+
+
+def may_retry(state: RequestState) -> bool:
+    """Return whether another attempt on the self-hosted engines is allowed. The prompt does not leave the premises."""
+    return state.config.max_retries > 0 and state.lane == "interactive"
 
 
 def _wants_mask(state: RequestState) -> bool:
@@ -161,3 +279,7 @@ def _wants_mask(state: RequestState) -> bool:
 
 def _fallbacks_used_up(state: RequestState) -> bool:
     return len(state.cloud_attempts) >= state.config.max_fallbacks
+
+
+def _retries_used_up(state: RequestState) -> bool:
+    return len(state.retries) >= state.config.max_retries

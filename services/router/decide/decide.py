@@ -10,7 +10,14 @@ from schemas.stream import Closed, Cutover
 from schemas.topics import STREAMS
 from services.processor import Write
 from services.router.config import RETRY_US
-from services.router.decide.cutovers import CutoverPlan, Objection, due_cutover, objection, price, trigger_us
+from services.router.decide.cutovers import (
+    BUDGETS,
+    NO_CUTOVER,
+    CutoverPlan,
+    choose_cutover,
+    price,
+    trigger_times_us,
+)
 from services.router.decide.effects import after_close, begin_attempts, settled_us, stop_all, stop_losers
 from services.router.decide.endings import (
     Ending,
@@ -21,20 +28,20 @@ from services.router.decide.endings import (
     no_masked_prompt,
     overdue,
 )
-from services.router.state.budget import SpendTracker
+from services.router.state.means import Means
 from services.router.state.request import EventStamp, RequestState, cutover_key
 
 BUDGET_RETRY_US: Final = 1_000_000
-"""How soon to look again at a cutover for which the budget was spent."""
+"""How soon to look again at a cutover for which a budget was spent."""
 
 
-def decide(state: RequestState, now_us: int, spending: SpendTracker, stamp: EventStamp) -> list[Write]:
+def decide(state: RequestState, now_us: int, means: Means, stamp: EventStamp) -> list[Write]:
     """Return what to write.
 
     Args:
         state: The request.
         now_us: Everything appended before this was read; deadlines count up to here.
-        spending: The partition's fallbacks.
+        means: The budgets of the partition.
         stamp: For the events.
     """
     if state.screen.closed is not None:
@@ -49,7 +56,7 @@ def decide(state: RequestState, now_us: int, spending: SpendTracker, stamp: Even
     elif state.cutovers:
         writes += begin_attempts(state, now_us, stamp)
         writes += stop_losers(state, stamp)
-    return writes + _next_event(state, now_us, spending, stamp)
+    return writes + _next_event(state, now_us, means, stamp)
 
 
 def close_too_many_open(state: RequestState, stamp: EventStamp) -> Write:
@@ -74,38 +81,37 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
         alarm_us = min(alarm_us, state.client_gone_us + state.config.client_grace_ms * 1_000)
     if awaits_verdict(state):
         alarm_us = min(alarm_us, state.received_us + state.deadlines.verdict_ms * 1_000)
-    due_us = trigger_us(state)
-    if due_us is not None and due_us > now_us:
-        alarm_us = min(alarm_us, due_us)
+    alarm_us = min((alarm_us, *(due_us for due_us in trigger_times_us(state) if due_us > now_us)))
     if state.over_budget:
         alarm_us = min(alarm_us, now_us + BUDGET_RETRY_US)
     return min((alarm_us, *(written_us + RETRY_US for written_us in state.pending_writes_us())))
 
 
-def _next_event(state: RequestState, now_us: int, spending: SpendTracker, stamp: EventStamp) -> list[Write]:
+def _next_event(state: RequestState, now_us: int, means: Means, stamp: EventStamp) -> list[Write]:
     """Return the next event for the request's stream log: a closing, a cutover, or none."""
-    plan = due_cutover(state, now_us)
     attempt = state.screen.attempts + 1
     written_us = state.pending_since_us(cutover_key(attempt))
-    if written_us is not None and now_us - written_us < RETRY_US:
-        plan = None
-    elif written_us is not None:
-        spending.release(state.request_id)
-    against = None if plan is None else objection(state, plan, stamp.now_us, spending)
-    state.over_budget = against is Objection.SPENT
+    if written_us is not None and now_us - written_us >= RETRY_US:
+        means.release(state.request_id)
+        written_us = None
+    choice = NO_CUTOVER if written_us is not None else choose_cutover(state, now_us, stamp.now_us, means)
+    state.over_budget = not BUDGETS.isdisjoint(choice.against)
     ending = (
         answered(state)
         or overdue(state, now_us)
         or no_masked_prompt(state)
         or cannot_begin(state)
-        or no_attempt_left(state, plan, against, stamp.now_us)
+        or no_attempt_left(state, choice, stamp.now_us)
     )
     if ending is not None:
         return [_close(state, ending, stamp)] if state.should_write("closed", now_us, stamp) else []
-    if plan is None or against is not None or not state.should_write(cutover_key(attempt), now_us, stamp):
+    plan = choice.plan
+    if plan is None or not state.should_write(cutover_key(attempt), now_us, stamp):
         return []
     if plan.target == "vertex":
-        spending.reserve(state.request_id, price(state))
+        means.cloud.reserve(state.request_id, price(state))
+    elif plan.trigger != "mask":
+        means.retries.reserve(state.request_id, 0.0)
     return [_cutover(state, plan, attempt, stamp)]
 
 

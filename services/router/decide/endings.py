@@ -1,9 +1,18 @@
 """Whether and how a request should be closed now. Pure."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from schemas.stream import Cause, Outcome, Trigger
-from services.router.decide.cutovers import CutoverPlan, Objection, all_failed, egress_objection, next_messages
+from services.router.decide.cutovers import (
+    BUDGETS,
+    NOT_WORTH_SAYING,
+    CutoverChoice,
+    Objection,
+    all_failed,
+    egress_objection,
+    next_messages,
+)
 from services.router.state.request import RequestState
 
 
@@ -32,29 +41,35 @@ def overdue(state: RequestState, now_us: int) -> Ending | None:
         return Ending("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
     if now_us >= state.deadline_us:
         total_ms = state.config.total_us(state.deadlines) // 1_000
-        return Ending("deadline", "expired", f"not answered within {total_ms} ms of receipt")
+        return Ending("deadline", "expired", f"not answered within {total_ms} ms of receipt: {_why_late(state)}")
     verdict_ms = state.deadlines.verdict_ms
     if awaits_verdict(state) and now_us >= state.received_us + verdict_ms * 1_000:
         return Ending("no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt")
     return None
 
 
-def no_attempt_left(
-    state: RequestState, plan: CutoverPlan | None, against: Objection | None, now_us: int
-) -> Ending | None:
-    """Return the end if all attempts failed or fell silent, and another one may not be made."""
-    if plan is None or against is None or against is Objection.UNREAD:
+def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> Ending | None:
+    """Return the end if all attempts failed or fell silent, and another one may not be made.
+
+    A late first token ends nothing, unless the operator wants that when a budget is spent: it may still come.
+    """
+    against = choice.against
+    if choice.trigger is None or not against or Objection.UNREAD in against:
         return None
-    if plan.trigger == "hard_error":
+    if choice.trigger == "hard_error":
         failure = all_failed(state)
         if failure is None or (failure.error_class == "timeout" and now_us >= state.deadline_us):
             return None  # the worker ran out of the request's total time: `overdue` closes it
         outcome: Outcome = "cancelled" if failure.error_class == "cancelled" else "failed"
-        because = "" if against is Objection.OFF else f" ({against.value})"
+        reasons = _in_words(each for each in against if each not in NOT_WORTH_SAYING)
+        because = f" ({reasons})" if reasons else ""
         return Ending("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
-    if against is Objection.SPENT and state.config.when_spent == "close":
-        cause, silence = _SILENCE[plan.trigger]
-        return Ending(cause, "failed", f"{silence}, and {against.value}")
+    if choice.trigger not in _SILENCE:
+        return None
+    spent = not BUDGETS.isdisjoint(against)
+    if state.config.when_spent == "close" if spent else choice.trigger == "stall":
+        cause, silence = _SILENCE[choice.trigger]
+        return Ending(cause, "failed", f"{silence}, and {_in_words(against)}")
     return None
 
 
@@ -88,6 +103,27 @@ def awaits_verdict(state: RequestState) -> bool:
     voice = state.screen.voice
     gate = state.config.input_gate if voice is None else voice.input_gate
     return gate == "hold" and state.screen.verdict is None
+
+
+def _why_late(state: RequestState) -> str:
+    """Return what the request lacked when its total deadline passed."""
+    screen = state.screen
+    if screen.finished is not None:
+        whole = screen.last_seq >= screen.finished.last_seq
+        return "its answer was complete, but not checked to its end" if whole else "a part of its answer is missing"
+    if screen.has_spoken:
+        silence = "its answer stalled" if state.over_budget else "its answer was not complete"
+    elif awaits_verdict(state):
+        silence = "its input check gave no verdict"
+    elif not state.runs.by_attempt:
+        silence = "no worker began it"
+    else:
+        silence = "no first token"
+    return f"{silence}, and a budget for further attempts is spent" if state.over_budget else silence
+
+
+def _in_words(against: Iterable[Objection]) -> str:
+    return " and ".join(dict.fromkeys(each.value for each in against))
 
 
 _SILENCE: dict[Trigger, tuple[Cause, str]] = {

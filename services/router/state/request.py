@@ -50,13 +50,14 @@ class RequestState:
         cutovers: The effective ones, by the attempt that they opened.
         cutover_us: When they were appended.
         cloud_attempts: Attempts that went to the cloud.
+        retries: Further attempts with the same prompt that went to the self-hosted engines.
         failures: The failures of attempts, by attempt.
         recalls: Ids of the recalls of the voice's text.
         republished: Attempts whose ``Request`` was written for a worker.
         cancelled: Attempts whose workers were told to stop.
         closed_us: When the effective ``Closed`` was appended.
         first_chunk_us: When the current attempt's first chunk was appended.
-        over_budget: Whether a cutover is due for which the budget is spent.
+        over_budget: Whether a cutover is due for which a budget is spent.
         bypass: Whether the breaker was open: the request goes to the cloud at once.
         probe: Whether the breaker lets it try the self-hosted path while half open.
         health_recorded: Whether the breaker knows how the self-hosted path served it.
@@ -85,6 +86,7 @@ class RequestState:
     cutovers: dict[int, Cutover] = field(default_factory=dict)
     cutover_us: dict[int, int] = field(default_factory=dict)
     cloud_attempts: list[int] = field(default_factory=list)
+    retries: list[int] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
     recalls: set[str] = field(default_factory=set)
     republished: set[int] = field(default_factory=set)
@@ -201,6 +203,8 @@ class RequestState:
         self.cutover_us[event.attempt] = at_us
         if event.target == "vertex":
             self.cloud_attempts.append(event.attempt)
+        elif event.trigger != "mask":
+            self.retries.append(event.attempt)
         self.record(event.attempt).trigger = event.trigger
         self.attempt_opened_us = self.last_chunk_us = at_us
 

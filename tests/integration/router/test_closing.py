@@ -69,6 +69,41 @@ async def test_request_that_expired_without_a_router_is_closed_by_the_next(lab: 
     assert [closed.outcome for closed in lab.written(Closed)] == ["expired"]
 
 
+async def test_outage_longer_than_any_deadline_leaves_nothing_open(lab: RouterLab) -> None:
+    """Twice the longest deadline is what a router that starts usually reads again."""
+    env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
+    before, answered, waits = RequestEvents(), RequestEvents(), RequestEvents()
+    router = await lab.run(**env)
+    await lab.post(before.request, before.started(), before.chunk(0), before.finished(0))
+    await lab.until(lambda: bool(lab.written(Account)))
+    assert await router.stop() == 0
+    await lab.post(answered.request, answered.started(), answered.chunk(0), answered.finished(0), waits.request)
+    await asyncio.sleep(3.5)
+    await lab.run(**env)
+    await lab.until(lambda: len(lab.written(Account)) == 3)
+    assert lab.endings() == {before.id: "completed", answered.id: "completed", waits.id: "expired"}
+    assert len(lab.written(Closed)) == 3
+
+
+async def test_first_router_of_all_closes_what_is_older_than_any_deadline(lab: RouterLab) -> None:
+    person = RequestEvents()
+    await lab.post(person.request)
+    await asyncio.sleep(3.5)
+    await lab.run(RAILBUS_TOTAL_MAX_MS="1000")
+    await lab.until(lambda: bool(lab.written(Account)))
+    assert lab.endings() == {person.id: "expired"}
+
+
+async def test_router_gets_ready_whatever_the_newest_dead_letter_is(lab: RouterLab) -> None:
+    client = AIOKafkaProducer(bootstrap_servers=lab.bus.bootstrap)
+    await client.start()
+    for headers in ([("kind", b"DeadLetter"), ("v", b"99")], [], [("kind", b"Unheard"), ("v", b"1")]):
+        await client.send_and_wait("railbus.dead", b"{}", headers=headers)
+        router = await lab.run()
+        assert await router.stop() == 0
+    await client.stop()
+
+
 async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
     """Each request has its own fate; the router is killed at any moment of theirs, three times."""
     total_ms, kills = 2_500, 3

@@ -12,7 +12,7 @@ from schemas.topics import REQUESTS_VERTEX
 from tests.integration.router.lab import RouterLab
 from tests.support.request_events import RequestEvents
 
-CLOUD = {"RAILBUS_FALLBACK": "vertex", "RAILBUS_FALLBACK_RATIO": "1"}
+CLOUD = {"RAILBUS_FALLBACK": "vertex", "RAILBUS_FALLBACK_RATIO": "1", "RAILBUS_RETRIES": "0"}
 
 
 class Cloud:
@@ -67,6 +67,27 @@ async def test_each_trigger_sends_the_prompt_to_the_cloud_and_completes(lab: Rou
     assert {closed.outcome for closed in lab.written(Closed)} == {"completed"}
     reasons = {(e.request_id, e.attempt): e.reason for e in lab.written(Cancel)}
     assert reasons == {(late.id, 1): "cutover", (racing.id, 1): "lost_race", (stalled.id, 1): "cutover"}
+
+
+async def test_each_trigger_asks_the_self_hosted_engines_again_where_there_is_no_cloud(lab: RouterLab) -> None:
+    await lab.run()
+    bounds = Deadlines(ttft_ms=200, stall_ms=300)
+    late, stalled, dead = (RequestEvents(deadlines=bounds) for _ in range(3))
+    for person in (late, stalled, dead):
+        await lab.post(person.request)
+    await lab.post(stalled.started(), stalled.chunk(0), dead.started(), dead.failed(error_class="engine_dead"))
+    again = lambda: [r.event for r in lab.log if isinstance(r.event, Request) and r.event.attempt == 2]  # noqa: E731
+    await lab.until(lambda: len(again()) == 3)
+    cutovers = {e.request_id: (e.trigger, e.how, e.target) for e in lab.written(Cutover) if e.attempt == 2}
+    assert cutovers == {
+        late.id: ("ttft", "race", "generator"),
+        stalled.id: ("stall", "cancel", "generator"),
+        dead.id: ("hard_error", "cancel", "generator"),
+    }
+    for person in (late, stalled, dead):
+        await lab.post(person.started(2), person.chunk(0, 2), person.finished(0, 2))
+    await lab.until(lambda: len(lab.endings()) == 3)
+    assert set(lab.endings().values()) == {"completed"}
 
 
 async def test_routers_that_come_and_go_disturb_nothing(lab: RouterLab) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas.requests import Deadlines, Sampling
+from schemas.requests import Sampling
 from schemas.side_events import Account, Cancel
 from schemas.stream import Chunk, Closed, Failed, Finished, Started
 from schemas.topics import CONTROL
@@ -28,7 +28,7 @@ class Cloud:
 
     async def worker(self, model: str = "emulated-n5-gap5", **env: str) -> ServiceProcess:
         """A Vertex worker and a router that uses it."""
-        await self.lab.run(RAILBUS_FALLBACK="vertex", RAILBUS_FALLBACK_RATIO="1")
+        await self.lab.run(RAILBUS_FALLBACK="vertex", RAILBUS_FALLBACK_RATIO="1", RAILBUS_RETRIES="0")
         worker = self.lab.start("services.vertex", RAILBUS_VERTEX_URL=self.url, RAILBUS_VERTEX_MODEL=model, **env)
         assert "emulated" in await worker.ready()
         return worker
@@ -101,17 +101,19 @@ async def test_cloud_that_fails_closes_the_request_with_its_reason(cloud: Cloud,
     assert ending.reason.startswith(reason)
 
 
-async def test_worker_that_is_killed_leaves_a_request_that_expires(cloud: Cloud) -> None:
+async def test_worker_that_is_killed_leaves_a_request_that_ends_at_its_stall_deadline(cloud: Cloud) -> None:
     worker = await cloud.worker("emulated-n9-gap1-stall3")
-    person = RequestEvents(deadlines=Deadlines(total_ms=3_000))
+    person = RequestEvents()
     await cloud.lab.post(person.request, person.started())
     await cloud.lab.until(lambda: len(cloud.lab.written(Chunk, person.id)) == 3)
     worker.kill()
-    assert (await closed(cloud.lab, person)).outcome == "expired"
+    ending = await closed(cloud.lab, person)
+    assert (ending.outcome, ending.cause) == ("failed", "stalled")
+    assert ending.reason == "the answer stalled, and there are no retries and the fallback was used"
 
 
 async def test_worker_that_is_stopped_says_so_and_ends_the_calls(cloud: Cloud) -> None:
-    worker = await cloud.worker("emulated-n9-gap1-stall3")
+    worker = await cloud.worker("emulated-n9-gap1-stall3", RAILBUS_VERTEX_DRAIN_MS="0")
     person = RequestEvents()
     await cloud.lab.post(person.request, person.started())
     await cloud.lab.until(lambda: len(cloud.lab.written(Chunk, person.id)) == 3)

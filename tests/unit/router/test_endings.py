@@ -159,6 +159,30 @@ def test_request_that_nobody_took_up_expires() -> None:
     assert world.account().attempts[0].started_at is None
 
 
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([], "no worker began it"),
+        ([started()], "no first token"),
+        ([started(output_check="on"), chunk(0), finished(0)], "its answer was complete, but not checked to its end"),
+        ([started(), chunk(0), finished(1)], "a part of its answer is missing"),
+    ],
+)
+def test_expired_request_says_what_it_lacked(events: list[AnyEvent], why: str) -> None:
+    world = World().put(request(deadlines=Deadlines(total_ms=1_000)), *events).until(1_000)
+    (event,) = world.written(Closed)
+    assert (event.outcome, event.cause) == ("expired", "deadline")
+    assert event.reason == f"not answered within 1000 ms of receipt: {why}"
+
+
+def test_expired_request_whose_budget_was_spent_says_so() -> None:
+    policy = RouterConfig(fallback="vertex", limits=FallbackLimits(ratio=0.0, free=0))
+    late = World(policy).put(request(), started()).until(60_000)
+    assert late.written(Closed)[0].reason.endswith("no first token, and a budget for further attempts is spent")
+    stalled = World(policy).put(request(), started(), chunk(0)).until(60_000)
+    assert stalled.written(Closed)[0].reason.endswith("its answer stalled, and a budget for further attempts is spent")
+
+
 def test_policy_bounds_the_total_deadline() -> None:
     world = World(RouterConfig(total_max_ms=2_000)).put(request(deadlines=Deadlines(total_ms=50_000)))
     assert world.until(2_000).endings() == ["expired"]
@@ -244,8 +268,8 @@ OVERTAKEN = [
         [verdict(at_ms=999), chunk(0, at_ms=999), finished(0, at_ms=999)], ["failed", "completed"], id="no_verdict",
     ),
     pytest.param(
-        RouterConfig(), 60_000, [request(), started(), chunk(0)], [finished(0, at_ms=59_999)], ["expired", "completed"],
-        id="deadline",
+        RouterConfig(), 60_000, [request(), started()], [chunk(0, at_ms=59_999), finished(0, at_ms=59_999)],
+        ["expired", "completed"], id="deadline",
     ),
     pytest.param(
         RouterConfig(client_grace_ms=500), 600, [request(), attached(), started(), chunk(0), detached(at_ms=100)],
@@ -270,6 +294,10 @@ OVERTAKEN = [
         [request(), started(), chunk(0)], [chunk(1, at_ms=2_049), finished(1, at_ms=2_049)], ["failed", "completed"],
         id="stalled",
     ),
+    pytest.param(
+        RouterConfig(), 2_050, [request(), started(), chunk(0)],
+        [chunk(1, at_ms=2_049), finished(1, at_ms=2_049)], ["failed", "completed"], id="stalled",
+    ),
 ]  # fmt: skip
 _LAST = {"answered": finished(0), "recalled": recall()}
 
@@ -279,7 +307,7 @@ def test_overtaken_closed_is_void_and_the_router_decides_again_at_once(
     policy: RouterConfig, at_ms: int, before: list[AnyEvent], meanwhile: list[AnyEvent], endings: list[str],
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    cause = request.node.callspec.id
+    cause = request.node.callspec.id.rstrip("01")
     world, late = overtaken(policy, at_ms, before, cause)
     for event in meanwhile:
         world.append(topic_of(event), event)

@@ -5,7 +5,7 @@ writes stands in the log later, or never when it is killed.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ WORDS = ("allow", "deny", "mask", "chunk", "answer", "start", "stop")
 RUNS = ("r1", "r1", "r1", "zombie")
 
 numbers = st.integers(0, MOST_REQUESTS - 1)
-attempts = st.sampled_from([1, 1, 2, 2, 3])
+attempts = st.sampled_from([1, 1, 2, 2, 3, 4])
 runs = st.sampled_from(RUNS)
 topics = st.sampled_from(SHARED)
 
@@ -131,11 +131,14 @@ class Routers(RuleBasedStateMachine):
         self.worker_speaks(number, attempt, run, 0)
         self.worker_ends(number, attempt, run, 0, retryable=False)
 
-    @rule(number=numbers, attempt=attempts, run=runs, last=st.integers(-1, 2), retryable=st.booleans())
-    def worker_ends(self, number: int, attempt: int, run: str, last: int, retryable: bool) -> None:
+    @rule(
+        number=numbers, attempt=attempts, run=runs, last=st.integers(-1, 2), retryable=st.booleans(), dead=st.booleans()
+    )
+    def worker_ends(self, number: int, attempt: int, run: str, last: int, retryable: bool, dead: bool = False) -> None:
         rid = request_id(number)
         if last < 0:
-            self.append(STREAMS, failed(rid, self.at_ms, attempt, run, retryable=retryable))
+            why = "engine_dead" if dead else "unavailable"
+            self.append(STREAMS, failed(rid, self.at_ms, attempt, run, retryable=retryable, error_class=why))
         else:
             self.append(STREAMS, finished(last, rid, self.at_ms, attempt, run))
 
@@ -257,6 +260,7 @@ class Routers(RuleBasedStateMachine):
             assert accounts[rid] == {screen.closed.outcome}, "the account tells the effective ending"
             self.check_ending(rid)
             self.check_cloud(first, effective, spoken)
+            self.check_retries(first, effective, spoken)
         for member in self.members:
             known = {request_id(number) for number in self.asked}
             assert not known & member.router._partitions[0].requests.keys(), "nothing is owed any more"
@@ -289,6 +293,20 @@ class Routers(RuleBasedStateMachine):
         for event in self.logs[CONTROL.name]:
             if isinstance(event, Cancel) and event.request_id == first.request_id and event.attempt is not None:
                 assert effective, "no attempt is stopped alone without an effective cutover"
+
+    def check_retries(self, first: Request, effective: dict[int, Cutover], spoken: Verdict | None) -> None:
+        """No more attempts than allowed, each with the prompt as policy wants it, none for a batch request."""
+        again = [e for e in self.logs[REQUESTS.name] if e.request_id == first.request_id]  # type: ignore[union-attr]
+        for event in again:
+            assert isinstance(event, Request)
+            if event.attempt > 1:
+                assert effective[event.attempt].target == "generator"
+                assert event.at == first.at, "the total deadline does not begin again"
+                masked = spoken is not None and spoken.decision == "mask"
+                assert event.messages == first.messages or (masked and event.messages == MASKED)
+        retries = [c for c in effective.values() if c.target == "generator" and c.trigger != "mask"]
+        assert len(retries) <= self.policy.max_retries
+        assert not (retries and first.lane == "batch")
 
     def fold(self, rid: str) -> tuple[Screen, dict[int, Cutover], Verdict | None]:
         screen, effective = Screen(rid), {}
@@ -379,8 +397,25 @@ class PoorRouters(Routers):
     )
 
 
-Routers.TestCase.settings = PoorRouters.TestCase.settings = settings(
-    max_examples=examples(250), stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+class RetryingRouters(Routers):
+    """Another attempt on the self-hosted engines comes before the cloud."""
+
+    policy = replace(Routers.policy, max_retries=2)
+
+
+class LoneRouters(Routers):
+    """The same without a cloud, and with a budget that is soon spent."""
+
+    policy = replace(
+        Routers.policy, fallback="off", max_retries=2, retry_limits=FallbackLimits(ratio=0, free=1), when_spent="close"
+    )
+
+
+for machine in (Routers, PoorRouters, RetryingRouters, LoneRouters):
+    machine.TestCase.settings = settings(
+        max_examples=examples(250), stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 TestRouters = Routers.TestCase
 TestPoorRouters = PoorRouters.TestCase
+TestRetryingRouters = RetryingRouters.TestCase
+TestLoneRouters = LoneRouters.TestCase

@@ -105,7 +105,7 @@ def test_an_execution_that_is_over_cannot_be_stopped():
     it.next(T0_US)
     done.over = True
     assert it.cancel(cancel(1), T0_US) == ([], [])
-    assert it.stop_all(STOPPING) == ([], [])
+    assert it.stop_all(STOPPING) == []
     assert done.stopped is None
 
 
@@ -120,15 +120,33 @@ def test_a_cancel_that_comes_first_is_remembered_for_a_while(attempt):
     assert it.accept(ticket(2), T0_US + CANCEL_MEMORY_US) == "waits"
 
 
-def test_the_end_clears_everything():
+def test_the_end_hands_back_what_waits_and_stops_what_runs():
     it = scheduler(slots=1)
     tickets = [ticket(n, batch=n == 2) for n in range(3)]
     for each in tickets:
         it.accept(each, T0_US)
     it.next(T0_US)
-    assert it.stop_all(STOPPING) == (tickets[1:], tickets[:1])
-    assert {each.stopped for each in tickets} == {STOPPING}
+    assert it.hand_back(lambda _: True) == tickets[1:]
+    assert it.stop_all(STOPPING) == tickets[:1]
+    assert [each.stopped for each in tickets] == [STOPPING, None, None]
     assert it.waiting == 0
+
+
+def test_what_another_worker_has_now_is_dropped_and_taken_again_when_it_comes_back():
+    it = scheduler(slots=1)
+    tickets = [ticket(n) for n in range(3)]
+    for each in tickets:
+        it.accept(each, T0_US)
+    it.next(T0_US)
+    assert it.hand_back(lambda each: each in tickets[:2]) == [tickets[1]], "what runs is not handed back"
+    assert it.waiting == 1
+    assert it.accept(ticket(0, run="again"), T0_US) == "known"
+    assert it.accept(ticket(1, run="again"), T0_US) == "waits"
+    assert it.accept(ticket(2, run="again"), T0_US) == "known"
+
+
+def test_a_stopping_worker_fails_so_that_the_router_tries_another():
+    assert (STOPPING.error_class, STOPPING.retryable) == ("engine_dead", True)
 
 
 def test_batch_waits_for_interactive_and_leaves_it_a_slot():
@@ -205,6 +223,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(each in self.running for each in stopped)
         for each in (*dropped, *stopped):
             assert (each.request.request_id, each.request.attempt) in meant
+
+    @rule(parity=st.integers(0, 1))
+    def hand_back(self, parity):
+        lost = {request_id(number) for number in range(6) if number % 2 == parity}
+        meant = [each for each in self.waiting if each.request_id in lost]
+        dropped = self.scheduler.hand_back(lambda each: each.request_id in lost)
+        assert sorted(each.run for each in dropped) == sorted(each.run for each in meant)
+        for each in dropped:
+            self.waiting.remove(each)
+            self.known.discard((each.request_id, each.attempt))
 
     @rule()
     def pick(self):

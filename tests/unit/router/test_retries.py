@@ -1,0 +1,214 @@
+"""Another attempt on the self-hosted engines: after a stall, a dead worker, or a first token that does not come."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from schemas.requests import Deadlines, Message, Request
+from schemas.stream import Closed, Failed
+from schemas.topics import REQUESTS
+from services.router.config import FallbackLimits, RouterConfig
+from tests.unit.router.world import (
+    RID,
+    T0,
+    World,
+    chunk,
+    failed,
+    finished,
+    request,
+    request_id,
+    started,
+    verdict,
+)
+
+ALONE = RouterConfig(max_retries=1)
+BOTH = RouterConfig(fallback="vertex", max_retries=1)
+HELD = replace(BOTH, input_gate="hold")
+
+
+def retried(world: World, rid: str = RID) -> list[Request]:
+    """Return the attempts that were given to the self-hosted engines again."""
+    events = [event for topic, event in world.log if topic is REQUESTS and isinstance(event, Request)]
+    return [event for event in events if event.attempt > 1 and event.request_id == rid]
+
+
+def dead(attempt: int = 1, run: str = "r1", at_ms: float = 60, **fields: Any) -> Failed:
+    return failed(at_ms=at_ms, attempt=attempt, run=run, error_class="engine_dead", message="died", **fields)
+
+
+def test_stall_begins_again_on_the_self_hosted_engines_at_the_stall_deadline() -> None:
+    world = World(ALONE).put(request(), started(), chunk(0))
+    assert world.until(2_049).cutovers() == []
+    assert world.until(2_050).cutovers() == [(2, "stall", "cancel", "generator")]
+    (again,) = retried(world)
+    assert (again.attempt, again.messages, again.at) == (2, request().messages, T0)
+    assert world.cancels() == [("cutover", 1)]
+    world.put(
+        started(at_ms=2_100, attempt=2, run="r2"),
+        chunk(0, at_ms=2_200, attempt=2, run="r2"),
+        finished(0, at_ms=2_300, attempt=2, run="r2"),
+    )
+    assert world.endings() == ["completed"]
+    account = world.until(4_000).account()
+    assert [book.trigger for book in account.attempts] == [None, "stall"]
+    assert account.cost_usd == 0
+
+
+def test_stall_goes_to_the_self_hosted_engines_before_the_cloud_and_then_ends() -> None:
+    world = World(BOTH).put(request(), started(), chunk(0)).until(2_050)
+    world.put(started(at_ms=2_060, attempt=2, run="r2"), chunk(0, at_ms=2_100, attempt=2, run="r2")).until(4_100)
+    world.put(started(at_ms=4_110, attempt=3, run="r3"), chunk(0, at_ms=4_200, attempt=3, run="r3")).until(6_199)
+    assert world.cutovers() == [(2, "stall", "cancel", "generator"), (3, "stall", "cancel", "vertex")]
+    assert world.endings() == []
+    assert world.until(6_200).endings() == ["failed"]
+    (event,) = world.written(Closed)
+    assert event.cause == "stalled"
+    assert event.reason == "the answer stalled, and every retry was used and the fallback was used"
+
+
+def test_retry_without_a_first_token_goes_to_the_cloud_at_its_first_token_deadline() -> None:
+    world = World(BOTH).put(request(), started(), chunk(0)).until(2_250)
+    assert world.cutovers() == [(2, "stall", "cancel", "generator"), (3, "ttft", "cancel", "vertex")]
+
+
+@pytest.mark.parametrize("policy", [ALONE, BOTH])
+def test_dead_worker_leads_to_another_attempt_at_once(policy: RouterConfig) -> None:
+    world = World(policy).put(request(), started(), chunk(0), dead(last_seq=0))
+    assert world.cutovers() == [(2, "hard_error", "cancel", "generator")]
+    assert len(retried(world)) == 1
+
+
+def test_prompt_that_kills_workers_is_not_tried_for_ever() -> None:
+    world = World(replace(ALONE, max_retries=2)).put(request(), started(), dead())
+    for attempt in (2, 3):
+        world.put(started(at_ms=100 * attempt, attempt=attempt, run="x"), dead(attempt, "x", 100 * attempt + 1))
+    assert world.endings() == ["failed"]
+    assert world.written(Closed)[0].reason == "engine_dead: died (every retry was used)"
+    assert len(retried(world)) == 2
+
+
+def test_other_failures_go_to_the_cloud_or_end() -> None:
+    """The partition's worker is the same one: it would fail again."""
+    assert World(ALONE).put(request(), started(), failed()).endings() == ["failed"]
+    world = World(BOTH).put(request(), started(), failed())
+    assert world.cutovers() == [(2, "hard_error", "cancel", "vertex")]
+
+
+def test_missing_first_token_races_another_engine_and_the_first_attempt_may_still_answer() -> None:
+    world = World(ALONE).put(request(), started())
+    assert world.until(2_199).cutovers() == []
+    assert world.until(2_200).cutovers() == [(2, "ttft", "race", "generator")]
+    assert world.cancels() == []
+    world.put(started(at_ms=2_300, attempt=2, run="r2"), chunk(0, at_ms=2_400))
+    assert world.cancels() == [("lost_race", 2)]
+    assert world.put(finished(0, at_ms=2_500)).endings() == ["completed"]
+
+
+def test_request_that_a_killed_worker_had_accepted_is_answered_by_another() -> None:
+    world = World(ALONE).put(request()).until(2_200)
+    assert world.cutovers() == [(2, "ttft", "race", "generator")]
+    world.put(
+        started(at_ms=2_300, attempt=2, run="r2"),
+        chunk(0, at_ms=2_400, attempt=2, run="r2"),
+        finished(0, at_ms=2_500, attempt=2, run="r2"),
+    )
+    assert world.endings() == ["completed"]
+    assert world.cancels() == [("lost_race", 1)]
+
+
+def test_missing_first_token_with_no_attempt_left_is_waited_for() -> None:
+    world = World(ALONE).put(request(), started()).until(59_999)
+    assert (len(world.cutovers()), world.endings()) == (1, [])
+    assert world.until(60_000).endings() == ["expired"]
+
+
+@pytest.mark.parametrize("policy", [ALONE, HELD])
+def test_prompt_that_must_not_leave_the_premises_may_be_tried_again(policy: RouterConfig) -> None:
+    world = World(policy).put(request(egress="forbidden"), verdict(egress="forbidden"), started(), chunk(0))
+    assert world.until(2_050).cutovers() == [(2, "stall", "cancel", "generator")]
+    assert world.until(30_000).cloud_requests() == []
+
+
+def test_masked_prompt_stays_masked() -> None:
+    masked = (Message(role="user", content="hello [NAME]"),)
+    world = World(replace(ALONE, input_gate="hold")).put(
+        request(), started(input_gate="hold"), verdict("mask", masked=masked)
+    )
+    world.put(started(at_ms=30, attempt=2, run="r2", input_gate="hold"), chunk(0, at_ms=40, attempt=2, run="r2"))
+    assert world.until(2_040).cutovers() == [(2, "mask", "cancel", "generator"), (3, "stall", "cancel", "generator")]
+    assert [again.messages for again in retried(world)] == [masked, masked]
+
+
+def test_mask_may_come_after_a_retry() -> None:
+    masked = (Message(role="user", content="hello [NAME]"),)
+    deadlines = Deadlines(verdict_ms=5_000)
+    world = World(replace(ALONE, input_gate="hold")).put(request(deadlines=deadlines)).until(2_200)
+    world.put(verdict("mask", masked=masked, at_ms=2_300))
+    assert world.cutovers() == [(2, "ttft", "race", "generator"), (3, "mask", "cancel", "generator")]
+    assert retried(world)[-1].messages == masked
+
+
+@pytest.mark.parametrize("fields", [{"fallback": "off"}, {"fallback": "race"}])
+def test_retry_does_not_depend_on_what_the_request_wants_of_the_cloud(fields: dict[str, Any]) -> None:
+    world = World(ALONE).put(request(**fields), started(), chunk(0)).until(2_050)
+    assert world.cutovers() == [(2, "stall", "cancel", "generator")]
+
+
+def test_batch_request_is_not_tried_again() -> None:
+    world = World(ALONE).put(request(lane="batch"), started(), chunk(0)).until(30_000)
+    assert (world.cutovers(), world.endings()) == ([], [])
+    assert world.put(dead(at_ms=30_001)).endings() == ["failed"]
+
+
+def test_open_breaker_prefers_the_cloud() -> None:
+    world = World(replace(BOTH, breaker_trip=1))
+    world.put(request(), started(), chunk(0, at_ms=199))
+    other = request_id(1)
+    world.put(request(other, at_ms=200), started(other, at_ms=201), failed(other, at_ms=202))  # opens it
+    assert world.until(2_199).cutovers() == [(2, "stall", "cancel", "vertex")]
+
+
+def test_spent_retry_budget_is_an_objection() -> None:
+    policy = replace(ALONE, retry_limits=FallbackLimits(ratio=0.0, free=0))
+    waits = World(policy).put(request(), started(), chunk(0)).until(30_000)
+    assert (waits.cutovers(), waits.endings()) == ([], [])
+    closes = World(replace(policy, when_spent="close")).put(request(), started(), chunk(0)).until(2_050)
+    assert closes.endings() == ["failed"]
+    assert "the retry budget is spent" in closes.written(Closed)[0].reason
+
+
+def test_retry_budget_is_counted_from_the_log() -> None:
+    policy = replace(ALONE, retry_limits=FallbackLimits(ratio=0.0, free=2))
+    world = World(policy)
+    ids = [request_id(number) for number in range(3)]
+    world.put(*(request(rid) for rid in ids), *(started(rid) for rid in ids), *(chunk(0, rid) for rid in ids[:2]))
+    world.until(2_060)
+    world.restart()
+    world.put(chunk(0, ids[2], at_ms=2_070)).until(4_080)
+    assert [len(retried(world, rid)) for rid in ids] == [1, 1, 0]
+
+
+def test_prompt_beyond_the_memory_for_prompts_cannot_be_tried_again() -> None:
+    world = World(replace(ALONE, prompt_chars=4)).put(request(), started(), chunk(0)).until(2_050)
+    (event,) = world.written(Closed)
+    assert (event.cause, event.reason) == (
+        "stalled",
+        "the answer stalled, and its prompt was not kept and fallback is off",
+    )
+
+
+def test_without_retries_or_a_cloud_a_stall_ends_at_its_deadline_and_says_why() -> None:
+    world = World().put(request(), started(), chunk(0))
+    assert world.until(2_049).endings() == []
+    assert world.until(2_050).endings() == ["failed"]
+    (event,) = world.written(Closed)
+    assert event.reason == "the answer stalled, and there are no retries and fallback is off"
+    assert world.cancels() == [("expired", None)]
+
+
+def test_router_that_was_killed_after_the_cutover_is_finished_by_the_next() -> None:
+    world = World(ALONE).put(request(), started(), chunk(0)).until(2_050)
+    world.log = [entry for entry in world.log if entry[1] not in retried(world)]
+    world.restart()
+    assert len(retried(world)) == 1

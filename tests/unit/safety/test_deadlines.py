@@ -1,0 +1,48 @@
+"""Settings and policy must agree about the longest request: one source, checked at the start."""
+
+import dataclasses
+import re
+
+import msgspec
+import pytest
+
+from schemas.requests import LONGEST_TOTAL_MS
+from services.policy import BrokenPolicy
+from services.policy.source.document import DeadlineBounds
+from services.router import settings as router
+from services.safety import settings as safety
+from services.safety.core import SafetyCore
+from services.safety.partition import GRACE_US
+from services.safety.service import check_deadlines
+from tests.unit.safety.world import NOW_US, Answer, policy, record
+
+
+def test_router_and_safety_read_the_same_setting_with_the_same_default() -> None:
+    fields = [
+        next(field for field in dataclasses.fields(each.Settings) if field.name == "total_max_ms")
+        for each in (router, safety)
+    ]
+    assert [field.default for field in fields] == [LONGEST_TOTAL_MS] * 2
+    assert fields[0].metadata == fields[1].metadata
+
+
+def test_policy_that_allows_more_than_the_router_is_refused() -> None:
+    document = policy().document
+    longest = msgspec.structs.replace(document, deadlines=DeadlineBounds(total_ms=(500, 120_000)))
+    check_deadlines(longest, 120_000)
+    said = "deadlines.total_ms allows 120000 ms, but RAILBUS_TOTAL_MAX_MS=119999: lower the first"
+    with pytest.raises(BrokenPolicy, match=re.escape(said)):
+        check_deadlines(longest, 119_999)
+
+
+def test_policies_of_the_repository_agree_with_the_default() -> None:
+    check_deadlines(policy().document, LONGEST_TOTAL_MS)
+
+
+def test_request_is_remembered_for_as_long_as_the_router_may_keep_it_open() -> None:
+    core = SafetyCore(policy(), "safety/t", total_max_ms=400_000)
+    core.gained(0)
+    core.caught_up(0, NOW_US, NOW_US)
+    core.read(record(Answer().started()), NOW_US, NOW_US)
+    core.step(NOW_US)
+    assert core.alarm_us(0, NOW_US) == NOW_US + 400_000_000 + GRACE_US
