@@ -1,4 +1,4 @@
-"""A record that a writer dated ahead: the broker dates it itself, so answers in its partition are found by their time."""
+"""A record that a writer dated ahead: the broker dates it itself, so answers in its partition are found by time."""
 
 from aiokafka import AIOKafkaProducer
 
