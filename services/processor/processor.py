@@ -257,13 +257,13 @@ class Processor:
 
     def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:
         read, now, core, reader = self._core.read, self._clock(), self._core, self._reader
-        at_us, last, clock = now, None, None
+        at_us, topic, number, clock = now, "", -1, None
         numbers: set[int] = set()
         for record in records:
-            partition = (record.topic, record.partition)
-            if clock is None or partition != last:
-                last, clock = partition, reader.log_clock(partition)
-                numbers.add(record.partition)
+            if clock is None or record.partition != number or record.topic != topic:
+                topic, number = record.topic, record.partition
+                clock = reader.log_clock((topic, number))
+                numbers.add(number)
             at_us = clock.appended_us(record.timestamp_ms, now)
             if effects := read(record, at_us, now):
                 self.perform_all(effects)

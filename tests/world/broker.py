@@ -133,7 +133,9 @@ class LogReader:
         self._deliver = deliver
         self._asking = False
         self._log = broker.log(partition)
-        self._asked_us = self._whole_us = 0
+        self._asked_us = began_us = process.simulation.now_us
+        self._whole_us = 0
+        self._waits_since_us = began_us if position >= len(self._log) else 0
         broker.subscribe(self)
         if position < len(self._log):
             self.wake()
@@ -152,10 +154,13 @@ class LogReader:
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:
-        """Count the fetches that waited at the broker in vain since the last whole answer."""
-        idle_us = self._process.simulation.now_us - self._whole_us - WAY_US
-        if self._whole_us and self._process.reachable and self._process.reached_us <= self._whole_us:
-            self._whole_us += max(0, idle_us) // FETCH_WAIT_US * FETCH_WAIT_US
+        """Count the fetches that waited at the broker in vain since there was nothing more to read."""
+        process, began_us = self._process, self._waits_since_us
+        if began_us and process.reachable and process.reached_us <= began_us:
+            answered = (process.simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
+            if answered > 0:
+                self._whole_us = began_us + (answered - 1) * FETCH_WAIT_US
+        self._waits_since_us = 0
 
     def close(self) -> None:
         if not self.closed:
@@ -181,3 +186,4 @@ class LogReader:
             self._deliver(self, records)
         if len(records) < MAX_FETCH:
             self._whole_us = asked_us
+            self._waits_since_us = 0 if again else self._process.simulation.now_us

@@ -126,10 +126,10 @@ class _ImpatientRouter(RouterCore):
 class _ShowsAgain(Screen):
     """Shows what follows a recall that withdrew the answer."""
 
-    def feed(self, event: StreamEvent):
+    def feed(self, event: StreamEvent, log_ms: int = 0):
         if self.stopped is not None and not isinstance(event, Recall | Closed):
             self.stopped, self.over, self.withdrawn = None, False, None
-        return super().feed(event)
+        return super().feed(event, log_ms)
 
 
 class _BelievesCutovers(Screen):

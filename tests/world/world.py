@@ -205,13 +205,14 @@ class World:
     def _margin_us(self) -> int:
         """How far a reader's estimate of an append may be early.
 
-        When the broker's clock is set back, until the next answer shows it. What was appended before a step is read
+        When the broker's clock is set back, an append is known to be after the last whole answer was asked for, and
+        that may be two fetches ago. What was appended before a step is read
         again by others as if it had been appended that much earlier.
         """
         if not self.broker.stepped_us:
             return CLOCKS_US
         read_again = not REREADING.isdisjoint(fault.kind for fault in self._plan.faults)
-        return CLOCKS_US + (self.broker.stepped_us if read_again else FETCH_WAIT_US + WAY_US)
+        return CLOCKS_US + (self.broker.stepped_us if read_again else 2 * FETCH_WAIT_US + WAY_US)
 
     def _run_on(self, for_us: int) -> None:
         """Run until nothing is owed any more, for so long at most; then a second for what is still under way."""

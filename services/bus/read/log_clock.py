@@ -71,10 +71,10 @@ class LogClock:
             offset.before_us = offset.least_us
             offset.least_us = difference_us
             offset.window_ends_us = now_us + WINDOW_US
-        elif difference_us < offset.least_us:
-            offset.least_us = difference_us
         least_us, before_us = offset.least_us, offset.before_us
-        appended_us = stamp_us + (min(least_us, before_us))
+        if difference_us < least_us:
+            offset.least_us = least_us = difference_us
+        appended_us = stamp_us + (before_us if before_us < least_us else least_us)  # noqa: FURB136 - each record pays
         if appended_us >= self.since_us:
             return appended_us
         if appended_us + _RESOLUTION_US > self.since_us:
