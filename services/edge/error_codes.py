@@ -92,8 +92,9 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (400,), "A field has a value that is not allowed; `param` names the field.", "Correct the field.",
     ),
     "log_unavailable": ErrorDescription(
-        (503,), "Kafka does not take the request, or the log could not be read in time.",
-        "Wait for `Retry-After`, try again. The operator looks at the broker.",
+        (503,), "Kafka does not take or acknowledge the request, or the log could not be read in time.",
+        "Wait for `Retry-After`, try again, with the same `Idempotency-Key` so as not to ask twice. The operator looks "
+        "at the broker.",
     ),
     "method_not_allowed": ErrorDescription((405,), "The address exists, with another method.", "See the endpoints."),
     "missing_api_key": ErrorDescription(

@@ -52,7 +52,7 @@ CLIENT_MESSAGES: Final[Mapping[str, str]] = {
 
 SERVER_MESSAGES: Final[Mapping[str, str]] = {
     "welcome": "The key of `hello` is known.",
-    "accepted": "The request is taken: its `request_id`, `at` (microseconds since the epoch) and `partition`.",
+    "accepted": "The request is on the log: its `request_id`, `at` (microseconds since the epoch) and `partition`.",
     "detached": "The delivery of `request_id` has ended, as `cancel` asked.",
     "error": "`error` has `message`, `type`, `param` and `code`; `request_id` is there where one was given.",
 }

@@ -9,27 +9,33 @@ from contextlib import contextmanager
 from typing import Final
 
 from schemas.errors import MalformedEvent
+from schemas.ids import time_ms
 from schemas.requests import Request
 from schemas.topics import REQUESTS, REQUESTS_BATCH
 from schemas.trace import is_traceparent, traceparent_for
-from services.bus import BusError, Position, Producer, partition_for
+from services.bus import BusError, EventRejected, Position, Producer, partition_for
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.receipts import ReceiptWriter
 from services.edge.delivery.session import Session
 from services.edge.delivery.subscription import ClientConnection, History, Subscription
 from services.edge.encoders.encoding import ClientContext
 from services.edge.errors import ApiError
-from services.edge.log.lookup import LogLookup
+from services.edge.log.lookup import LATE_MS, LogLookup
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.parse import ParsedRequest
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, SharedLimits
 from services.edge.settings import Settings
-from services.runtime.clock import now_ms
+from services.runtime.clock import now_ms, now_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
 
 POST_S: Final = 5.0
-"""Longest wait for the producer, whose buffer is full only while the broker is unreachable."""
+"""Longest wait for room in the producer's buffer, which is full only while the broker is unreachable."""
+
+NOT_ACKNOWLEDGED: Final = (
+    "The log did not acknowledge the request in time. It may still be answered: to ask again without asking twice, "
+    "send the same Idempotency-Key."
+)
 
 IDEMPOTENCY_TTL_MS: Final = IDEMPOTENCY_TTL_S * 1_000
 
@@ -63,7 +69,7 @@ class RequestService:
         idempotency_key: str | None = None,
         traceparent: str | None = None,
     ) -> Subscription:
-        """Put a new request on the log and open its stream.
+        """Put a new request on the log, and open its stream once the broker has acknowledged it.
 
         Args:
             parsed: The request.
@@ -91,11 +97,11 @@ class RequestService:
             if known is None:
                 try:
                     return await self._post(stream, traceparent)
-                except BaseException:
+                except _NotTaken:
                     await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
                     raise
         stream.end("gone")
-        return await self._again(known, record, client)
+        return await self._again(known, record, client, idempotency_key)
 
     async def resume(self, request_id: str, after: str | None, client: ClientContext) -> Subscription:
         """Open the stream of a request that is on the log already.
@@ -141,23 +147,26 @@ class RequestService:
         trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
         try:
             async with asyncio.timeout(POST_S):
-                accepted = await self._producer.post(
+                acknowledged = await self._producer.post(
                     REQUESTS_BATCH if request.lane == "batch" else REQUESTS,
                     request,
                     traceparent=trace or traceparent_for(request.request_id, secrets.randbits(64)),
                 )
         except (MalformedEvent, BusError, TimeoutError) as error:
-            raise _post_error(error) from None
+            raise _NotTaken(_post_error(error)) from None
         EDGE_REQUESTS.inc()
-        accepted.add_done_callback(lambda done: _on_accepted(stream, done))
-        if stream.reason is None:
-            self._receipts.record_attached(stream)
+        self._receipts.record_attached(stream)
+        acknowledged.add_done_callback(lambda _: stream.on_log.set())
+        await _wait_until_on_log(stream, acknowledged)
         return stream
 
-    async def _again(self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext) -> Subscription:
+    async def _again(
+        self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext, key: str
+    ) -> Subscription:
         """Open the first request's stream for a repeated one, from the beginning.
 
-        A key is kept longer than an answer can be resumed by its id: whoever has the key still gets the answer.
+        A key is kept longer than an answer can be resumed by its id: whoever has the key still gets the answer. If the
+        first request did not get onto the log while it could, as when its edge was killed, the key is free again.
         """
         readable_ms = max(IDEMPOTENCY_TTL_MS, self._settings.resume_ms)
         if known.body_hash != record.body_hash:
@@ -172,6 +181,8 @@ class RequestService:
                 if error.status != 404:
                     raise
             await asyncio.sleep(wait_s)
+        if now_ms() - time_ms(known.request_id) > LATE_MS:
+            await self._shared_limits.forget(client.tenant, key, now_us())
         raise ApiError(
             409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
             code="idempotency_key_in_use", retry_after_s=1,
@@ -254,10 +265,28 @@ def _post_error(error: Exception) -> ApiError:
     return ApiError(503, "The log accepts no requests now: try again.", code="log_unavailable", retry_after_s=2)
 
 
-def _on_accepted(stream: Subscription, accepted: asyncio.Future[Position]) -> None:
-    """End the stream if the log did not accept the request."""
-    if not accepted.cancelled() and accepted.exception() is not None:
-        stream.end(
-            "error",
-            ApiError(503, "The log did not accept the request: try again.", code="log_unavailable", retry_after_s=2),
-        )
+class _NotTaken(ApiError):
+    """The request is not on the log, and will not be."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.status, error.message, code=error.code, retry_after_s=error.retry_after_s)
+
+
+async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
+    """Wait for the broker's acknowledgement, or for an event about the request: it proves as much, and may be earlier.
+
+    Raises:
+        ApiError: The broker refused the request, or did not acknowledge it by the total deadline.
+    """
+    request = stream.request
+    try:
+        async with asyncio.timeout(max(0.0, request.at / 1e6 + request.deadlines.total_ms / 1e3 - now_us() / 1e6)):
+            await stream.on_log.wait()
+    except TimeoutError:
+        raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2) from None
+    error = acknowledged.exception() if acknowledged.done() else None
+    if isinstance(error, EventRejected):
+        raise _NotTaken(_post_error(error)) from None
+    stopped = not acknowledged.done() and stream.reason == "shutdown"
+    if error is not None or stopped:
+        raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2) from None

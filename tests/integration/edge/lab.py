@@ -17,6 +17,7 @@ from services.edge.service import EdgeService
 from services.edge.settings import Settings
 from tests.support.bus import any_role
 from tests.support.edge_answers import AnswerWriter, plain_answer, sse_events
+from tests.support.waiting import until
 
 PATIENCE_S = 20.0
 PARTITIONS = 4
@@ -90,6 +91,14 @@ class EdgeLab:
         request = await self.next_request()
         await self.write(*plain_answer(request.request_id, texts, tenant=request.tenant, **options))
         return request
+
+    async def write_plain(self, request: Request, *texts: str) -> None:
+        """Write a plain answer to a request that need not be on the log."""
+        await self.write(*plain_answer(request.request_id, texts, tenant=request.tenant))
+
+    async def until_open(self, url: str, count: int = 1) -> None:
+        """Wait until an edge has so many open streams."""
+        await until(lambda: len(self.edges[url]._hub) >= count, "no open stream")
 
     async def ask(self, url: str, texts: tuple[str, ...] = ("Hello ", "world"), **body: Any) -> tuple[Request, bytes]:
         """Stream an answer over HTTP; return the request and all bytes of the response."""
