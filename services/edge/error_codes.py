@@ -27,7 +27,8 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "Read the message. It names the limit.",
     ),
     "busy": ErrorDescription(
-        (503,), "Too many clients resume a stream at the same time.", "Wait for `Retry-After`, try again.",
+        (429, 503), "The tenant (429) or all clients (503) resume too many streams at the same time.",
+        "Wait for `Retry-After`, try again.",
     ),
     "cancelled": ErrorDescription(
         (499,), "The request was stopped: its client was gone for too long, or an operator stopped it.",
@@ -120,7 +121,8 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "The operator adds the origin to `RAILBUS_ALLOWED_ORIGINS`.",
     ),
     "rate_limit_exceeded": ErrorDescription(
-        (429,), "The tenant has used up its requests of this minute.", "Wait for `Retry-After`.",
+        (429,), "The tenant has used up what it may ask, or resume, in a minute.",
+        "Wait for `Retry-After`. The operator can raise `RAILBUS_RATE_PER_MINUTE` or `RAILBUS_RESUMES_PER_MINUTE`.",
     ),
     "rejected": ErrorDescription(
         (400,), "The request on the log could not be read. Only an application that writes to Kafka itself sees this.",

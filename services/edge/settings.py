@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 from services.bus import BusSettings
+from services.edge.requests.rate_limit import Rate
+from services.edge.requests.shared_limits import Quota
 from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
 from services.runtime.settings import setting
@@ -36,6 +38,9 @@ class Settings:
         idle_timeout_ms: How long a connection may stay open between two requests.
         rate_per_minute: Most requests of a tenant in a minute. 0 means no limit.
         rate_burst: Most requests of a tenant at once, within the limit of the minute.
+        resumes_per_minute: How often a tenant may resume a stream or read an answer again in a minute. 0 means no
+            limit.
+        resume_burst: How often at once, within the limit of the minute: when an edge ends, all its clients come.
         resume_ms: For how long after its total deadline an answer can be read again.
         edge_notice: A sentence at the top of the page, for example that a part of the installation is emulated.
         edge_drain_ms: How long open streams may continue when the process is told to stop.
@@ -63,6 +68,10 @@ class Settings:
     )
     rate_per_minute: int = setting(0, "most requests of a tenant in a minute, 0 = no limit", ge=0, le=60_000_000)
     rate_burst: int = setting(10, "most requests of a tenant at once", ge=1, le=1_000_000)
+    resumes_per_minute: int = setting(
+        0, "how often a tenant may resume a stream in a minute, 0 = no limit", ge=0, le=60_000_000
+    )
+    resume_burst: int = setting(100, "how often a tenant may resume a stream at once", ge=1, le=1_000_000)
     resume_ms: int = setting(
         3_600_000, "how long after its deadline an answer can be read again", ge=0, le=7 * 86_400_000
     )
@@ -81,6 +90,15 @@ class Settings:
                 f"RAILBUS_EDGE_HOST={self.edge_host} is not a loopback address, and there are no API keys: "
                 "set RAILBUS_API_KEYS_FILE, or listen on 127.0.0.1"
             )
+
+    @property
+    def rates(self) -> dict[Quota, Rate]:
+        """The limits per tenant and minute that are set."""
+        limits: dict[Quota, tuple[int, int]] = {
+            "requests": (self.rate_per_minute, self.rate_burst),
+            "resumes": (self.resumes_per_minute, self.resume_burst),
+        }
+        return {quota: Rate(per_minute, burst) for quota, (per_minute, burst) in limits.items() if per_minute}
 
     @property
     def origins(self) -> frozenset[str]:

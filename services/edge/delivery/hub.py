@@ -11,6 +11,7 @@ from services.bus import Received, UnreadableRecord
 from services.edge.delivery.subscription import Subscription
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent
+from services.edge.log.request_index import RequestIndex
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
 from services.runtime.metrics import STREAMS_ACTIVE
@@ -31,9 +32,11 @@ class Hub:
 
     Attributes:
         models: Models that answered recently, newest last.
+        index: Where the events of recent requests are.
     """
 
     def __init__(self) -> None:
+        self.index = RequestIndex()
         self.models: dict[str, None] = {}
         self._streams: dict[bytes, list[Subscription]] = {}
         self._count = 0
@@ -61,8 +64,8 @@ class Hub:
         STREAMS_ACTIVE.labels(stream.connection.transport).dec()
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether a record belongs to an open stream; others are not decoded."""
-        return key in self._streams and kind in _KINDS
+        """Return whether a record belongs to an open stream or a recent one; others are not decoded."""
+        return (key in self._streams or key in self.index) and kind in _KINDS
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
         """Deliver a batch; each stream that got events writes once."""
@@ -74,7 +77,9 @@ class Hub:
             if type(record.event) is Started:
                 self._remember(record.event.model)
             logged = LoggedEvent(record.offset, record.event)
-            for stream in self._streams.get(record.event.request_id.encode(), ()):
+            key = record.event.request_id.encode()
+            self.index.note_event(key, record.offset)
+            for stream in self._streams.get(key, ()):
                 self._push(stream, logged, at_us)
                 touched[stream] = None
         for stream in touched:

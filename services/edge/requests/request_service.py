@@ -11,20 +11,20 @@ from typing import Final
 from schemas.errors import MalformedEvent
 from schemas.ids import time_ms
 from schemas.requests import Request
-from schemas.topics import REQUESTS, REQUESTS_BATCH
+from schemas.topics import REQUESTS, REQUESTS_BATCH, Topic
 from schemas.trace import is_traceparent, traceparent_for
 from services.bus import BusError, EventRejected, Position, Producer, partition_for
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.receipts import ReceiptWriter
 from services.edge.delivery.session import Session
-from services.edge.delivery.subscription import ClientConnection, History, Subscription
+from services.edge.delivery.subscription import EXPIRY_MARGIN_US, ClientConnection, History, Subscription
 from services.edge.encoders.encoding import ClientContext
 from services.edge.errors import ApiError
 from services.edge.log.lookup import LATE_MS, LogLookup
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.parse import ParsedRequest
-from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, SharedLimits
+from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
 from services.runtime.clock import now_ms, now_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
@@ -82,12 +82,7 @@ class RequestService:
             ApiError: It is refused.
         """
         self._check_capacity()
-        wait_us = await self._shared_limits.wait_us(client.tenant, received_us)
-        if wait_us:
-            seconds = -(-wait_us // 1_000_000)
-            raise ApiError(
-                429, f"Too many requests: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
-            )
+        await self._charge("requests", client.tenant, received_us)
         stream = self._new_stream(parsed, client, received_us)
         with _end_on_failure(stream):
             if idempotency_key is None:
@@ -114,7 +109,16 @@ class RequestService:
         Raises:
             ApiError: It is unknown, another tenant's, too old, or has no such position.
         """
+        await self._charge("resumes", client.tenant, now_us())
         return await self._reopen(request_id, after, client, self._settings.resume_ms)
+
+    async def _charge(self, quota: Quota, tenant: str, at_us: int) -> None:
+        wait_us = await self._shared_limits.wait_us(quota, tenant, at_us)
+        if wait_us:
+            seconds = -(-wait_us // 1_000_000)
+            raise ApiError(
+                429, f"Too many {quota}: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
+            )
 
     async def _reopen(
         self, request_id: str, after: str | None, client: ClientContext, readable_ms: int
@@ -127,7 +131,7 @@ class RequestService:
                 code="unknown_position", param="after",
             )  # fmt: skip
         self._check_capacity()
-        request = await self._lookup.find_request(request_id, partition)
+        request = await self._lookup.find_request(request_id, partition, client.tenant)
         if request is None or request.tenant != client.tenant or is_too_old(request, readable_ms, now_ms()):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
         stream = self._stream(request, await self._partitions.hold(partition), client, position, catching_up=True)
@@ -140,6 +144,7 @@ class RequestService:
             raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
         request_id, hold = reserved
         request = parsed.request(request_id=request_id, tenant=client.tenant, at_us=received_us, source=self._source)
+        self._hub.index.follow(request_id.encode(), hold.partition, whole=True)
         return self._stream(request, hold, client, None, catching_up=False)
 
     async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:
@@ -148,7 +153,7 @@ class RequestService:
         try:
             async with asyncio.timeout(POST_S):
                 acknowledged = await self._producer.post(
-                    REQUESTS_BATCH if request.lane == "batch" else REQUESTS,
+                    _topic_of(request),
                     request,
                     traceparent=trace or traceparent_for(request.request_id, secrets.randbits(64)),
                 )
@@ -156,9 +161,16 @@ class RequestService:
             raise _NotTaken(_post_error(error)) from None
         EDGE_REQUESTS.inc()
         self._receipts.record_attached(stream)
-        acknowledged.add_done_callback(lambda _: stream.on_log.set())
+        acknowledged.add_done_callback(lambda done: self._on_answered(stream, done))
         await _wait_until_on_log(stream, acknowledged)
         return stream
+
+    def _on_answered(self, stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
+        """Wake who waits for the acknowledgement, and note where the request is."""
+        if not acknowledged.cancelled() and acknowledged.exception() is None:
+            topic = _topic_of(stream.request).name
+            self._hub.index.note_request(stream.request.request_id.encode(), topic, acknowledged.result().offset)
+        stream.on_log.set()
 
     async def _again(
         self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext, key: str
@@ -190,15 +202,21 @@ class RequestService:
 
     async def _caught_up(self, stream: Subscription, position: OpId | None) -> Subscription:
         self._receipts.record_attached(stream)
-        partition = stream.session.partition
-        end = await self._lookup.end_offset(partition)
-        if position is not None and position.offset >= end:
-            raise ApiError(
-                400, f"The position is beyond the end of the log, {partition}:{end}.", code="unknown_position",
-                param="after",
-            )  # fmt: skip
-        history = await self._lookup.history(stream.session.request_id, partition, end)
-        stream.history = History(stream.session.resume(history, position), end)
+        session, index, key = stream.session, self._hub.index, stream.session.request_id.encode()
+        span = index.span(key)  # whatever comes after it is held in the stream from here on
+        if span is not None and (position is None or position.offset < span.end):
+            begin, end = span
+        else:
+            index.follow(key, session.partition, whole=False)  # before the end is asked for: nothing falls in between
+            begin, end = None, await self._lookup.end_offset(session.partition)
+            if position is not None and position.offset >= end:
+                raise ApiError(
+                    400, f"The position is beyond the end of the log, {session.partition}:{end}.",
+                    code="unknown_position", param="after",
+                )  # fmt: skip
+        history = await self._lookup.history(session.request_id, session.partition, end, stream.request.tenant, begin)
+        index.add_history(key, [logged.offset for logged in history])
+        stream.history = History(session.resume(history, position), end)
         RESUMES.inc()
         return stream
 
@@ -265,6 +283,10 @@ def _post_error(error: Exception) -> ApiError:
     return ApiError(503, "The log accepts no requests now: try again.", code="log_unavailable", retry_after_s=2)
 
 
+def _topic_of(request: Request) -> Topic:
+    return REQUESTS_BATCH if request.lane == "batch" else REQUESTS
+
+
 class _NotTaken(ApiError):
     """The request is not on the log, and will not be."""
 
@@ -276,11 +298,12 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     """Wait for the broker's acknowledgement, or for an event about the request: it proves as much, and may be earlier.
 
     Raises:
-        ApiError: The broker refused the request, or did not acknowledge it by the total deadline.
+        ApiError: The broker refused the request, or did not acknowledge it until its stream expired.
     """
     request = stream.request
+    ends_us = request.at + request.deadlines.total_ms * 1_000 + EXPIRY_MARGIN_US
     try:
-        async with asyncio.timeout(max(0.0, request.at / 1e6 + request.deadlines.total_ms / 1e3 - now_us() / 1e6)):
+        async with asyncio.timeout(max(0.0, (ends_us - now_us()) / 1e6)):
             await stream.on_log.wait()
     except TimeoutError:
         raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2) from None

@@ -96,6 +96,15 @@ class EdgeLab:
         """Write a plain answer to a request that need not be on the log."""
         await self.write(*plain_answer(request.request_id, texts, tenant=request.tenant))
 
+    async def until_text(self, url: str, text: bytes) -> None:
+        """Read an answer again and again until it has the text."""
+
+        async def has_text() -> bool:
+            async with self.http.get(url) as response:
+                return text in await response.read()
+
+        await until(has_text, "the text did not come")
+
     async def until_open(self, url: str, count: int = 1) -> None:
         """Wait until an edge has so many open streams."""
         await until(lambda: len(self.edges[url]._hub) >= count, "no open stream")

@@ -106,7 +106,7 @@ def test_no_window_passes_more_than_the_rate_and_a_burst(per_minute, burst, gaps
             assert gcra(rate, arrival, now + decided.wait_us - 1).wait_us > 0
     for first, start in enumerate(passed):
         for last in range(first, len(passed)):
-            assert last - first + 1 <= burst + (passed[last] - start) / rate.interval_us + 1e-9
+            assert last - first + 1 <= burst + (passed[last] - start) / rate.cost_us() + 1e-9
 
 
 def test_tenants_do_not_share_a_rate_and_the_oldest_is_dropped():
