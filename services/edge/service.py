@@ -60,7 +60,7 @@ class EdgeService:
             ChatEndpoint(request_service, keys, settings.client_buffer_bytes),
             self._sockets,
             StatusEndpoint(self._hub, keys, self._partitions.reachable),
-            PageEndpoint(settings.edge_notice),
+            PageEndpoint(settings.edge_notice, operator_view=settings.operator_page),
             OriginGuard(keyed=not keys.allows_anonymous, allowed=settings.origins),
         )
 

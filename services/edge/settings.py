@@ -43,6 +43,8 @@ class Settings:
         resume_burst: How often at once, within the limit of the minute: when an edge ends, all its clients come.
         resume_ms: For how long after its total deadline an answer can be read again.
         edge_notice: A sentence at the top of the page, for example that a part of the installation is emulated.
+        operator_page: Whether the page keeps text that was taken back, struck through, for an operator who looks at a
+            policy. People who are given answers must not be able to read it.
         edge_drain_ms: How long open streams may continue when the process is told to stop.
     """
 
@@ -76,6 +78,9 @@ class Settings:
         3_600_000, "how long after its deadline an answer can be read again", ge=0, le=7 * 86_400_000
     )
     edge_notice: str = setting("", "a sentence at the top of the page")
+    operator_page: bool = setting(
+        default=False, help_text="whether the page keeps text that was taken back, struck through"
+    )
     edge_drain_ms: int = setting(1_000, "how long open streams may continue when the process stops", ge=0, le=15_000)
     bus: BusSettings = field(default_factory=BusSettings)
 

@@ -46,6 +46,7 @@ CLIENT_MESSAGES: Final[Mapping[str, str]] = {
     "hello": "Gives the API key as `key`, for clients that cannot send an `Authorization` header, such as browsers.",
     "ask": "Asks. It has the fields of a chat completion request; `prompt` may stand for one user message.",
     "resume": "Resumes a stream: `request_id`, and `after`, the `id` of the last op that was received.",
+    "ping": "Asks for a sign of life; browsers cannot see the protocol's own pings. It does not count as a `hello`.",
     "cancel": "Ends the delivery of `request_id` here. The request is stopped if no client comes back for it.",
 }
 """What a client may send, by ``type``. Each may have a ``ref``, a number or short text, which the reply repeats."""
@@ -53,6 +54,7 @@ CLIENT_MESSAGES: Final[Mapping[str, str]] = {
 SERVER_MESSAGES: Final[Mapping[str, str]] = {
     "welcome": "The key of `hello` is known.",
     "accepted": "The request is on the log: its `request_id`, `at` (microseconds since the epoch) and `partition`.",
+    "pong": "The answer to `ping`.",
     "detached": "The delivery of `request_id` has ended, as `cancel` asked.",
     "error": "`error` has `message`, `type`, `param` and `code`; `request_id` is there where one was given.",
 }
@@ -153,6 +155,10 @@ class WebSocketConnection:
         body: dict[str, Any] = {}
         try:
             body = parse_json(data)
+            if body.get("type") == "ping":
+                _check_ref(body)
+                self._say({"type": "pong"}, body)
+                return
             self._dispatch(body, received_us)
             self._on_hello()
         except ApiError as error:
