@@ -1,6 +1,7 @@
 """The edge's settings."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from services.bus import BusSettings
 from services.edge.requests.rate_limit import Rate
@@ -8,6 +9,7 @@ from services.edge.requests.shared_limits import Quota
 from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
 from services.runtime.settings import setting
+from services.stream import Governance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,10 @@ class Settings:
             rebalance.
         api_keys_file: TOML or JSON file with a table ``keys``: SHA-256 of a key, in hex, to the tenant's name. Not set:
             no key is needed, and every request belongs to the tenant ``local``.
+        input_gate: ``hold``: no text is shown before the verdict of a rails service, whatever a worker says. ``off``
+            only where none runs, and for the router and the workers too.
+        output_check: ``on``: text beyond the exposure limit waits for a safety service, whatever a worker says. ``off``
+            only where none runs, and for the router and the workers too.
         redis_url: ``redis://HOST:PORT`` for rate limits and idempotency keys, so that several edges share them. Not
             set: each edge keeps its own.
         allowed_origins: Web origins whose pages may use this edge besides its own page, separated by commas.
@@ -52,6 +58,8 @@ class Settings:
     edge_port: int = setting(8080, "port to listen on, 0 = any free one", ge=0, le=65_535)
     edge_instance: str | None = setting(None, "unique name of this edge: a restart then causes no rebalance")
     api_keys_file: str | None = setting(None, "TOML or JSON file of SHA-256 hashes and tenants; none = no key needed")
+    input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
+    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
     redis_url: str | None = setting(None, "redis://HOST:PORT for limits shared among edges", secret=True)
     allowed_origins: str = setting("", "further web origins, separated by commas")
     client_buffer_bytes: int = setting(262_144, "most unread bytes of a client", ge=4_096, le=1_073_741_824)
@@ -95,6 +103,11 @@ class Settings:
                 f"RAILBUS_EDGE_HOST={self.edge_host} is not a loopback address, and there are no API keys: "
                 "set RAILBUS_API_KEYS_FILE, or listen on 127.0.0.1"
             )
+
+    @property
+    def governance(self) -> Governance:
+        """What is insisted on before text is shown."""
+        return Governance(input_gate=self.input_gate, output_check=self.output_check)
 
     @property
     def rates(self) -> dict[Quota, Rate]:

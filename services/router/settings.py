@@ -17,8 +17,10 @@ class Settings:
     """The router: deadlines, fallback to the cloud and its budget.
 
     Attributes:
-        input_gate: ``hold`` when a rails service runs: the router then ends a request that gets no verdict in time.
-            ``off`` when none runs.
+        input_gate: ``hold``: a request that gets no verdict in time ends, whatever a worker says. ``off`` only where no
+            rails service runs, and for the edges and workers too.
+        output_check: ``on``: an answer is over once a safety service has cleared it, whatever a worker says. ``off``
+            only where none runs, and for the edges and workers too.
         client_grace_ms: A request is ended when its client has been gone for longer than this.
         total_max_ms: Longest total deadline. A request that asks for more gets this. A router that starts reads twice
             this much of the log.
@@ -44,7 +46,8 @@ class Settings:
         vertex_usd_per_m_output: Price of answer tokens.
     """
 
-    input_gate: Literal["hold", "off"] = setting("off", "hold: every answer waits for the verdict of the rails")
+    input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
+    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
     client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
     total_max_ms: int = setting(300_000, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
     router_max_open: int = setting(25_000, "most open requests in one partition", ge=1, le=10_000_000)
@@ -85,6 +88,7 @@ class Settings:
         usd = self.fallback_usd_per_hour / 60
         return RouterConfig(
             input_gate=self.input_gate,
+            output_check=self.output_check,
             client_grace_ms=self.client_grace_ms,
             total_max_ms=self.total_max_ms,
             max_open=self.router_max_open,

@@ -10,7 +10,7 @@ from schemas.stream import Failed, Recall
 from services.edge.delivery.stats import DeliveryStats, PositionedOp
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent, OpId
-from services.stream import Close, Finish, Op, Refuse, Screen, Withdraw, catch_up
+from services.stream import Close, Finish, Governance, Op, Refuse, Screen, Withdraw, catch_up
 
 ANSWER_ENDING_OPS: Final = (Finish, Withdraw, Refuse, Close)
 """After one of these the answer is complete: a stream that carries only the answer ends."""
@@ -72,14 +72,14 @@ class Session:
 
     __slots__ = ("_screen", "answered", "closed", "failure", "partition", "request_id", "stats")
 
-    def __init__(self, request_id: str, partition: int) -> None:
+    def __init__(self, request_id: str, partition: int, governance: Governance) -> None:
         self.request_id = request_id
         self.partition = partition
         self.stats = DeliveryStats()
         self.failure: Failed | None = None
         self.answered = False
         self.closed = False
-        self._screen = Screen(request_id)
+        self._screen = Screen(request_id, governance)
 
     @property
     def visible(self) -> str:

@@ -223,7 +223,7 @@ class RequestService:
     def _stream(
         self, request: Request, hold: PartitionHold, client: ClientContext, position: OpId | None, *, catching_up: bool
     ) -> Subscription:
-        session = Session(request.request_id, hold.partition)
+        session = Session(request.request_id, hold.partition, self._settings.governance)
         connection = ClientConnection(
             name=f"{self._instance}-{next(self._numbers)}",
             transport=client.encoding.transport,

@@ -21,6 +21,8 @@ from tests.support.waiting import until
 
 PATIENCE_S = 20.0
 PARTITIONS = 4
+UNGOVERNED = {"input_gate": "off", "output_check": "off"}
+"""Whether text waits is what the test's ``Started`` says."""
 ASK = {"messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -57,7 +59,8 @@ class EdgeLab:
     async def edge(self, **settings: Any) -> str:
         """Start an edge and return its URL."""
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        edge = EdgeService(Settings(**({"edge_port": 0, "bus": self.bus, "edge_drain_ms": 0} | settings)))
+        defaults = {"edge_port": 0, "bus": self.bus, "edge_drain_ms": 0} | UNGOVERNED
+        edge = EdgeService(Settings(**(defaults | settings)))
         task = asyncio.create_task(edge.run(url.set_result))
         self._edges.append(task)
         await asyncio.wait({task, url}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)

@@ -31,6 +31,7 @@ from services.edge.log.positions import OpId, parse_op_id, parse_request_id
 from services.edge.requests.rate_limit import LocalLimiter, Rate, gcra
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, LocalRecords
 from services.runtime.errors import UserError
+from services.stream import AS_STARTED
 
 DIGEST = hashlib.sha256(b"key").hexdigest()
 
@@ -146,7 +147,7 @@ def test_an_idempotency_key_ends_after_a_day_and_the_oldest_is_dropped():
 )
 def test_each_encoding_has_its_encoder_and_transport(kind, encoder, transport, until_closed):
     encoding = Encoding(kind=kind)
-    assert type(encoding.encoder(Session(uuid7(1, 1), 0), "model")) is encoder
+    assert type(encoding.encoder(Session(uuid7(1, 1), 0, AS_STARTED), "model")) is encoder
     assert (encoding.transport, encoding.until_closed) == (transport, until_closed)
 
 
