@@ -121,8 +121,9 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "The operator adds the origin to `RAILBUS_ALLOWED_ORIGINS`.",
     ),
     "rate_limit_exceeded": ErrorDescription(
-        (429,), "The tenant has used up what it may ask, or resume, in a minute.",
-        "Wait for `Retry-After`. The operator can raise `RAILBUS_RATE_PER_MINUTE` or `RAILBUS_RESUMES_PER_MINUTE`.",
+        (429,), "The tenant has used up what it may ask, resume, or use in tokens, in a minute.",
+        "Wait for `Retry-After`. The operator can raise `RAILBUS_RATE_PER_MINUTE`, `RAILBUS_TOKENS_PER_MINUTE` or "
+        "`RAILBUS_RESUMES_PER_MINUTE`.",
     ),
     "rejected": ErrorDescription(
         (400,), "The request on the log could not be read. Only an application that writes to Kafka itself sees this.",
@@ -163,8 +164,9 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     ),
     "too_many_streams": ErrorDescription(
         (429, 503),
-        "The connection (429) or the edge (503) has as many open streams as it may.",
-        "Wait until one has ended. The operator can raise `RAILBUS_MAX_SOCKET_STREAMS` or `RAILBUS_MAX_STREAMS`.",
+        "The connection or the tenant (429), or the edge (503), has as many open streams as it may.",
+        "Wait until one has ended. The operator can raise `RAILBUS_MAX_SOCKET_STREAMS`, `RAILBUS_MAX_TENANT_STREAMS` "
+        "or `RAILBUS_MAX_STREAMS`.",
     ),
     "unknown_parameter": ErrorDescription(
         (400,), "The object `railbus` has a field that does not exist. It is not ignored.", "Correct its name.",

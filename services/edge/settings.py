@@ -33,6 +33,7 @@ class Settings:
         client_buffer_bytes: A client for which more bytes than this are waiting is disconnected. It can resume the
             stream.
         max_streams: Most streams open at once.
+        max_tenant_streams: Most streams of one tenant open at once, on this edge. 0 means no limit of its own.
         max_socket_streams: Most requests at once on one websocket.
         max_connections: Most connections open at once, whatever they do. A new one beyond the limit replaces the one
             that has been waiting longest for its client; if none waits, it gets 503, and only health checks work.
@@ -44,6 +45,10 @@ class Settings:
         idle_timeout_ms: How long a connection may stay open between two requests.
         rate_per_minute: Most requests of a tenant in a minute. 0 means no limit.
         rate_burst: Most requests of a tenant at once, within the limit of the minute.
+        tokens_per_minute: Most tokens of a tenant in a minute, of prompts and answers. A request is charged its
+            ``max_tokens``, and a token for each 4 characters of its prompt; when the answer is complete, what it did
+            not use is given back. 0 means no limit.
+        tokens_burst: Most tokens at once, within the limit of the minute. A request that may need more passes alone.
         resumes_per_minute: How often a tenant may resume a stream or read an answer again in a minute. 0 means no
             limit.
         resume_burst: How often at once, within the limit of the minute: when an edge ends, all its clients come.
@@ -64,6 +69,9 @@ class Settings:
     allowed_origins: str = setting("", "further web origins, separated by commas")
     client_buffer_bytes: int = setting(262_144, "most unread bytes of a client", ge=4_096, le=1_073_741_824)
     max_streams: int = setting(1_024, "most streams open at once", ge=1, le=1_000_000)
+    max_tenant_streams: int = setting(
+        0, "most streams of a tenant open at once, 0 = no limit of its own", ge=0, le=1_000_000
+    )
     max_socket_streams: int = setting(16, "most requests on one websocket at once", ge=1, le=10_000)
     max_connections: int = setting(4_096, "most connections open at once", ge=1, le=1_000_000)
     max_address_connections: int = setting(1_024, "most connections of one client address at once", ge=1, le=1_000_000)
@@ -78,6 +86,8 @@ class Settings:
     )
     rate_per_minute: int = setting(0, "most requests of a tenant in a minute, 0 = no limit", ge=0, le=60_000_000)
     rate_burst: int = setting(10, "most requests of a tenant at once", ge=1, le=1_000_000)
+    tokens_per_minute: int = setting(0, "most tokens of a tenant in a minute, 0 = no limit", ge=0, le=1_000_000_000)
+    tokens_burst: int = setting(100_000, "most tokens of a tenant at once", ge=1, le=1_000_000_000)
     resumes_per_minute: int = setting(
         0, "how often a tenant may resume a stream in a minute, 0 = no limit", ge=0, le=60_000_000
     )
@@ -114,6 +124,7 @@ class Settings:
         """The limits per tenant and minute that are set."""
         limits: dict[Quota, tuple[int, int]] = {
             "requests": (self.rate_per_minute, self.rate_burst),
+            "tokens": (self.tokens_per_minute, self.tokens_burst),
             "resumes": (self.resumes_per_minute, self.resume_burst),
         }
         return {quota: Rate(per_minute, burst) for quota, (per_minute, burst) in limits.items() if per_minute}

@@ -27,7 +27,7 @@ from services.edge.requests.parse import ParsedRequest
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
 from services.runtime.clock import now_ms, now_us
-from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
+from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
 
 POST_S: Final = 5.0
 """Longest wait for room in the producer's buffer, which is full only while the broker is unreachable."""
@@ -59,6 +59,7 @@ class RequestService:
         self._receipts = receipts
         self._shared_limits = shared_limits
         self._numbers = itertools.count(1)
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     async def accept(
         self,
@@ -81,21 +82,28 @@ class RequestService:
         Raises:
             ApiError: It is refused.
         """
-        self._check_capacity()
+        self._check_capacity(client.tenant)
         await self._charge("requests", client.tenant, received_us)
-        stream = self._new_stream(parsed, client, received_us)
-        with _end_on_failure(stream):
-            if idempotency_key is None:
-                return await self._post(stream, traceparent)
-            record = IdempotencyRecord(stream.request.request_id, _body_hash(stream.request))
-            known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
-            if known is None:
-                try:
+        charged = min(tokens_of(parsed.template), self._settings.tokens_burst)
+        await self._charge("tokens", client.tenant, received_us, charged)
+        try:
+            stream = self._new_stream(parsed, client, received_us, charged)
+            with _end_on_failure(stream):
+                if idempotency_key is None:
                     return await self._post(stream, traceparent)
-                except _NotTaken:
-                    await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
-                    raise
+                record = IdempotencyRecord(stream.request.request_id, _body_hash(stream.request))
+                known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
+                if known is None:
+                    try:
+                        return await self._post(stream, traceparent)
+                    except _NotTaken:
+                        await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
+                        raise
+        except _NotTaken:
+            self._give_back(client.tenant, charged)
+            raise
         stream.end("gone")
+        self._give_back(client.tenant, charged)
         return await self._again(known, record, client, idempotency_key)
 
     async def resume(self, request_id: str, after: str | None, client: ClientContext) -> Subscription:
@@ -112,13 +120,22 @@ class RequestService:
         await self._charge("resumes", client.tenant, now_us())
         return await self._reopen(request_id, after, client, self._settings.resume_ms)
 
-    async def _charge(self, quota: Quota, tenant: str, at_us: int) -> None:
-        wait_us = await self._shared_limits.wait_us(quota, tenant, at_us)
+    async def _charge(self, quota: Quota, tenant: str, at_us: int, units: int = 1) -> None:
+        wait_us = await self._shared_limits.wait_us(quota, tenant, at_us, units)
         if wait_us:
+            QUOTA_REFUSED.labels(quota).inc()
             seconds = -(-wait_us // 1_000_000)
             raise ApiError(
                 429, f"Too many {quota}: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
             )
+
+    def _give_back(self, tenant: str, tokens: int) -> None:
+        """Return tokens that were charged and not used, without waiting for Redis."""
+        if tokens <= 0 or not self._settings.tokens_per_minute:
+            return
+        task = asyncio.create_task(self._shared_limits.give_back("tokens", tenant, now_us(), tokens))
+        self._giving_back.add(task)  # bounded by the open streams and the time-out of Redis
+        task.add_done_callback(self._giving_back.discard)
 
     async def _reopen(
         self, request_id: str, after: str | None, client: ClientContext, readable_ms: int
@@ -130,7 +147,7 @@ class RequestService:
                 400, f"This request is in partition {partition}: the position is not one of its ops.",
                 code="unknown_position", param="after",
             )  # fmt: skip
-        self._check_capacity()
+        self._check_capacity(client.tenant)
         request = await self._lookup.find_request(request_id, partition, client.tenant)
         if request is None or request.tenant != client.tenant or is_too_old(request, readable_ms, now_ms()):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
@@ -138,14 +155,15 @@ class RequestService:
         with _end_on_failure(stream):
             return await self._caught_up(stream, position)
 
-    def _new_stream(self, parsed: ParsedRequest, client: ClientContext, received_us: int) -> Subscription:
+    def _new_stream(self, parsed: ParsedRequest, client: ClientContext, received_us: int, charged: int) -> Subscription:
+        self._check_capacity(client.tenant)  # again: others may have come meanwhile
         reserved = self._partitions.reserve_request_id(received_us // 1_000)
         if reserved is None:
-            raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
+            raise _NotTaken(ApiError(503, NOT_READY, code="not_ready", retry_after_s=1))
         request_id, hold = reserved
         request = parsed.request(request_id=request_id, tenant=client.tenant, at_us=received_us, source=self._source)
         self._hub.index.follow(request_id.encode(), hold.partition, whole=True)
-        return self._stream(request, hold, client, None, catching_up=False)
+        return self._stream(request, hold, client, None, catching_up=False, charged=charged)
 
     async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:
         request = stream.request
@@ -221,8 +239,9 @@ class RequestService:
         return stream
 
     def _stream(
-        self, request: Request, hold: PartitionHold, client: ClientContext, position: OpId | None, *, catching_up: bool
-    ) -> Subscription:
+        self, request: Request, hold: PartitionHold, client: ClientContext, position: OpId | None, *,
+        catching_up: bool, charged: int = 0,
+    ) -> Subscription:  # fmt: skip
         session = Session(request.request_id, hold.partition, self._settings.governance)
         connection = ClientConnection(
             name=f"{self._instance}-{next(self._numbers)}",
@@ -236,6 +255,7 @@ class RequestService:
             hold.release()
             OPS_SENT.inc(stream.session.stats.ops)
             self._receipts.record_detached(stream)
+            self._give_back(request.tenant, charged - used_tokens(session, charged))
 
         stream = Subscription(
             request=request, session=session, encoder=client.encoding.encoder(session, request.model),
@@ -247,9 +267,39 @@ class RequestService:
     def _partition(self, request_id: str) -> int:
         return partition_for(request_id, self._settings.bus.partitions)
 
-    def _check_capacity(self) -> None:
+    def _check_capacity(self, tenant: str) -> None:
+        """Refuse a stream for which there is no room.
+
+        Raises:
+            ApiError: 429 or 503.
+        """
+        most = self._settings.max_tenant_streams
+        if most and self._hub.open_streams(tenant) >= most:
+            QUOTA_REFUSED.labels("streams").inc()
+            raise _NotTaken(
+                ApiError(429, "You have too many open streams: try again.", code="too_many_streams", retry_after_s=1)
+            )
         if len(self._hub) >= self._settings.max_streams:
-            raise ApiError(503, "Too many open streams: try again.", code="too_many_streams", retry_after_s=1)
+            raise _NotTaken(
+                ApiError(503, "Too many open streams: try again.", code="too_many_streams", retry_after_s=1)
+            )
+
+
+CHARS_PER_TOKEN: Final = 4
+"""A common rule of thumb for English; nothing here knows the model's tokenizer."""
+
+
+def tokens_of(request: Request) -> int:
+    """Return the most tokens that a request is expected to use, of prompt and answer."""
+    chars = sum(len(message.content) for message in request.messages)
+    return -(-chars // CHARS_PER_TOKEN) + request.sampling.max_tokens
+
+
+def used_tokens(session: Session, charged: int) -> int:
+    """Return what an answer used of its charge: all of it, unless it is known to have used less."""
+    if session.usage is not None:
+        return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
+    return 0 if session.refused else charged
 
 
 def is_too_old(request: Request, readable_ms: int, now_ms: int) -> bool:
