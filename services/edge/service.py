@@ -78,7 +78,10 @@ class EdgeService:
         try:
             limits = connection_limits(self._settings.max_connections)
             connections = Connections(
-                limits.connections, self._settings.max_address_connections, ConnectionTimeouts.of(self._settings)
+                limits.connections,
+                self._settings.max_address_connections,
+                ConnectionTimeouts.of(self._settings),
+                self._settings.proxies,
             )
             url = await self._listen(runner, connections, limits.backlog)
             watching = asyncio.create_task(_close_late(connections))

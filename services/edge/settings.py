@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from services.bus import BusSettings
+from services.edge.http.proxies import TrustedProxies, trusted_proxies
 from services.edge.requests.rate_limit import Rate
 from services.edge.requests.shared_limits import Quota
 from services.runtime.addresses import is_loopback
@@ -37,8 +38,11 @@ class Settings:
         max_socket_streams: Most requests at once on one websocket.
         max_connections: Most connections open at once, whatever they do. A new one beyond the limit replaces the one
             that has been waiting longest for its client; if none waits, it gets 503, and only health checks work.
-        max_address_connections: The same for one client address, or for one IPv6 network of 64 bits: 429. Behind a
-            proxy, all clients have the address of the proxy.
+        max_address_connections: The same for one client address, or for one IPv6 network of 64 bits: 429.
+        trusted_proxies: Addresses or networks of the proxies before this edge, separated by commas. For their
+            connections, the limit per address counts the address of the client that a request names in the header
+            ``proxy_header``. Not set: all clients of a proxy have its address.
+        proxy_header: The header to which the proxies append the address of their client.
         request_timeout_ms: How long a client may take to send the head of its first request, and to send each body.
         hello_timeout_ms: How long a client may take to send the first valid message on a websocket: ``hello`` with its
             key where keys are needed and the handshake had none.
@@ -75,6 +79,10 @@ class Settings:
     max_socket_streams: int = setting(16, "most requests on one websocket at once", ge=1, le=10_000)
     max_connections: int = setting(4_096, "most connections open at once", ge=1, le=1_000_000)
     max_address_connections: int = setting(1_024, "most connections of one client address at once", ge=1, le=1_000_000)
+    trusted_proxies: str = setting("", "addresses or networks of proxies, separated by commas")
+    proxy_header: Literal["X-Forwarded-For", "Forwarded"] = setting(
+        "X-Forwarded-For", "where proxies name their client"
+    )
     request_timeout_ms: int = setting(
         30_000, "how long a client may take to send a request's head or body", ge=100, le=3_600_000
     )
@@ -103,11 +111,12 @@ class Settings:
     bus: BusSettings = field(default_factory=BusSettings)
 
     def __post_init__(self) -> None:
-        """Refuse contradictory settings.
+        """Refuse malformed and contradictory settings.
 
         Raises:
-            UserError: They contradict each other.
+            UserError: They contradict each other, or one is malformed.
         """
+        trusted_proxies(self.trusted_proxies, self.proxy_header)
         if self.api_keys_file is None and not is_loopback(self.edge_host):
             raise UserError(
                 f"RAILBUS_EDGE_HOST={self.edge_host} is not a loopback address, and there are no API keys: "
@@ -128,6 +137,11 @@ class Settings:
             "resumes": (self.resumes_per_minute, self.resume_burst),
         }
         return {quota: Rate(per_minute, burst) for quota, (per_minute, burst) in limits.items() if per_minute}
+
+    @property
+    def proxies(self) -> TrustedProxies:
+        """The proxies before this edge."""
+        return trusted_proxies(self.trusted_proxies, self.proxy_header)
 
     @property
     def origins(self) -> frozenset[str]:

@@ -88,6 +88,7 @@ class WebSocketEndpoint:
             return response
         writer = ClientWriter(transport, self._settings.client_buffer_bytes)
         handler = handler_of(request)
+        handler.upgrade()
         connection = WebSocketConnection(
             response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams, handler.busy
         )
