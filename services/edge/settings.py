@@ -1,6 +1,7 @@
 """The edge's settings."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from services.bus import BusSettings
@@ -9,6 +10,7 @@ from services.edge.requests.rate_limit import Rate
 from services.edge.requests.shared_limits import Quota
 from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
+from services.runtime.policy_deadlines import DEFAULT_POLICY
 from services.runtime.settings import setting
 from services.stream import Governance
 
@@ -28,6 +30,8 @@ class Settings:
             only where none runs, and for the router and the workers too.
         output_check: ``on``: text beyond the exposure limit waits for a safety service, whatever a worker says. ``off``
             only where none runs, and for the router and the workers too.
+        policy: Folder of the policy, of which the edge reads ``[deadlines]`` when it starts: a request that asks for
+            others is refused.
         redis_url: ``redis://HOST:PORT`` for rate limits and idempotency keys, so that several edges share them. Not
             set: each edge keeps its own.
         allowed_origins: Web origins whose pages may use this edge besides its own page, separated by commas.
@@ -69,6 +73,7 @@ class Settings:
     api_keys_file: str | None = setting(None, "TOML or JSON file of SHA-256 hashes and tenants; none = no key needed")
     input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
+    policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
     redis_url: str | None = setting(None, "redis://HOST:PORT for limits shared among edges", secret=True)
     allowed_origins: str = setting("", "further web origins, separated by commas")
     client_buffer_bytes: int = setting(262_144, "most unread bytes of a client", ge=4_096, le=1_073_741_824)

@@ -17,7 +17,7 @@ from services.edge.http.api_keys import ApiKeys, bearer_token
 from services.edge.http.connections import handler_of
 from services.edge.http.responses import CLOSE_TIMEOUT_S
 from services.edge.log.positions import parse_request_id
-from services.edge.requests.parse import parse_chat_request, parse_json
+from services.edge.requests.parse import parse_json
 from services.edge.requests.request_service import RequestService
 from services.edge.settings import Settings
 from services.runtime.clock import now_us
@@ -224,7 +224,8 @@ class WebSocketConnection:
         prompt = _text(body, "prompt")
         if prompt is not None:
             chat_body.setdefault("messages", [{"role": "user", "content": prompt}])
-        return await self._request_service.accept(parse_chat_request(chat_body), client, received_us=received_us)
+        parsed = self._request_service.parse(chat_body)
+        return await self._request_service.accept(parsed, client, received_us=received_us)
 
     def _cancel(self, request_id: str) -> None:
         """Stop delivering a request; the router cancels it unless a client resumes it."""

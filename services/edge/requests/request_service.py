@@ -6,7 +6,7 @@ import itertools
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from schemas.errors import MalformedEvent
 from schemas.ids import time_ms
@@ -23,11 +23,12 @@ from services.edge.errors import ApiError
 from services.edge.log.lookup import LATE_MS, LogLookup
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
-from services.edge.requests.parse import ParsedRequest
+from services.edge.requests.parse import ParsedRequest, parse_chat_request
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
 from services.runtime.clock import now_ms, now_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
+from services.runtime.policy_deadlines import read_deadline_bounds
 
 POST_S: Final = 5.0
 """Longest wait for room in the producer's buffer, which is full only while the broker is unreachable."""
@@ -50,6 +51,7 @@ class RequestService:
         producer: Producer, receipts: ReceiptWriter, shared_limits: SharedLimits,
     ) -> None:  # fmt: skip
         self._settings = settings
+        self._bounds = read_deadline_bounds(settings.policy)
         self._instance = instance
         self._source = f"edge/{instance}"
         self._hub = hub
@@ -60,6 +62,14 @@ class RequestService:
         self._shared_limits = shared_limits
         self._numbers = itertools.count(1)
         self._giving_back: set[asyncio.Task[None]] = set()
+
+    def parse(self, body: dict[str, Any]) -> ParsedRequest:
+        """Validate the body of a chat request, within the policy's bounds.
+
+        Raises:
+            ApiError: 400, naming the field.
+        """
+        return parse_chat_request(body, self._bounds)
 
     async def accept(
         self,

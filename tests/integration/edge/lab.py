@@ -17,10 +17,12 @@ from services.edge.service import EdgeService
 from services.edge.settings import Settings
 from tests.support.bus import any_role
 from tests.support.edge_answers import AnswerWriter, plain_answer, sse_events
+from tests.support.processes import ROOT
 from tests.support.waiting import until
 
 PATIENCE_S = 20.0
 PARTITIONS = 4
+WIDE = ROOT / "tests" / "data" / "wide-deadlines"
 UNGOVERNED = {"input_gate": "off", "output_check": "off"}
 """Whether text waits is what the test's ``Started`` says."""
 ASK = {"messages": [{"role": "user", "content": "hello"}]}
@@ -59,7 +61,7 @@ class EdgeLab:
     async def edge(self, **settings: Any) -> str:
         """Start an edge and return its URL."""
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        defaults = {"edge_port": 0, "bus": self.bus, "edge_drain_ms": 0} | UNGOVERNED
+        defaults = {"edge_port": 0, "bus": self.bus, "edge_drain_ms": 0, "policy": WIDE} | UNGOVERNED
         edge = EdgeService(Settings(**(defaults | settings)))
         task = asyncio.create_task(edge.run(url.set_result))
         self._edges.append(task)
