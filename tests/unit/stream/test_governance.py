@@ -2,13 +2,13 @@
 
 import pytest
 
-from schemas.ids import uuid7
 from services.stream import AS_STARTED, Governance, Screen
-from tests.support.edge_answers import AnswerWriter
+from tests.unit.stream.histories import REQUEST_ID
+from tests.unit.stream.test_rules import allow, chunk, cleared, finished, started
 
-ID = uuid7(1_700_000_000_000, 1)
 INSISTS = Governance()
-LONG = "word " * 200
+UNCHECKED = (started(gate="off", check="off", exposure=64), chunk(0, 0, "word", tokens=200))
+"""By a worker that says there are neither rails nor a safety service."""
 
 
 def shown(screen, *events):
@@ -17,25 +17,18 @@ def shown(screen, *events):
     return screen.visible
 
 
-def unchecked_answer():
-    writer = AnswerWriter(ID, checked=False)  # says: no rails, no safety service
-    return writer, (writer.started(), writer.chunk(LONG, tokens=200))
-
-
 def test_a_worker_that_says_it_is_not_gated_shows_nothing_before_the_verdict():
-    writer, events = unchecked_answer()
-    screen = Screen(ID, INSISTS)
-    assert shown(screen, *events) == ""
-    assert shown(screen, writer.denied()) == "No."
+    screen = Screen(REQUEST_ID, Governance(input_gate="hold", output_check="off"))
+    assert shown(screen, *UNCHECKED) == ""
+    assert shown(screen, allow()) == "word"
 
 
 def test_its_text_waits_for_the_safety_service_beyond_the_exposure_limit():
-    writer, events = unchecked_answer()
-    screen = Screen(ID, INSISTS)
-    assert shown(screen, *events, writer.allowed()) == ""  # 200 tokens; at most 64 may be shown unchecked
-    assert shown(screen, writer.finished()) == ""
+    screen = Screen(REQUEST_ID, INSISTS)
+    assert shown(screen, *UNCHECKED, allow()) == ""  # 200 tokens; at most 64 may be shown unchecked
+    assert shown(screen, finished(0)) == ""
     assert not screen.over
-    assert shown(screen, writer.cleared()) == LONG
+    assert shown(screen, cleared(0, final=True)) == "word"
     assert screen.over
 
 
@@ -48,12 +41,10 @@ def test_its_text_waits_for_the_safety_service_beyond_the_exposure_limit():
     ],
 )
 def test_unchecked_text_needs_the_word_of_both(governance, visible):
-    _, events = unchecked_answer()
-    assert bool(shown(Screen(ID, governance), *events)) is visible
+    assert bool(shown(Screen(REQUEST_ID, governance), *UNCHECKED)) is visible
 
 
 def test_a_worker_may_insist_on_more_than_the_reader():
-    writer = AnswerWriter(ID, checked=True)
-    screen = Screen(ID, AS_STARTED)
-    assert shown(screen, writer.started(), writer.chunk("text")) == ""
-    assert shown(screen, writer.allowed()) == "text"
+    screen = Screen(REQUEST_ID, AS_STARTED)
+    assert shown(screen, started(gate="hold", check="on"), chunk(0, 0, "text")) == ""
+    assert shown(screen, allow()) == "text"
