@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent
 
 
 class BuildWithPolicies(build_py):
-    """Put ``policies/`` where ``default_policy`` in services/policy/source/files.py finds it in an installation."""
+    """Put ``policies/`` where ``default_policy`` finds it in an installation (services/runtime/policy_deadlines.py)."""
 
     def run(self) -> None:
         """Build, and copy; an editable install reads the checkout's own."""

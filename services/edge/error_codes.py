@@ -27,7 +27,8 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "Read the message. It names the limit.",
     ),
     "busy": ErrorDescription(
-        (503,), "Too many clients resume a stream at the same time.", "Wait for `Retry-After`, try again.",
+        (429, 503), "The tenant (429) or all clients (503) resume too many streams at the same time.",
+        "Wait for `Retry-After`, try again.",
     ),
     "cancelled": ErrorDescription(
         (499,), "The request was stopped: its client was gone for too long, or an operator stopped it.",
@@ -92,8 +93,9 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (400,), "A field has a value that is not allowed; `param` names the field.", "Correct the field.",
     ),
     "log_unavailable": ErrorDescription(
-        (503,), "Kafka does not take the request, or the log could not be read in time.",
-        "Wait for `Retry-After`, try again. The operator looks at the broker.",
+        (503,), "Kafka does not take or acknowledge the request, or the log could not be read in time.",
+        "Wait for `Retry-After`, try again, with the same `Idempotency-Key` so as not to ask twice. The operator looks "
+        "at the broker.",
     ),
     "method_not_allowed": ErrorDescription((405,), "The address exists, with another method.", "See the endpoints."),
     "missing_api_key": ErrorDescription(
@@ -119,7 +121,9 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "The operator adds the origin to `RAILBUS_ALLOWED_ORIGINS`.",
     ),
     "rate_limit_exceeded": ErrorDescription(
-        (429,), "The tenant has used up its requests of this minute.", "Wait for `Retry-After`.",
+        (429,), "The tenant has used up what it may ask, resume, or use in tokens, in a minute.",
+        "Wait for `Retry-After`. The operator can raise `RAILBUS_RATE_PER_MINUTE`, `RAILBUS_TOKENS_PER_MINUTE` or "
+        "`RAILBUS_RESUMES_PER_MINUTE`.",
     ),
     "rejected": ErrorDescription(
         (400,), "The request on the log could not be read. Only an application that writes to Kafka itself sees this.",
@@ -160,8 +164,9 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     ),
     "too_many_streams": ErrorDescription(
         (429, 503),
-        "The connection (429) or the edge (503) has as many open streams as it may.",
-        "Wait until one has ended. The operator can raise `RAILBUS_MAX_SOCKET_STREAMS` or `RAILBUS_MAX_STREAMS`.",
+        "The connection or the tenant (429), or the edge (503), has as many open streams as it may.",
+        "Wait until one has ended. The operator can raise `RAILBUS_MAX_SOCKET_STREAMS`, `RAILBUS_MAX_TENANT_STREAMS` "
+        "or `RAILBUS_MAX_STREAMS`.",
     ),
     "unknown_parameter": ErrorDescription(
         (400,), "The object `railbus` has a field that does not exist. It is not ignored.", "Correct its name.",

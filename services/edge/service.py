@@ -21,7 +21,6 @@ from services.edge.http.status import StatusEndpoint
 from services.edge.http.websockets import WebSocketEndpoint
 from services.edge.log.lookup import LogLookup
 from services.edge.log.partition_follower import PartitionFollower
-from services.edge.requests.rate_limit import Rate
 from services.edge.requests.request_service import RequestService
 from services.edge.requests.shared_limits import SharedLimits
 from services.edge.settings import Settings
@@ -39,17 +38,16 @@ class EdgeService:
     def __init__(self, settings: Settings) -> None:
         instance = secrets.token_hex(3)
         keys = load_keys(settings.api_keys_file)
-        rate = Rate(settings.rate_per_minute, settings.rate_burst) if settings.rate_per_minute else None
         self._settings = settings
         self._hub = Hub()
         self._partitions = PartitionFollower(
             settings.bus, handler=self._hub.handle, wants=self._hub.wants, instance=instance,
-            static_id=settings.edge_instance,
+            static_id=settings.edge_instance, on_unfollow=self._hub.index.drop_partition,
         )  # fmt: skip
-        self._lookup = LogLookup(settings.bus)
+        self._lookup = LogLookup(settings.bus, self._hub.index)
         self._producer = Producer(settings.bus, role="edge")
         self._receipts = ReceiptWriter(self._producer, f"edge/{instance}")
-        self._shared_limits = SharedLimits(settings.redis_url, rate)
+        self._shared_limits = SharedLimits(settings.redis_url, settings.rates)
         request_service = RequestService(
             settings, instance=instance, hub=self._hub, partitions=self._partitions, lookup=self._lookup,
             producer=self._producer, receipts=self._receipts, shared_limits=self._shared_limits,
@@ -62,7 +60,7 @@ class EdgeService:
             ChatEndpoint(request_service, keys, settings.client_buffer_bytes),
             self._sockets,
             StatusEndpoint(self._hub, keys, self._partitions.reachable),
-            PageEndpoint(settings.edge_notice),
+            PageEndpoint(settings.edge_notice, operator_view=settings.operator_page),
             OriginGuard(keyed=not keys.allows_anonymous, allowed=settings.origins),
         )
 
@@ -80,7 +78,10 @@ class EdgeService:
         try:
             limits = connection_limits(self._settings.max_connections)
             connections = Connections(
-                limits.connections, self._settings.max_address_connections, ConnectionTimeouts.of(self._settings)
+                limits.connections,
+                self._settings.max_address_connections,
+                ConnectionTimeouts.of(self._settings),
+                self._settings.proxies,
             )
             url = await self._listen(runner, connections, limits.backlog)
             watching = asyncio.create_task(_close_late(connections))

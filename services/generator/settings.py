@@ -21,10 +21,9 @@ class GeneratorSettings:
             not begun is left to another generator at once.
         generator_instance: A name that no other generator has. A restart under the same name within the session timeout
             causes no rebalance.
-        input_gate: ``hold`` when a rails service runs: no text is shown before its verdict. ``off`` when none runs. The
-            generator writes the value to the log.
-        output_check: ``on`` when a safety service checks the answers, otherwise ``off``. The generator writes the value
-            to the log.
+        input_gate: ``hold``: no text is shown before the verdict of a rails service. ``off`` where none runs. The
+            generator writes the value to the log; edges and router believe ``off`` only if they are set to it as well.
+        output_check: ``on``: a safety service checks the answers. ``off`` where none runs. As for ``input_gate``.
     """
 
     engine: EngineName = field(default="llama", metadata={"help": "engine that generates"})
@@ -42,8 +41,8 @@ class GeneratorSettings:
     generator_instance: str | None = field(
         default=None, metadata={"help": "static member id, unique among generators: a restart causes no rebalance"}
     )
-    input_gate: Literal["hold", "off"] = field(default="off", metadata={"help": "whether text waits for a verdict"})
-    output_check: Literal["on", "off"] = field(default="off", metadata={"help": "whether a safety service checks"})
+    input_gate: Literal["hold", "off"] = field(default="hold", metadata={"help": "whether text waits for a verdict"})
+    output_check: Literal["on", "off"] = field(default="on", metadata={"help": "whether a safety service checks"})
 
     def worker_config(self) -> WorkerConfig:
         return WorkerConfig(

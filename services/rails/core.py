@@ -1,7 +1,7 @@
 """Which requests get a verdict, once each. Pure."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,7 @@ from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
 from services.processor import Core, Effect, RecordDone, RecordPosition, Write
 from services.processor.fair_queue import FairQueue
+from services.runtime.policy_deadlines import DeadlineBounds
 
 MAX_EVALUATED: Final = 100_000
 """How many request ids are remembered, so that a record that is read twice gets one verdict."""
@@ -38,9 +39,13 @@ class RailsCore(Core):
     Args:
         room: Most requests evaluated at once.
         most_waiting: Most requests of one tenant that wait for room; further ones are denied. None denies none.
+        bounds: Returns what policy lets a request ask for. Not only edges write requests.
     """
 
-    def __init__(self, room: int, most_waiting: int | None = None) -> None:
+    def __init__(
+        self, room: int, most_waiting: int | None = None, bounds: Callable[[], DeadlineBounds] = DeadlineBounds
+    ) -> None:
+        self._bounds = bounds
         self._room = room
         self._share = room - room // 4
         self._most_waiting = most_waiting
@@ -67,7 +72,8 @@ class RailsCore(Core):
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):
             return (RecordDone(place),)
-        over = now_us > received_us(request, at_us) + request.deadlines.total_ms * 1_000
+        total_us = self._bounds().clamp(request.deadlines).total_ms * 1_000
+        over = now_us > received_us(request, at_us) + total_us
         if request.attempt > 1 or over or request.request_id in self._evaluated:
             return (RecordDone(place),)
         self._evaluated[request.request_id] = None

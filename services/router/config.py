@@ -5,7 +5,8 @@ from math import ceil
 from typing import Final, Literal
 
 from schemas.requests import LONGEST_TOTAL_MS, Deadlines
-from schemas.stream import InputGate, Usage
+from schemas.stream import InputGate, OutputCheck, Usage
+from services.stream import Governance
 
 RETRY_US: Final = 5_000_000
 """A decision that was written and not read back for this long is written again."""
@@ -70,7 +71,8 @@ class RouterConfig:
     """The operator's limits and choices.
 
     Attributes:
-        input_gate: ``hold``: every request needs a verdict, unless its ``Started`` says ``off``.
+        input_gate: ``hold``: every request needs a verdict, whatever a worker says in its ``Started``.
+        output_check: ``on``: every answer needs a final clearance, likewise.
         client_grace_ms: How long the last client of a request may be disconnected before the request ends.
         total_max_ms: Longest total deadline; a longer one is shortened to this. Bounds the router's memory.
         max_open: Most open requests in one partition; more are closed as ``failed``.
@@ -91,6 +93,7 @@ class RouterConfig:
     """
 
     input_gate: InputGate = "off"
+    output_check: OutputCheck = "off"
     client_grace_ms: int = 5_000
     total_max_ms: int = LONGEST_TOTAL_MS
     max_open: int = 25_000
@@ -106,6 +109,11 @@ class RouterConfig:
     when_spent: Literal["wait", "close"] = "wait"
     prices: Prices = field(default_factory=Prices)
     prompt_chars: int = 64_000_000
+
+    @property
+    def governance(self) -> Governance:
+        """What is insisted on, for the fold."""
+        return Governance(input_gate=self.input_gate, output_check=self.output_check)
 
     @property
     def window_us(self) -> int:

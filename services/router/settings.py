@@ -1,13 +1,14 @@
 """The router's settings."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from schemas.requests import LONGEST_TOTAL_MS
 from services.bus import BusSettings
 from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
 from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings
+from services.runtime.policy_deadlines import DEFAULT_POLICY, Bounds, read_deadline_bounds
 from services.runtime.settings import setting
 
 _DAY_MS = 86_400_000
@@ -18,11 +19,14 @@ class Settings:
     """The router: deadlines, fallback to the cloud and its budget.
 
     Attributes:
-        input_gate: ``hold`` when a rails service runs: the router then ends a request that gets no verdict in time.
-            ``off`` when none runs.
+        input_gate: ``hold``: a request that gets no verdict in time ends, whatever a worker says. ``off`` only where no
+            rails service runs, and for the edges and workers too.
+        output_check: ``on``: an answer is over once a safety service has cleared it, whatever a worker says. ``off``
+            only where none runs, and for the edges and workers too.
         client_grace_ms: A request is ended when its client has been gone for longer than this.
-        total_max_ms: Longest total deadline. A request that asks for more gets this. A router that starts reads twice
-            this much of the log.
+        policy: Folder of the policy, of which the router reads ``[deadlines]`` when it starts: no request gets others.
+        total_max_ms: Longest total deadline, if it is to be shorter than the policy's. A request that asks for more
+            gets this. A router that starts reads twice this much of the log.
         router_max_open: Most requests open at once in one partition. Further ones are closed as ``failed``.
         router_instance: A name that no other router has. A restart under the same name within the session timeout
             causes no rebalance.
@@ -49,9 +53,11 @@ class Settings:
         vertex_usd_per_m_output: Price of answer tokens.
     """
 
-    input_gate: Literal["hold", "off"] = setting("off", "hold: every answer waits for the verdict of the rails")
+    input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
+    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
     client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
-    total_max_ms: int = setting(LONGEST_TOTAL_MS, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
+    policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
+    total_max_ms: int | None = setting(None, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
     router_max_open: int = setting(25_000, "most open requests in one partition", ge=1, le=10_000_000)
     router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
     fallback: Literal["off", "vertex"] = setting("off", "where late and failed requests go")
@@ -89,18 +95,30 @@ class Settings:
                 )
 
     def config(self) -> RouterConfig:
-        """Return the settings as the core's configuration."""
+        """Return the settings as the core's configuration, within the policy's bounds.
+
+        Raises:
+            UserError: The policy cannot be read, or a setting contradicts it.
+        """
+        bounds = read_deadline_bounds(self.policy)
+        total_max_ms = bounds.total_ms[1] if self.total_max_ms is None else self.total_max_ms
+        if total_max_ms > bounds.total_ms[1]:
+            raise UserError(
+                f"RAILBUS_TOTAL_MAX_MS={total_max_ms} is above the policy's longest total_ms, {bounds.total_ms[1]}: "
+                "lower it, or raise [deadlines] of the policy for all services"
+            )
         usd = self.fallback_usd_per_hour / 60
         return RouterConfig(
             input_gate=self.input_gate,
+            output_check=self.output_check,
             client_grace_ms=self.client_grace_ms,
-            total_max_ms=self.total_max_ms,
+            total_max_ms=total_max_ms,
             max_open=self.router_max_open,
             fallback=self.fallback,
             max_fallbacks=self.fallback_attempts,
-            ttft=DeadlineRange(min_ms=self.ttft_min_ms, max_ms=self.ttft_max_ms),
+            ttft=_within("TTFT", self.ttft_min_ms, self.ttft_max_ms, bounds.ttft_ms),
             ttft_ms_per_1000_chars=self.ttft_ms_per_1000_chars,
-            stall=DeadlineRange(min_ms=self.stall_min_ms, max_ms=self.stall_max_ms),
+            stall=_within("STALL", self.stall_min_ms, self.stall_max_ms, bounds.stall_ms),
             breaker_trip=self.breaker_trip,
             limits=FallbackLimits(ratio=self.fallback_ratio, free=self.fallback_free, usd=usd or None),
             max_retries=self.retries,
@@ -108,3 +126,17 @@ class Settings:
             when_spent=self.fallback_spent,
             prices=Prices(input=self.vertex_usd_per_m_input, output=self.vertex_usd_per_m_output),
         )
+
+
+def _within(name: str, least_ms: int, most_ms: int, bounds: Bounds) -> DeadlineRange:
+    """Narrow the policy's range to that of the settings.
+
+    Raises:
+        UserError: Nothing is left of it.
+    """
+    if least_ms > bounds[1] or most_ms < bounds[0]:
+        raise UserError(
+            f"RAILBUS_{name}_MIN_MS={least_ms} and RAILBUS_{name}_MAX_MS={most_ms} contradict the policy, which allows "
+            f"{bounds[0]} to {bounds[1]}: change them, or [deadlines] of the policy for all services"
+        )
+    return DeadlineRange(min_ms=max(least_ms, bounds[0]), max_ms=min(most_ms, bounds[1]))

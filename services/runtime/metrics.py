@@ -114,11 +114,25 @@ ABORTED: Final = Counter("railbus_generator_aborted", "Running executions that a
 STREAMS_ACTIVE: Final = Gauge(
     "railbus_edge_streams", "Client streams that are open now; transport is websocket, sse or http.", ["transport"]
 )
+TENANTS_ACTIVE: Final = Gauge("railbus_edge_tenants", "Tenants that have a stream open now.")
+TENANT_STREAMS_MOST: Final = Gauge(
+    "railbus_edge_tenant_streams_most", "Open streams of the tenant that has most of them now."
+)
+EDGE_CONNECTIONS: Final = Gauge(
+    "railbus_edge_connections",
+    "Open connections; kind is idle (no request), http, websocket, or refused (over a limit, health checks only).",
+    ["kind"],
+)
 DETACHED: Final = Counter(
     "railbus_edge_detached", "Client connections that have ended, by the reason in their Detached event.", ["reason"]
 )
 EDGE_REQUESTS: Final = Counter("railbus_edge_requests", "Requests accepted and written to the log.")
 EDGE_REFUSED: Final = Counter("railbus_edge_refused", "Requests answered with an error, by HTTP status.", ["status"])
+QUOTA_REFUSED: Final = Counter(
+    "railbus_edge_quota_refused",
+    "Requests refused with 429 because of a tenant's limit; quota is requests, tokens, resumes or streams.",
+    ["quota"],
+)
 EDGE_TTFT: Final = Histogram(
     "railbus_edge_ttft_ms",
     "From the receipt of a request to sending its first text, in milliseconds: what a person waits.",

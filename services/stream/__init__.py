@@ -6,12 +6,14 @@ same answer to "what did the user see?".
 
 from services.stream.catchup import catch_up
 from services.stream.ops import Begin, Close, Finish, Op, Refuse, Replace, Restart, Show, Withdraw, apply
-from services.stream.screen import Screen
+from services.stream.screen import AS_STARTED, Governance, Screen
 
 __all__ = [
+    "AS_STARTED",
     "Begin",
     "Close",
     "Finish",
+    "Governance",
     "Op",
     "Refuse",
     "Replace",

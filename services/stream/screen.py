@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, get_args
 
 from schemas.requests import Delivery
@@ -17,6 +18,8 @@ from schemas.stream import (
     Cutover,
     Failed,
     Finished,
+    InputGate,
+    OutputCheck,
     Recall,
     RunEvent,
     Started,
@@ -27,6 +30,24 @@ from services.stream.delivery import releasable_chunks
 from services.stream.ops import Begin, Close, Finish, Op, Refuse, Restart, Withdraw
 from services.stream.transcript import Transcript
 from services.stream.voice import VoiceState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Governance:
+    """What a reader insists on, whatever a worker says of itself in ``Started``.
+
+    Attributes:
+        input_gate: ``hold``: nothing is shown before the verdict. ``off``: the worker's word counts.
+        output_check: ``on``: text beyond the exposure limit waits for the safety service. ``off``: the worker's word
+            counts.
+    """
+
+    input_gate: InputGate = "hold"
+    output_check: OutputCheck = "on"
+
+
+AS_STARTED: Final = Governance(input_gate="off", output_check="off")
+"""Believe every ``Started``: for who reads a log, and shows nothing to people."""
 
 Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
@@ -39,7 +60,7 @@ class Screen:
     """What a reader of one request may see after each event of its log.
 
     Feed the request's events in log order, from its first one on; apply the returned ops in order. The same events give
-    the same ops to every reader at any time.
+    the same ops to every reader that insists on the same at any time.
 
     Attributes:
         closed: The effective ``Closed``, once there is one.
@@ -50,6 +71,7 @@ class Screen:
 
     __slots__ = (
         "_cleared",
+        "_governance",
         "_log_ms",
         "_mask_done",
         "_pending_stop",
@@ -67,8 +89,9 @@ class Screen:
         "withdrawn",
     )
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, governance: Governance = AS_STARTED) -> None:
         self.request_id = request_id
+        self._governance = governance
         self.closed: Closed | None = None
         self.verdict: Verdict | None = None
         self.stopped: Recall | None = None
@@ -141,7 +164,7 @@ class Screen:
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice
-        return self._mask_done or (voice is not None and voice.input_gate == "off")
+        return self._mask_done or (voice is not None and voice.input_gate == self._governance.input_gate == "off")
 
     @property
     def delivery(self) -> Delivery | None:
@@ -337,7 +360,8 @@ class Screen:
             return NOTHING
         text = self._text
         cleared = len(text.chunks) - 1 if self.final else self._cleared
-        upto = releasable_chunks(text, delivery, voice.output_check, cleared, self._log_ms)
+        check: OutputCheck = "on" if self._checked(voice) else "off"
+        upto = releasable_chunks(text, delivery, check, cleared, self._log_ms)
         ops: list[Op] = text.release(upto) if upto > text.released else []
         if self.finished is not None and self._complete(self.finished, voice):
             self.over = True
@@ -345,8 +369,12 @@ class Screen:
         return tuple(ops)
 
     def _complete(self, finished: Finished, voice: Started) -> bool:
-        checked = self.final or voice.output_check == "off"
+        checked = self.final or not self._checked(voice)
         return checked and self._text.last_seq >= finished.last_seq and self._text.released == len(self._text.chunks)
+
+    def _checked(self, voice: Started) -> bool:
+        """Return whether a safety service must clear the voice's text: one word for it is enough."""
+        return "on" in (voice.output_check, self._governance.output_check)
 
     _RULES: ClassVar[dict[type, Callable[["Screen", Any], Ops]]] = {
         Verdict: _on_verdict,

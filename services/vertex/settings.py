@@ -39,8 +39,8 @@ class VertexSettings:
     vertex_slots: int = setting(64, "maximum number of concurrent answers", ge=1, le=10_000)
     vertex_queue: int = setting(256, "accepted requests that may wait for a slot", ge=1, le=100_000)
     vertex_drain_ms: int = setting(20_000, "how long answers may take to finish when it stops", ge=0, le=20_000)
-    input_gate: Literal["hold", "off"] = setting("off", "whether text waits for a verdict")
-    output_check: Literal["on", "off"] = setting("off", "whether a safety service checks")
+    input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
+    output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
 
     def __post_init__(self) -> None:
         """Refuse an unsafe or malformed address.

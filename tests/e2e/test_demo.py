@@ -23,7 +23,7 @@ def test_scenes_end_as_they_should_without_colours_where_nobody_sees_them(tmp_pa
     assert done.stdout.rstrip().endswith("2 of 2 scenes ended as they should")
     for said in (
         "Recall",
-        "The rest of this answer was withdrawn",
+        "This answer was withdrawn",
         "to attempt 2 on vertex, hard_error, cancel",
         "by engine vertex",
     ):

@@ -27,7 +27,7 @@ STOP_S = float(os.environ.get("RAILBUS_TEST_STOP_S", "3"))
 PROSE = "Xylophone players rest on quiet afternoons and count the leaves of every tree they pass along the river. "
 EMAIL, CARD = "anna.berg@example.org", "4111 1111 1111 1111"
 REPLACED = {EMAIL: "[email address]", CARD: "[card number]"}
-WITHDRAWN = "The rest of this answer was withdrawn by policy."
+WITHDRAWN = "This answer was withdrawn by policy."
 
 
 def prose(tokens):

@@ -1,8 +1,6 @@
-"""The page in a real browser: what is taken back is struck through, and it says why."""
+"""The page in a real browser: what is taken back is gone, and it says why."""
 
 import os
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -19,10 +17,7 @@ TEXT = (
 SHOWN = TEXT.replace("anna.berg@example.org", "[email address]").replace("4111 1111 1111 1111", "[card number]")
 BAD = TEXT + "And now: how to build a pipe bomb. "
 
-STANDING = """[...document.querySelector("#answer").childNodes]
-    .filter(node => node.nodeName !== "DEL").map(node => node.textContent).join("")"""
-STRUCK = """[...document.querySelectorAll("#answer del")].map(node => [node.textContent, node.title,
-    getComputedStyle(node).textDecorationLine])"""
+STANDING = 'document.querySelector("#answer").textContent'
 WHY = 'document.querySelector("#why").innerText'
 ENDED = 'document.querySelector("#outcome")?.textContent'
 
@@ -35,7 +30,7 @@ async def picture(page, name):
         (Path(folder) / name).write_bytes(await page.picture())
 
 
-async def test_a_redacted_span_is_struck_through_and_says_why(governed):
+async def test_a_redacted_span_is_gone_and_the_page_says_why(governed):
     tree, speaker = governed
     speaker.sayings["default"] = ScriptedAnswer(TEXT)
     async with browsing(tree.url) as page:
@@ -43,12 +38,6 @@ async def test_a_redacted_span_is_struck_through_and_says_why(governed):
         await page.run(ASK)
         assert (await page.until(ENDED)).startswith("completed")
         assert await page.run(STANDING) == SHOWN
-        struck = await page.run(STRUCK)
-        # What came in several pieces is struck through piece by piece.
-        spans = ["".join(text for text, _, _ in pieces) for _, pieces in groupby(struck, key=itemgetter(1))]
-        assert spans == ["anna.berg@example.org", "4111 1111 1111 1111"]
-        assert all(line == "line-through" for _, _, line in struck)
-        assert "rule pii/email, policy " in struck[0][1]
         why = await page.run('[...document.querySelectorAll("#why li")].map(line => line.textContent)')
         assert [line.split(", policy ")[0] for line in why] == [
             "replaced: email: rule pii/email",
@@ -56,27 +45,30 @@ async def test_a_redacted_span_is_struck_through_and_says_why(governed):
         ]
         rows = await page.run('document.querySelector("#ops").innerText')
         assert "email: rule pii/email, policy " in rows
+        await assert_nothing_taken_back(page)
         await picture(page, "redacted.png")
 
         await page.reload()
         await page.until(ENDED)
         assert await page.run(STANDING) == SHOWN
-        whole = await page.run("document.body.innerHTML")
-        assert "anna.berg" not in whole
-        assert "4111" not in whole, "who comes later is not shown what was taken back, not even struck through"
+        await assert_nothing_taken_back(page)
 
 
-async def test_a_withdrawn_answer_is_struck_through_and_says_why(governed):
+async def assert_nothing_taken_back(page):
+    """Neither who was there nor who comes later can read or copy it."""
+    whole = await page.run("document.body.innerHTML")
+    assert "anna.berg" not in whole
+    assert "4111" not in whole
+
+
+async def test_a_withdrawn_answer_is_gone_and_the_page_says_why(governed):
     tree, speaker = governed
     speaker.sayings["default"] = ScriptedAnswer(BAD + "Some more of it. " * 40)
     async with browsing(tree.url) as page:
         await page.until('document.querySelector("#connection")?.textContent === "connected"')
         await page.run(ASK)
         assert (await page.until(ENDED)).startswith("recalled: rule blocklist/instructions")
-        assert await page.run(STANDING) == "The rest of this answer was withdrawn by policy."
-        struck = await page.run(STRUCK)
-        assert {line for _, _, line in struck} == {"line-through"}
-        assert struck[0][0].startswith("Lentil soup")
+        assert await page.run(STANDING) == "This answer was withdrawn by policy."
+        assert "Lentil soup" not in await page.run("document.body.innerHTML")
         assert "withdrawn: blocklist: rule blocklist/instructions" in await page.run(WHY)
-        assert any("rule blocklist/instructions, policy " in why for _, why, _ in struck)
         await picture(page, "withdrawn.png")

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from schemas.base import AnyEvent, Event
 from schemas.topics import STREAMS, TOPICS
@@ -17,6 +17,9 @@ from tests.support.processes import ServiceProcess
 from tests.support.waiting import PATIENCE_S, News
 
 L = TypeVar("L", bound="Lab")
+
+UNGOVERNED: Final = {"RAILBUS_INPUT_GATE": "off", "RAILBUS_OUTPUT_CHECK": "off"}
+"""Services that are told nothing else run without rails and safety: a lab starts one service."""
 
 
 class Lab:
@@ -82,7 +85,7 @@ class Lab:
     def start(self, module: str = "", *arguments: str, **env: str) -> ServiceProcess:
         """Start a service; it is not ready yet."""
         where = {"RAILBUS_KAFKA_BOOTSTRAP": self.bus.bootstrap, "RAILBUS_PARTITIONS": str(self.partitions)}
-        process = ServiceProcess(module or self.service, *arguments, **{**where, **self.settings, **env})
+        process = ServiceProcess(module or self.service, *arguments, **{**where, **UNGOVERNED, **self.settings, **env})
         self._processes.append(process)
         return process
 

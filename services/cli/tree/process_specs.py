@@ -110,6 +110,9 @@ GOVERNANCE_SERVICES: Final = ("rails", "safety")
 GOVERNANCE_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on"}
 """Environment of every service when these run."""
 
+UNGOVERNED_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "off", "RAILBUS_OUTPUT_CHECK": "off"}
+"""Environment of every service when they do not: only if router, edge and worker agree is unchecked text shown."""
+
 CLOUD_SERVICES: Final = ("vertex",)
 """Services that serve later attempts, started likewise."""
 
@@ -215,7 +218,7 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
         # A static member: after a restart it has its partitions again at once.
         f"RAILBUS_{service.upper()}_INSTANCE": name,
         **STOP_SETTINGS,
-        **(GOVERNANCE_SETTINGS if config.governed else {}),
+        **(GOVERNANCE_SETTINGS if config.governed else UNGOVERNED_SETTINGS),
         **_fallback(config),
         **config.options,
     }

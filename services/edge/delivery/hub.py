@@ -1,6 +1,7 @@
 """All open streams of this process, by request: each gets the events of its request."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,9 +12,10 @@ from services.bus import Received, UnreadableRecord
 from services.edge.delivery.subscription import Subscription
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent
+from services.edge.log.request_index import RequestIndex
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
-from services.runtime.metrics import STREAMS_ACTIVE
+from services.runtime.metrics import STREAMS_ACTIVE, TENANT_STREAMS_MOST, TENANTS_ACTIVE
 
 _log = logger("edge")
 
@@ -31,12 +33,15 @@ class Hub:
 
     Attributes:
         models: Models that answered recently, newest last.
+        index: Where the events of recent requests are.
     """
 
     def __init__(self) -> None:
+        self.index = RequestIndex()
         self.models: dict[str, None] = {}
         self._streams: dict[bytes, list[Subscription]] = {}
         self._count = 0
+        self._by_tenant: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return self._count
@@ -44,10 +49,15 @@ class Hub:
     def __iter__(self) -> Iterator[Subscription]:
         return iter([stream for streams in self._streams.values() for stream in streams])
 
+    def open_streams(self, tenant: str) -> int:
+        """Return how many streams of the tenant are open."""
+        return self._by_tenant[tenant]
+
     def add(self, stream: Subscription) -> None:
         """Deliver the events of the stream's request to it from now on."""
         self._streams.setdefault(stream.session.request_id.encode(), []).append(stream)
         self._count += 1
+        self._by_tenant[stream.request.tenant] += 1
         STREAMS_ACTIVE.labels(stream.connection.transport).inc()
 
     def remove(self, stream: Subscription) -> None:
@@ -58,11 +68,14 @@ class Hub:
         else:
             self._streams.pop(key, None)
         self._count -= 1
+        self._by_tenant[stream.request.tenant] -= 1
+        if not self._by_tenant[stream.request.tenant]:
+            del self._by_tenant[stream.request.tenant]
         STREAMS_ACTIVE.labels(stream.connection.transport).dec()
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether a record belongs to an open stream; others are not decoded."""
-        return key in self._streams and kind in _KINDS
+        """Return whether a record belongs to an open stream or a recent one; others are not decoded."""
+        return (key in self._streams or key in self.index) and kind in _KINDS
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:
         """Deliver a batch; each stream that got events writes once."""
@@ -74,14 +87,18 @@ class Hub:
             if type(record.event) is Started:
                 self._remember(record.event.model)
             logged = LoggedEvent(record.offset, record.event, record.timestamp_ms)
-            for stream in self._streams.get(record.event.request_id.encode(), ()):
+            key = record.event.request_id.encode()
+            self.index.note_event(key, record.offset)
+            for stream in self._streams.get(key, ()):
                 self._push(stream, logged, at_us)
                 touched[stream] = None
         for stream in touched:
             stream.flush()
 
     def tick(self, at_us: int) -> None:
-        """End expired streams."""
+        """End expired streams, and count those of tenants."""
+        TENANTS_ACTIVE.set(len(self._by_tenant))
+        TENANT_STREAMS_MOST.set(max(self._by_tenant.values(), default=0))
         for stream in self:
             if stream.expired(at_us):
                 text = "The request was not closed by its deadline: no router answers."

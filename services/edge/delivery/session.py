@@ -6,11 +6,11 @@ from typing import Final, Protocol
 
 import orjson
 
-from schemas.stream import Failed, Recall
+from schemas.stream import Failed, Recall, Usage
 from services.edge.delivery.stats import DeliveryStats, PositionedOp
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent, OpId
-from services.stream import Close, Finish, Op, Refuse, Screen, Withdraw, catch_up
+from services.stream import Close, Finish, Governance, Op, Refuse, Screen, Withdraw, catch_up
 
 ANSWER_ENDING_OPS: Final = (Finish, Withdraw, Refuse, Close)
 """After one of these the answer is complete: a stream that carries only the answer ends."""
@@ -66,20 +66,25 @@ class Session:
         partition: The request's partition of the stream log.
         stats: Counts of what was sent.
         failure: The last ``Failed``, for the error message of a request that closes as failed.
+        usage: What the answer used; None before it is complete, and where it never was.
+        refused: Whether policy refused the prompt.
         answered: Whether the answer is complete; only a ``Close`` or a recall can follow.
         closed: Whether the request has ended.
     """
 
-    __slots__ = ("_screen", "answered", "closed", "failure", "partition", "request_id", "stats")
+    __slots__ = ("_screen", "answered", "closed", "failure", "partition", "refused", "request_id", "stats",
+                 "usage")  # fmt: skip
 
-    def __init__(self, request_id: str, partition: int) -> None:
+    def __init__(self, request_id: str, partition: int, governance: Governance) -> None:
         self.request_id = request_id
         self.partition = partition
         self.stats = DeliveryStats()
         self.failure: Failed | None = None
+        self.usage: Usage | None = None
+        self.refused = False
         self.answered = False
         self.closed = False
-        self._screen = Screen(request_id)
+        self._screen = Screen(request_id, governance)
 
     @property
     def visible(self) -> str:
@@ -144,6 +149,8 @@ class Session:
         for op in ops:
             if isinstance(op, ANSWER_ENDING_OPS):
                 self.answered = True
+                self.refused = self.refused or isinstance(op, Refuse)
+                self.usage = op.usage if isinstance(op, Finish) else self.usage
                 self.closed = self.closed or isinstance(op, Close)
         return [
             PositionedOp(OpId(self.partition, logged.offset, nth), op, orjson.dumps(op), recalled_at)

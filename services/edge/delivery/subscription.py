@@ -57,6 +57,8 @@ class Subscription:
 
     Attributes:
         history: What to send first; None for a new request.
+        on_log: Set when an event of the request was read, or the stream has ended; and by whoever knows otherwise that
+            the request is on the log.
         started: Set when there are bytes to send, or the stream has ended.
         ended: Set at the end.
         reason: Why it ended; None before.
@@ -66,7 +68,7 @@ class Subscription:
     """
 
     __slots__ = ("_buffered", "_held", "_on_end", "_out", "_recall_pending", "_staged", "_writer", "connection",
-                 "encoder", "ended", "history", "opened_us", "quiet_since_us", "reason", "request", "session",
+                 "encoder", "ended", "history", "on_log", "opened_us", "quiet_since_us", "reason", "request", "session",
                  "started")  # fmt: skip
 
     def __init__(
@@ -78,6 +80,7 @@ class Subscription:
         self.encoder = encoder
         self.connection = connection
         self.history: History | None = None
+        self.on_log = asyncio.Event()
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
         self.reason: DetachReason | None = None
@@ -102,6 +105,7 @@ class Subscription:
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:
         """Fold an event of the request; ``flush`` sends the resulting ops."""
+        self.on_log.set()
         if self.reason is not None:
             return
         if self._held is not None:
@@ -189,6 +193,7 @@ class Subscription:
             self._out.append(self.encoder.encode_end())
         self._on_end(self)
         self._write()
+        self.on_log.set()
         self.started.set()
         self.ended.set()
 

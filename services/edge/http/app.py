@@ -41,7 +41,7 @@ def make_app(
     @web.middleware
     async def guard(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         try:
-            handler_of(request).begin(request.path)
+            handler_of(request).begin(request)
             if request.path not in PROBE_PATHS:
                 origins.check(request.headers.get("Host"), request.headers.get("Origin"))
             return await handler(request)

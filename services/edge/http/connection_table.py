@@ -1,10 +1,10 @@
 """Which connections are open, what each waits for, and which one makes room when there are too many. Pure."""
 
 import ipaddress
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar, get_args
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -19,6 +19,15 @@ MAX_REFUSED: Final = 32
 
 _IPV6_NETWORK_BITS: Final = 64
 """One client commonly has a whole IPv6 network of this prefix."""
+
+
+ConnectionKind = Literal["idle", "http", "websocket", "refused"]
+"""``idle`` has no request; ``refused`` is over a limit and may only make health checks."""
+
+CONNECTION_KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
+
+PROXIED: Final = ""
+"""The group of connections of a trusted proxy between two requests: only the limit of all connections counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class Admission(Generic[Key]):
 class _Entry:
     group: str
     refusal: Refusal | None
+    is_websocket: bool = False
     wait: Wait | None = "request"
     deadline_s: float = 0.0
 
@@ -67,10 +77,10 @@ class ConnectionTable(Generic[Key]):
         return len(self._entries)
 
     def open(self, key: Key, address: str, deadline_s: float) -> Admission[Key]:
-        """Add a connection that waits for its first request until the deadline."""
+        """Add a connection that waits for its first request until the deadline; a proxy's address is ``PROXIED``."""
         name = address_group(address)
         group = self._groups.get(name)
-        over = refusal = self._refusal(group)
+        over = refusal = self._refusal(name, group)
         evicted: Key | None = None
         if refusal is not None:
             candidates = group.waiting if refusal == "address" and group is not None else self._waiting
@@ -109,6 +119,43 @@ class ConnectionTable(Generic[Key]):
                 self._waiting.pop(key, None)
                 self._groups[entry.group].waiting.pop(key, None)
 
+    def move(self, key: Key, address: str) -> Admission[Key]:
+        """Count a proxy's connection as one of the client for which it brings a request, or as ``PROXIED`` again.
+
+        Of a client that has too many, one that waits is closed; if none waits, the connection stays where it was.
+        """
+        entry, name = self._entries.get(key), address_group(address)
+        if entry is None or entry.refusal is not None or entry.group == name:
+            return Admission()
+        group = self._groups.get(name)
+        over: Refusal | None = None
+        evicted: tuple[Key, Wait] | None = None
+        if name != PROXIED and group is not None and group.count >= self._most_per_address:
+            over = "address"
+            longest = next(iter(group.waiting), None)
+            if longest is None:
+                return Admission(over, None, over)
+            evicted = longest, self._entries[longest].wait or "next"
+            self.close(longest)
+        waits = key in self._groups[entry.group].waiting
+        self._leave(key, entry)
+        entry.group = name
+        group = self._groups.setdefault(name, _Group())
+        group.count += 1
+        if waits:
+            group.waiting[key] = None
+        return Admission(over, evicted)
+
+    def upgrade(self, key: Key) -> None:
+        """Note that the connection is a websocket now."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.is_websocket = True
+
+    def kinds(self) -> Counter[ConnectionKind]:
+        """Count the connections by kind."""
+        return Counter(map(_kind, self._entries.values()))
+
     def refusal(self, key: Key) -> Refusal | None:
         entry = self._entries.get(key)
         return None if entry is None else entry.refusal
@@ -121,10 +168,7 @@ class ConnectionTable(Generic[Key]):
             return
         self._refused.pop(key, None)
         if entry.refusal is None:
-            group = self._groups[entry.group]
-            group.count -= 1
-            if not group.count:
-                del self._groups[entry.group]
+            self._leave(key, entry)
 
     def expire(self, now_s: float) -> list[tuple[Key, Wait]]:
         """Remove the connections whose deadline has passed; return them with what they waited for."""
@@ -137,10 +181,25 @@ class ConnectionTable(Generic[Key]):
             self.close(key)
         return expired
 
-    def _refusal(self, group: _Group[Key] | None) -> Refusal | None:
-        if group is not None and group.count >= self._most_per_address:
+    def _leave(self, key: Key, entry: _Entry) -> None:
+        group = self._groups[entry.group]
+        group.waiting.pop(key, None)
+        group.count -= 1
+        if not group.count:
+            del self._groups[entry.group]
+
+    def _refusal(self, name: str, group: _Group[Key] | None) -> Refusal | None:
+        if name != PROXIED and group is not None and group.count >= self._most_per_address:
             return "address"
         return "total" if len(self._entries) - len(self._refused) >= self._most else None
+
+
+def _kind(entry: _Entry) -> ConnectionKind:
+    if entry.refusal is not None:
+        return "refused"
+    if entry.is_websocket:
+        return "websocket"
+    return "idle" if entry.wait in {"request", "next"} else "http"
 
 
 def address_group(address: str) -> str:

@@ -8,12 +8,13 @@ from aiohttp import web
 
 from services.edge.encoders.websocket import close_frame
 from services.edge.errors import ApiError
-from services.edge.http.connection_table import ConnectionTable, Refusal, Wait
+from services.edge.http.connection_table import CONNECTION_KINDS, PROXIED, Admission, ConnectionTable, Refusal, Wait
+from services.edge.http.proxies import TrustedProxies
 from services.edge.http.responses import CLOSE_TIMEOUT_S, raw_error
 from services.edge.http.status import PROBE_PATHS
 from services.edge.settings import Settings
 from services.runtime.logging import logger
-from services.runtime.metrics import EDGE_REFUSED
+from services.runtime.metrics import EDGE_CONNECTIONS, EDGE_REFUSED
 
 _log = logger("edge")
 
@@ -61,10 +62,16 @@ class ConnectionTimeouts:
                 return self.next_s
 
 
+_NO_PROXIES: Final = TrustedProxies()
+
+
 class Connections:
     """All connections of the server; closes those that are over a limit or a deadline."""
 
-    def __init__(self, most: int, most_per_address: int, timeouts: ConnectionTimeouts) -> None:
+    def __init__(
+        self, most: int, most_per_address: int, timeouts: ConnectionTimeouts, proxies: TrustedProxies = _NO_PROXIES,
+    ) -> None:  # fmt: skip
+        self.proxies = proxies
         self._table: ConnectionTable[LimitedHandler] = ConnectionTable(most, most_per_address)
         self._timeouts = timeouts
         self._closing: dict[LimitedHandler, tuple[asyncio.Transport, float]] = {}
@@ -72,7 +79,19 @@ class Connections:
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
         """Count a new connection; close another one for it if there are too many."""
-        admission = self._table.open(handler, address, now_s + self._timeouts.request_s)
+        counted = PROXIED if self.proxies.trusts(address) else address
+        self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
+
+    def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
+        """Count a proxy's connection as its client's; return the limit that this one is over."""
+        admission = self._table.move(handler, address)
+        self._make_room(admission, now_s)
+        return admission.refusal
+
+    def upgrade(self, handler: "LimitedHandler") -> None:
+        self._table.upgrade(handler)
+
+    def _make_room(self, admission: Admission["LimitedHandler"], now_s: float) -> None:
         if admission.over is None:
             return
         if admission.evicted is not None:
@@ -103,13 +122,16 @@ class Connections:
         self.wait(handler, "next", now_s)
 
     def tick(self, now_s: float) -> None:
-        """Close the connections whose deadline has passed."""
+        """Close the connections whose deadline has passed, and count the others."""
         for handler, what in self._table.expire(now_s):
             self._close(handler, what, _too_late(what, self._timeouts.seconds(what)), now_s)
         for handler, (transport, until_s) in list(self._closing.items()):
             if until_s <= now_s:
                 del self._closing[handler]
                 transport.abort()
+        kinds = self._table.kinds()
+        for kind in CONNECTION_KINDS:
+            EDGE_CONNECTIONS.labels(kind).set(kinds[kind])
 
     def _close(self, handler: "LimitedHandler", what: Wait, error: ApiError, now_s: float) -> None:
         """Close a connection with the reason, where its client waits for an answer and can take it."""
@@ -132,16 +154,18 @@ class Connections:
 class LimitedHandler(web.RequestHandler):
     """The web server's protocol, counted in ``Connections``."""
 
-    __slots__ = ("_connections",)
+    __slots__ = ("_connections", "_peer")
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
         self._connections = connections
+        self._peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
-        self._connections.open(self, str(peer[0]) if peer else "", self._loop.time())
+        self._peer = str(peer[0]) if peer else "unknown"
+        self._connections.open(self, self._peer, self._loop.time())
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
@@ -152,24 +176,34 @@ class LimitedHandler(web.RequestHandler):
         """Whether the connection is beyond the limits: it ends with its first answer."""
         return self._connections.refusal(self) is not None
 
-    def begin(self, path: str) -> None:
-        """Note that a request is being handled.
+    def begin(self, request: web.Request) -> None:
+        """Note that a request is being handled, and for whom.
 
         Raises:
             ApiError: 429 or 503: there are too many connections, and it is no health check.
         """
         refusal = self._connections.refusal(self)
         self._connections.busy(self)
-        if refusal is not None and path not in PROBE_PATHS:
+        proxies = self._connections.proxies
+        if refusal is None and proxies.trusts(self._peer) and request.path not in PROBE_PATHS:
+            client = proxies.client(self._peer, request.headers.getall(proxies.header, []))
+            refusal = self._connections.move(self, client, self._loop.time())
+        if refusal is not None and request.path not in PROBE_PATHS:
             raise too_many(refusal)
 
     def end(self) -> None:
         """Note that the request is answered."""
+        if self._connections.proxies.trusts(self._peer):
+            self._connections.move(self, PROXIED, self._loop.time())
         self._connections.answered(self, self._loop.time())
 
     def wait(self, what: Wait) -> None:
         """Give the client its time to send this, from now on."""
         self._connections.wait(self, what, self._loop.time())
+
+    def upgrade(self) -> None:
+        """Note that the connection is a websocket now."""
+        self._connections.upgrade(self)
 
     def busy(self) -> None:
         """Note that the client has sent what was waited for."""

@@ -21,15 +21,20 @@ _FILES: Final = {
 NOTICE_PLACEHOLDER: Final = b"<!-- notice -->"
 """Replaced in the page by the operator's notice."""
 
+PERSON_VIEW: Final = b'<body data-view="person">'
+OPERATOR_VIEW: Final = b'<body data-view="operator">'
+"""Keeps text that was taken back readable, struck through."""
+
 
 class PageEndpoint:
     """The handlers of the page's files."""
 
-    def __init__(self, notice: str) -> None:
+    def __init__(self, notice: str, *, operator_view: bool = False) -> None:
         folder = resources.files("services.edge") / "static"
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}
         page, kind = self._files["/"]
-        self._files["/"] = page.replace(NOTICE_PLACEHOLDER, _paragraph(notice).encode()), kind
+        page = page.replace(NOTICE_PLACEHOLDER, _paragraph(notice).encode())
+        self._files["/"] = page.replace(PERSON_VIEW, OPERATOR_VIEW) if operator_view else page, kind
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get(path, self.file) for path in self._files]

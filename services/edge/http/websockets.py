@@ -17,7 +17,7 @@ from services.edge.http.api_keys import ApiKeys, bearer_token
 from services.edge.http.connections import handler_of
 from services.edge.http.responses import CLOSE_TIMEOUT_S
 from services.edge.log.positions import parse_request_id
-from services.edge.requests.parse import parse_chat_request, parse_json
+from services.edge.requests.parse import parse_json
 from services.edge.requests.request_service import RequestService
 from services.edge.settings import Settings
 from services.runtime.clock import now_us
@@ -46,13 +46,15 @@ CLIENT_MESSAGES: Final[Mapping[str, str]] = {
     "hello": "Gives the API key as `key`, for clients that cannot send an `Authorization` header, such as browsers.",
     "ask": "Asks. It has the fields of a chat completion request; `prompt` may stand for one user message.",
     "resume": "Resumes a stream: `request_id`, and `after`, the `id` of the last op that was received.",
+    "ping": "Asks for a sign of life; browsers cannot see the protocol's own pings. It does not count as a `hello`.",
     "cancel": "Ends the delivery of `request_id` here. The request is stopped if no client comes back for it.",
 }
 """What a client may send, by ``type``. Each may have a ``ref``, a number or short text, which the reply repeats."""
 
 SERVER_MESSAGES: Final[Mapping[str, str]] = {
     "welcome": "The key of `hello` is known.",
-    "accepted": "The request is taken: its `request_id`, `at` (microseconds since the epoch) and `partition`.",
+    "accepted": "The request is on the log: its `request_id`, `at` (microseconds since the epoch) and `partition`.",
+    "pong": "The answer to `ping`.",
     "detached": "The delivery of `request_id` has ended, as `cancel` asked.",
     "error": "`error` has `message`, `type`, `param` and `code`; `request_id` is there where one was given.",
 }
@@ -86,6 +88,7 @@ class WebSocketEndpoint:
             return response
         writer = ClientWriter(transport, self._settings.client_buffer_bytes)
         handler = handler_of(request)
+        handler.upgrade()
         connection = WebSocketConnection(
             response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams, handler.busy
         )
@@ -153,6 +156,10 @@ class WebSocketConnection:
         body: dict[str, Any] = {}
         try:
             body = parse_json(data)
+            if body.get("type") == "ping":
+                _check_ref(body)
+                self._say({"type": "pong"}, body)
+                return
             self._dispatch(body, received_us)
             self._on_hello()
         except ApiError as error:
@@ -217,7 +224,8 @@ class WebSocketConnection:
         prompt = _text(body, "prompt")
         if prompt is not None:
             chat_body.setdefault("messages", [{"role": "user", "content": prompt}])
-        return await self._request_service.accept(parse_chat_request(chat_body), client, received_us=received_us)
+        parsed = self._request_service.parse(chat_body)
+        return await self._request_service.accept(parsed, client, received_us=received_us)
 
     def _cancel(self, request_id: str) -> None:
         """Stop delivering a request; the router cancels it unless a client resumes it."""

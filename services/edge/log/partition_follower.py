@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 from schemas.topics import STREAMS
@@ -36,17 +37,26 @@ class PartitionHold:
 class PartitionFollower:
     """A tail reader of chosen partitions. The group only assigns the homes, so a rebalance interrupts no stream.
 
+    Args:
+        settings: How to reach the broker.
+        handler: Gets the records of followed partitions.
+        wants: Which of them.
+        instance: This edge.
+        static_id: A name that this edge keeps when it restarts.
+        on_unfollow: Gets a partition of which no further record will come.
+
     Attributes:
         homes_ready: Set once there are homes.
     """
 
     def __init__(
         self, settings: BusSettings, *, handler: RecordHandler, wants: RecordFilter, instance: str,
-        static_id: str | None,
+        static_id: str | None, on_unfollow: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.homes_ready = asyncio.Event()
         self._settings = settings
         self._instance = instance
+        self._on_unfollow = on_unfollow
         self._tail = TailReader(settings, handler=handler, record_filter=wants)
         self._group = GroupReader(
             settings, topics=[STREAMS], group=GROUP, handler=None, commit="never", on_assigned=self._assigned,
@@ -148,5 +158,6 @@ class PartitionFollower:
         async with self._lock:
             while unneeded := self._plan.unneeded():
                 partition = min(unneeded)
+                self._on_unfollow(partition)
                 self._plan.followed.discard(partition)  # first: a hold that arrives meanwhile follows it again
                 await self._tail.unfollow(STREAMS, partition)

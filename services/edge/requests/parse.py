@@ -18,9 +18,12 @@ from services.edge.requests.chat_schema import (
     ChatRequestBody,
     RailbusExtension,
 )
+from services.runtime.policy_deadlines import DeadlineBounds
 
 MAX_QUOTED_CHARS: Final = 200
 """Most characters of the client's own text that an error repeats, such as the name of an unknown field."""
+
+DEFAULT_BOUNDS: Final = DeadlineBounds()
 
 _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
 
@@ -78,8 +81,8 @@ def parse_json(raw: bytes | str) -> dict[str, Any]:
     return value
 
 
-def parse_chat_request(body: dict[str, Any]) -> ParsedRequest:
-    """Validate the body.
+def parse_chat_request(body: dict[str, Any], bounds: DeadlineBounds = DEFAULT_BOUNDS) -> ParsedRequest:
+    """Validate the body. Deadlines beyond the bounds are refused; those that were not asked for come within them.
 
     Raises:
         ApiError: 400, naming the field.
@@ -91,9 +94,10 @@ def parse_chat_request(body: dict[str, Any]) -> ParsedRequest:
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
     extension = parsed.railbus or RailbusExtension()
+    _check_deadlines((body.get("railbus") or {}).get("deadlines") or {}, bounds)
     options = parsed.stream_options
     return ParsedRequest(
-        template=_template(parsed, extension),
+        template=_template(parsed, extension, bounds),
         stream=bool(parsed.stream),
         include_usage=bool(options and options.include_usage),
         on_restart=extension.restart or "error",
@@ -101,14 +105,14 @@ def parse_chat_request(body: dict[str, Any]) -> ParsedRequest:
     )
 
 
-def _template(body: ChatRequestBody, extension: RailbusExtension) -> Request:
+def _template(body: ChatRequestBody, extension: RailbusExtension, bounds: DeadlineBounds) -> Request:
     delivery = extension.delivery
     if isinstance(delivery, str):
         delivery = Delivery(mode=delivery)
     chosen: dict[str, Any] = {
         "model": body.model,
         "delivery": delivery,
-        "deadlines": extension.deadlines,
+        "deadlines": bounds.clamp(extension.deadlines or Deadlines()),
         "fallback": extension.fallback,
         "egress": extension.egress,
         "lane": extension.lane,
@@ -119,6 +123,16 @@ def _template(body: ChatRequestBody, extension: RailbusExtension) -> Request:
         sampling=_sampling(body),
         **{name: value for name, value in chosen.items() if value is not None},
     )  # fmt: skip
+
+
+def _check_deadlines(asked: dict[str, int], bounds: DeadlineBounds) -> None:
+    for name, ms in asked.items():
+        least, largest = bounds.of(name)
+        if not least <= ms <= largest:
+            raise ApiError(
+                400, f"{name} may be {least} to {largest} here: the policy allows no other deadline.",
+                code="invalid_value", param=f"railbus.deadlines.{name}",
+            )  # fmt: skip
 
 
 def _role(turn: ChatMessage) -> Any:

@@ -6,30 +6,37 @@ import itertools
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from schemas.errors import MalformedEvent
+from schemas.ids import time_ms
 from schemas.requests import Request
-from schemas.topics import REQUESTS, REQUESTS_BATCH
+from schemas.topics import REQUESTS, REQUESTS_BATCH, Topic
 from schemas.trace import is_traceparent, traceparent_for
-from services.bus import BusError, Position, Producer, partition_for
+from services.bus import BusError, EventRejected, Position, Producer, partition_for
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.receipts import ReceiptWriter
 from services.edge.delivery.session import Session
-from services.edge.delivery.subscription import ClientConnection, History, Subscription
+from services.edge.delivery.subscription import EXPIRY_MARGIN_US, ClientConnection, History, Subscription
 from services.edge.encoders.encoding import ClientContext
 from services.edge.errors import ApiError
-from services.edge.log.lookup import LogLookup
+from services.edge.log.lookup import LATE_MS, LogLookup
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
-from services.edge.requests.parse import ParsedRequest
-from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, SharedLimits
+from services.edge.requests.parse import ParsedRequest, parse_chat_request
+from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
 from services.runtime.clock import now_ms, now_us
-from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, RESUMES
+from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
+from services.runtime.policy_deadlines import read_deadline_bounds
 
 POST_S: Final = 5.0
-"""Longest wait for the producer, whose buffer is full only while the broker is unreachable."""
+"""Longest wait for room in the producer's buffer, which is full only while the broker is unreachable."""
+
+NOT_ACKNOWLEDGED: Final = (
+    "The log did not acknowledge the request in time. It may still be answered: to ask again without asking twice, "
+    "send the same Idempotency-Key."
+)
 
 IDEMPOTENCY_TTL_MS: Final = IDEMPOTENCY_TTL_S * 1_000
 
@@ -44,6 +51,7 @@ class RequestService:
         producer: Producer, receipts: ReceiptWriter, shared_limits: SharedLimits,
     ) -> None:  # fmt: skip
         self._settings = settings
+        self._bounds = read_deadline_bounds(settings.policy)
         self._instance = instance
         self._source = f"edge/{instance}"
         self._hub = hub
@@ -53,6 +61,15 @@ class RequestService:
         self._receipts = receipts
         self._shared_limits = shared_limits
         self._numbers = itertools.count(1)
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+    def parse(self, body: dict[str, Any]) -> ParsedRequest:
+        """Validate the body of a chat request, within the policy's bounds.
+
+        Raises:
+            ApiError: 400, naming the field.
+        """
+        return parse_chat_request(body, self._bounds)
 
     async def accept(
         self,
@@ -63,7 +80,7 @@ class RequestService:
         idempotency_key: str | None = None,
         traceparent: str | None = None,
     ) -> Subscription:
-        """Put a new request on the log and open its stream.
+        """Put a new request on the log, and open its stream once the broker has acknowledged it.
 
         Args:
             parsed: The request.
@@ -75,27 +92,29 @@ class RequestService:
         Raises:
             ApiError: It is refused.
         """
-        self._check_capacity()
-        wait_us = await self._shared_limits.wait_us(client.tenant, received_us)
-        if wait_us:
-            seconds = -(-wait_us // 1_000_000)
-            raise ApiError(
-                429, f"Too many requests: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
-            )
-        stream = self._new_stream(parsed, client, received_us)
-        with _end_on_failure(stream):
-            if idempotency_key is None:
-                return await self._post(stream, traceparent)
-            record = IdempotencyRecord(stream.request.request_id, _body_hash(stream.request))
-            known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
-            if known is None:
-                try:
+        self._check_capacity(client.tenant)
+        await self._charge("requests", client.tenant, received_us)
+        charged = min(tokens_of(parsed.template), self._settings.tokens_burst)
+        await self._charge("tokens", client.tenant, received_us, charged)
+        try:
+            stream = self._new_stream(parsed, client, received_us, charged)
+            with _end_on_failure(stream):
+                if idempotency_key is None:
                     return await self._post(stream, traceparent)
-                except BaseException:
-                    await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
-                    raise
+                record = IdempotencyRecord(stream.request.request_id, _body_hash(stream.request))
+                known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
+                if known is None:
+                    try:
+                        return await self._post(stream, traceparent)
+                    except _NotTaken:
+                        await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
+                        raise
+        except _NotTaken:
+            self._give_back(client.tenant, charged)
+            raise
         stream.end("gone")
-        return await self._again(known, record, client)
+        self._give_back(client.tenant, charged)
+        return await self._again(known, record, client, idempotency_key)
 
     async def resume(self, request_id: str, after: str | None, client: ClientContext) -> Subscription:
         """Open the stream of a request that is on the log already.
@@ -108,7 +127,25 @@ class RequestService:
         Raises:
             ApiError: It is unknown, another tenant's, too old, or has no such position.
         """
+        await self._charge("resumes", client.tenant, now_us())
         return await self._reopen(request_id, after, client, self._settings.resume_ms)
+
+    async def _charge(self, quota: Quota, tenant: str, at_us: int, units: int = 1) -> None:
+        wait_us = await self._shared_limits.wait_us(quota, tenant, at_us, units)
+        if wait_us:
+            QUOTA_REFUSED.labels(quota).inc()
+            seconds = -(-wait_us // 1_000_000)
+            raise ApiError(
+                429, f"Too many {quota}: try again in {seconds} s.", code="rate_limit_exceeded", retry_after_s=seconds
+            )
+
+    def _give_back(self, tenant: str, tokens: int) -> None:
+        """Return tokens that were charged and not used, without waiting for Redis."""
+        if tokens <= 0 or not self._settings.tokens_per_minute:
+            return
+        task = asyncio.create_task(self._shared_limits.give_back("tokens", tenant, now_us(), tokens))
+        self._giving_back.add(task)  # bounded by the open streams and the time-out of Redis
+        task.add_done_callback(self._giving_back.discard)
 
     async def _reopen(
         self, request_id: str, after: str | None, client: ClientContext, readable_ms: int
@@ -120,47 +157,59 @@ class RequestService:
                 400, f"This request is in partition {partition}: the position is not one of its ops.",
                 code="unknown_position", param="after",
             )  # fmt: skip
-        self._check_capacity()
-        request = await self._lookup.find_request(request_id, partition)
+        self._check_capacity(client.tenant)
+        request = await self._lookup.find_request(request_id, partition, client.tenant)
         if request is None or request.tenant != client.tenant or is_too_old(request, readable_ms, now_ms()):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
         stream = self._stream(request, await self._partitions.hold(partition), client, position, catching_up=True)
         with _end_on_failure(stream):
             return await self._caught_up(stream, position)
 
-    def _new_stream(self, parsed: ParsedRequest, client: ClientContext, received_us: int) -> Subscription:
+    def _new_stream(self, parsed: ParsedRequest, client: ClientContext, received_us: int, charged: int) -> Subscription:
+        self._check_capacity(client.tenant)  # again: others may have come meanwhile
         reserved = self._partitions.reserve_request_id(received_us // 1_000)
         if reserved is None:
-            raise ApiError(503, NOT_READY, code="not_ready", retry_after_s=1)
+            raise _NotTaken(ApiError(503, NOT_READY, code="not_ready", retry_after_s=1))
         request_id, hold = reserved
         request = parsed.request(
             request_id=request_id, tenant=client.tenant, at_us=received_us, source=self._source,
             waited_us=now_us() - received_us,
         )  # fmt: skip
-        return self._stream(request, hold, client, None, catching_up=False)
+        self._hub.index.follow(request_id.encode(), hold.partition, whole=True)
+        return self._stream(request, hold, client, None, catching_up=False, charged=charged)
 
     async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:
         request = stream.request
         trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
         try:
             async with asyncio.timeout(POST_S):
-                accepted = await self._producer.post(
-                    REQUESTS_BATCH if request.lane == "batch" else REQUESTS,
+                acknowledged = await self._producer.post(
+                    _topic_of(request),
                     request,
                     traceparent=trace or traceparent_for(request.request_id, secrets.randbits(64)),
                 )
         except (MalformedEvent, BusError, TimeoutError) as error:
-            raise _post_error(error) from None
+            raise _NotTaken(_post_error(error)) from None
         EDGE_REQUESTS.inc()
-        accepted.add_done_callback(lambda done: _on_accepted(stream, done))
-        if stream.reason is None:
-            self._receipts.record_attached(stream)
+        self._receipts.record_attached(stream)
+        acknowledged.add_done_callback(lambda done: self._on_answered(stream, done))
+        await _wait_until_on_log(stream, acknowledged)
         return stream
 
-    async def _again(self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext) -> Subscription:
+    def _on_answered(self, stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
+        """Wake who waits for the acknowledgement, and note where the request is."""
+        if not acknowledged.cancelled() and acknowledged.exception() is None:
+            topic = _topic_of(stream.request).name
+            self._hub.index.note_request(stream.request.request_id.encode(), topic, acknowledged.result().offset)
+        stream.on_log.set()
+
+    async def _again(
+        self, known: IdempotencyRecord, record: IdempotencyRecord, client: ClientContext, key: str
+    ) -> Subscription:
         """Open the first request's stream for a repeated one, from the beginning.
 
-        A key is kept longer than an answer can be resumed by its id: whoever has the key still gets the answer.
+        A key is kept longer than an answer can be resumed by its id: whoever has the key still gets the answer. If the
+        first request did not get onto the log while it could, as when its edge was killed, the key is free again.
         """
         readable_ms = max(IDEMPOTENCY_TTL_MS, self._settings.resume_ms)
         if known.body_hash != record.body_hash:
@@ -175,6 +224,8 @@ class RequestService:
                 if error.status != 404:
                     raise
             await asyncio.sleep(wait_s)
+        if now_ms() - time_ms(known.request_id) > LATE_MS:
+            await self._shared_limits.forget(client.tenant, key, now_us())
         raise ApiError(
             409, "The first request with this Idempotency-Key is not on the log: try again, or use another key.",
             code="idempotency_key_in_use", retry_after_s=1,
@@ -182,22 +233,29 @@ class RequestService:
 
     async def _caught_up(self, stream: Subscription, position: OpId | None) -> Subscription:
         self._receipts.record_attached(stream)
-        partition = stream.session.partition
-        end = await self._lookup.end_offset(partition)
-        if position is not None and position.offset >= end:
-            raise ApiError(
-                400, f"The position is beyond the end of the log, {partition}:{end}.", code="unknown_position",
-                param="after",
-            )  # fmt: skip
-        history = await self._lookup.history(stream.session.request_id, partition, end)
-        stream.history = History(stream.session.resume(history, position), end)
+        session, index, key = stream.session, self._hub.index, stream.session.request_id.encode()
+        span = index.span(key)  # whatever comes after it is held in the stream from here on
+        if span is not None and (position is None or position.offset < span.end):
+            begin, end = span
+        else:
+            index.follow(key, session.partition, whole=False)  # before the end is asked for: nothing falls in between
+            begin, end = None, await self._lookup.end_offset(session.partition)
+            if position is not None and position.offset >= end:
+                raise ApiError(
+                    400, f"The position is beyond the end of the log, {session.partition}:{end}.",
+                    code="unknown_position", param="after",
+                )  # fmt: skip
+        history = await self._lookup.history(session.request_id, session.partition, end, stream.request.tenant, begin)
+        index.add_history(key, [logged.offset for logged in history])
+        stream.history = History(session.resume(history, position), end)
         RESUMES.inc()
         return stream
 
     def _stream(
-        self, request: Request, hold: PartitionHold, client: ClientContext, position: OpId | None, *, catching_up: bool
-    ) -> Subscription:
-        session = Session(request.request_id, hold.partition)
+        self, request: Request, hold: PartitionHold, client: ClientContext, position: OpId | None, *,
+        catching_up: bool, charged: int = 0,
+    ) -> Subscription:  # fmt: skip
+        session = Session(request.request_id, hold.partition, self._settings.governance)
         connection = ClientConnection(
             name=f"{self._instance}-{next(self._numbers)}",
             transport=client.encoding.transport,
@@ -210,6 +268,7 @@ class RequestService:
             hold.release()
             OPS_SENT.inc(stream.session.stats.ops)
             self._receipts.record_detached(stream)
+            self._give_back(request.tenant, charged - used_tokens(session, charged))
 
         stream = Subscription(
             request=request, session=session, encoder=client.encoding.encoder(session, request.model),
@@ -221,9 +280,39 @@ class RequestService:
     def _partition(self, request_id: str) -> int:
         return partition_for(request_id, self._settings.bus.partitions)
 
-    def _check_capacity(self) -> None:
+    def _check_capacity(self, tenant: str) -> None:
+        """Refuse a stream for which there is no room.
+
+        Raises:
+            ApiError: 429 or 503.
+        """
+        most = self._settings.max_tenant_streams
+        if most and self._hub.open_streams(tenant) >= most:
+            QUOTA_REFUSED.labels("streams").inc()
+            raise _NotTaken(
+                ApiError(429, "You have too many open streams: try again.", code="too_many_streams", retry_after_s=1)
+            )
         if len(self._hub) >= self._settings.max_streams:
-            raise ApiError(503, "Too many open streams: try again.", code="too_many_streams", retry_after_s=1)
+            raise _NotTaken(
+                ApiError(503, "Too many open streams: try again.", code="too_many_streams", retry_after_s=1)
+            )
+
+
+CHARS_PER_TOKEN: Final = 4
+"""A common rule of thumb for English; nothing here knows the model's tokenizer."""
+
+
+def tokens_of(request: Request) -> int:
+    """Return the most tokens that a request is expected to use, of prompt and answer."""
+    chars = sum(len(message.content) for message in request.messages)
+    return -(-chars // CHARS_PER_TOKEN) + request.sampling.max_tokens
+
+
+def used_tokens(session: Session, charged: int) -> int:
+    """Return what an answer used of its charge: all of it, unless it is known to have used less."""
+    if session.usage is not None:
+        return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
+    return 0 if session.refused else charged
 
 
 def is_too_old(request: Request, readable_ms: int, now_ms: int) -> bool:
@@ -257,10 +346,33 @@ def _post_error(error: Exception) -> ApiError:
     return ApiError(503, "The log accepts no requests now: try again.", code="log_unavailable", retry_after_s=2)
 
 
-def _on_accepted(stream: Subscription, accepted: asyncio.Future[Position]) -> None:
-    """End the stream if the log did not accept the request."""
-    if not accepted.cancelled() and accepted.exception() is not None:
-        stream.end(
-            "error",
-            ApiError(503, "The log did not accept the request: try again.", code="log_unavailable", retry_after_s=2),
-        )
+def _topic_of(request: Request) -> Topic:
+    return REQUESTS_BATCH if request.lane == "batch" else REQUESTS
+
+
+class _NotTaken(ApiError):
+    """The request is not on the log, and will not be."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.status, error.message, code=error.code, retry_after_s=error.retry_after_s)
+
+
+async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
+    """Wait for the broker's acknowledgement, or for an event about the request: it proves as much, and may be earlier.
+
+    Raises:
+        ApiError: The broker refused the request, or did not acknowledge it until its stream expired.
+    """
+    request = stream.request
+    ends_us = request.at + request.deadlines.total_ms * 1_000 + EXPIRY_MARGIN_US
+    try:
+        async with asyncio.timeout(max(0.0, (ends_us - now_us()) / 1e6)):
+            await stream.on_log.wait()
+    except TimeoutError:
+        raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2) from None
+    error = acknowledged.exception() if acknowledged.done() else None
+    if isinstance(error, EventRejected):
+        raise _NotTaken(_post_error(error)) from None
+    stopped = not acknowledged.done() and stream.reason == "shutdown"
+    if error is not None or stopped:
+        raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2) from None

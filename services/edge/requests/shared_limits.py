@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -41,6 +41,16 @@ return 0
 """
 
 
+_GIVE_BACK_SCRIPT: Final = """
+local arrival = tonumber(redis.call('GET', KEYS[1]) or '0')
+if arrival > 0 then redis.call('SET', KEYS[1], string.format('%.0f', arrival - tonumber(ARGV[1])), 'KEEPTTL') end
+return 0
+"""
+
+Quota = Literal["requests", "tokens", "resumes"]
+"""What a tenant may use so much of in a minute."""
+
+
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
     """The first request with an idempotency key, and the hash of its body."""
@@ -74,27 +84,41 @@ class LocalRecords:
 class SharedLimits:
     """Rate limits and idempotency keys of all tenants."""
 
-    def __init__(self, url: str | None, rate: Rate | None) -> None:
+    def __init__(self, url: str | None, rates: Mapping[Quota, Rate]) -> None:
         self._redis: Any = None if url is None else _connect(url)
-        self._rate = rate
-        self._limiter = None if rate is None else LocalLimiter(rate)
+        self._rates = rates
+        self._limiters = {quota: LocalLimiter(rate) for quota, rate in rates.items()}
         self._records = LocalRecords()
         self._redis_retry_at_us = 0
         self._redis_down = False
 
-    async def wait_us(self, tenant: str, now_us: int) -> int:
-        """Return 0 if a request of the tenant passes now, otherwise how long it must wait, in microseconds."""
-        if self._rate is None or self._limiter is None:
+    async def wait_us(self, quota: Quota, tenant: str, now_us: int, units: int = 1) -> int:
+        """Charge the tenant and return 0 if it may use that much now; otherwise how long it must wait (us)."""
+        rate = self._rates.get(quota)
+        if rate is None:
             return 0
         if self._usable(now_us):
-            name, rate = f"railbus:rate:{tenant}", self._rate
+            costs = (rate.cost_us(units), rate.tolerance_us)
             try:
-                return int(
-                    await self._call_redis(self._redis.eval(_GCRA_SCRIPT, 1, name, rate.interval_us, rate.tolerance_us))
-                )
+                return int(await self._call_redis(self._redis.eval(_GCRA_SCRIPT, 1, _rate_key(quota, tenant), *costs)))
             except (RedisError, OSError) as error:
                 self._redis_failed(error, now_us)
-        return self._limiter.wait_us(tenant, now_us)
+        return self._limiters[quota].wait_us(tenant, now_us, units)
+
+    async def give_back(self, quota: Quota, tenant: str, now_us: int, units: int) -> None:
+        """Undo a part of what the tenant was charged."""
+        rate = self._rates.get(quota)
+        if rate is None or units <= 0:
+            return
+        if self._usable(now_us):
+            try:
+                call = self._redis.eval(_GIVE_BACK_SCRIPT, 1, _rate_key(quota, tenant), rate.cost_us(units))
+                await self._call_redis(call)
+            except (RedisError, OSError) as error:
+                self._redis_failed(error, now_us)
+            else:
+                return
+        self._limiters[quota].give_back(tenant, rate.cost_us(units))
 
     async def claim(self, tenant: str, key: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
         """Store the key for a new request; return the earlier record if the key is in use."""
@@ -139,6 +163,10 @@ class SharedLimits:
             _log.warning(
                 "Redis is unreachable (%s): limits and idempotency keys apply per process", type(error).__name__
             )
+
+
+def _rate_key(quota: Quota, tenant: str) -> str:
+    return f"railbus:rate:{quota}:{tenant}"
 
 
 def _redis_key(tenant: str, key: str) -> str:

@@ -9,9 +9,15 @@ const WARN = new Set(["restart", "catch_up"]);
 const MAX_ROWS = 400;
 const MAX_REASONS = 50;
 
-/** The answer as pieces of text. Removed pieces stay visible, struck through, and do not count in offsets. */
+const PING_MS = 5000;
+const SILENT_MS = 10000; // no answer to a ping for so long: the server is frozen, or the network is gone
+
+/**
+ * The answer as pieces of text. A piece that is taken back is forgotten. Only in the operator's view it stays visible,
+ * struck through; it does not count in offsets.
+ */
 class Screen {
-  constructor(box) { this.box = box; this.clear(); }
+  constructor(box, keepsGone) { this.box = box; this.keepsGone = keepsGone; this.clear(); }
 
   clear() { this.pieces = []; this.box.replaceChildren(); this.tail = null; }
 
@@ -36,7 +42,7 @@ class Screen {
       const from = Math.max(0, Math.min(points.length, start - at));
       const to = Math.max(from, Math.min(points.length, end - at));
       const part = (a, b, kind) => {
-        if (a < b) next.push({ ...piece, text: points.slice(a, b).join(""), kind: kind ?? piece.kind, why: kind ? why : piece.why });
+        if (a < b && (kind !== "gone" || this.keepsGone)) next.push({ ...piece, text: points.slice(a, b).join(""), kind: kind ?? piece.kind, why: kind ? why : piece.why });
       };
       part(0, from);
       part(from, to, "gone");
@@ -106,9 +112,9 @@ class Timeline {
   }
 }
 
-const screen_ = new Screen($("answer"));
+const screen_ = new Screen($("answer"), document.body.dataset.view === "operator");
 const timeline = new Timeline();
-let socket = null, attempt = 0, timer = 0, unsent = null; // unsent: a request that the server has not accepted yet
+let socket = null, attempt = 0, timer = 0, watch = 0, pingedAt = null, answeredAt = 0, unsent = null; // unsent: a request that the server has not accepted yet
 let request = null; // { id, last, tokens, firstMs, voiceMs, lastMs, open }; voiceMs: first text of the current attempt
 
 function hello() {
@@ -117,12 +123,17 @@ function hello() {
 
 function connect() {
   clearTimeout(timer);
+  clearInterval(watch);
   const address = new URL("/v1/stream", location.href);
   address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
   socket = new WebSocket(address);
+  pingedAt = performance.now(); // the handshake must be answered too
+  watch = setInterval(checkHeartbeat, PING_MS / 5);
   socket.onopen = () => {
     attempt = 0;
     say("connection", "connected", false);
+    pingedAt = null;
+    answeredAt = performance.now();
     hello(); // at once: a connection without a first message is closed
     if (request?.open && request.id) {
       socket.send(JSON.stringify({ type: "resume", request_id: request.id, after: request.last }));
@@ -131,16 +142,40 @@ function connect() {
       socket.send(unsent);
     }
   };
-  socket.onmessage = (event) => take(JSON.parse(event.data));
+  socket.onmessage = (event) => {
+    pingedAt = null;
+    answeredAt = performance.now();
+    take(JSON.parse(event.data));
+  };
   socket.onclose = (event) => {
+    clearInterval(watch);
     const why = event.reason ? ` (${event.reason})` : "";
     if (event.code === NO_HELLO) {
       say("connection", `disconnected${why}`, true);
       return; // until the user asks, with a key
     }
-    say("connection", `disconnected${why}; reconnecting`, true);
-    timer = setTimeout(connect, RETRY_MS[Math.min(attempt++, RETRY_MS.length - 1)]);
+    reconnect(`disconnected${why}`);
   };
+}
+
+function reconnect(why) {
+  say("connection", `${why}; reconnecting`, true);
+  timer = setTimeout(connect, RETRY_MS[Math.min(attempt++, RETRY_MS.length - 1)]);
+}
+
+/** Ask the server for a sign of life; leave it where none comes: browsers hide the protocol's own pings from scripts. */
+function checkHeartbeat() {
+  const now = performance.now();
+  if (pingedAt !== null) {
+    if (now - pingedAt < SILENT_MS) return;
+    socket.onopen = socket.onmessage = socket.onclose = null; // a frozen server would not answer the close either
+    socket.close();
+    clearInterval(watch);
+    reconnect("no answer from the server");
+  } else if (now - answeredAt >= PING_MS && socket.readyState === WebSocket.OPEN) {
+    pingedAt = now;
+    socket.send('{"type":"ping"}');
+  }
 }
 
 function say(id, text, bad) {

@@ -6,6 +6,7 @@ from msgspec import Meta, Struct, field
 
 from schemas.base import Name
 from schemas.requests import DeliveryMode
+from services.runtime.policy_deadlines import DeadlineBounds
 
 RailKind = Literal["admission", "secrets", "pii", "jailbreak"]
 OnBroken = Literal["deny", "allow"]
@@ -18,7 +19,6 @@ MAX_MATCH_CHARS: Final = 512
 Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
 Slug = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
-Bounds = tuple[Ms, Ms]
 
 
 class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,22 +109,6 @@ class DeliveryBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_exposure_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 64
     min_hold_tokens: Annotated[int, Meta(ge=0, le=10_000)] = 0
     min_hold_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
-
-
-class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The least and the largest of each deadline, in milliseconds.
-
-    Attributes:
-        verdict_ms: For the verdict.
-        ttft_ms: For the first content token.
-        stall_ms: For the longest silence.
-        total_ms: For the request. The largest is at most ``RAILBUS_TOTAL_MAX_MS``.
-    """
-
-    verdict_ms: Bounds = (50, 10_000)
-    ttft_ms: Bounds = (20, 30_000)
-    stall_ms: Bounds = (100, 30_000)
-    total_ms: Bounds = (500, 120_000)
 
 
 class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

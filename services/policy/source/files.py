@@ -7,19 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from services.policy.errors import BrokenPolicy, Fault
+from services.runtime.policy_deadlines import DEFAULT_POLICY
 
-
-def default_policy() -> Path:
-    """Return the folder of the policy that is used when none is named.
-
-    A wheel carries the policies in this package (``setup.py`` copies them). A checkout, and an editable install of
-    one, has them at the top level.
-    """
-    packaged = Path(__file__).parents[1] / "policies" / "default"
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "policies" / "default"
-
-
-DEFAULT_POLICY: Final = default_policy()
+__all__ = ["DEFAULT_POLICY", "Files", "fingerprint", "read_files", "version_of"]
 
 MAX_FILES: Final = 500
 MAX_FILE_BYTES: Final = 4_000_000

@@ -101,8 +101,8 @@ def no_masked_prompt(state: RequestState) -> Ending | None:
 def awaits_verdict(state: RequestState) -> bool:
     """Return whether the answer is held back until a verdict that was not read yet."""
     voice = state.screen.voice
-    gate = state.config.input_gate if voice is None else voice.input_gate
-    return gate == "hold" and state.screen.verdict is None
+    held = "hold" in (state.config.input_gate, "off" if voice is None else voice.input_gate)
+    return held and state.screen.verdict is None
 
 
 def _why_late(state: RequestState) -> str:

@@ -102,7 +102,7 @@ class RequestState:
     _pending: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.screen = Screen(self.request_id)
+        self.screen = Screen(self.request_id, self.config.governance)
         self.received_us = self.attempt_opened_us = self.last_chunk_us = self.opened_us
 
     def on_request(self, request: Request, traceparent: str | None, at_us: int) -> bool:

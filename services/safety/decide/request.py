@@ -128,7 +128,7 @@ class RequestCheck:
         self._tidy()
 
     def _begin(self, event: Started) -> None:
-        if not self._first_runs.register(event) or event.output_check == "off" or self._denied:
+        if not self._first_runs.register(event) or self._denied:
             return
         key = RunKey(request_id=self.request_id, tenant=self.tenant, attempt=event.attempt, run=event.run)
         run = RunCheck(key, self.policy, immediate_rules(self.policy, self.tenant), self._context)

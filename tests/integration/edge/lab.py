@@ -17,9 +17,14 @@ from services.edge.service import EdgeService
 from services.edge.settings import Settings
 from tests.support.bus import any_role
 from tests.support.edge_answers import AnswerWriter, plain_answer, sse_events
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 PATIENCE_S = 20.0
 PARTITIONS = 4
+WIDE = ROOT / "tests" / "data" / "wide-deadlines"
+UNGOVERNED = {"input_gate": "off", "output_check": "off"}
+"""Whether text waits is what the test's ``Started`` says."""
 ASK = {"messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -56,7 +61,8 @@ class EdgeLab:
     async def edge(self, **settings: Any) -> str:
         """Start an edge and return its URL."""
         url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        edge = EdgeService(Settings(**({"edge_port": 0, "bus": self.bus, "edge_drain_ms": 0} | settings)))
+        defaults = {"edge_port": 0, "bus": self.bus, "edge_drain_ms": 0, "policy": WIDE} | UNGOVERNED
+        edge = EdgeService(Settings(**(defaults | settings)))
         task = asyncio.create_task(edge.run(url.set_result))
         self._edges.append(task)
         await asyncio.wait({task, url}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
@@ -90,6 +96,23 @@ class EdgeLab:
         request = await self.next_request()
         await self.write(*plain_answer(request.request_id, texts, tenant=request.tenant, **options))
         return request
+
+    async def write_plain(self, request: Request, *texts: str) -> None:
+        """Write a plain answer to a request that need not be on the log."""
+        await self.write(*plain_answer(request.request_id, texts, tenant=request.tenant))
+
+    async def until_text(self, url: str, text: bytes) -> None:
+        """Read an answer again and again until it has the text."""
+
+        async def has_text() -> bool:
+            async with self.http.get(url) as response:
+                return text in await response.read()
+
+        await until(has_text, "the text did not come")
+
+    async def until_open(self, url: str, count: int = 1) -> None:
+        """Wait until an edge has so many open streams."""
+        await until(lambda: len(self.edges[url]._hub) >= count, "no open stream")
 
     async def ask(self, url: str, texts: tuple[str, ...] = ("Hello ", "world"), **body: Any) -> tuple[Request, bytes]:
         """Stream an answer over HTTP; return the request and all bytes of the response."""

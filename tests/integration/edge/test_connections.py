@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from services.edge.error_codes import ERROR_CODES
-from tests.integration.edge.lab import PATIENCE_S
+from tests.integration.edge.lab import ASK, PATIENCE_S
 from tests.integration.edge.test_process import command
 from tests.integration.edge.test_websocket import count_until_closed, socket
 from tests.support.processes import die_with_parent, free_port
@@ -178,3 +178,36 @@ async def test_health_answers_during_a_flood_of_idle_connections(sent):
         finally:
             for _, writer in flood:
                 writer.close()
+
+
+@pytest.mark.parametrize("trusted", ["127.0.0.0/8", ""])
+async def test_behind_a_trusted_proxy_each_client_has_its_own_limit(lab, trusted):
+    """The header of anybody else is not believed."""
+    url = await lab.edge(max_address_connections=2, trusted_proxies=trusted)
+    answers = []  # the streams stay open
+    for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1"):
+        headers = {"X-Forwarded-For": f"made-up, {address}"}
+        call = lab.http.post(f"{url}/v1/chat/completions", headers=headers, json=ASK | {"stream": True})
+        asking = asyncio.create_task(_opened(call))
+        if len(answers) < (3 if trusted else 2):
+            writer = await lab.next_writer()
+            await lab.write(writer.started(), writer.chunk("x"))
+        answers.append(await asking)
+    assert [each.status for each in answers] == ([200, 200, 200, 429] if trusted else [200, 200, 429, 429])
+
+
+async def _opened(call):
+    return await call
+
+
+async def test_open_connections_are_counted_by_kind(lab):
+    url = await lab.edge()
+    async with socket(url) as client_:
+        await client_.send(type="ping")
+        await client_.until(type="pong")
+
+        async def counted():
+            async with lab.http.get(f"{url}/metrics") as response:
+                return 'railbus_edge_connections{kind="websocket"} 1.0' in await response.text()
+
+        await until(counted)

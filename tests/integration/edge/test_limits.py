@@ -96,6 +96,47 @@ async def test_the_rate_of_one_edge(lab):
     assert await burst(lab, [url], 4) == [200, 200, 429, 429]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+async def test_tokens_are_charged_in_advance_and_given_back(lab, redis_url, shared):
+    options = {"tokens_per_minute": 60, "tokens_burst": 100} | ({"redis_url": redis_url} if shared else {})
+    url = await lab.edge(**options)
+    body = ASK | {"max_tokens": 90, "stream": True}  # and 2 for the prompt
+    first = asyncio.create_task(_read(lab.http.post(f"{url}/v1/chat/completions", json=body)))
+    writer = await lab.next_writer()
+    async with lab.http.post(f"{url}/v1/chat/completions", json=body) as response:
+        assert response.status == 429
+        assert int(response.headers["Retry-After"]) >= 30
+        assert (await response.json())["error"]["code"] == "rate_limit_exceeded"
+    await lab.write(writer.started(), writer.chunk("x"), writer.finished(), writer.closed())  # it used 6
+    await first
+    asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", json=body | {"stream": False}))
+    await lab.answer("y")
+    assert (await asking).status == 200
+
+
+async def test_a_request_that_may_need_more_tokens_than_a_burst_passes_alone(lab):
+    url = await lab.edge(tokens_per_minute=60, tokens_burst=10)
+    assert await burst(lab, [url], 1) == [200]
+
+
+async def test_open_streams_of_a_tenant(lab, keys_file):
+    url = await lab.edge(max_tenant_streams=1, api_keys_file=keys_file)
+    one = {"headers": key("k-a"), "json": ASK | {"stream": True}}
+    asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", **one))
+    first = await lab.next_writer()
+    async with lab.http.post(f"{url}/v1/chat/completions", **one) as response:
+        assert response.status == 429
+        assert (await response.json())["error"]["code"] == "too_many_streams"
+    other = asyncio.create_task(_read(lab.http.post(f"{url}/v1/chat/completions", headers=key("k-b"), json=ASK)))
+    await lab.answer("another tenant's")
+    assert b"another" in await other
+    await lab.write(first.started(), first.chunk("x"), first.finished(), first.closed())
+    await (await asking).read()
+    again = asyncio.create_task(_read(lab.http.post(f"{url}/v1/chat/completions", headers=key("k-a"), json=ASK)))
+    await lab.answer("y")
+    assert b"y" in await again
+
+
 async def test_edges_share_their_rates_in_redis(lab, redis_url):
     rate = {"rate_per_minute": 1, "rate_burst": 2, "redis_url": redis_url}
     urls = [await lab.edge(**rate), await lab.edge(**rate)]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lab import UNGOVERNED
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -16,7 +18,7 @@ def command(**env):
     return {
         "args": [sys.executable, "-m", "services.edge"],
         "cwd": ROOT,
-        "env": clean | {"RAILBUS_EDGE_PORT": "0"} | env,
+        "env": clean | UNGOVERNED | {"RAILBUS_EDGE_PORT": "0"} | env,
     }
 
 

@@ -7,6 +7,7 @@ import pytest
 from schemas.ids import uuid7
 from schemas.topics import STREAMS
 from services.bus import partition_for
+from services.edge.log.lookup import LogLookup
 from services.runtime.clock import now_ms
 from tests.integration.edge.lab import PARTITIONS, SseReader, chunks, deltas
 from tests.support.edge_answers import ClientScreen, sse_events
@@ -68,6 +69,51 @@ async def test_a_running_answer_is_resumed_on_another_edge(lab):
     got = await client.rest()
     assert deltas(got) == "two three "
     assert got.endswith(b"data: [DONE]\n\n")
+
+
+async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, monkeypatch):
+    """However long the log has become; and events that come later, such as a recall, are among them."""
+    reads = []
+    history = LogLookup.history
+
+    async def spy(self, request_id, partition, end, tenant, begin=None):
+        reads.append((begin, end))
+        return await history(self, request_id, partition, end, tenant, begin)
+
+    monkeypatch.setattr(LogLookup, "history", spy)
+    first, second = await lab.edge(), await lab.edge()
+    async with lab.open_stream(first) as client:
+        writer = await lab.next_writer(checked=True)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("call "), writer.chunk("555-0100"))
+        await lab.write(writer.finished(), writer.cleared(), writer.closed())
+        ids = [event["id"].decode() for event in sse_events(await client.rest()) if "id" in event]
+    path = f"/v1/requests/{writer.request_id}/events"
+    offsets = [int(op_id.split(":")[1]) for op_id in ids]
+    assert b"555-0100" in await get(lab, first + path)
+    assert reads[-1][0] <= offsets[0]
+    assert reads[-1][1] <= offsets[-1] + 2  # the close follows the last op of the answer
+    assert b"555-0100" in await get(lab, second + path)
+    assert reads[-1][0] is None  # it has not seen the answer: it looks from the request's time on
+    await lab.write(writer.recall(5, 13, action="redact"))
+    for url in (first, second):
+        await lab.until_text(url + path, b"[gone]")
+    begin, end = reads[-2]
+    assert b"555-0100" not in await get(lab, first + path)
+    assert begin is None or end > offsets[-1]
+
+
+async def test_resumes_are_limited_per_tenant(lab):
+    url = await lab.edge(resumes_per_minute=1, resume_burst=2)
+    request, _ = await lab.ask(url)
+    path = f"{url}/v1/requests/{request.request_id}/events"
+    statuses = []
+    for _ in range(3):
+        async with lab.http.get(path) as response:
+            statuses.append(response.status)
+            body = await response.read()
+    assert statuses == [200, 200, 429]
+    assert b'"rate_limit_exceeded"' in body
+    await lab.ask(url)  # requests are counted apart
 
 
 async def test_many_join_one_answer_while_it_is_written(lab):

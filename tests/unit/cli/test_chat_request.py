@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from services.cli.client.chat_request import ChatRequest
 from services.edge.requests.parse import parse_chat_request
 from services.runtime import UserError
+from services.runtime.policy_deadlines import DeadlineBounds
 
+DAY_MS = 86_400_000
+ANY = DeadlineBounds(verdict_ms=(1, DAY_MS), ttft_ms=(1, DAY_MS), stall_ms=(1, DAY_MS), total_ms=(1, DAY_MS))
 ID = "0199a2b4-1c00-7abc-8def-0123456789ab"
 
 QUESTIONS = st.builds(
@@ -30,7 +33,9 @@ QUESTIONS = st.builds(
 
 @given(QUESTIONS)
 def test_the_edge_makes_of_it_what_the_log_would_get(question):
-    through_edge = parse_chat_request(question.body()).request(request_id=ID, tenant="local", at_us=5, source="here")
+    through_edge = parse_chat_request(question.body(), ANY).request(
+        request_id=ID, tenant="local", at_us=5, source="here"
+    )
     assert through_edge == question.request(request_id=ID, at_us=5, source="here")
 
 

@@ -11,7 +11,7 @@ from services.edge.encoders.chat_chunks import DONE_EVENT, ChatChunkEncoder
 from services.edge.encoders.completion import CompletionEncoder
 from services.edge.errors import CODES_OF_FAILURES, error_for_close, error_for_failure
 from services.edge.log.positions import OpId
-from services.stream import Begin, Close, Finish, Refuse, Replace, Restart, Show, Withdraw
+from services.stream import AS_STARTED, Begin, Close, Finish, Refuse, Replace, Restart, Show, Withdraw
 from tests.support.edge_answers import AnswerWriter
 
 ID = uuid7(1_763_700_000_123, 99)
@@ -25,7 +25,7 @@ def show(text):
 
 
 def stream_of(*ops, on_restart="error", include_usage=False):
-    encoder = ChatChunkEncoder(Session(ID, 1), "asked", include_usage=include_usage, on_restart=on_restart)
+    encoder = ChatChunkEncoder(Session(ID, 1, AS_STARTED), "asked", include_usage=include_usage, on_restart=on_restart)
     chunks = []
     for nth, op in enumerate(ops):
         data = encoder.encode(PositionedOp(OpId(1, 5, nth), op, b""))
@@ -37,7 +37,7 @@ def stream_of(*ops, on_restart="error", include_usage=False):
 
 
 def completion_of(*ops):
-    encoder = CompletionEncoder(Session(ID, 1), "asked")
+    encoder = CompletionEncoder(Session(ID, 1, AS_STARTED), "asked")
     for nth, op in enumerate(ops):
         assert encoder.encode(PositionedOp(OpId(1, 5, nth), op, b"")) == b""
     return orjson.loads(encoder.encode_end()), encoder

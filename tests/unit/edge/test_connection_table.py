@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.edge.http.connection_table import MAX_REFUSED, ConnectionTable, address_group
+from services.edge.http.connection_table import MAX_REFUSED, PROXIED, ConnectionTable, address_group
 from services.edge.http.open_files import (
     MAX_BACKLOG,
     MIN_BACKLOG,
@@ -83,7 +83,40 @@ def test_an_ipv6_network_counts_as_one_address(one, other, same):
     assert (address_group(one) == address_group(other)) is same
 
 
-ACTIONS = st.tuples(st.sampled_from(["open", "busy", "wait", "close", "expire"]), st.integers(0, 30), st.integers(0, 3))
+def test_a_proxys_connection_counts_as_its_clients_while_it_brings_a_request():
+    table = ConnectionTable(10, 1)
+    for key in ("a", "b", "c"):
+        assert opened(table, key, PROXIED) == (None, None, None)
+        table.busy(key)
+    assert table.move("a", "10.0.0.1").refusal is None
+    assert table.move("b", "10.0.0.1").refusal == "address"
+    assert table.move("c", "10.0.0.2").refusal is None
+    table.move("a", PROXIED)
+    assert table.move("b", "10.0.0.1").refusal is None
+    table.wait("b", "hello", 5.0)
+    assert table.move("a", "10.0.0.1").evicted == ("b", "hello")
+    assert len(table) == 2
+
+
+def test_connections_are_counted_by_kind():
+    table = ConnectionTable(4, 4)
+    for key in ("idle", "asks", "sends", "socket"):
+        opened(table, key)
+    table.busy("asks")
+    table.wait("sends", "body", 5.0)
+    table.busy("socket")
+    table.upgrade("socket")
+    table.wait("socket", "hello", 5.0)
+    assert table.kinds() == {"idle": 1, "http": 2, "websocket": 1}
+    for key in ("idle", "sends", "socket"):
+        table.busy(key)
+    opened(table, "over")
+    assert table.kinds()["refused"] == 1
+
+
+ACTIONS = st.tuples(
+    st.sampled_from(["open", "busy", "wait", "close", "expire", "move"]), st.integers(0, 30), st.integers(0, 3)
+)
 
 
 @settings(deadline=None)
@@ -103,6 +136,13 @@ def test_no_history_passes_the_limits(actions, most, most_per_address):
             for gone, _ in table.expire(at):
                 assert gone not in busy
                 addresses.pop(gone)
+        elif action == "move" and key is not None:
+            admission = table.move(key, str(address))
+            if admission.evicted is not None:
+                assert admission.evicted[0] not in busy
+                addresses.pop(admission.evicted[0])
+            if admission.refusal is None and table.refusal(key) is None:
+                addresses[key] = str(address)
         elif key is not None:
             getattr(table, action)(*((key, "next", at + 20.0) if action == "wait" else (key,)))
             busy.discard(key)

@@ -11,6 +11,7 @@ from schemas.requests import MAX_WAITED_MS, Deadlines, Delivery, Request, Sampli
 from services.edge.errors import ApiError
 from services.edge.requests.chat_schema import REFUSED_UNLESS
 from services.edge.requests.parse import parse_chat_request, parse_json
+from services.runtime.policy_deadlines import DeadlineBounds
 
 HI = [{"role": "user", "content": "hi"}]
 ID = uuid7(1_763_700_000_000, 1)
@@ -126,3 +127,22 @@ def test_any_bytes_are_an_object_or_an_error(raw):
     else:
         return
     assert (refused.status, refused.code) == (400, "invalid_json")
+
+
+STRICT = DeadlineBounds(total_ms=(1_000, 30_000), ttft_ms=(500, 2_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "ms"), [("total_ms", 30_001), ("total_ms", 999), ("ttft_ms", 1), ("stall_ms", 30_001)]
+)
+def test_a_deadline_beyond_the_policy_is_refused(name, ms):
+    with pytest.raises(ApiError, match="the policy allows no other") as refused:
+        parse_chat_request({"messages": HI, "railbus": {"deadlines": {name: ms}}}, STRICT)
+    assert (refused.value.status, refused.value.param) == (400, f"railbus.deadlines.{name}")
+
+
+def test_deadlines_that_were_not_asked_for_come_within_the_policy():
+    for body in ({}, {"railbus": {"deadlines": {"stall_ms": 5_000}}}, {"railbus": {"deadlines": None}}):
+        deadlines = parse_chat_request({"messages": HI} | body, STRICT).template.deadlines
+        assert (deadlines.total_ms, deadlines.ttft_ms) == (30_000, 500)  # asked for by default: 60,000 and 200
+    assert deadlines.verdict_ms == 1_000

@@ -31,6 +31,7 @@ from services.edge.log.positions import OpId, parse_op_id, parse_request_id
 from services.edge.requests.rate_limit import LocalLimiter, Rate, gcra
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, LocalRecords
 from services.runtime.errors import UserError
+from services.stream import AS_STARTED
 
 DIGEST = hashlib.sha256(b"key").hexdigest()
 
@@ -106,7 +107,7 @@ def test_no_window_passes_more_than_the_rate_and_a_burst(per_minute, burst, gaps
             assert gcra(rate, arrival, now + decided.wait_us - 1).wait_us > 0
     for first, start in enumerate(passed):
         for last in range(first, len(passed)):
-            assert last - first + 1 <= burst + (passed[last] - start) / rate.interval_us + 1e-9
+            assert last - first + 1 <= burst + (passed[last] - start) / rate.cost_us() + 1e-9
 
 
 def test_tenants_do_not_share_a_rate_and_the_oldest_is_dropped():
@@ -146,7 +147,7 @@ def test_an_idempotency_key_ends_after_a_day_and_the_oldest_is_dropped():
 )
 def test_each_encoding_has_its_encoder_and_transport(kind, encoder, transport, until_closed):
     encoding = Encoding(kind=kind)
-    assert type(encoding.encoder(Session(uuid7(1, 1), 0), "model")) is encoder
+    assert type(encoding.encoder(Session(uuid7(1, 1), 0, AS_STARTED), "model")) is encoder
     assert (encoding.transport, encoding.until_closed) == (transport, until_closed)
 
 

@@ -14,6 +14,7 @@ from services.edge.errors import ApiError
 from services.edge.http.responses import http_chunk
 from services.edge.log.positions import LoggedEvent
 from services.runtime.clock import now_us
+from services.stream import AS_STARTED
 from tests.support.edge_answers import AnswerWriter, ClientScreen, plain_answer, sse_events
 
 ID = uuid7(1_763_700_000_000, 7)
@@ -68,7 +69,7 @@ def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_c
             ended.append(stream.reason)
 
     stream = Subscription(
-        request=request, session=Session(request_id, 1), encoder=SseEncoder(),
+        request=request, session=Session(request_id, 1, AS_STARTED), encoder=SseEncoder(),
         connection=ClientConnection(name="c", transport="sse", until_closed=until_closed), catching_up=catching_up,
         on_end=on_end,
     )  # fmt: skip
@@ -155,7 +156,7 @@ class Recorder(Session):
     """A session that records the offsets it folds."""
 
     def __init__(self, request_id, partition):
-        super().__init__(request_id, partition)
+        super().__init__(request_id, partition, AS_STARTED)
         self.folded = []
 
     def feed(self, logged):

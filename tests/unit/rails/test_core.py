@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.ids import uuid7
+from schemas.requests import Deadlines
 from schemas.topics import REQUESTS
 from services.bus import Received
 from services.processor import RecordDone
 from services.rails.core import EvaluateRequest, RailsCore
 from services.rails.decide import CROWDED, deny_unread
+from services.runtime.policy_deadlines import DeadlineBounds
 from tests.unit.rails.world import PII_RAIL, policy, request
 
 NOW_US = 2
@@ -109,3 +111,13 @@ def test_every_request_is_begun_once_and_the_room_is_kept(steps):
     assert core.backlog == 0
     assert not core._running
     assert not core._full
+
+
+def test_a_raw_request_gets_no_longer_deadline_than_the_policy_allows():
+    """Applications write requests to the topic too; one that asks for a day is old after the policy's longest."""
+    bounds = DeadlineBounds(total_ms=(1, 1_000))
+    asked = replace(request(), deadlines=Deadlines(total_ms=86_400_000), at=1)
+    raw = Received(REQUESTS.name, 0, 0, 0, asked, None)
+    late_us = 1_001_000
+    assert isinstance(RailsCore(1, bounds=lambda: bounds).read(raw, 1, late_us)[0], RecordDone)
+    assert isinstance(RailsCore(1, bounds=lambda: bounds).read(raw, 1, 900_000)[0], EvaluateRequest)

@@ -55,6 +55,18 @@ def test_checked_answer_is_completed_when_it_is_finally_cleared() -> None:
     assert world.put(cleared(0)).endings() == ["completed"]
 
 
+def test_a_worker_cannot_waive_the_check_that_the_router_insists_on() -> None:
+    world = World(RouterConfig(output_check="on")).put(request(), started(), chunk(0), finished(0))
+    assert world.endings() == []
+    assert world.put(cleared(0)).endings() == ["completed"]
+
+
+def test_a_worker_cannot_waive_the_verdict_that_the_router_insists_on() -> None:
+    world = World(RouterConfig(input_gate="hold")).put(request(), started(), chunk(0), finished(0))
+    assert world.until(1_500).endings() == ["failed"]
+    assert world.written(Closed)[0].cause == "no_verdict"
+
+
 def test_answer_with_a_missing_chunk_is_not_complete() -> None:
     world = World().put(request(), started(), chunk(0), chunk(2), finished(2))
     assert world.endings() == []
@@ -201,8 +213,8 @@ def test_missing_verdict_closes_failed_when_the_gate_holds() -> None:
     assert world.until(1_000).endings() == ["failed"]
 
 
-def test_missing_verdict_is_nothing_when_the_log_says_the_gate_is_off() -> None:
-    world = World(RouterConfig(input_gate="hold")).put(request(), started(input_gate="off"), chunk(0))
+def test_missing_verdict_is_nothing_when_router_and_log_say_the_gate_is_off() -> None:
+    world = World(RouterConfig()).put(request(), started(input_gate="off"), chunk(0))
     assert world.until(1_500).endings() == []
 
 

@@ -201,7 +201,7 @@ def test_both_sides_of_a_race_are_checked():
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_denied_and_unchecked_runs_are_left_alone(order):
+def test_denied_runs_are_left_alone(order):
     key = ["AKIAIOSFODNN7EXAMPLE "]
     denied = Answer()
     events = (
@@ -210,7 +210,11 @@ def test_denied_and_unchecked_runs_are_left_alone(order):
         else [denied.started(), denied.verdict("deny"), *denied.whole(key)[1:]]
     )
     assert World(policy(), random.Random(0)).run(events) == []
-    assert World(policy(), random.Random(0)).run(Answer(check="off").whole(key)) == []
+
+
+def test_a_run_whose_worker_says_that_nobody_checks_is_checked():
+    said = World(policy(), random.Random(0)).run(Answer(check="off").whole(["AKIAIOSFODNN7EXAMPLE "]))
+    assert any(isinstance(event, Recall) for event in said)
 
 
 def test_a_verdict_may_make_delivery_gated():

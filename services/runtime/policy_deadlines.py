@@ -1,0 +1,88 @@
+"""What a policy lets a request ask for in deadlines, for services that need nothing else of the policy.
+
+The rest of a policy is read by ``services.policy``, whose packages the images of edge and router do not have.
+"""
+
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from schemas.requests import Deadlines
+from services.runtime.errors import UserError
+
+Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
+Bounds = tuple[Ms, Ms]
+
+_SERVICES: Final = Path(__file__).resolve().parents[1]
+
+
+def default_policy() -> Path:
+    """Return the folder of the policy that is used when none is named.
+
+    A wheel carries the policies in ``services/policy`` (``setup.py`` copies them). A checkout, and an editable install
+    of one, has them at the top level.
+    """
+    packaged = _SERVICES / "policy" / "policies" / "default"
+    return packaged if packaged.is_dir() else _SERVICES.parent / "policies" / "default"
+
+
+DEFAULT_POLICY: Final = default_policy()
+
+
+class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The least and the largest of each deadline, in milliseconds.
+
+    Attributes:
+        verdict_ms: For the verdict.
+        ttft_ms: For the first content token.
+        stall_ms: For the longest silence.
+        total_ms: For the request; services read the log back by the largest after a restart.
+    """
+
+    verdict_ms: Bounds = (50, 10_000)
+    ttft_ms: Bounds = (20, 30_000)
+    stall_ms: Bounds = (100, 30_000)
+    total_ms: Bounds = (500, 120_000)
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that no deadline can keep.
+
+        Raises:
+            ValueError: The least is above the largest.
+        """
+        for name, (least, largest) in msgspec.structs.asdict(self).items():
+            if least > largest:
+                msg = f"{name}: the least, {least}, is above the largest, {largest}"
+                raise ValueError(msg)
+
+    def of(self, name: str) -> Bounds:
+        """Return the bounds of one deadline."""
+        bounds: Bounds = getattr(self, name)
+        return bounds
+
+    def clamp(self, asked: Deadlines) -> Deadlines:
+        """Return the nearest deadlines within the bounds."""
+        clamped = {name: min(max(ms, self.of(name)[0]), self.of(name)[1]) for name, ms in asdict(asked).items()}
+        return Deadlines(**clamped)
+
+
+class _Document(Struct, frozen=True):
+    deadlines: DeadlineBounds = DeadlineBounds()
+
+
+def read_deadline_bounds(folder: Path) -> DeadlineBounds:
+    """Read ``[deadlines]`` of the policy in this folder.
+
+    Raises:
+        UserError: The file cannot be read, or has other bounds than two numbers each.
+    """
+    file = folder / "policy.toml"
+    try:
+        return msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Document).deadlines
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"RAILBUS_POLICY: {file}: {why}: name a folder with a policy.toml, and correct it") from None

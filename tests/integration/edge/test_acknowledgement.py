@@ -1,0 +1,139 @@
+"""A client is told that its request is accepted only once the broker has it."""
+
+import asyncio
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from schemas.ids import time_ms
+from services.bus import EventRejected, NotAcknowledged, Producer
+from services.edge.requests import request_service
+from services.runtime.clock import now_ms
+from tests.integration.edge.lab import ASK, deltas, open_lab
+from tests.integration.edge.test_websocket import socket
+from tests.support.brokers import Broker
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path):
+    """A broker that no other test shares, because this one pauses it."""
+    broker = Broker("embedded", tmp_path / "data", in_memory=True)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@contextmanager
+def paused(broker):
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+async def test_a_websocket_hears_accepted_after_the_broker_has_the_request(own_broker):
+    async with open_lab(own_broker.address) as lab, socket(await lab.edge()) as client:
+        with paused(own_broker):
+            await client.send(type="ask", prompt="hello")
+            reply = asyncio.create_task(client.get())
+            await asyncio.sleep(0.5)
+            assert not reply.done(), reply.result()
+        accepted = await reply
+        assert accepted["type"] == "accepted"
+        assert (await lab.next_request()).request_id == accepted["request_id"]
+
+
+async def test_http_headers_with_the_id_follow_the_acknowledgement(own_broker, monkeypatch):
+    """Also where the wait for the first op, which delays the headers too, is over."""
+    monkeypatch.setattr("services.edge.http.responses.FIRST_OP_TIMEOUT_S", 0.05)
+    async with open_lab(own_broker.address) as lab:
+        url = await lab.edge()
+        with paused(own_broker):
+            asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", json=ASK | {"stream": True}))
+            await asyncio.sleep(0.5)
+            assert not asking.done()
+        response = await asking
+        assert response.status == 200
+        assert response.headers["X-Request-Id"].endswith((await lab.next_request()).request_id)
+        response.close()
+
+
+async def test_what_is_not_acknowledged_by_the_total_deadline_is_an_error(own_broker):
+    async with open_lab(own_broker.address) as lab:
+        url = await lab.edge()
+        body = ASK | {"stream": True, "railbus": {"deadlines": {"total_ms": 300}}}
+        with paused(own_broker):
+            async with lab.http.post(f"{url}/v1/chat/completions", json=body) as response:
+                assert response.status == 503
+                error = (await response.json())["error"]
+        assert error["code"] == "log_unavailable"
+        assert "Idempotency-Key" in error["message"]
+
+
+class SilentProducer(Producer):
+    """A producer to whose next request the broker gives this answer, or none."""
+
+    def __init__(self, producer, error=None):
+        self.__dict__.update(producer.__dict__)
+        self.error = error
+
+    async def post(self, topic, event, *, traceparent=None):
+        if topic.name != "railbus.requests":
+            return await Producer.post(self, topic, event, traceparent=traceparent)
+        ack = asyncio.get_running_loop().create_future()
+        if self.error is not None:
+            ack.set_exception(self.error)
+        return ack
+
+
+def with_producer(lab, url, error=None):
+    service = lab.edges[url]._sockets._request_service
+    real = service._producer
+    service._producer = SilentProducer(real, error)
+    return service, real
+
+
+async def test_an_event_of_the_request_proves_as_much_as_the_acknowledgement(lab):
+    """Workers may be faster than the acknowledgement: the first token does not wait for it."""
+    url = await lab.edge()
+    service, _ = with_producer(lab, url)
+    async with lab.open_stream(url) as client:
+        await lab.until_open(url)
+        stream = next(iter(service._hub))
+        await lab.write_plain(stream.request, "Hello")
+        assert deltas(await client.rest()) == "Hello"
+
+
+@pytest.mark.parametrize(("error", "asked_twice"), [(EventRejected("no"), True), (NotAcknowledged("no"), False)])
+async def test_a_key_is_free_again_only_if_the_request_is_surely_not_on_the_log(lab, error, asked_twice):
+    url = await lab.edge()
+    service, real = with_producer(lab, url, error)
+    once = {"Idempotency-Key": f"k-{asked_twice}"}
+    async with lab.http.post(f"{url}/v1/chat/completions", headers=once, json=ASK) as response:
+        assert response.status == 503
+    service._producer = real
+    asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", headers=once, json=ASK))
+    if asked_twice:
+        await lab.answer("x")
+    response = await asking
+    assert response.status == (200 if asked_twice else 409)
+
+
+async def test_the_key_of_a_lost_request_is_free_once_it_cannot_come_any_more(lab, monkeypatch):
+    url = await lab.edge()
+    service, real = with_producer(lab, url, NotAcknowledged("the edge was killed"))
+    once = {"Idempotency-Key": "lost"}
+    async with lab.http.post(f"{url}/v1/chat/completions", headers=once, json=ASK) as response:
+        assert response.status == 503
+    service._producer = real
+    monkeypatch.setattr(request_service, "LATE_MS", 0)
+    async with lab.http.post(f"{url}/v1/chat/completions", headers=once, json=ASK) as response:
+        assert response.status == 409
+    asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", headers=once, json=ASK))
+    request = await lab.answer("x")
+    assert (await asking).status == 200
+    assert time_ms(request.request_id) <= now_ms()

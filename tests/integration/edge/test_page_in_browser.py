@@ -1,0 +1,94 @@
+"""The page in a real browser: what people and operators see of text that was taken back; a server that freezes."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.browser import PROGRAM, browsing
+from tests.integration.edge.lab import writer_for
+from tests.support.processes import ServiceProcess
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
+
+ASK = 'document.querySelector("#ask").requestSubmit()'
+ANSWER = 'document.querySelector("#answer").textContent'
+WHOLE = "document.documentElement.outerHTML + JSON.stringify(screen_.pieces)"
+CONNECTION = 'document.querySelector("#connection")?.textContent'
+STRUCK = """[...document.querySelectorAll("#answer del")].map(node => [node.textContent, node.title,
+    getComputedStyle(node).textDecorationLine])"""
+
+
+async def connected(page):
+    await page.until(f'{CONNECTION} === "connected"')
+
+
+async def asked(lab, page):
+    await connected(page)
+    await page.run(ASK)
+    return writer_for(await lab.next_request(), checked=True)
+
+
+async def picture(page, name):
+    """Kept where RAILBUS_TEST_PICTURES says, for people to look at."""
+    if folder := os.environ.get("RAILBUS_TEST_PICTURES"):
+        (Path(folder) / name).write_bytes(await page.picture())
+
+
+@pytest.mark.parametrize("operator", [False, True])
+async def test_only_an_operators_page_keeps_text_that_was_taken_back(lab, operator):
+    url = await lab.edge(operator_page=operator)
+    async with browsing(url) as page:
+        writer = await asked(lab, page)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("call "), writer.chunk("555-0100 now"))
+        await page.until(f'{ANSWER} === "call 555-0100 now"')
+        await lab.write(writer.recall(5, 13))
+        await page.until(f"{ANSWER}.includes('[gone]')")
+        await picture(page, f"redacted-{'operator' if operator else 'person'}.png")
+        if operator:
+            ((text, why, line),) = await page.run(STRUCK)
+            assert (text, line) == ("555-0100", "line-through")
+            assert "rule card" in why
+        else:
+            assert await page.run(ANSWER) == "call [gone] now"
+            assert "555-0100" not in await page.run(WHOLE)
+        await lab.write(writer.recall(0, 17, action="stop", replacement="This answer was withdrawn by policy."))
+        await page.until(f"{ANSWER}.includes('withdrawn by policy')")
+        await picture(page, f"withdrawn-{'operator' if operator else 'person'}.png")
+        if operator:
+            assert (await page.run(STRUCK))[0][0] == "call "
+        else:
+            assert await page.run(ANSWER) == "This answer was withdrawn by policy."
+            whole = await page.run(WHOLE)
+            assert "555-0100" not in whole
+            assert "call " not in whole
+
+
+async def test_offsets_stay_right_after_text_is_taken_back(lab):
+    async with browsing(await lab.edge()) as page:
+        writer = await asked(lab, page)
+        await lab.write(writer.started(), writer.allowed(), writer.chunk("a 555 b "), writer.chunk("card 4111 c"))
+        await page.until(f"{ANSWER}.endsWith('4111 c')")
+        await lab.write(writer.recall(2, 5, replacement="[x]"), writer.recall(13, 17, replacement="[long text]"))
+        await page.until(f"{ANSWER}.includes('long text')")
+        await lab.write(writer.chunk(" end"), writer.finished(), writer.cleared(), writer.closed())
+        await page.until(f"{ANSWER}.endsWith('end')")
+        assert await page.run(ANSWER) == "a [x] b card [long text] c end"
+
+
+async def test_the_page_says_that_a_frozen_server_does_not_answer(broker):
+    edge = ServiceProcess(
+        "services.edge", RAILBUS_KAFKA_BOOTSTRAP=broker.address, RAILBUS_PARTITIONS="4", RAILBUS_EDGE_PORT="0"
+    )
+    try:
+        url = (await edge.ready()).split()[-1]
+        async with browsing(url) as page:
+            await connected(page)
+            edge.signal(signal.SIGSTOP)
+            await page.until(f'{CONNECTION} === "no answer from the server; reconnecting"', within_s=60)
+            await picture(page, "frozen.png")
+            edge.signal(signal.SIGCONT)
+            await connected(page)
+    finally:
+        edge.kill()
