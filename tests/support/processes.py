@@ -84,9 +84,9 @@ class ServiceProcess:
     def stderr(self) -> str:
         return _content(self._err.fileno())
 
-    async def ready(self) -> str:
+    async def ready(self, within_s: float | None = None) -> str:
         """Wait for the ready line; return what follows the word."""
-        done = await comes_true(lambda: "\n" in self.stdout or not self.running, START_TIMEOUT_S)
+        done = await comes_true(lambda: "\n" in self.stdout or not self.running, within_s or START_TIMEOUT_S)
         line = self.stdout.partition("\n")[0]
         assert line.startswith("ready "), (
             f"{self.module} {'ended' if done else 'was not ready in time'}: {self.stderr[-2_000:]}"

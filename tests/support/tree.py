@@ -62,7 +62,7 @@ class Tree:
 
 
 @contextmanager
-def running_tree(folder: Path, *args, governed=False, **env):
+def running_tree(folder: Path, *args, governed=False, start_s=START_TIMEOUT_S, **env):
     """A tree from its ready line on; whatever happens, none of its processes is left behind."""
     args = (*args, "--governed" if governed else "--no-governed")
     process = subprocess.Popen(
@@ -73,7 +73,7 @@ def running_tree(folder: Path, *args, governed=False, **env):
     lines = []
     pump = threading.Thread(target=lambda: lines.extend(process.stderr), daemon=True)
     pump.start()
-    watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
+    watchdog = threading.Timer(start_s, process.kill)
     watchdog.start()
     try:
         first = process.stdout.readline()
