@@ -30,7 +30,8 @@ class Efficiency:
         grouped_kv_bandwidth: The same if several query heads share a KV head: fewer, smaller streams.
         overlap: Share of the shorter of reading and multiplying that the longer hides.
         layer_us: Time of a layer in each step beyond its bytes and arithmetic: launches, norms, small kernels.
-        sequence_us: Time of a step for each sequence: sampling, scheduling, detokenizing, streaming.
+        sequence_us: Time of a step for each sequence, and for each further position that is verified: sampling,
+            scheduling, detokenizing, streaming.
         activations: Activations read and written by a token in a layer, in widths of the residual stream.
     """
 
@@ -81,27 +82,27 @@ _TN: Final = "TensorRT-LLM 0.9, static batches (T); NIM, closed loops (N)"
 
 COMMON: Final[Mapping[str, Constant]] = MappingProxyType(
     {
-        "bandwidth": Constant(0.92, 0.78, 0.95, _TN),
+        "bandwidth": Constant(0.92, 0.78, 1.0, _TN),
         "int4_bandwidth": Constant(0.70, 0.55, 0.90, "one ratio: BF16 / int4 = 1.76 (A100, vLLM 0.6.3)"),
         "kv_bandwidth": Constant(0.95, 0.85, 1.0, f"{_T}: Llama 2 7B and 13B"),
-        "grouped_kv_bandwidth": Constant(0.55, 0.42, 0.70, f"{_TN}: Llama 2 70B and Llama 3 8B"),
-        "overlap": Constant(0.30, 0.0, 0.6, _TN),
-        "activations": Constant(40.0, 25.0, 50.0, f"{_T}: prefill; counting the kernels of a layer gives about 30"),
+        "grouped_kv_bandwidth": Constant(0.55, 0.45, 0.76, f"{_TN}: Llama 2 70B and Llama 3 8B"),
+        "overlap": Constant(0.30, 0.2, 0.45, _TN),
+        "activations": Constant(40.0, 30.0, 77.0, f"{_T}: prefill; counting the kernels of a layer gives about 30"),
     }
 )
 """Constants that no GPU generation or engine changed in the rows."""
 
 GENERATIONS: Final[Mapping[str, Mapping[str, Constant]]] = MappingProxyType(
     {
-        "ampere": {"flops": Constant(0.80, 0.65, 0.85, _TN), "layer_us": Constant(115.0, 95.0, 125.0, _TN)},
-        "hopper": {"flops": Constant(0.74, 0.60, 0.80, _TN), "layer_us": Constant(72.0, 60.0, 80.0, _TN)},
+        "ampere": {"flops": Constant(0.80, 0.65, 0.91, _TN), "layer_us": Constant(115.0, 105.0, 150.0, _TN)},
+        "hopper": {"flops": Constant(0.74, 0.60, 0.82, _TN), "layer_us": Constant(72.0, 65.0, 94.0, _TN)},
         "ada": {
             "flops": Constant(0.74, 0.50, 0.85, "as hopper; not measured"),
             "layer_us": Constant(72.0, 40.0, 120.0, "as hopper; not measured"),
         },
         "blackwell": {
             "flops": Constant(0.74, 0.45, 0.80, "as hopper; not measured"),
-            "layer_us": Constant(72.0, 40.0, 80.0, "as hopper; not measured"),
+            "layer_us": Constant(72.0, 40.0, 94.0, "as hopper; not measured"),
         },
         "cpu": {
             "flops": Constant(0.43, 0.1, 1.0, "not measured: calibrate"),
@@ -113,8 +114,8 @@ GENERATIONS: Final[Mapping[str, Mapping[str, Constant]]] = MappingProxyType(
 
 SEQUENCE_US: Final[Mapping[Engine, Constant]] = MappingProxyType(
     {
-        "vllm": Constant(30.0, 10.0, 50.0, "as nim; no row of its own"),
-        "nim": Constant(30.0, 20.0, 40.0, "NIM, closed loops over HTTP (N)"),
+        "vllm": Constant(30.0, 8.0, 50.0, "as nim; no row of its own"),
+        "nim": Constant(30.0, 8.0, 35.0, "NIM, closed loops over HTTP (N)"),
         "tensorrt-llm": Constant(0.0, 0.0, 10.0, _T),
         "llama.cpp": Constant(0.0, 0.0, 30.0, "as tensorrt-llm; no row of its own"),
     }
@@ -122,7 +123,7 @@ SEQUENCE_US: Final[Mapping[Engine, Constant]] = MappingProxyType(
 """Time of a step for each sequence, by engine."""
 
 LLAMA_CPP_STEP_FLOPS: Final = Constant(
-    0.09, 0.07, 0.12, "verifying 4 and 8 tokens took 1.28 and 1.72 plain steps: llama.cpp, A100, 34B Q8_0"
+    0.065, 0.05, 0.09, "verifying 4 and 8 tokens took 1.28 and 1.72 plain steps: llama.cpp, A100, 34B Q8_0"
 )
 """llama.cpp multiplies narrow matrices by kernels that do not use the tensor cores well."""
 

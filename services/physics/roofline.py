@@ -146,14 +146,14 @@ def step_ms(
 ) -> float:
     """Return the milliseconds of one step of the engine: decoding sequences and parts of prompts together.
 
-    layer time x layers + sequence time x batch + activations + the longer of reading and multiplying + the part of
+    layer time x layers + sequence time x sampled positions + activations + the longer of reading and multiplying + the part of
     the shorter that is not hidden behind it.
     """
     tokens = batch * positions
     reading = read_ms(model, gpu, precision, batch=batch, context=context, kv=kv, efficiency=efficiency)
     multiplying = tokens * token_flop(model, context) / (gpu.flops(precision) * efficiency.step_flops) * 1e3
     multiplying += prefill_flop / (gpu.flops(precision) * efficiency.flops) * 1e3
-    fixed = (model.layers * efficiency.layer_us + batch * efficiency.sequence_us) / 1e3
+    fixed = (model.layers * efficiency.layer_us + tokens * efficiency.sequence_us) / 1e3
     shorter, longer = sorted((reading, multiplying))
     fixed += activations_ms(model, gpu, tokens + prefill_tokens, efficiency=efficiency)
     return fixed + longer + (1 - efficiency.overlap) * shorter

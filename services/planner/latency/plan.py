@@ -154,9 +154,7 @@ def plan_latency(inputs: PlanInput) -> LatencyPlan:
         BudgetPart("model: prefill", _prefill(inputs, FLOOR), practical, practical, _tokens(inputs)),
         BudgetPart("rails not hidden", 0.0, seen, seen, f"of {around.rails:g} ms in parallel to queue and prefill"),
         BudgetPart("model: decode", floor, plain, plain / speedup, f"{steps} more tokens", first=False),
-        BudgetPart(
-            "others' prefill", 0.0, newcomers, newcomers, "delays the answer at this batch", first=False
-        ),
+        BudgetPart("others' prefill", 0.0, newcomers, newcomers, "delays the answer at this batch", first=False),
         BudgetPart("post-processing", around.post, around.post, around.post, "checks run in parallel to the stream"),
         BudgetPart("response", around.response, around.response, around.response, "bus, edge"),
     )
@@ -229,9 +227,7 @@ def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
     return FirstTokenDeadline(
         ttft_ms=inputs.ttft_ms,
         prefill_ms=left,
-        longest=longest_prompt(
-            inputs.target, inputs.gpu, inputs.precision, left, efficiency=inputs.pair.achieved
-        ),
+        longest=longest_prompt(inputs.target, inputs.gpu, inputs.precision, left, efficiency=inputs.pair.achieved),
         longest_floor=longest_prompt(inputs.target, inputs.gpu, inputs.precision, left, efficiency=FLOOR),
         utilisation=highest_utilisation(left, prefill),
         variation=response_variation(inputs.utilisation),
