@@ -64,7 +64,7 @@ FLOOR: Final = Efficiency(
 BATCHED: Final = replace(
     FLOOR, flops=0.50, step_flops=0.50, bandwidth=0.75, kv_bandwidth=0.75, grouped_kv_bandwidth=0.75
 )
-"""A plain roofline at half of the arithmetic and three quarters of the memory rate, for drawings and first estimates."""
+"""A plain roofline at half of the arithmetic and three quarters of the memory rate, for drawings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
     """
     if engine not in SEQUENCE_US:
         raise ValueError(f"engine {engine!r} is not known; known are {', '.join(get_args(Engine))}")
-    values = {name: constant.value for name, constant in (COMMON | GENERATIONS[gpu.generation]).items()}
+    values = {name: constant.value for name, constant in (*COMMON.items(), *GENERATIONS[gpu.generation].items())}
     found = Efficiency(**values, step_flops=values["flops"], sequence_us=SEQUENCE_US[engine].value)
     if gpu.generation == "cpu":  # one thread reads and multiplies in turn, and keeps activations in its cache
         plain = found.bandwidth

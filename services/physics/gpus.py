@@ -49,12 +49,12 @@ _ALL: Final = (
         flops_fp8=194.9 * TERA, source="NVIDIA Ada GPU architecture white paper, 2.02, appendix A (FP32 accumulate)",
     ),
     Gpu(
-        name="a100-40", generation="ampere", memory_bytes=40 * GIB, bandwidth=1_555 * GIGA, flops_bf16=312 * TERA, flops_fp8=None,
-        source="NVIDIA A100 data sheet, 40GB SXM",
+        name="a100-40", generation="ampere", memory_bytes=40 * GIB, bandwidth=1_555 * GIGA, flops_bf16=312 * TERA,
+        flops_fp8=None, source="NVIDIA A100 data sheet, 40GB SXM",
     ),
     Gpu(
-        name="a100-80", generation="ampere", memory_bytes=80 * GIB, bandwidth=2_039 * GIGA, flops_bf16=312 * TERA, flops_fp8=None,
-        source="NVIDIA A100 data sheet, 80GB SXM",
+        name="a100-80", generation="ampere", memory_bytes=80 * GIB, bandwidth=2_039 * GIGA, flops_bf16=312 * TERA,
+        flops_fp8=None, source="NVIDIA A100 data sheet, 80GB SXM",
     ),
     Gpu(
         name="h100", generation="hopper", memory_bytes=80 * GIB, bandwidth=3.35 * TERA, flops_bf16=989.4 * TERA,
@@ -73,8 +73,8 @@ _ALL: Final = (
         flops_fp8=242.5 * TERA, source="NVIDIA L4 data sheet; half of the rate with sparsity",
     ),
     Gpu(
-        name="cpu", generation="cpu", memory_bytes=16 * GIB, bandwidth=25.6 * GIGA, flops_bf16=0.1 * TERA, flops_fp8=None,
-        source="one DDR4-3200 channel and one AVX2 core at 3.1 GHz: a start for calibration, not a real machine",
+        name="cpu", generation="cpu", memory_bytes=16 * GIB, bandwidth=25.6 * GIGA, flops_bf16=0.1 * TERA,
+        flops_fp8=None, source="one DDR4-3200 channel and one AVX2 core at 3.1 GHz: a start for calibration, not a real machine",
     ),
 )  # fmt: skip
 

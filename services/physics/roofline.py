@@ -131,7 +131,7 @@ def decode_ms(
     )
 
 
-def step_ms(
+def step_ms(  # noqa: PLR0913 - the engine decides about a step by as many numbers
     model: Model,
     gpu: Gpu,
     precision: Precision,
@@ -146,8 +146,8 @@ def step_ms(
 ) -> float:
     """Return the milliseconds of one step of the engine: decoding sequences and parts of prompts together.
 
-    layer time x layers + sequence time x sampled positions + activations + the longer of reading and multiplying + the part of
-    the shorter that is not hidden behind it.
+    layer time x layers + sequence time x sampled positions + activations + the longer of reading and multiplying +
+    the part of the shorter that is not hidden behind it.
     """
     tokens = batch * positions
     reading = read_ms(model, gpu, precision, batch=batch, context=context, kv=kv, efficiency=efficiency)
@@ -184,14 +184,6 @@ def activations_ms(model: Model, gpu: Gpu, tokens: float, *, efficiency: Efficie
     return size / (gpu.bandwidth * efficiency.bandwidth) * 1e3
 
 
-def multiply_ms(
-    model: Model, gpu: Gpu, precision: Precision, *, tokens: int, context: int, efficiency: Efficiency = FLOOR
-) -> float:
-    """Return the milliseconds of arithmetic for ``tokens`` decoded tokens, each after ``context`` others."""
-    flop = whole("tokens", tokens) * token_flop(model, context)
-    return flop / (gpu.flops(precision) * efficiency.step_flops) * 1e3
-
-
 def token_flop(model: Model, context: int) -> float:
     """Return the FLOP of one decoded token: 2 per multiplied parameter, and attention over the context."""
     local = context if model.window is None else min(context, model.window)
@@ -217,8 +209,8 @@ def require_fit(
     need = weight_bytes(model, precision) + whole("batch", batch, least=1) * kv_bytes(model, context, kv)
     if need > gpu.memory_bytes:
         raise ValueError(
-            f"{model.name} in {precision} needs {need / GIB:.1f} GiB for weights and {batch} x {context} cached tokens; "
-            f"{gpu.name} has {gpu.memory_bytes / GIB:.0f} GiB"
+            f"{model.name} in {precision} needs {need / GIB:.1f} GiB for weights and {batch} x {context} cached "
+            f"tokens; {gpu.name} has {gpu.memory_bytes / GIB:.0f} GiB"
         )
 
 

@@ -158,8 +158,9 @@ def main(arguments: Sequence[str]) -> None:
     for each in held(every):
         row = each.row
         print(
-            f"{row.source} {row.gpu.name:<8} {row.model.name:<12} {row.precision:<5} {row.batch:>3} x {row.prompt:>5} + "
-            f"{row.output:<5} first {row.ttft_ms:>9.2f} {each.first:>+7.1%}   token {row.tpot_ms:>7.3f} {each.token:>+7.1%}"
+            f"{row.source} {row.gpu.name:<8} {row.model.name:<12} {row.precision:<5} "
+            f"{row.batch:>3} x {row.prompt:>5} + {row.output:<5} "
+            f"first {row.ttft_ms:>9.2f} {each.first:>+7.1%}   token {row.tpot_ms:>7.3f} {each.token:>+7.1%}"
         )
     for line in summary("all, as shipped", held(every)):
         print(line)

@@ -49,8 +49,8 @@ def as_json(inputs: PlanInput, plan: LatencyPlan) -> dict[str, Any]:
 def _head(inputs: PlanInput) -> Iterator[str]:
     who = inputs.target.name + (f" with {inputs.draft.name}" if inputs.draft is not None else "")
     yield (
-        f"{who} on {inputs.gpu.name}, {inputs.engine}, {inputs.precision}, KV in {inputs.kv}: prompt {inputs.prompt}, output {inputs.output}, "
-        f"batch {inputs.batch}, alpha {inputs.alpha:g}"
+        f"{who} on {inputs.gpu.name}, {inputs.engine}, {inputs.precision}, KV in {inputs.kv}: "
+        f"prompt {inputs.prompt}, output {inputs.output}, batch {inputs.batch}, alpha {inputs.alpha:g}"
     )
     share = inputs.memory_bytes() / inputs.gpu.memory_bytes
     yield f"memory {inputs.memory_bytes() / GIB:.1f} of {inputs.gpu.memory_bytes / GIB:.0f} GiB ({share:.0%})"

@@ -161,7 +161,7 @@ def test_a_model_from_its_configuration(capsys, tmp_path):
         (("--target", "gpt-9"), f"model 'gpt-9' is not in the catalogue; it has {', '.join(MODELS)}"),
         (("--target", "no/such"), "no/such: there is no such file or folder"),
         (("--target", "nothing.json"), "nothing.json: cannot be read"),
-        (("--target", "llama-3-70b", "--gpu", "a100-40"), "needs 72.2 GiB .* a100-40 has 40 GiB"),
+        (("--target", "llama-3-70b", "--gpu", "a100-40"), "needs 72.1 GiB .* a100-40 has 40 GiB"),
         (("--batch", "4000"), "h100 has 80 GiB"),
         (("--batch", "0"), "batch must be a whole number of at least 1"),
         (("--prompt", "-3"), "prompt must be a whole number of at least 1, not -3"),
