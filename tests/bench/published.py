@@ -116,7 +116,7 @@ def fit(known: Sequence[Row]) -> Callable[[Row], Held]:
                 if of in {"", row.gpu.generation, row.source}:
                     chosen[name] = min(1.0, value) if name in _SHARES else value
             request_ms = chosen.pop("request_ms")
-            constants = replace(practical(row.gpu), **chosen, step_flops=chosen["flops"])  # type: ignore[arg-type]
+            constants = replace(practical(row.gpu), **chosen, step_flops=chosen["flops"])
             return hold(row, constants, request_ms)
 
         return predict
