@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.physics.checks import positive, whole
+from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
+from services.physics.newcomers import PREFILL_BUDGET
 from services.physics.roofline import (
-    BATCHED,
-    KV_BYTES,
-    Efficiency,
+    KvPrecision,
     Precision,
+    decode_ms,
     kv_bytes,
     kv_bytes_per_token,
-    multiply_ms,
     prefill_ms,
     require_fit,
     weight_bytes,
-    weight_bytes_read,
 )
 
 BATCH_MEMORY: Final = 0.8
@@ -74,9 +73,9 @@ class Throughput:
         return 1 / (self.prefill_s + self.decode_s)
 
 
-def kv_value_bytes(gpu: Gpu) -> float:
-    """Return the bytes of a cached value in batch work: one on hardware with FP8 arithmetic, else BF16's two."""
-    return KV_BYTES if gpu.flops_fp8 is None else KV_BYTES / 2
+def batch_kv(gpu: Gpu) -> KvPrecision:
+    """Return the precision of KV caches in batch work: FP8 on hardware with FP8 arithmetic, else BF16."""
+    return "bf16" if gpu.flops_fp8 is None else "fp8"
 
 
 def throughput(
@@ -85,32 +84,34 @@ def throughput(
     precision: Precision,
     work: BatchWork,
     *,
-    efficiency: Efficiency = BATCHED,
+    efficiency: Efficiency | None = None,
     memory: float = BATCH_MEMORY,
 ) -> Throughput:
-    """Return the throughput of the largest batch that fits into memory.
+    """Return the throughput of the largest batch that fits into memory; without ``efficiency`` of the engine ``vllm``.
 
     Raises:
         ValueError: Not even one sequence fits.
     """
     require_fit(model, gpu, precision)
-    scale = kv_value_bytes(gpu) / KV_BYTES
+    efficiency, kv = practical(gpu) if efficiency is None else efficiency, batch_kv(gpu)
     cached = work.shared if work.prefix_cached else 0
     prompt = work.shared + work.own
-    prefix = cached * kv_bytes_per_token(model, beyond_window=True)  # local layers keep only their window
-    per_sequence = (kv_bytes(model, prompt + work.output) - prefix) * scale
-    free = gpu.memory_bytes * positive("memory", memory) - weight_bytes(model, precision) - prefix * scale
+    prefix = cached * kv_bytes_per_token(model, beyond_window=True, kv=kv)  # local layers keep only their window
+    per_sequence = kv_bytes(model, prompt + work.output, kv) - prefix
+    free = gpu.memory_bytes * positive("memory", memory) - weight_bytes(model, precision) - prefix
     batch = min(work.requests, int(free // per_sequence))
     if batch < 1:
         raise ValueError(
             f"{model.name} in {precision} leaves no room for a sequence of {prompt + work.output} tokens on {gpu.name}"
         )
-    prefill_s = prefill_ms(model, gpu, precision, prompt - cached, cached=cached, efficiency=efficiency) / 1e3
+    together = min(batch, max(1, PREFILL_BUDGET // (prompt - cached)))
+    step = prefill_ms(
+        model, gpu, precision, prompt - cached, cached=cached, prompts=together, efficiency=efficiency
+    )  # fmt: skip
+    prefill_s = step / together / 1e3
     context = prompt + work.output // 2
-    read = weight_bytes_read(model, precision) + batch * kv_bytes(model, context) * scale
-    reading_s = read / (gpu.bandwidth * efficiency.bandwidth)
-    multiplying_s = multiply_ms(model, gpu, precision, tokens=batch, context=context, efficiency=efficiency) / 1e3
-    decode_s = work.output * max(reading_s, multiplying_s) / batch
+    step = decode_ms(model, gpu, precision, batch=batch, context=context, kv=kv, efficiency=efficiency)
+    decode_s = work.output * step / batch / 1e3
     return Throughput(
         batch=batch, prefill_s=prefill_s, decode_s=decode_s, hours=work.requests * (prefill_s + decode_s) / 3_600
     )

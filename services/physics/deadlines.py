@@ -4,19 +4,24 @@ from decimal import Decimal, localcontext
 from math import sqrt
 
 from services.physics.checks import fraction, not_negative, positive
+from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
-from services.physics.roofline import PRACTICAL, Efficiency, Precision, prefill_ms
+from services.physics.roofline import Precision, prefill_ms
 
 _MAX_SERVICES = 200
 """Longest wait that is computed, in service times; the number of digits of the exact sum grows with it."""
 
 
 def longest_prompt(
-    model: Model, gpu: Gpu, precision: Precision, budget_ms: float, *, efficiency: Efficiency = PRACTICAL
+    model: Model, gpu: Gpu, precision: Precision, budget_ms: float, *, efficiency: Efficiency | None = None
 ) -> int:
-    """Return the most uncached prompt tokens whose prefill on an idle accelerator takes at most ``budget_ms``."""
+    """Return the most uncached prompt tokens whose prefill on an idle accelerator takes at most ``budget_ms``.
+
+    Without ``efficiency`` the engine is ``vllm``.
+    """
     not_negative("budget_ms", budget_ms)
+    efficiency = practical(gpu) if efficiency is None else efficiency
     low, high = 0, 1
     while prefill_ms(model, gpu, precision, high, efficiency=efficiency) <= budget_ms:
         low, high = high, high * 2

@@ -109,6 +109,30 @@ _ALL: Final = (
         kv_heads=8, head_dim=128, vocab=128_256, tied=False, source="config.json of meta-llama/Meta-Llama-3-70B",
     ),
     Model(
+        name="llama-2-7b", layers=32, global_layers=32, window=None, hidden=4096, intermediate=11008, heads=32,
+        kv_heads=32, head_dim=128, vocab=32_000, tied=False, source="config.json of meta-llama/Llama-2-7b-hf",
+    ),
+    Model(
+        name="llama-2-13b", layers=40, global_layers=40, window=None, hidden=5120, intermediate=13824, heads=40,
+        kv_heads=40, head_dim=128, vocab=32_000, tied=False, source="config.json of meta-llama/Llama-2-13b-hf",
+    ),
+    Model(
+        name="llama-2-70b", layers=80, global_layers=80, window=None, hidden=8192, intermediate=28672, heads=64,
+        kv_heads=8, head_dim=128, vocab=32_000, tied=False, source="config.json of meta-llama/Llama-2-70b-hf",
+    ),
+    Model(
+        name="mistral-7b", layers=32, global_layers=32, window=None, hidden=4096, intermediate=14336, heads=32,
+        kv_heads=8, head_dim=128, vocab=32_768, tied=False, source="config.json of mistralai/Mistral-7B-Instruct-v0.3",
+    ),
+    Model(
+        name="tinyllama-1.1b", layers=22, global_layers=22, window=None, hidden=2048, intermediate=5632, heads=32,
+        kv_heads=4, head_dim=64, vocab=32_000, tied=False, source="config.json of TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+    ),
+    Model(
+        name="gemma-2-27b", layers=46, global_layers=23, window=4096, hidden=4608, intermediate=36864, heads=32,
+        kv_heads=16, head_dim=128, vocab=256_000, tied=True, source="config.json of google/gemma-2-27b",
+    ),
+    Model(
         name="smollm2-135m", layers=30, global_layers=30, window=None, hidden=576, intermediate=1536, heads=9,
         kv_heads=3, head_dim=64, vocab=49_152, tied=True, source="config.json of HuggingFaceTB/SmolLM2-135M-Instruct",
     ),

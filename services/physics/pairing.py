@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
-from services.physics.roofline import PRACTICAL, Efficiency, Precision, decode_ms
+from services.physics.roofline import KvPrecision, Precision, decode_ms
 from services.physics.speculation import MAX_GAMMA, OVERHEAD, speedup_in_batch
 
 
@@ -17,29 +18,39 @@ class SpeculationPair:
         draft: Draft model.
         gpu: Accelerator that runs both.
         precision: Precision of both models' linear layers.
-        efficiency: Achieved share of the data sheet's rates.
+        kv: Precision of both models' KV caches.
+        efficiency: Constants of the engine; those of ``vllm`` on this accelerator if None.
         overhead: Overhead of one cycle over the time of a plain target step at the same batch.
-        launch_ms: Time of a draft step beyond reading its bytes (kernel launches), in milliseconds.
+        launch_ms: Time of a draft step beyond that of a step of the draft model, in milliseconds.
     """
 
     target: Model
     draft: Model
     gpu: Gpu
     precision: Precision = "fp8"
-    efficiency: Efficiency = PRACTICAL
+    kv: KvPrecision = "bf16"
+    efficiency: Efficiency | None = None
     overhead: float = OVERHEAD
     launch_ms: float = 0.0
+
+    @property
+    def achieved(self) -> Efficiency:
+        """The constants of the engine."""
+        return practical(self.gpu) if self.efficiency is None else self.efficiency
 
     def step_ms(self, *, batch: int = 1, context: int = 512, positions: int = 1) -> float:
         """Return the milliseconds of one step of the target."""
         return decode_ms(
             self.target, self.gpu, self.precision,
-            batch=batch, context=context, positions=positions, efficiency=self.efficiency,
+            batch=batch, context=context, positions=positions, kv=self.kv, efficiency=self.achieved,
         )  # fmt: skip
 
     def draft_ms(self, *, batch: int = 1, context: int = 512) -> float:
         """Return the milliseconds of one step of the draft."""
-        step = decode_ms(self.draft, self.gpu, self.precision, batch=batch, context=context, efficiency=self.efficiency)
+        step = decode_ms(
+            self.draft, self.gpu, self.precision,
+            batch=batch, context=context, kv=self.kv, efficiency=self.achieved,
+        )  # fmt: skip
         return step + self.launch_ms
 
     def draft_cost(self, *, batch: int = 1, context: int = 512) -> float:

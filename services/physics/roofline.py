@@ -1,18 +1,21 @@
-"""The roofline model of inference: decode is bound by memory bandwidth, prefill by arithmetic.
+"""The law of a step: read weights and KV caches, multiply, and pay a fixed time per layer and per sequence.
 
 The roofline (Williams, Waterman, Patterson 2009) bounds a step's time from below by bytes / bandwidth and by
 FLOP / rate. The bytes and FLOP of transformers follow Pope et al., "Efficiently Scaling Transformer Inference" (2022).
+An engine stays above the bound by the constants in :mod:`services.physics.efficiency`; with ``FLOOR`` the law is the
+bound itself. Prefill, decode, draft and verify steps use the same law.
 Times are in milliseconds, sizes in bytes, rates per second.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from services.physics.checks import positive, whole
-from services.physics.gpus import Gpu
+from services.physics.efficiency import BATCHED, FLOOR, Efficiency
+from services.physics.gpus import GIB, Gpu
 from services.physics.models import Model
 
 Precision = Literal["bf16", "fp8", "int4"]
+KvPrecision = Literal["bf16", "fp8"]
 
 LINEAR_BYTES: Final[dict[str, float]] = {"bf16": 2.0, "fp8": 1.0, "int4": 0.5 + 2 / 128}
 """Bytes per parameter of the linear layers; int4 adds one 16-bit scale per group of 128."""
@@ -20,35 +23,11 @@ LINEAR_BYTES: Final[dict[str, float]] = {"bf16": 2.0, "fp8": 1.0, "int4": 0.5 + 
 HEAD_BYTES: Final = 2.0
 """Bytes per parameter of embedding and output head, which stay in BF16 in published FP8 and int4 weights."""
 
-KV_BYTES: Final = 2.0
-"""Bytes per cached value: BF16."""
+KV_BYTES: Final[dict[str, float]] = {"bf16": 2.0, "fp8": 1.0}
+"""Bytes per cached value."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
-    """The share of the data sheet's rates that an engine achieves.
-
-    Attributes:
-        flops: Share of the arithmetic rate, in prefill. 0.43: NIM serving Llama 3.3 70B FP8 on two H100, 406.8 ms for
-            5,000 tokens.
-        bandwidth: Share of the memory rate, in decode. 0.74: Gemma 4 31B BF16 on an H100, 40.3 tokens per second.
-    """
-
-    flops: float = 0.43
-    bandwidth: float = 0.74
-
-    def __post_init__(self) -> None:
-        for name in ("flops", "bandwidth"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"efficiency of {name} must be above 0 and at most 1, not {getattr(self, name)!r}")
-
-
-FLOOR: Final = Efficiency(flops=1.0, bandwidth=1.0)
-"""The lower bound for any engine."""
-PRACTICAL: Final = Efficiency()
-"""Measured on good engines."""
-BATCHED: Final = Efficiency(flops=0.50, bandwidth=0.75)
-"""The same for large batches, which keep both memory and arithmetic busy."""
+ACTIVATION_BYTES: Final = 2.0
+"""Bytes per activation: BF16."""
 
 
 def weight_bytes(model: Model, precision: Precision) -> float:
@@ -62,20 +41,21 @@ def weight_bytes_read(model: Model, precision: Precision) -> float:
     return model.linear_parameters * _linear_bytes(precision) + model.head_parameters * HEAD_BYTES
 
 
-def kv_bytes_per_token(model: Model, *, beyond_window: bool = False) -> float:
+def kv_bytes_per_token(model: Model, *, beyond_window: bool = False, kv: KvPrecision = "bf16") -> float:
     """Return the KV cache bytes of one more token: 2 x layers x KV heads x head width x bytes per value.
 
     Beyond the window the local layers drop a token for each new one, so only the global layers' caches grow.
     """
     layers = model.global_layers if beyond_window else model.layers
-    return 2 * layers * model.kv_heads * model.head_dim * KV_BYTES
+    return 2 * layers * model.kv_heads * model.head_dim * _kv_value_bytes(kv)
 
 
-def kv_bytes(model: Model, context: int) -> float:
+def kv_bytes(model: Model, context: int, kv: KvPrecision = "bf16") -> float:
     """Return the KV cache bytes of a sequence of ``context`` tokens; each decode step reads them once."""
     whole("context", context)
     within = context if model.window is None else min(context, model.window)
-    return within * kv_bytes_per_token(model) + (context - within) * kv_bytes_per_token(model, beyond_window=True)
+    beyond = (context - within) * kv_bytes_per_token(model, beyond_window=True, kv=kv)
+    return within * kv_bytes_per_token(model, kv=kv) + beyond
 
 
 def prefill_flop(model: Model, tokens: int, *, cached: int = 0) -> float:
@@ -104,10 +84,21 @@ def attended_pairs(tokens: int, cached: int, window: int | None) -> float:
 
 
 def prefill_ms(
-    model: Model, gpu: Gpu, precision: Precision, tokens: int, *, cached: int = 0, efficiency: Efficiency = FLOOR
+    model: Model,
+    gpu: Gpu,
+    precision: Precision,
+    tokens: int,
+    *,
+    cached: int = 0,
+    prompts: int = 1,
+    efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Return the milliseconds to prefill ``tokens`` uncached tokens: FLOP / rate."""
-    return prefill_flop(model, tokens, cached=cached) / (gpu.flops(precision) * efficiency.flops) * 1e3
+    """Return the milliseconds of a step that prefills ``tokens`` uncached tokens of each of ``prompts`` prompts."""
+    whole("prompts", prompts, least=1)
+    flop = prompts * prefill_flop(model, tokens, cached=cached)
+    if not flop:
+        return 0.0
+    return step_ms(model, gpu, precision, prefill_flop=flop, prefill_tokens=prompts * tokens, efficiency=efficiency)
 
 
 def decode_ms(
@@ -118,9 +109,10 @@ def decode_ms(
     batch: int = 1,
     context: int = 512,
     positions: int = 1,
+    kv: KvPrecision = "bf16",
     efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Return the milliseconds of one decode step: the maximum of reading and multiplying.
+    """Return the milliseconds of one decode step.
 
     Args:
         model: The model.
@@ -129,29 +121,67 @@ def decode_ms(
         batch: Sequences in the step.
         context: Tokens in each sequence's KV cache.
         positions: Tokens verified per sequence; gamma + 1 with speculation.
-        efficiency: Achieved share of the data sheet's rates.
+        kv: Precision of the KV cache.
+        efficiency: Achieved share of the data sheet's rates, and costs beyond them.
     """
     whole("batch", batch, least=1)
     whole("positions", positions, least=1)
-    reading = read_ms(model, gpu, precision, batch=batch, context=context, efficiency=efficiency)
-    multiplying = multiply_ms(model, gpu, precision, tokens=batch * positions, context=context, efficiency=efficiency)
-    return max(reading, multiplying)
+    return step_ms(
+        model, gpu, precision, batch=batch, context=context, positions=positions, kv=kv, efficiency=efficiency
+    )
+
+
+def step_ms(  # noqa: PLR0913 - the engine decides about a step by as many numbers
+    model: Model,
+    gpu: Gpu,
+    precision: Precision,
+    *,
+    batch: int = 0,
+    context: int = 0,
+    positions: float = 1,
+    prefill_flop: float = 0.0,
+    prefill_tokens: int = 0,
+    kv: KvPrecision = "bf16",
+    efficiency: Efficiency,
+) -> float:
+    """Return the milliseconds of one step of the engine: decoding sequences and parts of prompts together.
+
+    layer time x layers + sequence time x sampled positions + activations + the longer of reading and multiplying +
+    the part of the shorter that is not hidden behind it.
+    """
+    tokens = batch * positions
+    reading = read_ms(model, gpu, precision, batch=batch, context=context, kv=kv, efficiency=efficiency)
+    multiplying = tokens * token_flop(model, context) / (gpu.flops(precision) * efficiency.step_flops) * 1e3
+    multiplying += prefill_flop / (gpu.flops(precision) * efficiency.flops) * 1e3
+    fixed = (model.layers * efficiency.layer_us + tokens * efficiency.sequence_us) / 1e3
+    shorter, longer = sorted((reading, multiplying))
+    fixed += activations_ms(model, gpu, tokens + prefill_tokens, efficiency=efficiency)
+    return fixed + longer + (1 - efficiency.overlap) * shorter
 
 
 def read_ms(
-    model: Model, gpu: Gpu, precision: Precision, *, batch: int, context: int, efficiency: Efficiency = FLOOR
+    model: Model,
+    gpu: Gpu,
+    precision: Precision,
+    *,
+    batch: int,
+    context: int,
+    kv: KvPrecision = "bf16",
+    efficiency: Efficiency = FLOOR,
 ) -> float:
     """Return the milliseconds to read the weights and the KV caches of ``batch`` sequences of ``context`` tokens."""
-    read = weight_bytes_read(model, precision) + whole("batch", batch) * kv_bytes(model, context)
-    return read / (gpu.bandwidth * efficiency.bandwidth) * 1e3
+    share = efficiency.bandwidth * (efficiency.int4_bandwidth if precision == "int4" else 1)
+    linear = model.linear_parameters * _linear_bytes(precision) / share
+    head = model.head_parameters * HEAD_BYTES / efficiency.bandwidth
+    kv_share = efficiency.kv_bandwidth if model.heads == model.kv_heads else efficiency.grouped_kv_bandwidth
+    caches = whole("batch", batch) * kv_bytes(model, context, kv) / kv_share
+    return (linear + head + caches) / gpu.bandwidth * 1e3
 
 
-def multiply_ms(
-    model: Model, gpu: Gpu, precision: Precision, *, tokens: int, context: int, efficiency: Efficiency = FLOOR
-) -> float:
-    """Return the milliseconds of arithmetic for ``tokens`` decoded tokens, each after ``context`` others."""
-    flop = whole("tokens", tokens) * token_flop(model, context)
-    return flop / (gpu.flops(precision) * efficiency.flops) * 1e3
+def activations_ms(model: Model, gpu: Gpu, tokens: float, *, efficiency: Efficiency) -> float:
+    """Return the milliseconds to write and read the activations of ``tokens`` tokens in all layers."""
+    size = tokens * model.layers * model.hidden * efficiency.activations * ACTIVATION_BYTES
+    return size / (gpu.bandwidth * efficiency.bandwidth) * 1e3
 
 
 def token_flop(model: Model, context: int) -> float:
@@ -168,17 +198,19 @@ def compute_bound_tokens(model: Model, gpu: Gpu, precision: Precision, *, effici
     return reading / per_token
 
 
-def require_fit(model: Model, gpu: Gpu, precision: Precision, *, batch: int = 1, context: int = 0) -> None:
+def require_fit(
+    model: Model, gpu: Gpu, precision: Precision, *, batch: int = 1, context: int = 0, kv: KvPrecision = "bf16"
+) -> None:
     """Refuse a model and batch that do not fit into memory.
 
     Raises:
         ValueError: Weights and KV caches need more memory than the accelerator has; the message gives the sizes.
     """
-    need = weight_bytes(model, precision) + whole("batch", batch, least=1) * kv_bytes(model, context)
+    need = weight_bytes(model, precision) + whole("batch", batch, least=1) * kv_bytes(model, context, kv)
     if need > gpu.memory_bytes:
         raise ValueError(
-            f"{model.name} in {precision} needs {need / 1e9:.1f} GB for weights and {batch} x {context} cached tokens; "
-            f"{gpu.name} has {gpu.memory_bytes / 1e9:.0f} GB"
+            f"{model.name} in {precision} needs {need / GIB:.1f} GiB for weights and {batch} x {context} cached "
+            f"tokens; {gpu.name} has {gpu.memory_bytes / GIB:.0f} GiB"
         )
 
 
@@ -194,4 +226,11 @@ def _linear_bytes(precision: str) -> float:
     found = LINEAR_BYTES.get(precision)
     if found is None:
         raise ValueError(f"precision {precision!r} is not known; known are {', '.join(get_args(Precision))}")
+    return found
+
+
+def _kv_value_bytes(kv: str) -> float:
+    found = KV_BYTES.get(kv)
+    if found is None:
+        raise ValueError(f"KV precision {kv!r} is not known; known are {', '.join(get_args(KvPrecision))}")
     return found

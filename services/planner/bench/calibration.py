@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.physics.adaptive import MARGIN, GammaBand
+from services.physics.efficiency import practical
 from services.planner.bench.bands import bands
 from services.planner.bench.closed_loops import ShapeMeasurement, accepted_share, alpha, by_position, rows
 from services.planner.bench.fit import FittedRoofline, Prediction, TokensPerCycle, fit_roofline, predict
@@ -95,13 +96,16 @@ def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
         raise UserError(f"the result's catalogue lacks a name that the prediction needs: {error}") from None
     if precision not in {"bf16", "fp8", "int4"}:
         raise UserError(f"the result's catalogue names the precision {precision!r}; known are bf16, fp8, int4")
+    constants = practical(gpu)
     return FittedRoofline(
         target=target,
         draft=None if draft == NO_DRAFT else find_model(draft),
         precision=precision,  # type: ignore[arg-type]
         gpu=gpu,
         budget=budget,
-        overlaps=gpu.name != "cpu",
+        flops=constants.flops,
+        bandwidth=constants.bandwidth,
+        layer_us=constants.layer_us,
     )
 
 

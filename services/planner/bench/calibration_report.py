@@ -93,11 +93,14 @@ def _parameters(roofline: FittedRoofline) -> Iterator[str]:
     bandwidth = roofline.gpu.bandwidth * roofline.bandwidth
     yield f"  {'arithmetic':<16} {roofline.flops:.3f} of the data sheet's rate ({flops / 1e12:.3g} TFLOP/s)"
     yield f"  {'memory':<16} {roofline.bandwidth:.3f} of the data sheet's rate ({bandwidth / 1e9:.4g} GB/s)"
-    fixed = f"{roofline.first_ms:.2f} ms per first token, {roofline.token_ms:.3f} ms per further token of a step"
+    fixed = (
+        f"{roofline.layer_us:.0f} us per layer, {roofline.first_ms:.2f} ms per first token, "
+        f"{roofline.token_ms:.3f} ms per further token of a step"
+    )
     yield f"  {'fixed costs':<16} {fixed}"
     if roofline.draft is not None:
         yield (
-            f"  {'drafting':<16} {roofline.draft_cost:.2f} times the time to read {roofline.draft.name}, "
+            f"  {'drafting':<16} {roofline.draft_cost:.2f} times what the law gives for {roofline.draft.name}, "
             f"overhead {roofline.overhead:.3f} of a plain step"
         )
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
-from services.physics.roofline import PRACTICAL, Precision, kv_bytes, prefill_flop, token_flop, weight_bytes_read
+from services.physics.roofline import Precision, prefill_flop, step_ms
 from services.physics.speculation import OVERHEAD
 from services.planner.bench.closed_loops import ShapeMeasurement
 from services.planner.bench.statistics import median
@@ -23,7 +24,7 @@ ROOFLINE_PRIOR_WEIGHT: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedRoofline:
-    """A roofline with achieved rates, and costs beyond it.
+    """The law of a step with fitted constants; the constants that have no field here are the catalogue's.
 
     Attributes:
         target: Target model.
@@ -32,12 +33,12 @@ class FittedRoofline:
         gpu: Accelerator with the data sheet's rates.
         budget: Maximum prompt tokens in one engine step.
         flops: Achieved share of the arithmetic rate.
-        bandwidth: Achieved share of the memory rate.
+        bandwidth: Achieved share of the memory rate for weights; that for KV caches keeps its ratio to it.
+        layer_us: Fixed time of a layer in each step, in microseconds.
         first_ms: Cost of a first token beyond the prefill.
-        token_ms: Cost of each further token of a step beyond the roofline.
-        draft_cost: Time of a draft step over the time to read its bytes at the achieved memory rate.
+        token_ms: Cost of each further token of a step beyond the law.
+        draft_cost: Time of a draft step over the time that the law gives.
         overhead: Overhead of a cycle as a share of a plain step.
-        overlaps: Whether memory reads and arithmetic overlap, as on a GPU; on one CPU thread they do not.
     """
 
     target: Model
@@ -45,13 +46,13 @@ class FittedRoofline:
     precision: Precision
     gpu: Gpu
     budget: int
-    flops: float = PRACTICAL.flops
-    bandwidth: float = PRACTICAL.bandwidth
+    flops: float = 0.5
+    bandwidth: float = 0.75
+    layer_us: float = 1.0
     first_ms: float = 0.0
     token_ms: float = 0.0
     draft_cost: float = 1.0
     overhead: float = OVERHEAD
-    overlaps: bool = True
 
     def ttft_ms(self, batch: int, prompt: int, gamma: float = 0.0) -> float:
         """Return the median time to the first token of ``batch`` prompts that arrive together.
@@ -66,17 +67,19 @@ class FittedRoofline:
         ends: list[float] = []
         while left > 0:
             tokens = min(left, budget)
-            spent += self._prefill_step_ms(tokens * flop, prompt, decoding=read // prompt, gamma=gamma)
+            spent += self._prefill_step_ms(tokens, tokens * flop, prompt, decoding=read // prompt, gamma=gamma)
             read, left = read + tokens, left - tokens
             ends += [spent] * (read // prompt - len(ends))
         return self.first_ms + median(ends)
 
     def step_ms(self, batch: int, context: int, positions: float = 1.0) -> float:
         """Return the time of one pass of the target."""
-        tokens = batch * positions
-        read = weight_bytes_read(self.target, self.precision) + batch * kv_bytes(self.target, context)
-        multiplied = tokens * token_flop(self.target, context)
-        return self._both(self._read_ms(read), self._multiply_ms(multiplied)) + self.token_ms * (tokens - 1)
+        gpu, constants = self._machine()
+        step = step_ms(
+            self.target, gpu, self.precision,
+            batch=batch, context=context, positions=positions, efficiency=constants,
+        )  # fmt: skip
+        return step + self.token_ms * (batch * positions - 1)
 
     def cycle_ms(self, batch: int, context: int, gamma: float) -> float:
         """Return the time of the draft steps, one verify pass and the overhead; of a plain step if gamma is 0."""
@@ -90,31 +93,37 @@ class FittedRoofline:
         """Return the time of one step of the draft model."""
         if self.draft is None:
             return 0.0
-        read = weight_bytes_read(self.draft, self.precision) + batch * kv_bytes(self.draft, context)
-        return self.draft_cost * self._both(
-            self._read_ms(read), self._multiply_ms(batch * token_flop(self.draft, context))
-        )
+        gpu, constants = self._machine()
+        step = step_ms(self.draft, gpu, self.precision, batch=batch, context=context, efficiency=constants)
+        return self.draft_cost * step
 
     def token_ms_at(self, row: ShapeMeasurement, tau: float) -> float:
         """Return the time between tokens of one sequence, if a cycle generates ``tau`` tokens."""
         return self.cycle_ms(row.batch, row.context, row.gamma) / tau
 
-    def _prefill_step_ms(self, flop: float, prompt: int, *, decoding: int, gamma: float) -> float:
-        reading = self._read_ms(weight_bytes_read(self.target, self.precision))
-        flop += decoding * (gamma + 1) * token_flop(self.target, prompt)
-        drafting = 0.0
+    def _prefill_step_ms(self, tokens: int, flop: float, prompt: int, *, decoding: int, gamma: float) -> float:
+        gpu, constants = self._machine()
+        step = step_ms(
+            self.target, gpu, self.precision,
+            batch=decoding, context=prompt, positions=gamma + 1,
+            prefill_flop=flop, prefill_tokens=tokens, efficiency=constants,
+        )  # fmt: skip
         if decoding and gamma > 0 and self.draft is not None:
-            drafting = gamma * self.draft_ms(decoding, prompt) + self.overhead * self.step_ms(decoding, prompt)
-        return self._both(reading, self._multiply_ms(flop)) + drafting
+            step += gamma * self.draft_ms(decoding, prompt) + self.overhead * self.step_ms(decoding, prompt)
+        return step
 
-    def _both(self, reading: float, multiplying: float) -> float:
-        return max(reading, multiplying) if self.overlaps else reading + multiplying
-
-    def _read_ms(self, size: float) -> float:
-        return size / (self.gpu.bandwidth * self.bandwidth) * 1e3
-
-    def _multiply_ms(self, flop: float) -> float:
-        return flop / (self.gpu.flops(self.precision) * self.flops) * 1e3
+    def _machine(self) -> tuple[Gpu, Efficiency]:
+        """Return the accelerator at the achieved rates, and the constants: a fitted share may be above 1."""
+        known = practical(self.gpu)
+        arithmetic, memory = self.flops / known.flops, self.bandwidth / known.bandwidth
+        fp8 = None if self.gpu.flops_fp8 is None else self.gpu.flops_fp8 * arithmetic
+        gpu = replace(
+            self.gpu,
+            bandwidth=self.gpu.bandwidth * memory,
+            flops_bf16=self.gpu.flops_bf16 * arithmetic,
+            flops_fp8=fp8,
+        )
+        return gpu, replace(known, layer_us=self.layer_us, sequence_us=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +171,7 @@ def fit_roofline(start: FittedRoofline, rows: Sequence[ShapeMeasurement], only: 
     """
     if not rows:
         raise ValueError("there are no closed loops to fit to: run the bench with --batches and --prompts")
-    names = ["flops", "bandwidth", "first_ms", "token_ms"]
+    names = ["flops", "bandwidth", "layer_us", "first_ms", "token_ms"]
     gammas = {round(row.gamma, 1) for row in rows if row.gamma > 0}
     if start.draft is not None and gammas:
         names += ["draft_cost"] + (["overhead"] if len(gammas) > 1 else [])
@@ -199,7 +208,9 @@ def _prior_loss(roofline: FittedRoofline, start: FittedRoofline) -> float:
     # No hardware is faster than its data sheet.
     too_fast = sum(max(0.0, math.log(share)) ** 2 for share in (roofline.flops, roofline.bandwidth))
     return too_fast + ROOFLINE_PRIOR_WEIGHT * (
-        math.log1p(beyond) ** 2 + math.log(roofline.draft_cost / start.draft_cost) ** 2
+        math.log1p(beyond) ** 2
+        + math.log(roofline.draft_cost / start.draft_cost) ** 2
+        + math.log(roofline.layer_us / max(1e-6, start.layer_us)) ** 2
     )
 
 

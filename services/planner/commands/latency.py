@@ -7,7 +7,8 @@ from typing import get_args
 
 import orjson
 
-from services.physics.roofline import Precision
+from services.physics.efficiency import Engine
+from services.physics.roofline import KvPrecision, Precision
 from services.planner.bench import calibration_report
 from services.planner.bench.calibration import calibrate
 from services.planner.bench.results import read_result
@@ -26,6 +27,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision", default="fp8", choices=get_args(Precision), help="precision of the linear layers (fp8)"
     )
+    parser.add_argument("--kv", default="bf16", choices=get_args(KvPrecision), help="precision of the KV cache (bf16)")
+    parser.add_argument(
+        "--engine", default="vllm", choices=get_args(Engine), help="engine, whose fixed times differ (vllm)"
+    )
     parser.add_argument("--alpha", type=float, default=0.8, help="probability that a drafted token is accepted (0.8)")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt (512)")
     parser.add_argument("--cached", type=int, default=0, help="tokens of the prompt that are cached (0)")
@@ -36,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ttft-ms", type=float, default=200.0, help="deadline for the first token (200)")
     parser.add_argument(
-        "--launch-ms", type=float, default=0.0, help="time of a draft step beyond reading its bytes (0)"
+        "--launch-ms", type=float, default=0.0, help="time of a draft step beyond a step of the draft model (0)"
     )
     defaults = SurroundingLatency()
     for name in ("network", "pre", "post", "response", "rails"):
@@ -95,6 +100,8 @@ def _plan_input(args: argparse.Namespace) -> PlanInput:
             target=find_model(args.target),
             draft=None if args.draft == "none" else find_model(args.draft),
             precision=args.precision,
+            kv=args.kv,
+            engine=args.engine,
             alpha=args.alpha,
             prompt=args.prompt,
             cached=args.cached,

@@ -9,14 +9,16 @@ from typing import Final
 
 from services.physics.adaptive import GammaBand, gamma_by_batch
 from services.physics.deadlines import highest_utilisation, longest_prompt, mean_wait_ms, response_variation
+from services.physics.efficiency import FLOOR, Efficiency
 from services.physics.governance import governed_start, hidden_fraction
-from services.physics.roofline import FLOOR, PRACTICAL, Efficiency, compute_bound_tokens, prefill_ms
+from services.physics.newcomers import burst
+from services.physics.roofline import prefill_ms
 from services.physics.speculation import best_gamma, largest_gamma_in_budget
 from services.planner.latency.plan_input import PlanInput
 
 ALPHAS: Final = (0.6, 0.7, 0.8, 0.9)
-LAUNCH_COST: Final = 0.04
-"""Estimated share that kernel launches add to the draft cost: 0.16 by bytes becomes 0.20."""
+SLOW_DRAFT: Final = 1.3
+"""Measured draft steps cost up to this factor more than the law says (two pairs: 0.15 and 0.30)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class LatencyPlan:
         bands: The best gamma by batch size.
         idle_cost: Cost of a loaded draft model in the first band with gamma 0, as a share of a step: vLLM runs it there
             too, to keep its KV cache complete. None if no band or every band has gamma 0.
-        free_until: Largest batch at which a verify step costs no more than a plain step.
+        verify_cost: Time of a verify step with that gamma over that of a plain step; None if gamma is 0.
         deadline: The prompts and loads that meet the deadline.
         governance: The cost of the rails.
     """
@@ -122,7 +124,7 @@ class LatencyPlan:
     choices: tuple[GammaChoice, ...]
     bands: tuple[GammaBand, ...]
     idle_cost: float | None
-    free_until: int
+    verify_cost: float | None
     deadline: FirstTokenDeadline
     governance: GovernanceCost
 
@@ -134,7 +136,7 @@ class LatencyPlan:
 def plan_latency(inputs: PlanInput) -> LatencyPlan:
     """Compute the plan."""
     pair, around = inputs.pair, inputs.around
-    practical = _prefill(inputs, PRACTICAL)
+    practical = _prefill(inputs, pair.achieved)
     queue = mean_wait_ms(practical, inputs.utilisation)
     start = governed_start(rail_ms=around.rails, queue_ms=queue, prefill_ms=practical)
     seen = around.rails - start.hidden_ms
@@ -143,6 +145,7 @@ def plan_latency(inputs: PlanInput) -> LatencyPlan:
         gamma, speedup = pair.best_gamma(inputs.alpha, batch=inputs.batch, context=inputs.context)
     steps = inputs.output - 1
     plain = steps * pair.step_ms(batch=inputs.batch, context=inputs.context)
+    newcomers = _newcomers(inputs)
     floor = steps * replace(pair, efficiency=FLOOR).step_ms(batch=inputs.batch, context=inputs.context)
     parts = (
         BudgetPart("network", around.network, around.network, around.network, "round trip, --network-ms"),
@@ -151,6 +154,7 @@ def plan_latency(inputs: PlanInput) -> LatencyPlan:
         BudgetPart("model: prefill", _prefill(inputs, FLOOR), practical, practical, _tokens(inputs)),
         BudgetPart("rails not hidden", 0.0, seen, seen, f"of {around.rails:g} ms in parallel to queue and prefill"),
         BudgetPart("model: decode", floor, plain, plain / speedup, f"{steps} more tokens", first=False),
+        BudgetPart("others' prefill", 0.0, newcomers, newcomers, "delays the answer at this batch", first=False),
         BudgetPart("post-processing", around.post, around.post, around.post, "checks run in parallel to the stream"),
         BudgetPart("response", around.response, around.response, around.response, "bus, edge"),
     )
@@ -165,7 +169,7 @@ def plan_latency(inputs: PlanInput) -> LatencyPlan:
         choices=() if cost is None else _choices(cost),
         bands=bands,
         idle_cost=_idle_cost(inputs, bands),
-        free_until=int(compute_bound_tokens(inputs.target, inputs.gpu, inputs.precision) / (gamma + 1)),
+        verify_cost=_verify_cost(inputs, gamma) if gamma else None,
         deadline=_deadline(inputs, practical),
         governance=GovernanceCost(
             rails_ms=around.rails,
@@ -182,12 +186,26 @@ def _prefill(inputs: PlanInput, efficiency: Efficiency) -> float:
     return prefill_ms(inputs.target, inputs.gpu, inputs.precision, new, cached=inputs.cached, efficiency=efficiency)
 
 
+def _newcomers(inputs: PlanInput) -> float:
+    """Return the milliseconds for which an answer waits while other sequences' prompts are prefilled."""
+    found = burst(
+        inputs.target, inputs.gpu, inputs.precision,
+        batch=inputs.batch, prompt=inputs.prompt, cached=inputs.cached, efficiency=inputs.pair.achieved,
+    )  # fmt: skip
+    return found.stall_ms if inputs.output > 1 else 0.0
+
+
+def _verify_cost(inputs: PlanInput, gamma: int) -> float:
+    where = {"batch": inputs.batch, "context": inputs.context}
+    return inputs.pair.step_ms(**where, positions=gamma + 1) / inputs.pair.step_ms(**where)
+
+
 def _tokens(inputs: PlanInput) -> str:
     return f"{inputs.prompt - inputs.cached} tokens" + (f" after {inputs.cached} cached" if inputs.cached else "")
 
 
 def _choices(cost: float) -> tuple[GammaChoice, ...]:
-    return tuple(GammaChoice(alpha, c, *best_gamma(alpha, c)) for c in (cost, cost + LAUNCH_COST) for alpha in ALPHAS)
+    return tuple(GammaChoice(alpha, c, *best_gamma(alpha, c)) for c in (cost, cost * SLOW_DRAFT) for alpha in ALPHAS)
 
 
 def _bands(inputs: PlanInput) -> tuple[GammaBand, ...]:
@@ -209,7 +227,7 @@ def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
     return FirstTokenDeadline(
         ttft_ms=inputs.ttft_ms,
         prefill_ms=left,
-        longest=longest_prompt(inputs.target, inputs.gpu, inputs.precision, left),
+        longest=longest_prompt(inputs.target, inputs.gpu, inputs.precision, left, efficiency=inputs.pair.achieved),
         longest_floor=longest_prompt(inputs.target, inputs.gpu, inputs.precision, left, efficiency=FLOOR),
         utilisation=highest_utilisation(left, prefill),
         variation=response_variation(inputs.utilisation),
@@ -219,4 +237,7 @@ def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
 def _tokens_that_hide(inputs: PlanInput) -> int:
     """Return the prompt length that hides the rails on an idle engine; 0 without rails."""
     rails = inputs.around.rails
-    return longest_prompt(inputs.target, inputs.gpu, inputs.precision, rails) + 1 if rails else 0
+    if not rails:
+        return 0
+    where = (inputs.target, inputs.gpu, inputs.precision)
+    return longest_prompt(*where, rails, efficiency=inputs.pair.achieved) + 1

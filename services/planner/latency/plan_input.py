@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.physics.checks import fraction, not_negative, whole
-from services.physics.gpus import Gpu
+from services.physics.efficiency import Engine, practical
+from services.physics.gpus import GIB, Gpu
 from services.physics.models import Model
 from services.physics.pairing import SpeculationPair
-from services.physics.roofline import Precision, kv_bytes, weight_bytes
+from services.physics.roofline import KvPrecision, Precision, kv_bytes, weight_bytes
 
 MAX_TOKENS: Final = 1_000_000
 MAX_BATCH: Final = 4_096
@@ -45,6 +46,8 @@ class PlanInput:
         target: Target model.
         draft: Draft model; None without speculation.
         precision: Precision of the linear layers of both.
+        kv: Precision of both models' KV caches.
+        engine: The engine, whose fixed times differ.
         alpha: Probability that a drafted token is accepted.
         prompt: Tokens of the prompt.
         cached: Tokens of the prompt's prefix that is in the KV cache.
@@ -52,7 +55,7 @@ class PlanInput:
         batch: Sequences that decode together.
         utilisation: Share of time that the engine is busy with other prompts.
         ttft_ms: Deadline for the first token.
-        launch_ms: Time of a draft step beyond reading its bytes.
+        launch_ms: Time of a draft step beyond that of a step of the draft model.
         around: Latency outside the model.
     """
 
@@ -60,6 +63,8 @@ class PlanInput:
     target: Model
     draft: Model | None
     precision: Precision = "fp8"
+    kv: KvPrecision = "bf16"
+    engine: Engine = "vllm"
     alpha: float = 0.8
     prompt: int = 512
     cached: int = 0
@@ -100,13 +105,15 @@ class PlanInput:
             draft=self.draft or self.target,
             gpu=self.gpu,
             precision=self.precision,
+            kv=self.kv,
+            efficiency=practical(self.gpu, self.engine),
             launch_ms=self.launch_ms,
         )
 
     def memory_bytes(self) -> float:
         """Return the size of both models' weights and KV caches."""
         models = (self.target,) if self.draft is None else (self.target, self.draft)
-        cache = sum(kv_bytes(each, self.prompt + self.output) for each in models) * self.batch
+        cache = sum(kv_bytes(each, self.prompt + self.output, self.kv) for each in models) * self.batch
         return cache + sum(weight_bytes(each, self.precision) for each in models)
 
     def _require_a_smaller_draft(self) -> None:
@@ -121,7 +128,7 @@ class PlanInput:
         if need > self.gpu.memory_bytes:
             who = self.target.name if self.draft is None else f"{self.target.name} with {self.draft.name}"
             raise ValueError(
-                f"{who} in {self.precision} needs {need / 1e9:.1f} GB for weights and the caches of {self.batch} x "
-                f"{self.prompt + self.output} tokens; {self.gpu.name} has {self.gpu.memory_bytes / 1e9:.0f} GB: take "
+                f"{who} in {self.precision} needs {need / GIB:.1f} GiB for weights and the caches of {self.batch} x "
+                f"{self.prompt + self.output} tokens; {self.gpu.name} has {self.gpu.memory_bytes / GIB:.0f} GiB: take "
                 "a smaller model, precision or batch, or another GPU"
             )

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from services.physics.roofline import BATCHED, FLOOR, Efficiency, multiply_ms, read_ms, token_flop, weight_bytes_read
+from services.physics.efficiency import BATCHED, FLOOR
+from services.physics.roofline import step_ms, token_flop, weight_bytes_read
 from services.planner.latency.plan import ALPHAS, LatencyPlan
 from services.planner.latency.plan_input import PlanInput
 from services.planner.plotting import COLOURS, DrawPanel, draw_panels
@@ -46,7 +47,7 @@ def roofline(axes: "Axes", inputs: PlanInput, plan: LatencyPlan) -> None:
         points.append((f"verify, gamma {plan.gamma}", inputs.batch * (plan.gamma + 1), COLOURS[2]))
     for name, tokens, colour in points:
         flop = tokens * token_flop(model, inputs.context)
-        milliseconds = _step_ms(inputs, tokens, BATCHED)
+        milliseconds = _step_ms(inputs, tokens)
         axes.plot([flop / byte], [flop / milliseconds / 1e9], "o", color=colour, label=name)
     axes.set_xlabel("FLOP per byte of weights read")
     axes.set_ylabel("TFLOP/s")
@@ -54,10 +55,12 @@ def roofline(axes: "Axes", inputs: PlanInput, plan: LatencyPlan) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _step_ms(inputs: PlanInput, tokens: int, efficiency: Efficiency) -> float:
-    where = (inputs.target, inputs.gpu, inputs.precision)
-    reading = read_ms(*where, batch=0, context=0, efficiency=efficiency)
-    return max(reading, multiply_ms(*where, tokens=tokens, context=inputs.context, efficiency=efficiency))
+def _step_ms(inputs: PlanInput, tokens: int) -> float:
+    flop = tokens * token_flop(inputs.target, inputs.context)
+    return step_ms(
+        inputs.target, inputs.gpu, inputs.precision,
+        prefill_flop=flop, prefill_tokens=tokens, efficiency=inputs.pair.achieved,
+    )  # fmt: skip
 
 
 def speedup_by_gamma(axes: "Axes", inputs: PlanInput) -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from services.physics.adaptive import GammaBand, format_schedule
+from services.physics.gpus import GIB
 from services.planner.latency.plan import LatencyPlan
 from services.planner.latency.plan_input import PlanInput
 
@@ -41,18 +42,18 @@ def as_json(inputs: PlanInput, plan: LatencyPlan) -> dict[str, Any]:
         "plan": asdict(plan) | totals,
         "profile": _profile(plan),
         "governance_paid": plan.governance.paid,
-        "memory_gb": inputs.memory_bytes() / 1e9,
+        "memory_gib": inputs.memory_bytes() / GIB,
     }
 
 
 def _head(inputs: PlanInput) -> Iterator[str]:
     who = inputs.target.name + (f" with {inputs.draft.name}" if inputs.draft is not None else "")
     yield (
-        f"{who} on {inputs.gpu.name}, {inputs.precision}: prompt {inputs.prompt}, output {inputs.output}, "
-        f"batch {inputs.batch}, alpha {inputs.alpha:g}"
+        f"{who} on {inputs.gpu.name}, {inputs.engine}, {inputs.precision}, KV in {inputs.kv}: "
+        f"prompt {inputs.prompt}, output {inputs.output}, batch {inputs.batch}, alpha {inputs.alpha:g}"
     )
     share = inputs.memory_bytes() / inputs.gpu.memory_bytes
-    yield f"memory {inputs.memory_bytes() / 1e9:.1f} of {inputs.gpu.memory_bytes / 1e9:.0f} GB ({share:.0%})"
+    yield f"memory {inputs.memory_bytes() / GIB:.1f} of {inputs.gpu.memory_bytes / GIB:.0f} GiB ({share:.0%})"
 
 
 def _budget(plan: LatencyPlan) -> Iterator[str]:
@@ -75,10 +76,11 @@ def _drafting(plan: LatencyPlan) -> Iterator[str]:
         yield f"speculation: does not pay here (c = {plan.draft_cost:.2f}); draft nothing"
     shown = sorted({choice.draft_cost for choice in plan.choices})
     yield "best gamma, speed-up at alpha " + "".join(f"{c.alpha:>12g}" for c in plan.choices[: len(plan.choices) // 2])
-    for cost, about in zip(shown, ("by bytes", "with launches, about"), strict=True):
+    for cost, about in zip(shown, ("by the law", "if drafting is slow"), strict=True):
         row = [choice for choice in plan.choices if choice.draft_cost == cost]
         yield f"  c {cost:.2f} {about:<22} " + "".join(f"{f'{each.gamma}  {each.speedup:.2f}':>12}" for each in row)
-    yield f"by batch: {', '.join(map(_band, plan.bands))}; verifying is free up to batch {plan.free_until}"
+    verifying = f"; a verify step takes {plan.verify_cost:.2f} plain steps" if plan.verify_cost is not None else ""
+    yield f"by batch: {', '.join(map(_band, plan.bands))}{verifying}"
     if not _profile(plan):
         yield "  RAILBUS_VLLM_METHOD=off"
         return

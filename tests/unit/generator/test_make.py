@@ -21,7 +21,7 @@ from services.runtime.errors import UserError
         ("simulated", {"RAILBUS_SIM_GPU": "h900"}, "GPU 'h900' is not in the catalogue; it has rtx-4080"),
         ("simulated", {"RAILBUS_SIM_TARGET": "gpt"}, "model 'gpt' is not in the catalogue"),
         ("simulated", {"RAILBUS_SIM_DRAFT": "gpt"}, "model 'gpt' is not in the catalogue"),
-        ("simulated", {"RAILBUS_SIM_GPU": "rtx-4080"}, "gemma-3-27b in fp8 needs 28.4 GB .* rtx-4080 has 16 GB"),
+        ("simulated", {"RAILBUS_SIM_GPU": "rtx-4080"}, "gemma-3-27b in fp8 needs 26.5 GiB .* rtx-4080 has 16 GiB"),
         ("simulated", {"RAILBUS_SIM_SCRIPT": "fly"}, "RAILBUS_SIM_SCRIPT='fly': 'fly' is not a part of a script"),
         ("simulated", {"RAILBUS_SIM_ALPHA": "1.5"}, "RAILBUS_SIM_ALPHA='1.5': must be"),
     ],

@@ -58,7 +58,7 @@ def test_off_is_chosen_where_off_is_faster():
     assert choose_gamma(PAIR, hopeless, batch=1) == 0
     assert choose_gamma(PAIR, hopeless, batch=1, idle_steps=probe_after(PAIR, batch=1)) == 2
     assert choose_gamma(PAIR, hopeless, batch=1, idle_steps=probe_after(PAIR, batch=1), most=0) == 0
-    assert choose_gamma(PAIR, good, batch=1) == 5
+    assert choose_gamma(PAIR, good, batch=1) == 3
     assert choose_gamma(PAIR, good, batch=256, context=0) == 0
     assert gamma_by_batch(PAIR, 0.8, context=0)[-1].gamma == 0
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,14 +17,12 @@ from services.physics.deadlines import (
     mean_wait_ms,
     response_variation,
 )
+from services.physics.efficiency import FLOOR, practical
 from services.physics.governance import exposure_tokens, governed_start, hidden_fraction
 from services.physics.gpus import GPUS, gpu
 from services.physics.models import MODELS, Model, model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import (
-    FLOOR,
-    PRACTICAL,
-    Efficiency,
     attended_pairs,
     decode_ms,
     kv_bytes,
@@ -119,7 +118,7 @@ def test_pairs_are_counted_as_one_by_one(tokens, cached, window):
 def test_no_engine_beats_the_floor(which, on, batch, positions, context):
     shape = {"batch": batch, "positions": positions, "context": context}
     floor = decode_ms(which, on, "fp8", efficiency=FLOOR, **shape)
-    assert decode_ms(which, on, "fp8", efficiency=PRACTICAL, **shape) > floor > 0
+    assert decode_ms(which, on, "fp8", efficiency=practical(on), **shape) > floor > 0
     assert floor >= weight_bytes_read(which, "fp8") / on.bandwidth * 1e3
 
 
@@ -149,7 +148,8 @@ def test_parameters_are_the_published_ones(name, billions):
 
 def test_speculation_pays_at_one_and_not_for_ever():
     pair = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
-    assert pair.speedup(0.8, 4) == pytest.approx(speedup(0.8, 4, pair.draft_cost()), rel=1e-6)
+    assert pair.speedup(0.8, 4) == pytest.approx(speedup(0.8, 4, pair.draft_cost()), rel=0.02)
+    assert pair.speedup(0.8, 4) < speedup(0.8, 4, pair.draft_cost())  # verifying is not free
     last = pair.pays_until(0.8, 4)
     assert 8 < last < 512
     assert pair.speedup(0.8, 4, batch=last) > 1 >= pair.speedup(0.8, 4, batch=last + 1)
@@ -220,7 +220,7 @@ def test_exposure():
 def test_what_fits():
     big = model("gemma-3-27b")
     require_fit(big, gpu("h100"), "fp8", batch=8, context=4_096)
-    with pytest.raises(ValueError, match=r"gemma-3-27b in bf16 needs 54\.0 GB .* rtx-4080 has 16 GB"):
+    with pytest.raises(ValueError, match=r"gemma-3-27b in bf16 needs 50\.3 GiB .* rtx-4080 has 16 GiB"):
         require_fit(big, gpu("rtx-4080"), "bf16")
     batch = largest_batch(big, gpu("h100"), "fp8", 2_048)
     require_fit(big, gpu("h100"), "fp8", batch=batch, context=2_048)
@@ -291,7 +291,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(config, message):
         (lambda: model("gemma-9"), "model 'gemma-9' is not in the catalogue; it has gemma-3-4b"),
         (lambda: weight_bytes(model("gemma-3-4b"), "fp4"), "precision 'fp4' is not known; known are bf16, fp8, int4"),
         (lambda: decode_ms(model("gemma-3-4b"), gpu("h100"), "fp8", batch=0), "batch must be a whole number of at"),
-        (lambda: Efficiency(flops=1.2), "efficiency of flops must be above 0 and at most 1, not 1.2"),
+        (lambda: replace(FLOOR, flops=1.2), "efficiency of flops must be above 0 and at most 1, not 1.2"),
         (lambda: chance_of_waiting_at_most(1, 1, 1.0), "utilisation must be at least 0 and below 1"),
         (lambda: mean_wait_ms(1, 1.0), "utilisation must be at least 0 and below 1"),
         (lambda: chance_of_waiting_at_most(1, 0, 0.5), "service_ms must be a number above 0"),
@@ -325,7 +325,7 @@ def test_spread_is_what_drawing_gives(mean, deviation, gamma):
 
 
 def test_a_batch_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"gemma-3-27b in bf16 needs 54\.0 GB"):
+    with pytest.raises(ValueError, match=r"gemma-3-27b in bf16 needs 50\.3 GiB"):
         throughput(model("gemma-3-27b"), gpu("a100-40"), "bf16", BatchWork(requests=1, shared=0, own=1, output=1))
     long = BatchWork(requests=1, shared=0, own=200_000, output=1)
     with pytest.raises(ValueError, match="leaves no room for a sequence of 200001 tokens on h100"):

@@ -1,14 +1,20 @@
-"""The formulas reproduce the design's tables, to 2 % or to the last digit given there."""
+"""The formulas reproduce the design's tables, to 2 % or to the last digit given there.
+
+The tables were computed from two shares of the data sheet's rates, with no other constants. What published
+measurements say instead is in test_published.py.
+"""
+
+from dataclasses import replace
 
 import pytest
 
 from services.physics.batches import BatchWork, throughput
 from services.physics.deadlines import chance_of_waiting_at_most, highest_utilisation, longest_prompt
+from services.physics.efficiency import BATCHED, FLOOR
 from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import (
-    PRACTICAL,
     compute_bound_tokens,
     decode_ms,
     kv_bytes_per_token,
@@ -20,6 +26,7 @@ from services.physics.speculation import best_gamma, largest_gamma_in_budget, to
 BIG, SMALL = model("gemma-3-27b"), model("gemma-3-4b")
 H100, H200 = gpu("h100"), gpu("h200")
 KIB = 1024
+TABLES = replace(FLOOR, flops=0.43, step_flops=0.43, bandwidth=0.74, kv_bandwidth=0.74, grouped_kv_bandwidth=0.74)
 
 
 def close(expected: float, *, digit: float = 0.0) -> object:
@@ -68,8 +75,8 @@ def test_prefill_floors(which, tokens, milliseconds, digit):
 
 
 def test_practical_prefill():
-    assert prefill_ms(BIG, H100, "fp8", 512, efficiency=PRACTICAL) == close(31)
-    assert prefill_ms(BIG, H100, "fp8", 3000, efficiency=PRACTICAL) == close(184)
+    assert prefill_ms(BIG, H100, "fp8", 512, efficiency=TABLES) == close(31)
+    assert prefill_ms(BIG, H100, "fp8", 3000, efficiency=TABLES) == close(184)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +113,8 @@ def test_verification_becomes_compute_bound(on, tokens):
 
 
 def test_what_a_deadline_means():
-    assert longest_prompt(BIG, H100, "fp8", 180) == close(2_940)
-    assert longest_prompt(BIG, H100, "bf16", 180) == close(1_480)
+    assert longest_prompt(BIG, H100, "fp8", 180, efficiency=TABLES) == close(2_940)
+    assert longest_prompt(BIG, H100, "bf16", 180, efficiency=TABLES) == close(1_480)
     assert chance_of_waiting_at_most(200 - 31, 31, 0.6) > 0.99
     assert 0.6 <= highest_utilisation(200, 31) < 0.7
     assert highest_utilisation(200, 125) < 0.05
@@ -119,7 +126,7 @@ BATCH = {"requests": 200_000, "shared": 2_400, "own": 600, "output": 300}
 @pytest.mark.parametrize(
     ("which", "precision", "on", "per_second", "hours", "uncached_hours", "within"),
     [
-        ("gemma-3-12b", "int4", "rtx-4080", 1.55, 36, 102, 0.10),
+        ("gemma-3-12b", "int4", "rtx-4080", 1.55, 36, 102, 0.14),
         ("gemma-3-12b", "bf16", "a100-80", 4.3, 12.9, 33, 0.03),
         ("gemma-3-12b", "fp8", "h100", 19, 2.9, 6.1, 0.05),
         ("gemma-3-12b", "fp8", "h200", 25, 2.2, 5.2, 0.05),
@@ -132,13 +139,16 @@ def test_batch(which, precision, on, per_second, hours, uncached_hours, within):
     """Compare approximately: the table counts 2 FLOP for each embedding parameter too, and no attention.
 
     Its columns have two digits. On the small card, where the embedding has the largest share of the arithmetic, our
-    value is 10 % less. The column "ideal" is not reproduced: it is neither the sum of both floors nor their maximum.
+    value differs by 13 %: its 16 GiB, which the table takes for 16 x 10^9 bytes, hold a larger batch. The column
+    "ideal" is not reproduced: it is neither the sum of both floors nor their maximum.
     """
-    cached = throughput(model(which), gpu(on), precision, BatchWork(**BATCH))
+    where = (model(which), gpu(on), precision)
+    cached = throughput(*where, BatchWork(**BATCH), efficiency=BATCHED)
     assert cached.per_second == pytest.approx(per_second, rel=within)
     assert cached.hours == pytest.approx(hours, rel=within)
-    uncached = throughput(model(which), gpu(on), precision, BatchWork(**BATCH, prefix_cached=False))
+    uncached = throughput(*where, BatchWork(**BATCH, prefix_cached=False), efficiency=BATCHED)
     assert uncached.hours == pytest.approx(uncached_hours, rel=within)
+    assert throughput(*where, BatchWork(**BATCH)).hours > 1.1 * cached.hours  # the table is too kind
 
 
 @pytest.mark.parametrize(("on", "knee", "breaks_even"), [(H100, 44, 96), (H200, 31, 67)])
@@ -149,6 +159,6 @@ def test_where_verifying_costs_and_where_speculation_stops_paying(on, knee, brea
     second.
     """
     assert compute_bound_tokens(BIG, on, "fp8") / 5 == close(knee, digit=1)
-    pair = SpeculationPair(target=BIG, draft=SMALL, gpu=on)
+    pair = SpeculationPair(target=BIG, draft=SMALL, gpu=on, efficiency=TABLES)
     assert pair.pays_until(0.8, 4, context=0) == breaks_even
     assert pair.pays_until(0.8, 4, context=512) > breaks_even

@@ -67,8 +67,8 @@ def test_batch_one_says_what_larger_batches_take():
 
 def test_a_thread_that_reads_and_multiplies_in_turn():
     about = {"target": model("smollm2-135m"), "draft": None, "precision": "int4", "gpu": gpu("cpu"), "budget": 128}
-    true = FittedRoofline(**about, overlaps=False, flops=0.27, bandwidth=0.4, first_ms=20.0)
-    found = fit_roofline(FittedRoofline(**about, overlaps=False), list(shapes(true, (0,), batches=(1,))))
+    true = FittedRoofline(**about, flops=0.27, bandwidth=0.4, first_ms=20.0)
+    found = fit_roofline(FittedRoofline(**about), list(shapes(true, (0,), batches=(1,))))
     assert worst_error(predict(found, list(shapes(true, (0,), batches=(2, 4))), lambda _: 1.0)) < 0.05
     assert found.flops == pytest.approx(0.27, rel=0.05)
 
@@ -105,10 +105,10 @@ def test_acceptance_of_lookup_drafts_is_taken_from_prompts_of_that_length():
 
 def test_at_one_batch_a_lookup_arm_differs_only_in_its_arithmetic():
     about = {"target": model("smollm2-135m"), "draft": None, "precision": "int4", "gpu": gpu("cpu"), "budget": 128}
-    plain = FittedRoofline(**about, overlaps=False, flops=0.27, bandwidth=0.4, first_ms=20.0)
+    plain = FittedRoofline(**about, flops=0.27, bandwidth=0.4, first_ms=20.0)
     slower = replace(plain, flops=0.2)
     rows_of = [replace(row, arm="ngram", gamma=0.5) for row in shapes(slower, (0,), batches=(1,))]
-    found = _fitted(FittedRoofline(**about, overlaps=False), [*shapes(plain, (0,), batches=(1,)), *rows_of])
+    found = _fitted(FittedRoofline(**about), [*shapes(plain, (0,), batches=(1,)), *rows_of])
     assert found["ngram"] == replace(found["plain"], flops=found["ngram"].flops)
     assert found["ngram"].flops < found["plain"].flops
 

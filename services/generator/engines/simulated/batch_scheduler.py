@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from services.generator.engines.simulated.sequence import OutputItem, SimulatedSequence
 from services.physics.adaptive import AcceptanceEstimate, choose_gamma
 from services.physics.pairing import SpeculationPair
-from services.physics.roofline import multiply_ms, prefill_ms, read_ms
+from services.physics.roofline import prefill_flop, step_ms
 from services.worker.engine import Step
 
 EXPECTED_ALPHA: Final = 0.6
@@ -61,20 +61,23 @@ class CostModel:
 
     def step_ms(self, decodes: int, context: int, prefills: list[tuple[SimulatedSequence, int]], gamma: int) -> float:
         """Return a step's milliseconds: the draft steps, one pass of the target over all tokens, the overhead."""
-        pair, on = self.pair, self.pair.gpu
-        arithmetic = multiply_ms(
-            pair.target, on, pair.precision,
-            tokens=decodes * (gamma + 1), context=context, efficiency=pair.efficiency,
-        )  # fmt: skip
-        for sequence, tokens in prefills:
-            arithmetic += prefill_ms(
-                pair.target, on, pair.precision, tokens, cached=sequence.prefilled, efficiency=pair.efficiency
-            )
-        reading = read_ms(pair.target, on, pair.precision, batch=decodes, context=context, efficiency=pair.efficiency)
-        drafting = 0.0
+        pair = self.pair
+        step = step_ms(
+            pair.target,
+            pair.gpu,
+            pair.precision,
+            batch=decodes,
+            context=context,
+            positions=gamma + 1,
+            prefill_flop=sum(prefill_flop(pair.target, tokens, cached=each.prefilled) for each, tokens in prefills),
+            prefill_tokens=sum(tokens for _, tokens in prefills),
+            kv=pair.kv,
+            efficiency=pair.achieved,
+        )
         if gamma and decodes:
-            drafting = gamma * pair.draft_ms(batch=decodes, context=context) + pair.overhead * reading
-        return (max(reading, arithmetic) + drafting) * self.scale
+            plain = pair.step_ms(batch=decodes, context=context)
+            step += gamma * pair.draft_ms(batch=decodes, context=context) + pair.overhead * plain
+        return step * self.scale
 
 
 class BatchScheduler:

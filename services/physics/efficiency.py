@@ -1,0 +1,147 @@
+"""What an engine achieves of a data sheet's rates, and what it adds to them: few constants, each with its interval.
+
+Every constant is a time or a share that a calibration can fit too. The fitted rows are the published ones in
+``tests/data/published``: static batches in TensorRT-LLM 0.9, and closed loops over HTTP on NVIDIA NIM. An interval is
+the range that the constant takes when a source, a GPU or a model is left out of the fit, or wider where nothing
+measured it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Final, Literal, get_args
+
+from services.physics.checks import not_negative
+from services.physics.gpus import Gpu
+
+Engine = Literal["vllm", "nim", "tensorrt-llm", "llama.cpp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """The parameters of the law of a step (:func:`services.physics.roofline.decode_ms`).
+
+    Attributes:
+        flops: Share of the arithmetic rate in prefill.
+        step_flops: The same in decode and verify steps, whose matrices are narrow.
+        bandwidth: Share of the memory rate at which weights and activations are read.
+        int4_bandwidth: Share of that at which int4 weights are read, because they are unpacked first.
+        kv_bandwidth: Share of the memory rate for KV caches with one head for each query head.
+        grouped_kv_bandwidth: The same if several query heads share a KV head: fewer, smaller streams.
+        overlap: Share of the shorter of reading and multiplying that the longer hides.
+        layer_us: Time of a layer in each step beyond its bytes and arithmetic: launches, norms, small kernels.
+        sequence_us: Time of a step for each sequence, and for each further position that is verified: sampling,
+            scheduling, detokenizing, streaming.
+        activations: Activations read and written by a token in a layer, in widths of the residual stream.
+    """
+
+    flops: float
+    step_flops: float
+    bandwidth: float
+    int4_bandwidth: float = 1.0
+    kv_bandwidth: float
+    grouped_kv_bandwidth: float
+    overlap: float
+    layer_us: float
+    sequence_us: float
+    activations: float
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in {"layer_us", "sequence_us", "activations"}:
+                not_negative(each.name, value)
+            elif not (0 if each.name == "overlap" else 1e-9) <= value <= 1:
+                raise ValueError(f"efficiency of {each.name} must be above 0 and at most 1, not {value!r}")
+
+
+FLOOR: Final = Efficiency(
+    flops=1.0, step_flops=1.0, bandwidth=1.0, kv_bandwidth=1.0, grouped_kv_bandwidth=1.0, overlap=1.0, layer_us=0.0,
+    sequence_us=0.0, activations=0.0,
+)  # fmt: skip
+"""The lower bound for any engine: the roofline of the data sheet."""
+
+BATCHED: Final = replace(
+    FLOOR, flops=0.50, step_flops=0.50, bandwidth=0.75, kv_bandwidth=0.75, grouped_kv_bandwidth=0.75
+)
+"""A plain roofline at half of the arithmetic and three quarters of the memory rate, for drawings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One constant with its interval and its source."""
+
+    value: float
+    low: float
+    high: float
+    source: str
+
+
+_T: Final = "TensorRT-LLM 0.9, static batches (T)"
+_TN: Final = "TensorRT-LLM 0.9, static batches (T); NIM, closed loops (N)"
+
+COMMON: Final[Mapping[str, Constant]] = MappingProxyType(
+    {
+        "bandwidth": Constant(0.92, 0.78, 1.0, _TN),
+        "int4_bandwidth": Constant(0.70, 0.55, 0.90, "one ratio: BF16 / int4 = 1.76 (A100, vLLM 0.6.3)"),
+        "kv_bandwidth": Constant(0.95, 0.85, 1.0, f"{_T}: Llama 2 7B and 13B"),
+        "grouped_kv_bandwidth": Constant(0.55, 0.45, 0.76, f"{_TN}: Llama 2 70B and Llama 3 8B"),
+        "overlap": Constant(0.30, 0.2, 0.45, _TN),
+        "activations": Constant(40.0, 30.0, 77.0, f"{_T}: prefill; counting the kernels of a layer gives about 30"),
+    }
+)
+"""Constants that no GPU generation or engine changed in the rows."""
+
+GENERATIONS: Final[Mapping[str, Mapping[str, Constant]]] = MappingProxyType(
+    {
+        "ampere": {"flops": Constant(0.80, 0.65, 0.91, _TN), "layer_us": Constant(115.0, 105.0, 150.0, _TN)},
+        "hopper": {"flops": Constant(0.74, 0.60, 0.82, _TN), "layer_us": Constant(72.0, 65.0, 94.0, _TN)},
+        "ada": {
+            "flops": Constant(0.74, 0.50, 0.85, "as hopper; not measured"),
+            "layer_us": Constant(72.0, 40.0, 120.0, "as hopper; not measured"),
+        },
+        "blackwell": {
+            "flops": Constant(0.74, 0.45, 0.80, "as hopper; not measured"),
+            "layer_us": Constant(72.0, 40.0, 94.0, "as hopper; not measured"),
+        },
+        "cpu": {
+            "flops": Constant(0.43, 0.1, 1.0, "not measured: calibrate"),
+            "layer_us": Constant(20.0, 0.0, 200.0, "not measured: calibrate"),
+        },
+    }
+)  # fmt: skip
+"""Constants by GPU generation."""
+
+SEQUENCE_US: Final[Mapping[Engine, Constant]] = MappingProxyType(
+    {
+        "vllm": Constant(30.0, 8.0, 50.0, "as nim; no row of its own"),
+        "nim": Constant(30.0, 8.0, 35.0, "NIM, closed loops over HTTP (N)"),
+        "tensorrt-llm": Constant(0.0, 0.0, 10.0, _T),
+        "llama.cpp": Constant(0.0, 0.0, 30.0, "as tensorrt-llm; no row of its own"),
+    }
+)
+"""Time of a step for each sequence, by engine."""
+
+LLAMA_CPP_STEP_FLOPS: Final = Constant(
+    0.065, 0.05, 0.09, "verifying 4 and 8 tokens took 1.28 and 1.72 plain steps: llama.cpp, A100, 34B Q8_0"
+)
+"""llama.cpp multiplies narrow matrices by kernels that do not use the tensor cores well."""
+
+
+def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
+    """Return what the engine achieves on the accelerator.
+
+    Raises:
+        ValueError: The engine is not known.
+    """
+    if engine not in SEQUENCE_US:
+        raise ValueError(f"engine {engine!r} is not known; known are {', '.join(get_args(Engine))}")
+    values = {name: constant.value for name, constant in (*COMMON.items(), *GENERATIONS[gpu.generation].items())}
+    found = Efficiency(**values, step_flops=values["flops"], sequence_us=SEQUENCE_US[engine].value)
+    if gpu.generation == "cpu":  # one thread reads and multiplies in turn, and keeps activations in its cache
+        plain = found.bandwidth
+        return replace(
+            found, overlap=0.0, sequence_us=0.0, activations=0.0, int4_bandwidth=1.0, kv_bandwidth=plain,
+            grouped_kv_bandwidth=plain,
+        )  # fmt: skip
+    return replace(found, step_flops=LLAMA_CPP_STEP_FLOPS.value) if engine == "llama.cpp" else found
