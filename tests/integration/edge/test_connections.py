@@ -194,6 +194,8 @@ async def test_behind_a_trusted_proxy_each_client_has_its_own_limit(lab, trusted
             await lab.write(writer.started(), writer.chunk("x"))
         answers.append(await asking)
     assert [each.status for each in answers] == ([200, 200, 200, 429] if trusted else [200, 200, 429, 429])
+    for each in answers:
+        each.close()
 
 
 async def _opened(call):
