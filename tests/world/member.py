@@ -298,6 +298,8 @@ class Member:
         self.perform_all(self.core.step(self.process.host.now_us))
         if self.core.busy:
             self._step_soon()
+        elif self._alarm_us is None:
+            self._set_alarm()
 
     # Writing
 
