@@ -371,6 +371,8 @@ class Processor:
                 self.perform_all(self._core.step(self._clock()))
                 if self._core.busy:
                     await asyncio.sleep(0)
+            if self._alarm is None:  # what was read has its effect, and so its alarms, only now
+                self._set_alarm()
 
     async def _report_lag(self) -> None:
         """Measure how far behind the end of the log we are, and when the broker last answered."""

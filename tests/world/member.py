@@ -314,6 +314,8 @@ class Member:
         self.perform_all(self.core.step(self.now_us))
         if self.core.busy:
             self._step_soon()
+        elif self._alarm_us is None:
+            self._set_alarm()
 
     # Writing
 

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 SEEDS = 50
+FAILED_SEEDS = (218,)  # safety kept a request for ever: an alarm that a step had brought about was never set
 FOUND_SOON = {  # mutant -> a seed from which 20 seeds find it
     "safety drops kept partitions at a rebalance": 0,
     "the router drops kept partitions at a rebalance": 0,
@@ -25,6 +26,8 @@ FOUND_SOON = {  # mutant -> a seed from which 20 seeds find it
     "rails commit before the work is done": 0,
     "safety drops what it held back": 0,
     "the router keeps the memory of a lost partition": 0,
+    "the router tries a request again for ever": 0,
+    "the router declares a stall too early": 0,
     "a fold shows withdrawn text again": 0,
     "a fold shows text before the verdict": 0,
     "the router ticks before it has read the log": 90,
@@ -40,6 +43,11 @@ def test_no_seed_breaks_a_promise() -> None:
         assert result.violation is None, f"python -m tests.world --seed {seed}: {result.violation}"
         assert result.requests >= 20
         assert result.faults >= 5
+
+
+@pytest.mark.parametrize("seed", FAILED_SEEDS)
+def test_a_seed_that_failed_once_does_not_fail_again(seed: int) -> None:
+    assert World(draw(seed)).run().violation is None
 
 
 def test_a_seed_has_one_schedule_in_every_process() -> None:
