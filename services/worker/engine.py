@@ -22,7 +22,7 @@ class Job:
         messages: The conversation, oldest first.
         sampling: Sampling parameters.
         lane: ``interactive`` goes before ``batch`` where the engine has priorities.
-        expires_us: When the request must be closed, in microseconds since the epoch. Nothing waits longer.
+        expires_us: When the request must be closed, by ``steady_us``. Nothing waits longer.
     """
 
     request_id: str

@@ -85,7 +85,7 @@ class Ticket:
         run: Unique id of the execution.
         traceparent: W3C Trace Context of the request.
         batch: Whether it was read from the batch topic.
-        accepted_us: When it was accepted, in microseconds since the epoch.
+        accepted_us: When it was accepted, by ``steady_us``.
         received_us: When the request was received, on the clock of ``accepted_us``: its deadlines count from here.
         begun: Whether its execution has begun, so that its task can be cancelled.
         stopped: Why its execution must stop; None while it need not.

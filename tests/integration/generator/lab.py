@@ -90,7 +90,8 @@ def make_request(model="default", *, total_ms=60_000, mode="optimistic", age_ms=
     return Request(
         request_id=uuid7(now_ms, random.getrandbits(74)),
         tenant="acme",
-        at=(now_ms - age_ms) * 1_000,
+        at=now_ms * 1_000,
+        waited_ms=age_ms,
         source="test",
         model=model,
         messages=(Message(role="user", content="Tell me about rivers."),),

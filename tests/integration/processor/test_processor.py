@@ -16,7 +16,7 @@ from schemas.topics import Topic
 from schemas.wire import encode, key_of
 from services.bus import BusSettings, Producer, Received, TailReader, UnreadableRecord
 from services.processor import Core, Effect, Processor, ProcessorConfig, RecordDone, RecordPosition, Write
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 from tests.integration.bus.conftest import NewTopic
 from tests.integration.bus.lab import chunk, closed, request_in
 from tests.support.brokers import Broker
@@ -159,7 +159,7 @@ async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
         await until(lambda: ("read", 2) in core.told)
         for _ in range(5):
             core.told.clear()
-            core.due_us[2] = now_us() + 150_000
+            core.due_us[2] = steady_us() + 150_000
             writer = threading.Timer(0.1, another.write, (topics[1], chunk(request_in(2), 0)))
             writer.start()
             time.sleep(0.6)  # noqa: ASYNC251 - a process that is paused

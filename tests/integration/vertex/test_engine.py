@@ -12,7 +12,7 @@ import pytest
 from schemas.requests import Message, Sampling
 from services.devtools.vertex.script import EmulatorScript
 from services.devtools.vertex.server import VertexEmulator, serving
-from services.runtime.clock import now_us
+from services.runtime.clock import steady_us
 from services.runtime.errors import UserError
 from services.vertex.engine import VertexEngine
 from services.vertex.settings import VertexSettings
@@ -41,7 +41,7 @@ def job(model: str, *, seconds: float = 10, max_tokens: int = 100) -> Job:
         model=model,
         messages=(Message(role="system", content="Be brief."), Message(role="user", content=SECRET)),
         sampling=Sampling(max_tokens=max_tokens),
-        expires_us=now_us() + int(seconds * 1e6),
+        expires_us=steady_us() + int(seconds * 1e6),
     )
 
 
