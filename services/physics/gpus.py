@@ -74,7 +74,8 @@ _ALL: Final = (
     ),
     Gpu(
         name="cpu", generation="cpu", memory_bytes=16 * GIB, bandwidth=25.6 * GIGA, flops_bf16=0.1 * TERA,
-        flops_fp8=None, source="one DDR4-3200 channel and one AVX2 core at 3.1 GHz: a start for calibration, not a real machine",
+        flops_fp8=None,
+        source="one DDR4-3200 channel and one AVX2 core at 3.1 GHz: a start for calibration, not a real machine",
     ),
 )  # fmt: skip
 
