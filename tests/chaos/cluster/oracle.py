@@ -181,7 +181,9 @@ class _Run:
                     out.append(letter)
                 elif span not in self._said:
                     self._said.add(span)
+                    self.lengths.add(len(self.shown) + sum(map(len, out)))  # a replacement is an op of its own
                     out.append(span[2])
+                    self.lengths.add(len(self.shown) + sum(map(len, out)))
             piece = "".join(out)
         self.shown += piece
         self.lengths.add(len(self.shown))

@@ -52,6 +52,7 @@ def kinds(told_events, reader, requests=1):
         (events(), saw(*WHOLE)),
         (events(RECALL), saw(*WHOLE, (5, ("replace", 8, 12, "[gone]")))),
         (events(RECALL), saw(*WHOLE[:2], (5, ("show", "[gone] ")))),
+        (events(RECALL), saw(*WHOLE[:2], (5, ("show", "[gone]")), (6, ("show", " ")))),
         (events(STOP, outcome="recalled"), saw(*WHOLE, (5, ("instead", "no")))),
         (events(*OTHER, outcome="failed"), saw(*WHOLE, (5, ("restart",)), (6, ("show", "two ")), over="failed")),
     ],
