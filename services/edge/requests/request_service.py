@@ -26,7 +26,7 @@ from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.parse import ParsedRequest, parse_chat_request
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
-from services.runtime.clock import now_ms, now_us
+from services.runtime.clock import now_ms, now_us, steady_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
 from services.runtime.policy_deadlines import read_deadline_bounds
 
@@ -363,10 +363,9 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     Raises:
         ApiError: The broker refused the request, or did not acknowledge it until its stream expired.
     """
-    request = stream.request
-    ends_us = request.at + request.deadlines.total_ms * 1_000 + EXPIRY_MARGIN_US
+    ends_us = stream.opened_us + stream.request.deadlines.total_ms * 1_000 + EXPIRY_MARGIN_US
     try:
-        async with asyncio.timeout(max(0.0, (ends_us - now_us()) / 1e6)):
+        async with asyncio.timeout(max(0.0, (ends_us - steady_us()) / 1e6)):
             await stream.on_log.wait()
     except TimeoutError:
         raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2) from None
