@@ -33,6 +33,7 @@ class Reader:
         self.transport = transport
         self.request_id = ""
         self.received = []
+        self.visible = 0  # characters on the screen
         self.over = None
         self.resumes = 0
         self.waits_for = []
@@ -42,6 +43,7 @@ class Reader:
         return ":".join(map(str, self.received[-1].place)) if self.received else None
 
     def take(self, place, ops):
+        self.visible = _length_after(self.visible, ops)
         self.received.append(ReceivedOp(tuple(map(int, place.split(":"))), ops))
         self.moved()
 
@@ -143,10 +145,12 @@ class Person:
             return
         delta = chunk["choices"][0]["delta"].get("content") or ""
         ops = chunk.get("railbus")
-        if ops is not None:
-            reader.take(place, _flat(ops))
-        elif delta:
-            reader.take(place, [("show", delta)])
+        # ``content`` has all new text, replaced or not; the field tells what becomes of the text that was there before.
+        edits = [] if ops is None else _edits(_flat(ops), reader.visible)
+        if any(op[0] == "instead" for op in edits):
+            delta = ""
+        if edits or delta:
+            reader.take(place, edits + ([("show", delta)] if delta else []))
 
     # A websocket, with ops
 
@@ -182,6 +186,30 @@ ENDS = {
     "engine_unavailable", "expired", "failed", "internal", "rejected", "safety_block",
 }  # fmt: skip
 """Codes that say how a request was closed."""
+
+
+def _edits(ops, length):
+    """Those ops that change what is on the screen already, of so many characters."""
+    edits = []
+    for op in ops:
+        if op[0] != "replace" or op[1] < length:
+            edits.append(op)
+            length = _length_after(length, [op])
+    return edits
+
+
+def _length_after(length, ops):
+    for name, *given in ops:
+        match name:
+            case "show":
+                length += len(given[0])
+            case "replace":
+                length += len(given[2]) - (given[1] - given[0])
+            case "instead":
+                length = len(given[0])
+            case "restart":
+                length = 0
+    return length
 
 
 def _flat(said):
