@@ -67,7 +67,7 @@ def test_a_plan_as_a_person_asks_for_it():
         "--prompt", "512", "--output", "50",
     )  # fmt: skip
     assert done.returncode == 0
-    assert "best gamma 5, 1.99 times" in done.stdout
+    assert "best gamma 3, 1.53 times" in done.stdout
     assert "paid for" in done.stdout
     assert railbus("plan", "latency", "--alpha", "2").returncode == 2
     assert "--alpha" in railbus("plan", "latency", "--help").stdout

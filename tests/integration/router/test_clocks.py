@@ -22,7 +22,9 @@ SECOND = 1_000_000
 async def router(lab: RouterLab, off_us: int) -> AsyncIterator[None]:
     """Run a router in this process, with a clock of its own."""
     ready = asyncio.Event()
-    settings = Settings(fallback="vertex", fallback_ratio=1.0, breaker_trip=5, bus=lab.bus)
+    settings = Settings(
+        input_gate="off", output_check="off", fallback="vertex", fallback_ratio=1.0, breaker_trip=5, bus=lab.bus
+    )
     service = RouterService(settings, f"router/{off_us}", ready.set, clock=lambda: steady_us() + off_us)
     task = asyncio.create_task(service.run())
     try:

@@ -71,7 +71,7 @@ async def test_late_request_is_answered_from_the_cloud(cloud: Cloud) -> None:
     assert (await closed(cloud.lab, person)).outcome == "completed"
     first, second = cloud.lab.written(Started, person.id)
     assert (first.attempt, second.attempt, second.engine) == (1, 2, "vertex")
-    assert second.received_at == person.request.at
+    assert second.at - second.received_at >= 195_000  # the deadlines still count from the request's receipt
     text = "".join(chunk.text for chunk in cloud.lab.written(Chunk, person.id))
     assert text == "The cloud answers in place"
     (account,) = cloud.lab.written(Account, person.id)

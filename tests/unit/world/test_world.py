@@ -22,7 +22,7 @@ FAILED_SEEDS = (218,)  # safety kept a request for ever: an alarm that a step ha
 FOUND_SOON = {  # mutant -> a seed from which 20 seeds find it
     "safety drops kept partitions at a rebalance": 0,
     "the router drops kept partitions at a rebalance": 0,
-    "rails forget what is pending when a partition is lost": 0,
+    "rails forget what is pending when a partition is lost": 110,
     "rails commit before the work is done": 0,
     "safety drops what it held back": 0,
     "the router keeps the memory of a lost partition": 0,
@@ -30,7 +30,7 @@ FOUND_SOON = {  # mutant -> a seed from which 20 seeds find it
     "the router declares a stall too early": 0,
     "a fold shows withdrawn text again": 0,
     "a fold shows text before the verdict": 0,
-    "the router ticks before it has read the log": 90,
+    "the router ticks before it has read the log": 70,
     "deadlines count from the writer's time of day": 0,
     "the router decides by its host's time of day": 0,
     "a step of the broker's clock is not noticed": 0,
