@@ -26,7 +26,7 @@ FOUND_SOON = {  # mutant -> a seed from which 20 seeds find it
     "rails commit before the work is done": 0,
     "safety drops what it held back": 0,
     "the router keeps the memory of a lost partition": 0,
-    "the router tries a request again for ever": 0,
+    "the router tries a request again for ever": 60,
     "the router declares a stall too early": 0,
     "a fold shows withdrawn text again": 0,
     "a fold shows text before the verdict": 0,
