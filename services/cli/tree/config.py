@@ -13,7 +13,7 @@ from typing import Final
 
 from services.cli.tree.child import LineSink
 from services.cli.tree.extras import MODEL_PATH, install
-from services.cli.tree.ports import MAX_PORT, MAX_TRIES, free_port, is_free, port_or_free, usual_port
+from services.cli.tree.ports import MAX_PORT, MAX_TRIES, free_port, is_free, port_or_free, reserve, usual_port
 from services.cli.tree.process_specs import (
     GOVERNANCE_SERVICES,
     LOOPBACK,
@@ -202,7 +202,7 @@ def _more_edge_ports(first: int, count: int) -> tuple[int, ...]:
     """Return the ports that follow the first edge's, and a free one for each that is in use."""
     found: list[int] = []
     for port in range(first + 1, first + 1 + count):
-        usable = port <= MAX_PORT and is_free(port)
+        usable = port <= MAX_PORT and is_free(port) and reserve(port)
         found.append(port if usable else free_port())
     return tuple(found)
 
@@ -216,7 +216,7 @@ def _ports_in_a_row(count: int) -> list[int]:
     for _ in range(MAX_TRIES):
         first = free_port()
         ports = list(range(first, first + count))
-        if all(is_free(port) for port in ports):
+        if all(is_free(port) and reserve(port) for port in ports):
             return ports
     raise UserError(f"no {count} free ports in a row were found for Apache Kafka: stop other programs")
 

@@ -1,8 +1,13 @@
 """Ports on the loopback interface."""
 
+import contextlib
+import fcntl
+import os
 import secrets
 import socket
-from typing import Final
+import tempfile
+from pathlib import Path
+from typing import Final, TextIO
 
 from services.cli.tree.process_specs import LOOPBACK
 from services.runtime.errors import UserError
@@ -14,12 +19,15 @@ CANDIDATE_PORTS: Final = range(20_000, 32_768)
 
 MAX_TRIES: Final = 50
 
+_reserved: Final[dict[int, TextIO]] = {}
+"""The locks of the ports that this process has chosen."""
+
 
 def free_port() -> int:
     """Return a port that is free now. Another program may take it before it is used; then the service reports it."""
     for _ in range(MAX_TRIES):
         port = CANDIDATE_PORTS[secrets.randbelow(len(CANDIDATE_PORTS))]
-        if is_free(port):
+        if is_free(port) and reserve(port):
             return port
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
@@ -37,6 +45,29 @@ def is_free(port: int) -> bool:
     return True
 
 
+def reserve(port: int) -> bool:
+    """Keep other trees that start on this machine from choosing the port, for as long as this process lives.
+
+    A port is chosen a second or more before its service listens there. Returns false where another tree has chosen it.
+    """
+    if port in _reserved:
+        return True
+    folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        lock = (folder / str(port)).open("w")
+    except OSError:
+        return True  # nowhere to write it down: as good as a port can be chosen then
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it however the process ends
+    except OSError:
+        with contextlib.suppress(OSError):
+            lock.close()
+        return False
+    _reserved[port] = lock
+    return True
+
+
 def port_or_free(wanted: int, flag: str) -> int:
     """Return the port that a flag names, or a free one for 0.
 
@@ -47,7 +78,7 @@ def port_or_free(wanted: int, flag: str) -> int:
         raise UserError(f"{flag} {wanted}: must be between 1 and {MAX_PORT}, or 0 for any free port")
     if wanted == 0:
         return free_port()
-    if not is_free(wanted):
+    if not (is_free(wanted) and reserve(wanted)):
         raise UserError(
             f"{flag} {wanted}: the port is in use; stop the program that listens there, or choose another with {flag}"
             " (0 = any free port)"
@@ -57,4 +88,4 @@ def port_or_free(wanted: int, flag: str) -> int:
 
 def usual_port(port: int) -> int:
     """Return the usual port of a service where it is free, else any free one."""
-    return port if is_free(port) else free_port()
+    return port if is_free(port) and reserve(port) else free_port()

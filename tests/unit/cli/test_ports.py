@@ -1,11 +1,14 @@
 """Ports are such as no outgoing connection takes before their service does."""
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from services.cli.tree import ports
 from services.runtime import UserError
+from tests.support.processes import ROOT
 
 
 def test_a_free_port_is_free_and_below_those_of_outgoing_connections():
@@ -40,3 +43,21 @@ def test_a_usual_port_that_is_taken_is_replaced_by_a_free_one():
         taken.bind(("127.0.0.1", port))
         taken.listen()
         assert ports.is_free(ports.usual_port(port))
+
+
+def test_two_trees_that_start_at_once_choose_different_ports():
+    port = ports.free_port()
+    program = (
+        f"import sys; from services.cli.tree import ports; print(ports.usual_port({port} + 1), flush=True);"
+        " sys.stdin.read()"
+    )
+    trees = [
+        subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        for _ in range(3)
+    ]
+    try:
+        chosen = [int(tree.stdout.readline()) for tree in trees]  # none listens there yet
+    finally:
+        for tree in trees:
+            tree.communicate()
+    assert len(set(chosen)) == 3
