@@ -16,7 +16,7 @@ for record in records:
     if record["topic"] == "railbus.streams":
         event = msgspec.convert(record["event"], KINDS[record["kind"]].cls)
         screen = screen or Screen(event.request_id)
-        for op in screen.feed(event):
+        for op in screen.feed(event, record["timestamp_ms"]):
             sent.update(orjson.dumps(op) + b"\n")
             visible_at.append((record["timestamp_ms"], screen.visible))
 

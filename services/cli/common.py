@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import uvloop
 
-from schemas.ids import is_uuid7
+from schemas.ids import is_uuid7, time_ms
 from schemas.topics import TOPIC_NAMED, Topic
-from services.bus import BusSettings, TailReader
+from services.bus import AtTime, BusSettings, TailReader
 from services.cli.time_spec import StartPosition, parse_time_spec
 from services.cli.tree.state_file import find_running_tree, state_dir
 from services.runtime.clock import now_ms
@@ -22,6 +22,9 @@ from services.runtime.task_groups import first_error
 
 CONNECT_TIMEOUT_S: Final = 15.0
 """Longest wait for the broker."""
+
+MAX_CLOCK_SKEW_MS: Final = 60_000
+"""How far the clock of whoever made the request id may be ahead of the broker's."""
 
 POLL_S: Final = 0.02
 """Time between two looks at a reader's position; the bus has no event for it."""
@@ -105,6 +108,11 @@ def start_position(text: str) -> StartPosition:
         return parse_time_spec(text, now_ms())
     except ValueError as error:
         raise UserError(f"--from {error}") from None
+
+
+def request_start(request_id: str) -> AtTime:
+    """Return the time from which a request's events are on the log."""
+    return AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
 
 
 def topic_by_name(text: str) -> Topic:

@@ -173,7 +173,7 @@ class _Times:
     def _take_stream(self, at_ms: float, event: StreamEvent) -> None:
         screen = self._screen
         attempts, verdict, over = screen.attempts, screen.verdict, screen.closed
-        ops = screen.feed(event)
+        ops = screen.feed(event, int(at_ms))  # a part of the answer may be held back by the log's time
         match event:
             case Started():
                 self._started.setdefault(event.run, at_ms)

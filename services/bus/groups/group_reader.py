@@ -148,7 +148,7 @@ class GroupReader:
         leader = None if self._session is None else self._session.leader(partition)
         return self._offsets.get(leader) or self._offsets.setdefault(leader, BrokerOffset())
 
-    def _begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
+    def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
         """Begin anew where other records follow, and learn from the newest ones, so that what is old looks old."""
         for partition in partitions:
             self._log_clocks.pop(partition, None)
@@ -303,7 +303,7 @@ class _Session:
         """Read on from ``begin``; a reader that folds gains the number again, because its state is wrong now."""
         if self._reader.rewind_ms is None:
             self._partitions.positions[partition] = begin
-            self._reader._begin_clocks(frozenset({partition}), {})  # noqa: SLF001 - its own reader
+            self._reader.begin_clocks(frozenset({partition}), {})
         else:
             held = self._partitions.held
             self._assign(held, frozenset(each for each in held if each[1] == partition[1]))
@@ -328,7 +328,7 @@ class _Session:
             if new := self._partitions.without_position:
                 newest = await newest_ms(self._cluster, await self._cluster.end_offsets(new))
                 starts = await self._starts(new, newest)
-                self._reader._begin_clocks(new, newest)  # noqa: SLF001 - its own reader
+                self._reader.begin_clocks(new, newest)
                 for reached in self._partitions.start_at(starts):
                     _complete(reached, all_read=True)
             known = self._partitions.positions

@@ -8,24 +8,21 @@ from typing import Final
 
 import orjson
 
-from schemas.ids import time_ms
 from schemas.topics import TOPICS, Topic
-from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord, partition_counts, partition_for
+from services.bus import BusSettings, Received, TailReader, UnreadableRecord, partition_counts, partition_for
 from services.cli.common import (
     add_kafka_option,
     bus_settings,
     check_request_id,
     reaching_broker,
     read_through,
+    request_start,
     run_coroutine,
 )
 from services.cli.show.event_format import event_json
 from services.cli.show.timeline import belongs_to, in_log_order, latency_json, latency_table, receipts, timeline
 from services.runtime.errors import UserError
 from services.stream.latency import LogEvent, latency
-
-MAX_CLOCK_SKEW_MS: Final = 60_000
-"""How far the clock of whoever made the request id may be ahead of the broker's."""
 
 MAX_EVENTS: Final = 200_000
 """Most events of one request; a request has at most one for each token, and a few."""
@@ -90,10 +87,12 @@ async def _records(request_id: str, settings: BusSettings) -> list[Received]:
 
     def take(records: Sequence[Received | UnreadableRecord]) -> None:
         found.extend(each for each in records if isinstance(each, Received) and belongs_to(request_id, each))
+        if len(found) > MAX_EVENTS:
+            raise UserError(f"request {request_id} has more than {MAX_EVENTS} events: something writes it in a loop")
 
     key = request_id.encode()
     reader = TailReader(settings, handler=take, record_filter=lambda _, found_key: found_key == key)
-    start = AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
+    start = request_start(request_id)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.run())
         async with reaching_broker(settings):
@@ -107,6 +106,4 @@ async def _records(request_id: str, settings: BusSettings) -> list[Received]:
                         ends[partition] = end
         await read_through(reader, ends)
         reading.cancel()
-    if len(found) > MAX_EVENTS:
-        raise UserError(f"request {request_id} has more than {MAX_EVENTS} events: something writes it in a loop")
     return found

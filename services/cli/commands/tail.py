@@ -8,13 +8,14 @@ from typing import Final
 
 from schemas.ids import time_ms
 from schemas.topics import TOPICS, Topic
-from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord, partition_counts, partition_for
+from services.bus import BusSettings, Received, TailReader, UnreadableRecord, partition_counts, partition_for
 from services.cli.common import (
     add_kafka_option,
     bus_settings,
     check_request_id,
     reaching_broker,
     read_through,
+    request_start,
     run_coroutine,
     start_position,
     topic_by_name,
@@ -25,9 +26,6 @@ from services.runtime.errors import UserError
 
 MAX_SORTED: Final = 100_000
 """With ``--no-follow``: events that are sorted by time before they are shown; the rest keep the order of the log."""
-
-MAX_CLOCK_SKEW_MS: Final = 60_000
-"""How far the clock of whoever made the request id may be ahead of the broker's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,5 +140,5 @@ def _partitions(topics: list[Topic], request_id: str | None, counts: dict[str, i
 
 def _start(moment: str | None, request_id: str | None) -> StartPosition:
     if moment is None:
-        return "end" if request_id is None else AtTime(max(0, time_ms(request_id) - MAX_CLOCK_SKEW_MS))
+        return "end" if request_id is None else request_start(request_id)
     return start_position(moment)

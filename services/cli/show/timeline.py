@@ -36,7 +36,7 @@ def timeline(request_id: str, events: Sequence[LogEvent], *, prompts: bool) -> l
     screen, lines = Screen(request_id), []
     zero_ms = events[0].appended_ms
     for appended_ms, event in events:
-        ops = screen.feed(event) if isinstance(event, StreamEvent) else ()
+        ops = screen.feed(event, appended_ms) if isinstance(event, StreamEvent) else ()
         text = describe_event(event)
         if prompts and isinstance(event, Request):
             text += "".join(f"\n{'':15}{message.role}: {message.content}" for message in event.messages)
@@ -50,8 +50,8 @@ def receipts(request_id: str, events: Sequence[LogEvent]) -> list[str]:
     """Return a line for each connection's receipt: whether it was sent what the log says, by the hash over its ops."""
     screen, sent = Screen(request_id), hashlib.sha256()
     digests = [sent.hexdigest()]
-    for _, event in events:
-        for op in screen.feed(event) if isinstance(event, StreamEvent) else ():
+    for appended_ms, event in events:
+        for op in screen.feed(event, appended_ms) if isinstance(event, StreamEvent) else ():
             sent.update(orjson.dumps(op) + b"\n")
             digests.append(sent.hexdigest())
     resumed = {

@@ -118,6 +118,16 @@ def test_a_gated_answer_waits_for_safety_at_both_ends():
     assert (found.governance_first_text_ms, found.governance_total_ms) == pytest.approx((6, 15))
 
 
+def test_text_is_held_back_by_the_time_of_the_log():
+    held = Delivery(mode="windowed", hold_ms=30)
+    story = Story(delivery=held).received(4).started(10, delivery=held).verdict(20, 12.0)
+    story = story.chunk(60, 0).chunk(80, 1).chunk(95, 2).finished(96, 2).cleared(99, 2, final=True).closed(100)
+    found = story.sent(101).latency()
+
+    assert dict(found.parts)["hold-back"] == pytest.approx(35)  # shown by the first event that comes 30 ms later
+    assert found.first_text_ms == pytest.approx(95)
+
+
 def test_an_attempt_that_was_given_up_is_lost_time():
     story = Story().received(4).started(10).verdict(20, 12.0)
     cutover = Cutover(**story.made.about(), attempt=2, trigger="ttft")
