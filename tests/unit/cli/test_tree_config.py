@@ -1,4 +1,5 @@
 import errno
+import random
 import socket
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from services.cli.__main__ import _parser
 from services.cli.tree import config
 from services.cli.tree.config import check_counts, check_engine_flags, tree_config
+from services.cli.tree.ports import CANDIDATE_PORTS, is_free
 from services.runtime import UserError
 
 
@@ -94,12 +96,19 @@ def test_each_process_has_a_port_of_its_own(tmp_path):
 
 
 def test_further_edges_take_the_ports_after_the_first_ones_where_they_are_free(tmp_path):
-    with socket.socket() as first, socket.socket() as third:
-        first.bind(("127.0.0.1", 0))
-        port = first.getsockname()[1]
+    port = first_of_free_ports(3)
+    with socket.socket() as third:
         third.bind(("127.0.0.1", port + 2))
         third.listen()
-        first.close()
         made = tree_config(flags("--port", str(port), "--edges", "3"), tmp_path, lambda _: None)
     assert made.edge_ports[:2] == (port, port + 1)
     assert made.edge_ports[2] != port + 2
+
+
+def first_of_free_ports(count):
+    """Return the first of ports in a row that no outgoing connection of another program takes meanwhile."""
+    return next(
+        port
+        for port in random.sample(CANDIDATE_PORTS, len(CANDIDATE_PORTS) - count)
+        if all(is_free(port + number) for number in range(count))
+    )
