@@ -153,7 +153,7 @@ class Processor:
         await self._producer.start()
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                for work in (self._send(), self._step(), self._report_lag(), self._track_known_time()):
+                for work in (self._send(), self._step(), self._report_lag()):
                     self._tasks.create_task(work)
                 await self._read()
         finally:
@@ -375,27 +375,40 @@ class Processor:
                 self._set_alarm()
 
     async def _report_lag(self) -> None:
-        """Measure how far behind the end of the log we are, and when the broker last answered."""
-        group, began_us = self._config.group, self._clock()
-        while True:
-            asked_us = self._clock()
-            LAG_RECORDS.labels(group).set(await self._reader.lag())
-            self._answered_us = asked_us
-            for service, skew_ms in self._skews.worst_ms().items():
-                CLOCK_SKEW.labels(service).set(skew_ms)
-            LAG_SECONDS.labels(group).set((self._clock() - (self._known_us or began_us)) / 1e6)
-            self._tell_ready()
-            await asyncio.sleep(LAG_INTERVAL_S)
+        """Measure the lag, the time up to which everything was read, and when the broker last answered.
 
-    async def _track_known_time(self) -> None:
-        """Measure the time up to which everything was read."""
-        while True:
-            asked_us = self._clock()
-            held = frozenset(partition for each in self._held.values() for partition in each)
-            if await self._reader.read_to_end(held) and self._reader.joined:
-                self._known_us = asked_us
+        Each costs a request to the broker, so one serves all while the log is read as fast as it is written.
+        """
+        group, began_us = self._config.group, self._clock()
+        to_end: asyncio.Future[None] | None = None
+        try:
+            while True:
+                asked_us = self._clock()
+                if to_end is None:
+                    to_end = asyncio.ensure_future(self._note_known_time(asked_us))
+                await asyncio.wait({to_end}, timeout=LAG_INTERVAL_S)
+                if to_end.done():
+                    to_end.result()
+                    to_end, lag = None, self._reader.last_lag
+                else:
+                    asked_us = self._clock()
+                    lag = await self._reader.lag()
+                self._answered_us = asked_us
+                LAG_RECORDS.labels(group).set(lag)
+                for service, skew_ms in self._skews.worst_ms().items():
+                    CLOCK_SKEW.labels(service).set(skew_ms)
+                LAG_SECONDS.labels(group).set((self._clock() - (self._known_us or began_us)) / 1e6)
                 self._tell_ready()
-            await asyncio.sleep(LAG_INTERVAL_S)
+                if to_end is None:
+                    await asyncio.sleep(LAG_INTERVAL_S)
+        finally:
+            if to_end is not None:
+                to_end.cancel()
+
+    async def _note_known_time(self, asked_us: int) -> None:
+        held = frozenset(partition for each in self._held.values() for partition in each)
+        if await self._reader.read_to_end(held) and self._reader.joined:
+            self._known_us = asked_us
 
     def _tell_ready(self) -> None:
         if self._on_ready is not None and self.ready:

@@ -160,6 +160,11 @@ class GroupReader:
         await self._reach(_Goal(self._partitions.held, wait=False))
         return self._partitions.lag
 
+    @property
+    def last_lag(self) -> int:
+        """Return the same for the ends that were asked for last."""
+        return self._partitions.lag
+
     def done(self, topic: str, partition: int, offset: int) -> None:
         """Mark the work on a record as done (commit mode ``manual``); ignore one of a lost partition."""
         self._commits.done((topic, partition), offset)
