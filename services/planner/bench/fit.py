@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from services.physics.efficiency import Efficiency, practical
@@ -53,6 +53,10 @@ class FittedRoofline:
     token_ms: float = 0.0
     draft_cost: float = 1.0
     overhead: float = OVERHEAD
+    _machine: tuple[Gpu, Efficiency] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_machine", self._achieved())  # once: a fit asks for it a hundred times
 
     def ttft_ms(self, batch: int, prompt: int, gamma: float = 0.0) -> float:
         """Return the median time to the first token of ``batch`` prompts that arrive together.
@@ -74,7 +78,7 @@ class FittedRoofline:
 
     def step_ms(self, batch: int, context: int, positions: float = 1.0) -> float:
         """Return the time of one pass of the target."""
-        gpu, constants = self._machine()
+        gpu, constants = self._machine
         step = step_ms(
             self.target, gpu, self.precision,
             batch=batch, context=context, positions=positions, efficiency=constants,
@@ -93,7 +97,7 @@ class FittedRoofline:
         """Return the time of one step of the draft model."""
         if self.draft is None:
             return 0.0
-        gpu, constants = self._machine()
+        gpu, constants = self._machine
         step = step_ms(self.draft, gpu, self.precision, batch=batch, context=context, efficiency=constants)
         return self.draft_cost * step
 
@@ -102,7 +106,7 @@ class FittedRoofline:
         return self.cycle_ms(row.batch, row.context, row.gamma) / tau
 
     def _prefill_step_ms(self, tokens: int, flop: float, prompt: int, *, decoding: int, gamma: float) -> float:
-        gpu, constants = self._machine()
+        gpu, constants = self._machine
         step = step_ms(
             self.target, gpu, self.precision,
             batch=decoding, context=prompt, positions=gamma + 1,
@@ -112,7 +116,7 @@ class FittedRoofline:
             step += gamma * self.draft_ms(decoding, prompt) + self.overhead * self.step_ms(decoding, prompt)
         return step
 
-    def _machine(self) -> tuple[Gpu, Efficiency]:
+    def _achieved(self) -> tuple[Gpu, Efficiency]:
         """Return the accelerator at the achieved rates, and the constants: a fitted share may be above 1."""
         known = practical(self.gpu)
         arithmetic, memory = self.flops / known.flops, self.bandwidth / known.bandwidth
