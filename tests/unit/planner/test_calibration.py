@@ -58,9 +58,7 @@ def test_a_fit_recovers_the_roofline():
 
 
 def test_batch_one_says_what_larger_batches_take():
-    plain = FittedRoofline(
-        **{name: getattr(TRUE, name) for name in TRUE.__slots__} | {"token_ms": 0.0, "draft_cost": 1.0}
-    )
+    plain = replace(TRUE, token_ms=0.0, draft_cost=1.0)
     found = fit_roofline(start(), list(shapes(plain, (0, 4), batches=(1,))))
     assert worst_error(predict(found, list(shapes(plain, (0, 4), batches=(8, 64))), true_tau)) < 0.05
 
