@@ -98,7 +98,7 @@ async def test_watching_prepares_before_it_swaps_and_keeps_the_old_on_failure(tm
     assert keeper.current.version == second
 
 
-DEEP = 5_000
+DEEP = 1_500
 NESTED = {
     "patterns/deep.toml": b"deep = " + b"[" * DEEP + b"]" * DEEP,
     "rego/data.json": b'{"deep": ' + b"[" * DEEP + b"]" * DEEP + b"}",
