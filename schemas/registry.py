@@ -91,7 +91,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             cls=Request,
             access=(
                 _access_on(REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge")),
-                _access_on(REQUESTS_BATCH, by=("app", "edge"), to=("generator", "rails", "edge")),
+                _access_on(REQUESTS_BATCH, by=("app", "edge", "router"), to=("generator", "rails", "edge")),
                 _access_on(REQUESTS_VERTEX, by=("router",), to=("vertex",)),
             ),
             prompts=("messages",),
