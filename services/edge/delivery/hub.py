@@ -11,6 +11,7 @@ from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
 from services.edge.delivery.subscription import Subscription
 from services.edge.errors import ApiError
+from services.edge.log.log_time import LogTime
 from services.edge.log.positions import LoggedEvent
 from services.edge.log.request_index import RequestIndex
 from services.runtime.clock import steady_us
@@ -34,10 +35,12 @@ class Hub:
     Attributes:
         models: Models that answered recently, newest last.
         index: Where the events of recent requests are.
+        log_time: The broker's time, by ``steady_us``.
     """
 
     def __init__(self) -> None:
         self.index = RequestIndex()
+        self.log_time = LogTime()
         self.models: dict[str, None] = {}
         self._streams: dict[bytes, list[Subscription]] = {}
         self._count = 0
@@ -94,6 +97,7 @@ class Hub:
                 touched[stream] = None
         for stream in touched:
             stream.flush()
+        self.log_time.note(records[-1].timestamp_ms, at_us // 1_000)
 
     def tick(self, at_us: int) -> None:
         """End expired streams, and count those of tenants."""

@@ -57,6 +57,13 @@ class Target(NamedTuple):
     end: int
 
 
+class FoundRequest(NamedTuple):
+    """A ``Request``, and when the broker appended it, by the broker's clock."""
+
+    event: Request
+    timestamp_ms: int
+
+
 class LogReader:
     """One tail reader, used by one look-up at a time."""
 
@@ -110,7 +117,7 @@ class LogLookup:
             for reader in self._readers:
                 group.create_task(reader.tail.run())
 
-    async def find_request(self, request_id: str, partition: int, tenant: str) -> Request | None:
+    async def find_request(self, request_id: str, partition: int, tenant: str) -> FoundRequest | None:
         """Find the ``Request`` event; return None when it is not on the log."""
         async with self._admitted(tenant):
             posted = self._index.request(request_id.encode())
@@ -157,11 +164,11 @@ class LogLookup:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 return await self._readers[0].tail.end_offset(STREAMS, partition)
 
-    async def _search(self, target: Target, start: int | AtTime, tenant: str) -> Request | None:
+    async def _search(self, target: Target, start: int | AtTime, tenant: str) -> FoundRequest | None:
         for record in await self._scan(target, start, tenant, first_only=True):
             if isinstance(record.event, Request):
                 self._index.note_request(target.request_id.encode(), target.topic.name, record.offset)
-                return record.event
+                return FoundRequest(record.event, record.timestamp_ms)
         return None
 
     async def _scan(
