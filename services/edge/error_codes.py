@@ -116,6 +116,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (503,), "The edge follows no partition yet: it has just started, or the group is rebalancing.",
         "Wait for `Retry-After`, try again.",
     ),
+    "metrics_not_allowed": ErrorDescription(
+        (403,), "The key's tenant may not read `/metrics`.",
+        "The operator adds the tenant to `RAILBUS_METRICS_TENANTS`.",
+    ),
     "origin_not_allowed": ErrorDescription(
         (403,), "A web page of another origin may not use this edge.",
         "The operator adds the origin to `RAILBUS_ALLOWED_ORIGINS`.",

@@ -23,8 +23,8 @@ _log = logger("edge")
 TICK_S: Final = 0.5
 """Interval between deadline checks: an expired stream ends at most this much late."""
 
-MAX_MODELS: Final = 100
-"""Most names kept for ``/v1/models``."""
+MAX_MODELS: Final = 1_000
+"""Most names kept for ``/v1/models``, of all tenants."""
 
 _KINDS: Final = read_kinds("edge", STREAMS)
 
@@ -33,7 +33,6 @@ class Hub:
     """The open streams.
 
     Attributes:
-        models: Models that answered recently, newest last.
         index: Where the events of recent requests are.
         log_time: The broker's time, by ``steady_us``.
     """
@@ -41,7 +40,7 @@ class Hub:
     def __init__(self) -> None:
         self.index = RequestIndex()
         self.log_time = LogTime()
-        self.models: dict[str, None] = {}
+        self._models: dict[tuple[str, str], None] = {}  # of a tenant, newest last
         self._streams: dict[bytes, list[Subscription]] = {}
         self._count = 0
         self._by_tenant: Counter[str] = Counter()
@@ -88,7 +87,7 @@ class Hub:
             if isinstance(record, UnreadableRecord) or not isinstance(record.event, StreamEvent):
                 continue
             if type(record.event) is Started:
-                self._remember(record.event.model)
+                self._remember(record.event.tenant, record.event.model)
             logged = LoggedEvent(record.offset, record.event, record.timestamp_ms)
             key = record.event.request_id.encode()
             self.index.note_event(key, record.offset)
@@ -125,8 +124,12 @@ class Hub:
             _log.exception("request %s: cannot follow its log", stream.session.request_id)
             stream.end("error", ApiError(500, "The server failed to deliver the answer.", code="internal"))
 
-    def _remember(self, model: str) -> None:
-        self.models.pop(model, None)
-        self.models[model] = None
-        if len(self.models) > MAX_MODELS:
-            del self.models[next(iter(self.models))]
+    def models(self, tenant: str) -> list[str]:
+        """Return the models that answered a tenant recently, newest first."""
+        return [model for owner, model in reversed(self._models) if owner == tenant]
+
+    def _remember(self, tenant: str, model: str) -> None:
+        self._models.pop((tenant, model), None)
+        self._models[tenant, model] = None
+        if len(self._models) > MAX_MODELS:
+            del self._models[next(iter(self._models))]
