@@ -14,6 +14,7 @@ from services.edge.errors import ApiError
 from services.edge.log.log_time import LogTime
 from services.edge.log.positions import LoggedEvent
 from services.edge.log.request_index import RequestIndex
+from services.edge.log.unreadable import takes_text_back, too_old
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
 from services.runtime.metrics import STREAMS_ACTIVE, TENANT_STREAMS_MOST, TENANTS_ACTIVE
@@ -84,7 +85,10 @@ class Hub:
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:
-            if isinstance(record, UnreadableRecord) or not isinstance(record.event, StreamEvent):
+            if isinstance(record, UnreadableRecord):
+                self._stop_unreadable(record)
+                continue
+            if not isinstance(record.event, StreamEvent):
                 continue
             if type(record.event) is Started:
                 self._remember(record.event.tenant, record.event.model)
@@ -116,6 +120,13 @@ class Hub:
         for stream in self:
             text = "This server is stopping: resume at the last id."
             stream.end("shutdown", ApiError(503, text, code="server_stopping", retry_after_s=1))
+
+    def _stop_unreadable(self, record: UnreadableRecord) -> None:
+        if record.key is None or not takes_text_back(record):
+            return
+        self.index.note_event(record.key, record.offset)
+        for stream in self._streams.get(record.key, ()):
+            stream.end("error", too_old())
 
     def _push(self, stream: Subscription, logged: LoggedEvent, at_us: int) -> None:
         try:
