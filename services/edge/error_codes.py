@@ -152,7 +152,7 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (400,), "The cloud model's own safety filter refused the prompt or the answer.", "Change the prompt.",
     ),
     "recall_unreadable": ErrorDescription(
-        (503,), "A newer version of safety took text of the answer back in a way that this edge cannot read: it shows no "
+        (503,), "A newer version of safety took text of the answer back in a way this edge cannot read: it shows no "
         "more of it.",
         "Resume at another edge, and hide what was shown until then. The operator upgrades edges before safety.",
     ),

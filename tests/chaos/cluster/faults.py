@@ -14,7 +14,7 @@ NODE_DOWN_S = (1.0, 5.0)
 NODE_BACK_S = 90.0
 MOST_OF_A_SERVICE = 3
 MOST_DRAWS = 20
-UPGRADE_ORDER = ("router", "safety", "edge", "rails", "generator", "vertex")
+UPGRADE_ORDER = ("router", "edge", "safety", "rails", "generator", "vertex")
 """As in docs/operations/upgrades.md: readers before writers."""
 
 MOST_AT_ONCE = 5
