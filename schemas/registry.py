@@ -30,6 +30,18 @@ RoleName = Literal["app", "edge", "generator", "vertex", "rails", "safety", "rou
 
 ROLES: Final[tuple[RoleName, ...]] = get_args(RoleName)
 
+GROUPS: Final[Mapping[RoleName, tuple[str, ...]]] = {
+    "app": (),
+    "edge": ("edge-homes",),
+    "generator": ("generator", "generator-batch"),
+    "vertex": ("vertex",),
+    "rails": ("rails", "rails-batch"),
+    "safety": ("safety",),
+    "router": ("router",),
+    "operator": (),
+}
+"""The consumer groups that each role joins. An app that reads in a group of its own needs the right to read it, too."""
+
 ByTopic = Mapping[str, frozenset[type[AnyEvent]]]
 """Topic name -> the event classes that a role writes, or reads, there."""
 
@@ -91,7 +103,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             cls=Request,
             access=(
                 _access_on(REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge")),
-                _access_on(REQUESTS_BATCH, by=("app", "edge"), to=("generator", "rails", "edge")),
+                _access_on(REQUESTS_BATCH, by=("app", "edge", "router"), to=("generator", "rails", "edge")),
                 _access_on(REQUESTS_VERTEX, by=("router",), to=("vertex",)),
             ),
             prompts=("messages",),

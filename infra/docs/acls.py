@@ -1,17 +1,34 @@
 """What each service reads and writes on Kafka, as a table for access control lists."""
 
 from infra.docs.tables import code, codes, table
-from schemas.registry import ROLES, RoleName, reads, writes
+from schemas.acls import grants
+from schemas.registry import GROUPS, ROLES, RoleName, reads, writes
 from schemas.topics import TOPICS
 
 
 def body() -> str:
     """Return one row for each role."""
-    return table(("role", "reads", "writes"), (_row(role) for role in ROLES))
+    return table(("role", "reads", "writes", "consumer groups"), (_row(role) for role in ROLES))
 
 
-def _row(role: RoleName) -> tuple[str, str, str]:
-    return code(role), _topics(set(reads(role))), _topics(set(writes(role))) or "nothing"
+def lists() -> str:
+    """Return one row for each access control list."""
+    rows = (
+        (
+            code(role),
+            codes(grant.operations),
+            grant.resource,
+            f"all that begin with {code(grant.names[0])}" if grant.prefixed else codes(sorted(grant.names)),
+        )
+        for role in ROLES
+        for grant in grants(role)
+    )
+    return table(("role", "operations", "on", "names"), rows)
+
+
+def _row(role: RoleName) -> tuple[str, str, str, str]:
+    groups = codes(GROUPS[role]) if GROUPS[role] else "none"
+    return code(role), _topics(set(reads(role))), _topics(set(writes(role))) or "nothing", groups
 
 
 def _topics(names: set[str]) -> str:

@@ -23,6 +23,7 @@ def _program(path: Path) -> str:
 
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "access": acls.body,
+    "access lists": acls.lists,
     "audit program": lambda: _program(ROOT / "docs" / "how-to" / "audit.py"),
     "commands": commands.body,
     "endpoints": lambda: http.endpoints("edge"),

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "tail": "show the events on the log",
     "audit": "show what happened to a request, what its client saw, and where its time went",
     "topics": "list the topics",
+    "acls": "print the commands that give each service its rights on Kafka",
     "dead": "list, show and replay records that could not be read",
     "policy": "check policies: lint, test, version",
     "plan": "compute what latency costs: floors, speculation, deadlines, governance",

@@ -116,6 +116,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (503,), "The edge follows no partition yet: it has just started, or the group is rebalancing.",
         "Wait for `Retry-After`, try again.",
     ),
+    "metrics_not_allowed": ErrorDescription(
+        (403,), "The key's tenant may not read `/metrics`.",
+        "The operator adds the tenant to `RAILBUS_METRICS_TENANTS`.",
+    ),
     "origin_not_allowed": ErrorDescription(
         (403,), "A web page of another origin may not use this edge.",
         "The operator adds the origin to `RAILBUS_ALLOWED_ORIGINS`.",
@@ -146,6 +150,11 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     ),
     "safety_block": ErrorDescription(
         (400,), "The cloud model's own safety filter refused the prompt or the answer.", "Change the prompt.",
+    ),
+    "recall_unreadable": ErrorDescription(
+        (503,), "A newer version of safety took text of the answer back in a way this edge cannot read: it shows no "
+        "more of it.",
+        "Resume at another edge, and hide what was shown until then. The operator upgrades edges before safety.",
     ),
     "server_stopping": ErrorDescription(
         (503,), "The edge is being stopped.", "Resume the stream at the last id, at any edge.",

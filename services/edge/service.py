@@ -18,6 +18,7 @@ from services.edge.http.open_files import connection_limits
 from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.status import StatusEndpoint
+from services.edge.http.tls import tls_context
 from services.edge.http.websockets import WebSocketEndpoint
 from services.edge.log.lookup import LogLookup
 from services.edge.log.partition_follower import PartitionFollower
@@ -59,7 +60,7 @@ class EdgeService:
         self._app = make_app(
             ChatEndpoint(request_service, keys, settings.client_buffer_bytes),
             self._sockets,
-            StatusEndpoint(self._hub, keys, self._partitions.reachable),
+            StatusEndpoint(self._hub, keys, self._partitions.reachable, settings.metrics_readers),
             PageEndpoint(settings.edge_notice, operator_view=settings.operator_page),
             OriginGuard(keyed=not keys.allows_anonymous, allowed=settings.origins),
         )
@@ -126,8 +127,11 @@ class EdgeService:
 
     async def _listen(self, runner: web.AppRunner, connections: Connections, backlog: int) -> str:
         host, port = self._settings.edge_host, self._settings.edge_port
+        tls = tls_context(self._settings.edge_tls_cert, self._settings.edge_tls_key)
         try:
-            site = LimitedSite(runner, host, port, backlog=backlog, connections=connections, **self._http_options)
+            site = LimitedSite(
+                runner, host, port, backlog=backlog, connections=connections, tls=tls, **self._http_options
+            )
             await site.start()
         except OSError as error:
             raise UserError(
@@ -135,7 +139,7 @@ class EdgeService:
             ) from None
         address = runner.addresses[0]
         shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{address[1]}"
+        return f"{'http' if tls is None else 'https'}://{shown}:{address[1]}"
 
     async def _announce(self, url: str, on_ready: Callable[[str], None]) -> None:
         await self._partitions.homes_ready.wait()

@@ -22,10 +22,15 @@ class Settings:
     Attributes:
         edge_host: Address to listen on. Any but a loopback address needs API keys.
         edge_port: Port to listen on. 0 takes a free one.
+        edge_tls_cert: PEM file of a certificate: the edge then speaks HTTPS only. Not set: HTTP, for loopback or behind
+            a proxy that ends TLS.
+        edge_tls_key: PEM file of the certificate's key, without a password. Not set: it is in the same file.
         edge_instance: A name that no other edge has. A restart under the same name within the session timeout causes no
             rebalance.
         api_keys_file: TOML or JSON file with a table ``keys``: SHA-256 of a key, in hex, to the tenant's name. Not set:
             no key is needed, and every request belongs to the tenant ``local``.
+        metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. Not set: every key may. The
+            metrics are sums over all tenants.
         input_gate: ``hold``: no text is shown before the verdict of a rails service, whatever a worker says. ``off``
             only where none runs, and for the router and the workers too.
         output_check: ``on``: text beyond the exposure limit waits for a safety service, whatever a worker says. ``off``
@@ -69,8 +74,11 @@ class Settings:
 
     edge_host: str = setting("127.0.0.1", "address to listen on")
     edge_port: int = setting(8080, "port to listen on, 0 = any free one", ge=0, le=65_535)
+    edge_tls_cert: Path | None = field(default=None, metadata={"help": "PEM file of the certificate for HTTPS"})
+    edge_tls_key: Path | None = field(default=None, metadata={"help": "PEM file of the certificate's key"})
     edge_instance: str | None = setting(None, "unique name of this edge: a restart then causes no rebalance")
     api_keys_file: str | None = setting(None, "TOML or JSON file of SHA-256 hashes and tenants; none = no key needed")
+    metrics_tenants: str = setting("", "tenants that may read /metrics, separated by commas")
     input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
@@ -147,6 +155,11 @@ class Settings:
     def proxies(self) -> TrustedProxies:
         """The proxies before this edge."""
         return trusted_proxies(self.trusted_proxies, self.proxy_header)
+
+    @property
+    def metrics_readers(self) -> frozenset[str]:
+        """The set of ``metrics_tenants``; empty for all."""
+        return frozenset(name.strip() for name in self.metrics_tenants.split(",") if name.strip())
 
     @property
     def origins(self) -> frozenset[str]:

@@ -202,13 +202,18 @@ class Scheduler:
         (self._waiting_batch if ticket.batch else self._waiting).append(ticket)
         return "waits"
 
-    def next(self, now_us: int) -> tuple[Ticket, Refusal | None] | None:
-        """Return the next request to start, or one that expired with its refusal; None when nothing can start."""
+    def next(self, now_us: int, *, batch: bool = True) -> tuple[Ticket, Refusal | None] | None:
+        """Return the next request to start, or one that expired with its refusal; None when nothing can start.
+
+        Args:
+            now_us: The time.
+            batch: Whether requests of the batch lane may start.
+        """
         if len(self._running) >= self._slots:
             return None
         if self._waiting:
             ticket = self._waiting.popleft()
-        elif self._waiting_batch and self.idle:
+        elif batch and self._waiting_batch and self.idle:
             ticket = self._waiting_batch.popleft()
         else:
             return None

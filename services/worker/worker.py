@@ -20,6 +20,7 @@ from services.bus import (
     Producer,
     Received,
     TailReader,
+    TopicPartitions,
     UnreadableRecord,
     filter_for_role,
 )
@@ -42,10 +43,14 @@ from services.worker.scheduler import (
 _log = logger("worker")
 
 SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long executions may take to end once they are stopped, and readers to leave the group."""
+"""How long executions may take to end once they are stopped."""
 
-ACKNOWLEDGED_S: Final = 1.0
-"""How long to wait, before the group is left, until the broker has the first event of everything that runs."""
+ACKNOWLEDGED_S: Final = 10.0
+"""How long to wait, before the group is left, until the broker has the first event of everything that runs: a node of
+the broker may be away, and whoever reads a request again runs it again."""
+
+LEAVING_S: Final = 15.0
+"""How long the readers may take to commit and to leave the group."""
 
 PROBE_S: Final = 1.0
 """Interval at which the broker is asked for the end of the topic, to know whether it answers."""
@@ -63,7 +68,9 @@ class Worker:
 
     A request's offset is committed when the broker has the first event of its execution. What a killed worker had
     accepted and not begun is therefore read again by the next owner of the partition; what it had begun is not, and
-    the router decides about another attempt.
+    the router decides about another attempt. A worker that is told to stop, or whose partition moves, lets it go only
+    once this is committed; after a pause, a worker begins nothing before the group has confirmed that it is a member.
+    What remains: a worker that is killed between the two, for the tenth of a second between two commits.
 
     Args:
         config: The worker's configuration.
@@ -87,6 +94,7 @@ class Worker:
         self._batch_reader = None if config.batch is None else self._group_reader(config.batch, batch=True)
         self._tasks: dict[Ticket, asyncio.Task[None]] = {}
         self._refusals: set[asyncio.Task[None]] = set()
+        self._untaken: set[Ticket] = set()  # begun or refused, and the broker does not have its first event yet
         self._joined = asyncio.Event()
         self._died = asyncio.Event()
         self._closing = False
@@ -142,7 +150,7 @@ class Worker:
             self._bus, topics=[topic], group=f"{self._config.name}-batch" if batch else self._config.name,
             handler=handle, record_filter=filter_for_role(self._config.name, topic),
             in_flight_limit=self._batch_in_flight if batch else self._in_flight,
-            on_assigned=self._on_assigned, commit="manual", instance_id=self._config.instance,
+            on_assigned=self._on_assigned, commit="manual", settle=self._settle, instance_id=self._config.instance,
         )  # fmt: skip
         return reader
 
@@ -150,6 +158,12 @@ class Worker:
         """Drop what waits and was read from a lost partition: its next owner reads it again."""
         lost = assignment.lost
         self._hand_back(lambda ticket: ticket.place is not None and ticket.place[:2] in lost)
+        self._pump()
+
+    async def _settle(self, partitions: TopicPartitions | None = None) -> None:
+        """Wait until the broker has the first event of everything that was begun or refused in these partitions."""
+        while any(partitions is None or (t.place or ())[:2] in partitions for t in self._untaken):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)  # a few times only
 
     async def _probe(self) -> None:
         while True:
@@ -157,6 +171,7 @@ class Worker:
             self._answered_s = time.monotonic()
             if self._reader.joined:
                 self._joined.set()
+            self._pump()
             await asyncio.sleep(PROBE_S if self._joined.is_set() else 0.02)
 
     def _on_requests(self, reader: GroupReader, records: Sequence[Received | UnreadableRecord], *, batch: bool) -> None:
@@ -196,16 +211,22 @@ class Worker:
         self._pump()
 
     def _pump(self) -> None:
-        """Start every request that may start now."""
-        while not self._closing and (picked := self._scheduler.next(steady_us())) is not None:
+        """Start every request that may start now, and that nobody else can have; ``_probe`` looks again."""
+        batch = self._batch_reader is not None and self._batch_reader.in_session
+        while self._may_begin and (picked := self._scheduler.next(steady_us(), batch=batch)) is not None:
             ticket, refusal = picked
             if refusal is not None:
                 self._refuse(ticket, refusal)
             else:
                 self._in_flight_of(ticket).release()
+                self._untaken.add(ticket)
                 self._tasks[ticket] = asyncio.create_task(self._execute(ticket))
         metrics.GENERATING.set(self._scheduler.running)
         metrics.GENERATOR_WAITING.set(self._scheduler.waiting)
+
+    @property
+    def _may_begin(self) -> bool:
+        return not self._closing and self._reader.in_session
 
     async def _execute(self, ticket: Ticket) -> None:
         end = await self._runner.run(ticket)
@@ -232,6 +253,7 @@ class Worker:
             await self._runner.refuse(ticket, refusal)
             self._in_flight_of(ticket).release()
 
+        self._untaken.add(ticket)
         task = asyncio.create_task(refuse())
         self._refusals.add(task)
         task.add_done_callback(self._refusals.discard)
@@ -241,6 +263,7 @@ class Worker:
             self._in_flight_of(ticket).release()
 
     def _on_taken(self, ticket: Ticket) -> None:
+        self._untaken.discard(ticket)
         if ticket.place is not None:
             self._reader_of(batch=ticket.batch).done(*ticket.place)
 
@@ -260,11 +283,10 @@ class Worker:
         self._hand_back(lambda _: True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ACKNOWLEDGED_S):  # what runs here must not be handed back too
-                while not all(ticket.taken for ticket in self._tasks):  # noqa: ASYNC110 - a few times only
-                    await asyncio.sleep(0.005)
+                await self._settle()
         for reader in readers:
             reader.cancel()
-        await asyncio.wait(readers, timeout=SHUTDOWN_TIMEOUT_S)
+        await asyncio.wait(readers, timeout=LEAVING_S)
         if self._tasks:
             _log.info("%d answer(s) may finish within %.0f s", len(self._tasks), self._config.drain_s)
             await asyncio.wait(list(self._tasks.values()), timeout=self._config.drain_s)

@@ -13,6 +13,9 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 
 _GENERATION: Final = struct.Struct(">i")
 _NUMBER: Final = struct.Struct(">i")
+_MARK: Final = -1
+"""Among a member's numbers: it hands over. Among an assignment's: numbers are being handed over. No older member minds
+a number that no topic has."""
 
 
 class OwnedPartitions(NamedTuple):
@@ -20,16 +23,18 @@ class OwnedPartitions(NamedTuple):
 
     Attributes:
         generation: The generation that assigned these numbers. If two members claim one, the later generation wins.
+        hands_over: Whether the member commits what it has begun before another may have one of its numbers.
     """
 
     generation: int
     numbers: frozenset[int]
+    hands_over: bool = False
 
 
 def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
     """Share numbers out evenly and move as few as possible. The same arguments give the same shares."""
     left = set(numbers)
-    members = sorted(owned, key=lambda member: (-owned[member].generation, member))
+    members = _latest_first(owned)
     shares: dict[str, set[int]] = {member: set() for member in members}
     size, more = divmod(len(left), len(members))  # each gets ``size``, and ``more`` members get one more
     for member in sorted(members, key=lambda member: (-len(owned[member].numbers & left), members.index(member))):
@@ -43,11 +48,38 @@ def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartition
     return shares
 
 
+def handovers(shares: Mapping[str, set[int]], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
+    """Return the numbers that a live member owns and another should get; only members that hand over are named."""
+    holders: dict[int, str] = {}
+    for member in _latest_first(owned):
+        if owned[member].generation > 0:  # else the group has forgotten it, and others may have had its numbers
+            for number in owned[member].numbers:
+                holders.setdefault(number, member)
+    moving: dict[str, set[int]] = {}
+    for member, share in shares.items():
+        for number in share:
+            holder = holders.get(number, member)
+            if holder != member and owned[holder].hands_over:
+                moving.setdefault(holder, set()).add(number)
+    return moving
+
+
+def _latest_first(owned: Mapping[str, OwnedPartitions]) -> list[str]:
+    return sorted(owned, key=lambda member: (-owned[member].generation, member))
+
+
 class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafka has no types
     """``sticky_assignment`` as an aiokafka assignor.
 
     It has the name of Kafka's range assignor, which older members know: a group uses one that all offer, and aiokafka
     cannot offer two (it would join once for each). Either may assign for the other: both keep numbers together.
+
+    A number moves from a member that hands over in two rebalances, as in Kafka's cooperative protocol: the first
+    assigns it to nobody, its owner commits and rejoins, and the second assigns it to its new owner.
+
+    Attributes:
+        handing_over: The numbers of this member that the last assignment gave to nobody.
+        unfinished: Whether the last assignment did so with a number of any member.
     """
 
     name: str = "range"
@@ -55,6 +87,8 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
 
     def __init__(self, owned: Callable[[], OwnedPartitions]) -> None:
         self._owned = owned
+        self.handing_over: frozenset[int] = frozenset()
+        self.unfinished = False
 
     def assign(  # aiokafka's are class methods; it calls them on instances as well
         self, cluster: Any, members: Mapping[str, ConsumerProtocolMemberMetadata]
@@ -62,15 +96,18 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
         """Assign all numbers; each member gets those of its own topics."""
         topics = sorted({topic for metadata in members.values() for topic in metadata.subscription})
         counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
-        shares = sticky_assignment(
-            range(max(counts.values(), default=0)),
-            {member: _decode(metadata.user_data) for member, metadata in members.items()},
-        )
+        owned = {member: _decode(metadata.user_data) for member, metadata in members.items()}
+        shares = sticky_assignment(range(max(counts.values(), default=0)), owned)
+        moving = handovers(shares, owned)
+        nobodys = {number for numbers in moving.values() for number in numbers}
         return {
             member: ConsumerProtocolMemberAssignment(
                 self.version,
-                [(t, sorted(n for n in shares[member] if n < counts[t])) for t in sorted(metadata.subscription)],
-                b"",
+                [
+                    (t, sorted(n for n in shares[member] - nobodys if n < counts[t]))
+                    for t in sorted(metadata.subscription)
+                ],
+                _encode(moving.get(member, ()), mark=True) if nobodys else b"",
             )
             for member, metadata in members.items()
         }
@@ -78,16 +115,27 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return the topics that are read and the numbers that are owned."""
         owned = self._owned()
-        data = _GENERATION.pack(owned.generation) + b"".join(map(_NUMBER.pack, sorted(owned.numbers)))
+        data = _GENERATION.pack(owned.generation) + _encode(owned.numbers, mark=owned.hands_over)
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Do nothing: ``metadata`` asks for the owned numbers at the next join."""
+        """Note what is to be handed over; ``metadata`` asks for the owned numbers at the next join."""
+        numbers = _numbers(assignment.user_data)
+        self.unfinished = _MARK in numbers
+        self.handing_over = frozenset(numbers) - {_MARK}
+
+
+def _encode(numbers: Iterable[int], *, mark: bool) -> bytes:
+    return b"".join(map(_NUMBER.pack, sorted({*numbers, _MARK} if mark else numbers)))
+
+
+def _numbers(data: bytes | None) -> list[int]:
+    return [value for (value,) in _NUMBER.iter_unpack(data)] if data and not len(data) % _NUMBER.size else []
 
 
 def _decode(data: bytes | None) -> OwnedPartitions:
     """Decode a member's user data; nothing is owned in data of another format."""
-    if not data or len(data) % _NUMBER.size:
+    if not (values := _numbers(data)):
         return OwnedPartitions(-1, frozenset())
-    generation, *numbers = (value for (value,) in _NUMBER.iter_unpack(data))
-    return OwnedPartitions(generation, frozenset(numbers))
+    generation, *numbers = values
+    return OwnedPartitions(generation, frozenset(numbers) - {_MARK}, _MARK in numbers)

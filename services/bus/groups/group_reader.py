@@ -7,7 +7,6 @@ dropped.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -17,6 +16,7 @@ from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuth
 
 from schemas.topics import DAY_MS, Topic
 from services.bus.groups.commit_tracker import CommitTracker
+from services.bus.groups.committer import Committer, Settle
 from services.bus.groups.held_partitions import HeldPartitions, OnAssigned
 from services.bus.groups.membership import GroupMembership, request_timeout_ms
 from services.bus.in_flight_limit import InFlightLimit
@@ -30,7 +30,7 @@ from services.bus.settings import BusSettings
 from services.runtime.clock import now_ms, steady_us
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
-from services.runtime.metrics import COMMITS, REBALANCES
+from services.runtime.metrics import REBALANCES
 from services.runtime.task_groups import first_error, start_in
 
 _log = logger("bus")
@@ -40,14 +40,14 @@ CommitMode = Literal["on_accept", "manual", "never"]
 HEALTHY_S: Final = 30.0
 """A session that lasted this long was a good one: a failure after it is logged again, and the backoff starts anew."""
 
-COMMIT_EVERY_S: Final = 0.1
-"""Least time between two commits: after a crash, work that was not committed yet is done twice."""
-
 LONGEST_OUTAGE_MS: Final = DAY_MS
 """Of a longer time without any member, only so much of the log is read again."""
 
 LAST_COMMIT_S: Final = 3.0
 """Longest time of the last commit before partitions are given away."""
+
+LEAVING_COMMIT_S: Final = 10.0
+"""Longest time of the last commit of a member that is told to stop: a node of the broker may be away as well."""
 
 
 @dataclass(eq=False)
@@ -69,6 +69,9 @@ class GroupReader:
             ``rewind_ms`` before the newest record of its number there, if that is longer ago: nobody of the group has
             worked since then, so that what was open then is still open. At most ``LONGEST_OUTAGE_MS`` are made up for.
         clock: Microseconds; nobody sets it.
+        settle: With ``manual``: lets a partition move to another member without work being done twice, at the price of
+            a second rebalance. It is awaited, for a quarter of the session time-out at most, after ``on_assigned`` has
+            told that partitions are lost; then what is done is committed, and only then another member reads them.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
     """
@@ -85,6 +88,7 @@ class GroupReader:
     commit: CommitMode = "on_accept"
     rewind_ms: int | None = None
     progress_topic: Topic | None = None
+    settle: Settle | None = None
     instance_id: str | None = None
     clock: Callable[[], int] = steady_us
 
@@ -101,6 +105,11 @@ class GroupReader:
     def joined(self) -> bool:
         """Return whether the group has assigned partitions to us, be it none, and the membership lasts."""
         return self._session is not None and self._session.has_assignment
+
+    @property
+    def in_session(self) -> bool:
+        """Return whether no other member can have our partitions: false after a pause, until the group has answered."""
+        return self._session is not None and self._session.in_session
 
     async def run(self) -> None:
         """Read until cancelled; wait while the broker is unreachable, and log that once.
@@ -216,10 +225,14 @@ class _Session:
         )
         self._topics = [topic.name for topic in reader.topics]
         self._member: GroupMembership | None = None
+        self._committer: Committer | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._commit_due = asyncio.Event()
         self._partitions_changed = asyncio.Event()
         self._early_goals: list[tuple[asyncio.Future[bool], _Goal]] = []
+
+    @property
+    def in_session(self) -> bool:
+        return self.has_assignment and self._member is not None and self._member.in_session
 
     async def run(self) -> None:
         """Run until cancelled; a ``KafkaError`` ends the membership, and another session may succeed."""
@@ -228,11 +241,12 @@ class _Session:
             await self._cluster.wait_for_topics(self._topics)
             async with asyncio.TaskGroup() as self._tasks:
                 self._member = self._join()
+                self._committer = self._make_committer(self._member)
                 self._tasks.create_task(self._member.watch(), name=f"{self._reader.group}-member")
                 self._tasks.create_task(self._fetcher.run(), name=f"{self._reader.group}-reader")
                 self._tasks.create_task(self._start_reading(), name=f"{self._reader.group}-places")
                 if self._reader.commit != "never":
-                    self._tasks.create_task(self._commit_loop(), name=f"{self._reader.group}-commits")
+                    self._tasks.create_task(self._committer.run(), name=f"{self._reader.group}-commits")
                 for reached, goal in self._early_goals:
                     self._tasks.create_task(self._ask_ends(reached, goal))
         except BaseExceptionGroup as group:
@@ -241,7 +255,9 @@ class _Session:
             self._tasks = None
             self.has_assignment = False
             if self._member is not None:
-                await self._commit_last()
+                task = asyncio.current_task()
+                leaving = task is not None and task.cancelling() > 0
+                await self._commit_last(LEAVING_COMMIT_S if leaving else LAST_COMMIT_S)
                 await self._member.leave()
             await self._cluster.close()
 
@@ -259,7 +275,8 @@ class _Session:
         return self._fetcher.read_up_to_us(partition)
 
     def commit_soon(self) -> None:
-        self._commit_due.set()
+        if self._committer is not None:
+            self._committer.soon()
 
     def _join(self) -> GroupMembership:
         reader = self._reader
@@ -270,9 +287,17 @@ class _Session:
             topics=self._topics,
             instance_id=reader.instance_id,
             held=lambda: self._partitions.held,
-            revoked=self._commit_last,
+            hands_over=reader.settle is not None,
+            revoked=self._before_rejoin,
             assigned=self._assigned,
         )
+
+    def _make_committer(self, member: GroupMembership) -> Committer:
+        reader = self._reader
+        patience_s = min(LAST_COMMIT_S, reader.settings.session_timeout_ms / 4_000)
+        return Committer(
+            self._commits, member, group=reader.group, settle=reader.settle, patience_s=patience_s
+        )  # fmt: skip
 
     def _hand_over(self, events: Events, progress: Mapping[Partition, int]) -> None:
         reader = self._reader
@@ -288,7 +313,7 @@ class _Session:
             for partition, next_offset in progress.items():
                 self._commits.read(partition, next_offset)
         if reader.commit != "never":
-            self._commit_due.set()
+            self.commit_soon()
         for reached in self._partitions.read(progress):
             _complete(reached, all_read=True)
 
@@ -297,12 +322,20 @@ class _Session:
         start_in(self._tasks, self._take_over(partitions), f"{self._reader.group}-assignment")
 
     async def _take_over(self, partitions: TopicPartitions) -> None:
+        member, committer = self._member, self._committer
+        if member is None or committer is None:
+            return
         # A work queue reads on from the committed offset, because another member had these partitions meanwhile. A fold
         # reads on where it was, because only the records that it has read matter.
-        stale = self._reader.rewind_ms is None and self._member is not None and self._member.lost_membership
-        self._assign(partitions, partitions if stale else frozenset())
+        stale = self._reader.rewind_ms is None and member.lost_membership
+        moving = frozenset() if stale else frozenset(p for p in self._partitions.held if p[1] in member.handing_over)
+        self._assign(partitions, partitions if stale else frozenset(), moving)
         self.has_assignment = True
         REBALANCES.labels(self._reader.group).inc()
+        if member.handing_over:
+            await committer.hand_over(moving)
+        else:
+            await member.hasten()
 
     def _on_moved(self, partition: Partition, _: int, begin: int) -> None:
         """Read on from ``begin``; a reader that folds gains the number again, because its state is wrong now."""
@@ -313,12 +346,14 @@ class _Session:
             held = self._partitions.held
             self._assign(held, frozenset(each for each in held if each[1] == partition[1]))
 
-    def _assign(self, partitions: TopicPartitions, anew: TopicPartitions) -> None:
+    def _assign(
+        self, partitions: TopicPartitions, anew: TopicPartitions, moving: TopicPartitions = frozenset()
+    ) -> None:
         assignment, missed = self._partitions.assign(partitions, anew)
         for reached in missed:
             _complete(reached, all_read=False)
         self._fetcher.drop(tuple(assignment.lost))
-        self._commits.forget(assignment.lost)
+        self._commits.forget((assignment.lost | assignment.gained) - moving)
         if self._reader.on_assigned is not None:
             self._reader.on_assigned(assignment)
         self._partitions_changed.set()
@@ -373,32 +408,14 @@ class _Session:
         elif self._partitions.set_goal(reached, ends) or not goal.wait:
             _complete(reached, all_read=True)
 
-    async def _commit_loop(self) -> None:
-        while True:
-            await self._commit_due.wait()
-            self._commit_due.clear()
-            await self._commit_now()
-            await asyncio.sleep(COMMIT_EVERY_S)
+    async def _before_rejoin(self) -> None:
+        if self._reader.commit != "never" and self._committer is not None:
+            await self._committer.before_rejoin()
 
-    async def _commit_now(self) -> None:
-        positions = self._commits.due()
-        if not positions or self._member is None:
-            return
-        try:
-            if not await self._member.commit(positions):
-                return  # a rebalance came first; it stays due
-        except KafkaError as error:
-            _log.warning("group %s: commit failed: %r", self._reader.group, error)
-            return
-        self._commits.committed(positions)
-        COMMITS.labels(self._reader.group).inc()
-
-    async def _commit_last(self) -> None:
-        """Commit before rejoining or leaving the group, in bounded time; never raise."""
-        if self._reader.commit != "never":
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_COMMIT_S):
-                    await self._commit_now()
+    async def _commit_last(self, limit_s: float) -> None:
+        """Commit before leaving the group, in bounded time; never raise."""
+        if self._reader.commit != "never" and self._committer is not None:
+            await self._committer.commit_last(limit_s)
 
 
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int) -> int:

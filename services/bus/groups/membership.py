@@ -5,14 +5,23 @@ aiokafka's group coordinator is used without its consumer, whose way of reading 
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiokafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
-from aiokafka.errors import CommitFailedError, KafkaError, NotCoordinatorForGroupError, for_code
+from aiokafka.errors import (
+    CommitFailedError,
+    KafkaError,
+    NoError,
+    NotCoordinatorForGroupError,
+    RebalanceInProgressError,
+    for_code,
+)
 from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from services.bus.groups.assignor import OwnedPartitions, StickyNumberAssignor
 from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, bounded_close
@@ -27,6 +36,10 @@ HEARTBEATS_PER_SESSION: Final = 10
 """A heartbeat's answer says that the group is joined again, so a lost member is replaced after the timeout and a tenth
 of it at most."""
 
+HASTE_S: Final = 0.05
+"""Between two heartbeats while another member hands numbers over: its next rebalance should not wait for a heartbeat's
+time."""
+
 
 def request_timeout_ms(settings: BusSettings) -> int:
     """Allow for a join, which is answered when all members have rejoined or timed out."""
@@ -40,11 +53,12 @@ class GroupMembership:
         cluster: Open, and with a request timeout of ``request_timeout_ms``.
         instance_id: Static membership; None for none.
         held: Returns the partitions that are held now; a rebalance should leave them with this member.
+        hands_over: Whether the group must not give a held partition to another member before ``rejoin`` was called.
         revoked: Awaited before the member rejoins; heartbeats continue meanwhile.
         assigned: Called with each assignment; must return at once, because heartbeats begin only then.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a group must be told of a member, and what it asks of it
         self,
         cluster: Cluster,
         settings: BusSettings,
@@ -53,6 +67,7 @@ class GroupMembership:
         topics: Iterable[str],
         instance_id: str | None,
         held: Callable[[], TopicPartitions],
+        hands_over: bool,
         revoked: Callable[[], Awaitable[None]],
         assigned: Callable[[TopicPartitions], None],
     ) -> None:
@@ -60,6 +75,9 @@ class GroupMembership:
         """Whether the group had removed us before the last join: others may have had our partitions."""
         self._revoked = revoked
         self._held = held
+        self._hands_over = hands_over
+        self._session_s = settings.session_timeout_ms / 1_000
+        self._assignor = StickyNumberAssignor(self._owned)
         self._failures: set[asyncio.Future[None]] = set()
         self._subscription: Any = SubscriptionState()
         self._subscription.register_fetch_waiters(self._failures)  # the coordinator fails these when it fails
@@ -75,7 +93,7 @@ class GroupMembership:
             retry_backoff_ms=RETRY_BACKOFF_MS,
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             enable_auto_commit=False,
-            assignors=(StickyNumberAssignor(self._owned),),
+            assignors=(self._assignor,),
         )
 
     async def watch(self) -> None:
@@ -93,19 +111,57 @@ class GroupMembership:
             self._coordinator.check_errors()
             failure.result()
 
+    @property
+    def known(self) -> bool:
+        """Whether the group knows us, as far as it has said."""
+        return bool(self._coordinator.generation > 0)
+
+    @property
+    def in_session(self) -> bool:
+        """Whether the group cannot have given our partitions to others: a process that was paused does not know that.
+
+        Counted from when a request was sent that the group answered.
+        """
+        fresh = time.monotonic() - self._coordinator.contact_s < self._session_s
+        return self.known and (fresh or bool(self._coordinator.joining))
+
+    @property
+    def handing_over(self) -> frozenset[int]:
+        """The numbers that nobody has until this member rejoins."""
+        return self._assignor.handing_over
+
+    def holds(self, partition: Partition) -> bool:
+        """Whether no other member can have this partition now."""
+        assignment = self._subscription.subscription and self._subscription.subscription.assignment
+        if assignment is None:
+            return False
+        return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
+
+    def rejoin(self) -> None:
+        """Give up what is being handed over."""
+        self._coordinator.request_rejoin()
+
+    async def hasten(self) -> None:
+        """While others hand numbers over, ask often whether they have: within a session's time."""
+        coordinator, end_s = self._coordinator, time.monotonic() + self._session_s
+        generation = coordinator.generation
+        while self._assignor.unfinished and coordinator.generation == generation and time.monotonic() < end_s:
+            if coordinator.joining or coordinator._rejoin_needed_fut.done():  # noqa: SLF001
+                return
+            await coordinator._do_heartbeat()  # noqa: SLF001 - it asks for the rejoin by itself
+            await asyncio.sleep(HASTE_S)
+
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the group's committed offsets; leave out a partition without one. Retry without limit."""
         found = await self._coordinator.fetch_committed_offsets([TopicPartition(*p) for p in partitions])
         return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
-        """Commit offsets; return false when a rebalance came first. Retry without limit."""
+        """Commit offsets of what ``holds``; return false when a rebalance came first. Retry without limit."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
-        if assignment is None:
+        if assignment is None or not self.known or not all(map(self.holds, positions)):
             return False
         offsets = {TopicPartition(*partition): OffsetAndMetadata(at, "") for partition, at in positions.items()}
-        if not offsets.keys() <= assignment.tps:
-            return False
         try:
             await self._coordinator.commit_offsets(assignment, offsets)
         except CommitFailedError:
@@ -122,7 +178,8 @@ class GroupMembership:
                 await task
 
     def _owned(self) -> OwnedPartitions:
-        return OwnedPartitions(self._coordinator.generation, frozenset(number for _, number in self._held()))
+        numbers = frozenset(number for _, number in self._held())
+        return OwnedPartitions(self._coordinator.generation, numbers, self._hands_over)
 
     async def _on_revoked(self) -> None:
         # aiokafka resets the generation when the group no longer knows us
@@ -130,15 +187,32 @@ class GroupMembership:
         await self._revoked()
 
 
+_STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
+
+
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
     """Raises group-level errors of an OffsetFetch, which aiokafka 0.14 takes for "nothing committed".
 
     Apache Kafka sends such an error while it loads the group, as after a restart of the broker; the member would begin
     at the oldest or the newest record. Raised here, the error makes aiokafka ask again.
+
+    Attributes:
+        contact_s: When the request was sent that the group last answered, by the monotonic clock.
+        joining: Whether the group waits for other members before it answers our join. It does not remove us meanwhile.
     """
 
+    contact_s = float("-inf")
+    joining = False
+
     async def _send_req(self, request: Any) -> Any:
-        response = await super()._send_req(request)
+        sent_s, joins = time.monotonic(), isinstance(request, JoinGroupRequest)
+        self.joining |= joins and self.generation > 0
+        try:
+            response = await super()._send_req(request)
+        finally:
+            self.joining &= not joins
+        if isinstance(request, HeartbeatRequest | SyncGroupRequest) and response.error_code in _STILL_A_MEMBER:
+            self.contact_s = sent_s
         code = getattr(response, "error_code", 0) if isinstance(request, OffsetFetchRequest) else 0
         if code == NotCoordinatorForGroupError.errno:
             self.coordinator_dead()

@@ -11,8 +11,10 @@ from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
 from services.edge.delivery.subscription import Subscription
 from services.edge.errors import ApiError
+from services.edge.log.log_time import LogTime
 from services.edge.log.positions import LoggedEvent
 from services.edge.log.request_index import RequestIndex
+from services.edge.log.unreadable import takes_text_back, too_old
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
 from services.runtime.metrics import STREAMS_ACTIVE, TENANT_STREAMS_MOST, TENANTS_ACTIVE
@@ -22,8 +24,8 @@ _log = logger("edge")
 TICK_S: Final = 0.5
 """Interval between deadline checks: an expired stream ends at most this much late."""
 
-MAX_MODELS: Final = 100
-"""Most names kept for ``/v1/models``."""
+MAX_MODELS: Final = 1_000
+"""Most names kept for ``/v1/models``, of all tenants."""
 
 _KINDS: Final = read_kinds("edge", STREAMS)
 
@@ -32,13 +34,14 @@ class Hub:
     """The open streams.
 
     Attributes:
-        models: Models that answered recently, newest last.
         index: Where the events of recent requests are.
+        log_time: The broker's time, by ``steady_us``.
     """
 
     def __init__(self) -> None:
         self.index = RequestIndex()
-        self.models: dict[str, None] = {}
+        self.log_time = LogTime()
+        self._models: dict[tuple[str, str], None] = {}  # of a tenant, newest last
         self._streams: dict[bytes, list[Subscription]] = {}
         self._count = 0
         self._by_tenant: Counter[str] = Counter()
@@ -82,10 +85,13 @@ class Hub:
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:
-            if isinstance(record, UnreadableRecord) or not isinstance(record.event, StreamEvent):
+            if isinstance(record, UnreadableRecord):
+                self._stop_unreadable(record)
+                continue
+            if not isinstance(record.event, StreamEvent):
                 continue
             if type(record.event) is Started:
-                self._remember(record.event.model)
+                self._remember(record.event.tenant, record.event.model)
             logged = LoggedEvent(record.offset, record.event, record.timestamp_ms)
             key = record.event.request_id.encode()
             self.index.note_event(key, record.offset)
@@ -94,6 +100,7 @@ class Hub:
                 touched[stream] = None
         for stream in touched:
             stream.flush()
+        self.log_time.note(records[-1].timestamp_ms, at_us // 1_000)
 
     def tick(self, at_us: int) -> None:
         """End expired streams, and count those of tenants."""
@@ -114,6 +121,13 @@ class Hub:
             text = "This server is stopping: resume at the last id."
             stream.end("shutdown", ApiError(503, text, code="server_stopping", retry_after_s=1))
 
+    def _stop_unreadable(self, record: UnreadableRecord) -> None:
+        if record.key is None or not takes_text_back(record):
+            return
+        self.index.note_event(record.key, record.offset)
+        for stream in self._streams.get(record.key, ()):
+            stream.end("error", too_old())
+
     def _push(self, stream: Subscription, logged: LoggedEvent, at_us: int) -> None:
         try:
             stream.push(logged, at_us)
@@ -121,8 +135,12 @@ class Hub:
             _log.exception("request %s: cannot follow its log", stream.session.request_id)
             stream.end("error", ApiError(500, "The server failed to deliver the answer.", code="internal"))
 
-    def _remember(self, model: str) -> None:
-        self.models.pop(model, None)
-        self.models[model] = None
-        if len(self.models) > MAX_MODELS:
-            del self.models[next(iter(self.models))]
+    def models(self, tenant: str) -> list[str]:
+        """Return the models that answered a tenant recently, newest first."""
+        return [model for owner, model in reversed(self._models) if owner == tenant]
+
+    def _remember(self, tenant: str, model: str) -> None:
+        self._models.pop((tenant, model), None)
+        self._models[tenant, model] = None
+        if len(self._models) > MAX_MODELS:
+            del self._models[next(iter(self._models))]

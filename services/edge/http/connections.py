@@ -1,6 +1,7 @@
 """Open connections of the HTTP server: limits, and time-outs for clients that send too little or nothing."""
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,6 +77,11 @@ class Connections:
         self._timeouts = timeouts
         self._closing: dict[LimitedHandler, tuple[asyncio.Transport, float]] = {}
         self._logged: set[Refusal] = set()
+
+    @property
+    def handshake_s(self) -> float:
+        """How long a client may take to agree on encryption."""
+        return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
         """Count a new connection; close another one for it if there are too many."""
@@ -213,13 +219,15 @@ class LimitedHandler(web.RequestHandler):
 class LimitedSite(web.TCPSite):
     """The listening socket whose connections are counted."""
 
-    __slots__ = ("_factory",)
+    __slots__ = ("_factory", "_handshake_s")
 
     def __init__(
         self, runner: web.AppRunner, host: str, port: int, *, backlog: int, connections: Connections,
-        **options: Any,
+        tls: ssl.SSLContext | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(runner, host, port, backlog=backlog)
+        super().__init__(runner, host, port, backlog=backlog, ssl_context=tls)
+        # A connection is counted once it is encrypted: until then, this bounds how long it may take.
+        self._handshake_s = None if tls is None else connections.handshake_s
         server, loop = runner.server, asyncio.get_running_loop()
         if server is None:
             raise RuntimeError("set up the runner first")
@@ -228,8 +236,9 @@ class LimitedSite(web.TCPSite):
     async def start(self) -> None:
         await web.BaseSite.start(self)
         self._server = await asyncio.get_running_loop().create_server(
-            self._factory, self._host, self._port, backlog=self._backlog
-        )
+            self._factory, self._host, self._port, backlog=self._backlog, ssl=self._ssl_context,
+            ssl_handshake_timeout=self._handshake_s,
+        )  # fmt: skip
 
 
 def handler_of(request: web.Request) -> LimitedHandler:

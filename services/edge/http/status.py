@@ -20,9 +20,20 @@ DEFAULT_MODEL: Final = "default"
 
 
 class StatusEndpoint:
-    """The handlers; ``reachable`` returns whether the broker answers and home partitions are followed."""
+    """The handlers.
 
-    def __init__(self, hub: Hub, keys: ApiKeys, reachable: Callable[[], Awaitable[bool]]) -> None:
+    Args:
+        hub: The open streams.
+        keys: Whose keys are let in.
+        reachable: Returns whether the broker answers and home partitions are followed.
+        metrics_readers: Tenants that may read the metrics; empty for all.
+    """
+
+    def __init__(
+        self, hub: Hub, keys: ApiKeys, reachable: Callable[[], Awaitable[bool]],
+        metrics_readers: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        self._metrics_readers = metrics_readers
         self._hub = hub
         self._keys = keys
         self._reachable = reachable
@@ -47,30 +58,35 @@ class StatusEndpoint:
         return web.Response(text="not ready: the log is unreachable or not followed yet\n", status=503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Return the metrics in Prometheus' text format; needs a key where keys are required."""
-        self._keys.tenant_of(request.headers)
+        """Return the metrics in Prometheus' text format; needs a key where keys are required.
+
+        They are sums over all tenants and name none. ``RAILBUS_METRICS_TENANTS`` says whose keys may read them.
+        """
+        tenant = self._keys.tenant_of(request.headers)
+        if self._metrics_readers and tenant not in self._metrics_readers:
+            raise ApiError(403, "This key may not read the metrics.", code="metrics_not_allowed")
         body, content_type = render_metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def models(self, request: web.Request) -> web.Response:
-        """List the models that may be asked for: ``default``, and those that answered recently."""
-        self._keys.tenant_of(request.headers)
-        return _json({"object": "list", "data": [_model(name) for name in self._names()]})
+        """List the models that may be asked for: ``default``, and those that answered the tenant here recently."""
+        names = self._names(self._keys.tenant_of(request.headers))
+        return _json({"object": "list", "data": [_model(name) for name in names]})
 
     async def model(self, request: web.Request) -> web.Response:
         """Describe one model, or answer 404."""
-        self._keys.tenant_of(request.headers)
+        names = self._names(self._keys.tenant_of(request.headers))
         name = request.match_info["id"]
-        if name not in self._names():
+        if name not in names:
             raise ApiError(
                 404, f"The model {name[:200]!r} has not answered here recently: GET /v1/models lists those that have.",
                 code="model_not_found", param="model",
             )  # fmt: skip
         return _json(_model(name))
 
-    def _names(self) -> dict[str, None]:
-        """Return ``default`` and the models that answered recently, newest first."""
-        return dict.fromkeys((DEFAULT_MODEL, *reversed(self._hub.models)))
+    def _names(self, tenant: str) -> dict[str, None]:
+        """Return ``default`` and the models that answered a tenant recently, newest first."""
+        return dict.fromkeys((DEFAULT_MODEL, *self._hub.models(tenant)))
 
 
 def _model(name: str) -> dict[str, Any]:

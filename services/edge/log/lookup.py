@@ -16,6 +16,7 @@ from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRe
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent
 from services.edge.log.request_index import RequestIndex
+from services.edge.log.unreadable import takes_text_back, too_old
 from services.processor.fair_queue import FairQueue
 
 SKEW_MS: Final = 10_000
@@ -57,6 +58,13 @@ class Target(NamedTuple):
     end: int
 
 
+class FoundRequest(NamedTuple):
+    """A ``Request``, and when the broker appended it, by the broker's clock."""
+
+    event: Request
+    timestamp_ms: int
+
+
 class LogReader:
     """One tail reader, used by one look-up at a time."""
 
@@ -64,12 +72,18 @@ class LogReader:
         self._found: list[Received] = []
         self._key = b""
         self._kinds: frozenset[str] = frozenset()
-        self.tail = TailReader(settings, handler=self._take, record_filter=self._wants)
+        self._too_old = False
+        self.tail = TailReader(settings, handler=self._take, record_filter=self._wants, include_newer=True)
 
     async def read(
         self, target: Target, start: int | AtTime, found: list[Received], enough: Callable[[], object]
     ) -> int:
-        """Add the records from ``start`` on to ``found``, until it is enough; return the offset to go on at."""
+        """Add the records from ``start`` on to ``found``, until it is enough; return the offset to go on at.
+
+        Raises:
+            ApiError: Text was taken back in a way that cannot be read.
+        """
+        self._too_old = False
         self._key, self._kinds, self._found = target.request_id.encode(), target.kinds, found
         place = (target.topic, target.partition)
         position = await self.tail.follow(*place, start)
@@ -81,13 +95,19 @@ class LogReader:
         finally:
             await self.tail.unfollow(*place)
             self._found = []
+        if self._too_old:
+            raise too_old()
         return position
 
     def _wants(self, kind: str, key: bytes | None) -> bool:
         return key == self._key and kind in self._kinds
 
     def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        self._found.extend(record for record in records if isinstance(record, Received))
+        for record in records:
+            if isinstance(record, Received):
+                self._found.append(record)
+            elif record.key == self._key and takes_text_back(record):
+                self._too_old = True
 
 
 class LogLookup:
@@ -110,7 +130,7 @@ class LogLookup:
             for reader in self._readers:
                 group.create_task(reader.tail.run())
 
-    async def find_request(self, request_id: str, partition: int, tenant: str) -> Request | None:
+    async def find_request(self, request_id: str, partition: int, tenant: str) -> FoundRequest | None:
         """Find the ``Request`` event; return None when it is not on the log."""
         async with self._admitted(tenant):
             posted = self._index.request(request_id.encode())
@@ -157,11 +177,11 @@ class LogLookup:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 return await self._readers[0].tail.end_offset(STREAMS, partition)
 
-    async def _search(self, target: Target, start: int | AtTime, tenant: str) -> Request | None:
+    async def _search(self, target: Target, start: int | AtTime, tenant: str) -> FoundRequest | None:
         for record in await self._scan(target, start, tenant, first_only=True):
             if isinstance(record.event, Request):
                 self._index.note_request(target.request_id.encode(), target.topic.name, record.offset)
-                return record.event
+                return FoundRequest(record.event, record.timestamp_ms)
         return None
 
     async def _scan(

@@ -20,7 +20,7 @@ from services.edge.delivery.session import Session
 from services.edge.delivery.subscription import EXPIRY_MARGIN_US, ClientConnection, History, Subscription
 from services.edge.encoders.encoding import ClientContext
 from services.edge.errors import ApiError
-from services.edge.log.lookup import LATE_MS, LogLookup
+from services.edge.log.lookup import LATE_MS, FoundRequest, LogLookup
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.parse import ParsedRequest, parse_chat_request
@@ -158,10 +158,12 @@ class RequestService:
                 code="unknown_position", param="after",
             )  # fmt: skip
         self._check_capacity(client.tenant)
-        request = await self._lookup.find_request(request_id, partition, client.tenant)
-        if request is None or request.tenant != client.tenant or is_too_old(request, readable_ms, now_ms()):
+        found = await self._lookup.find_request(request_id, partition, client.tenant)
+        log_ms = self._hub.log_time.now_ms(steady_us() // 1_000)
+        if found is None or found.event.tenant != client.tenant or is_too_old(found, readable_ms, log_ms):
             raise ApiError(404, "No such request, or it is too old.", code="request_not_found", param="request_id")
-        stream = self._stream(request, await self._partitions.hold(partition), client, position, catching_up=True)
+        request, hold = found.event, await self._partitions.hold(partition)
+        stream = self._stream(request, hold, client, position, catching_up=True)
         with _end_on_failure(stream):
             return await self._caught_up(stream, position)
 
@@ -315,9 +317,15 @@ def used_tokens(session: Session, charged: int) -> int:
     return 0 if session.refused else charged
 
 
-def is_too_old(request: Request, readable_ms: int, now_ms: int) -> bool:
-    """Return whether the answer may no longer be read: it may be for ``readable_ms`` after the total deadline."""
-    return now_ms > request.at // 1_000 + request.deadlines.total_ms + readable_ms
+def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
+    """Return whether the answer may no longer be read: it may be for ``readable_ms`` after the total deadline.
+
+    Args:
+        found: The request, with the broker's time of it.
+        readable_ms: How long.
+        log_ms: The broker's time now.
+    """
+    return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from services.router.state.request import RequestState
 
 Target = Literal["vertex", "generator"]
 
+BATCH_PATIENCE: Final = 10
+"""So many stall deadlines a batch answer may be silent for: in the engine, interactive answers go first."""
+
 _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", "engine_dead", "internal"})
 """Error classes that the self-hosted path is responsible for; the prompt is for the others."""
 
@@ -102,7 +105,7 @@ def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False
     failure = all_failed(state)
     if failure is not None:
         trigger: Trigger = "hard_error"
-        retry = failure.error_class == "engine_dead" and state.lane == "interactive"
+        retry = failure.error_class == "engine_dead"
     elif _is_due(stall_due_us(state), now_us):
         trigger, retry = "stall", True
     else:
@@ -111,6 +114,8 @@ def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False
     if not retry:
         return (cloud,)
     again = CutoverPlan(trigger, "cancel", "generator", seen_seq)
+    if trigger == "stall" and state.lane == "batch":
+        return (again,)  # it has time
     return (cloud, again) if prefer_cloud else (again, cloud)
 
 
@@ -135,9 +140,11 @@ def trigger_times_us(state: RequestState) -> list[int]:
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when an answer that has begun counts as stalled; None if it has not begun, and for a batch request."""
-    if state.lane != "interactive" or not state.screen.has_spoken or state.screen.finished is not None:
+    """Return when an answer that has begun counts as stalled; None if it has not begun."""
+    if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
+    if state.lane == "batch":
+        return None if _retries_used_up(state) else state.last_chunk_us + BATCH_PATIENCE * _stall_us(state)
     return state.last_chunk_us + _stall_us(state)
 
 
@@ -150,7 +157,7 @@ def fallback_due_us(state: RequestState) -> int | None:
 
 def retry_due_us(state: RequestState) -> int | None:
     """Return when a first token is so late that another self-hosted engine is asked; None for never."""
-    if not may_retry(state) or state.screen.has_spoken or _retries_used_up(state):
+    if state.lane != "interactive" or state.screen.has_spoken or _retries_used_up(state):
         return None
     return ttft_due_us(state) + _stall_us(state)
 
@@ -267,7 +274,7 @@ def has_cloud_deadline(state: RequestState) -> bool:
 
 def may_retry(state: RequestState) -> bool:
     """Return whether another attempt on the self-hosted engines is allowed. The prompt does not leave the premises."""
-    return state.config.max_retries > 0 and state.lane == "interactive"
+    return state.config.max_retries > 0
 
 
 def _wants_mask(state: RequestState) -> bool:

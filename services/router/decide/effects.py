@@ -5,7 +5,7 @@ from dataclasses import replace
 from schemas.requests import Request
 from schemas.side_events import Account, Cancel, CancelReason
 from schemas.stream import Closed, Outcome
-from schemas.topics import ACCOUNTS, CONTROL, DAY_MS, REQUESTS, REQUESTS_VERTEX
+from schemas.topics import ACCOUNTS, CONTROL, DAY_MS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX
 from services.processor import Write
 from services.router.config import SETTLE_US
 from services.router.decide.cutovers import egress_objection, next_messages
@@ -41,7 +41,8 @@ def begin_attempts(state: RequestState, now_us: int, stamp: EventStamp) -> list[
         request: Request = replace(
             state.request, attempt=attempt, messages=messages, source=stamp.source, waited_ms=min(waited_ms, DAY_MS)
         )
-        topic = REQUESTS_VERTEX if cutover.target == "vertex" else REQUESTS
+        own = REQUESTS_BATCH if state.lane == "batch" else REQUESTS
+        topic = REQUESTS_VERTEX if cutover.target == "vertex" else own
         writes.append(Write(topic, request, state.traceparent))
     return writes
 

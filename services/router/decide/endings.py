@@ -51,7 +51,8 @@ def overdue(state: RequestState, now_us: int) -> Ending | None:
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> Ending | None:
     """Return the end if all attempts failed or fell silent, and another one may not be made.
 
-    A late first token ends nothing, unless the operator wants that when a budget is spent: it may still come.
+    A late first token ends nothing, unless the operator wants that when a budget is spent: it may still come. Silence
+    ends no batch request.
     """
     against = choice.against
     if choice.trigger is None or not against or Objection.UNREAD in against:
@@ -64,7 +65,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
         reasons = _in_words(each for each in against if each not in NOT_WORTH_SAYING)
         because = f" ({reasons})" if reasons else ""
         return Ending("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
-    if choice.trigger not in _SILENCE:
+    if choice.trigger not in _SILENCE or state.lane == "batch":
         return None
     spent = not BUDGETS.isdisjoint(against)
     if state.config.when_spent == "close" if spent else choice.trigger == "stall":

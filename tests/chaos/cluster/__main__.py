@@ -16,7 +16,7 @@ async def main():
         found, rows, figures = await play(
             Path(folder), minutes=options.minutes, streams=options.streams, seed=options.seed, every_s=options.every_s,
             tokens=options.tokens, scale=options.scale, with_cloud=not options.no_cloud, rolling=options.rolling,
-            say=lambda text: print(text, flush=True),
+            nodes=options.nodes, say=lambda text: print(text, flush=True),
         )  # fmt: skip
     print(report(found, rows, figures), flush=True)
     for kind, request_id, what in found.violations[: options.show]:
@@ -34,8 +34,14 @@ def _arguments():
     parser.add_argument("--scale", type=float, default=0.5, help="on the time of an engine's step (%(default)s)")
     parser.add_argument("--no-cloud", action="store_true", help="no fallback beside the generators")
     parser.add_argument("--rolling", type=int, default=0, help="no faults: restart each process in turn, so often")
+    parser.add_argument(
+        "--nodes", type=int, default=3, help="of Apache Kafka; 0 for the embedded broker, with --rolling (%(default)s)"
+    )
     parser.add_argument("--show", type=int, default=40, help="how many violations to name (%(default)s)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.nodes and not options.rolling:
+        parser.error("--nodes 0: the faults strike nodes of Kafka; give --rolling, or more nodes")
+    return options
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 import aiohttp
 
 from tests.chaos.cluster.clients import Person
-from tests.chaos.cluster.faults import Striker, recovery, roll
+from tests.chaos.cluster.faults import Striker, roll
 from tests.chaos.cluster.oracle import judge, read_log
+from tests.chaos.cluster.recovery import blame, recovery
 from tests.chaos.cluster.tree import ClusterTree
 from tests.integration.rails.lab import copy_patient_policy
 from tests.support.waiting import comes_true
@@ -53,13 +54,15 @@ def bodies(rng, tokens):
         }
 
 
-async def play(folder, *, minutes, streams, seed, every_s, tokens, scale, with_cloud=True, rolling=0, say=print):
+async def play(
+    folder, *, minutes, streams, seed, every_s, tokens, scale, with_cloud=True, rolling=0, nodes=3, say=print
+):  # fmt: skip
     """Return the findings, the rows of recovery, and a few figures."""
     rng = random.Random(seed)
     campaign = Campaign()
     (folder / "policy").mkdir()
     tree = ClusterTree(
-        folder, policy=copy_patient_policy(folder / "policy"), script="", scale=scale, with_cloud=with_cloud
+        folder, policy=copy_patient_policy(folder / "policy"), scale=scale, with_cloud=with_cloud, nodes=nodes
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(tree.close)
@@ -102,11 +105,15 @@ async def play(folder, *, minutes, streams, seed, every_s, tokens, scale, with_c
                 task.cancel()
             await asyncio.gather(*people, talking, watching, return_exceptions=True)
         say("reading the topics")
-        told, dead = await read_log(tree.kafka.bootstrap)
+        told, dead = await read_log(tree.bootstrap)
         found = judge(told, dead, campaign.readers)
         for line in tree.trouble:
             found.wrong("process", "", line)
-    return found, recovery(faults), {"seconds": lasted, "faults": len(faults), "refused": campaign.refused}
+    figures = {
+        "seconds": lasted, "faults": len(faults), "refused": campaign.refused,
+        "taken twice": blame(found.double_takes, faults),
+    }  # fmt: skip
+    return found, recovery(faults), figures
 
 
 async def _report(campaign, began, say):
@@ -127,11 +134,16 @@ def report(found, rows, figures):
     )
     lines = [
         first,
-        f"outcomes {dict(found.outcomes)}; cutovers {dict(found.cutovers)}; taken twice {found.taken_twice}",
+        f"outcomes {dict(found.outcomes)}; cutovers {dict(found.cutovers)}",
+        f"taken twice {len(found.double_takes)}: {dict(figures['taken twice'])}",
         f"clients' ends {dict(found.ends)}",
         f"other ends {dict(found.reasons)}",
         f"violations {counted}",
-        f"{'fault':20} {'times':>6} {'p50 s':>7} {'p99 s':>7}",
-        *(f"{kind:20} {times:6d} {p50:7.2f} {p99:7.2f}" for kind, times, p50, p99 in rows),
+        f"{'fault':20} {'times':>6} {'never':>6} {'p50 s':>7} {'p99 s':>7} {'max s':>7}",
+        *(
+            f"{row.kind:20} {row.times:6d} {row.never:6d} "
+            + " ".join("      -" if value is None else f"{value:7.2f}" for value in row[3:])
+            for row in rows
+        ),
     ]
     return "\n".join(lines)

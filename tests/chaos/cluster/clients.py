@@ -56,7 +56,8 @@ class Reader:
 
     def end(self, how):
         self.over = how
-        self.moved()
+        if not how.startswith("lost"):  # else it never recovered from what it waits for
+            self.moved()
 
 
 class Person:

@@ -1,11 +1,11 @@
-"""What is done to the tree, one fault every few seconds, drawn by a seed; and how long until all answers went on."""
+"""What is done to the tree, one fault every few seconds, drawn by a seed; or each process restarted in turn."""
 
 import asyncio
 import signal
 import sys
 import time
-from collections import defaultdict
 
+from tests.chaos.cluster.recovery import Fault
 from tests.chaos.cluster.tree import SESSION_S, TWO_OF
 from tests.support.waiting import comes_true
 
@@ -14,29 +14,13 @@ NODE_DOWN_S = (1.0, 5.0)
 NODE_BACK_S = 90.0
 MOST_OF_A_SERVICE = 3
 MOST_DRAWS = 20
+UPGRADE_ORDER = ("router", "edge", "safety", "rails", "generator", "vertex")
+"""As in docs/operations/upgrades.md: readers before writers."""
+
 MOST_AT_ONCE = 5
 """Faults under way at once: two cores start only so many processes."""
 
 WEIGHTS = {"kill": 30, "pause": 36, "stop": 12, "join": 5, "leave": 5, "kafka kill": 6, "kafka pause": 6}
-
-
-class Fault:
-    """One fault, and when each request that was open then went on.
-
-    Attributes:
-        last_s: Seconds until the last of them had received something, or had ended; None where none was open.
-    """
-
-    def __init__(self, kind, readers):
-        self.kind, self.at = kind, time.monotonic()
-        self.open = len(readers)
-        self.last_s = None
-        for reader in readers:
-            reader.waits_for.append(self)
-
-    def recovered(self, now):
-        self.open -= 1
-        self.last_s = now - self.at
 
 
 class Striker:
@@ -96,16 +80,18 @@ class Striker:
 
     def _do(self, kind, act):
         self.faults.append(Fault(kind, self._campaign.open_readers))
-        task = asyncio.create_task(self._report(kind, act))
+        task = asyncio.create_task(self._report(self.faults[-1], act))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    async def _report(self, kind, act):
+    async def _report(self, fault, act):
         try:
             await act
         except Exception as error:  # noqa: BLE001 - a fault that cannot be done is a finding, the rest goes on
-            self._tree.trouble.append(f"{kind}: {error!r}"[:3_000])
+            self._tree.trouble.append(f"{fault.kind}: {error!r}"[:3_000])
             print(self._tree.trouble[-1], file=sys.stderr, flush=True)
+        finally:
+            fault.over()
 
     async def _start(self, place):
         await place.start()
@@ -162,28 +148,16 @@ class Striker:
 
 
 async def roll(tree, times, campaign):
-    """Restart each process in turn, so many times; return the faults."""
+    """Restart each process in turn, so many times, in the order of an upgrade; return the faults."""
     faults = []
     for _ in range(times):
-        for place in [place for service in ("router", "safety", "edge", "rails", "generator")
-                      for place in tree.live(service)]:  # fmt: skip
+        for place in [place for service in UPGRADE_ORDER for place in tree.live(service)]:
             place.busy = True
             faults.append(Fault(f"roll {place.service}", campaign.open_readers))
             if await place.stop() != 0:
                 tree.trouble.append(f"{place.name}, told to stop, did not end well")
             await place.start()
             place.busy = False
+            faults[-1].over()
             await comes_true(lambda fault=faults[-1]: fault.open <= 0, 10)
     return faults
-
-
-def recovery(faults):
-    """By kind: how often, and p50, p99 and the longest of the seconds until the last open answer went on."""
-    by_kind = defaultdict(list)
-    for fault in faults:
-        by_kind[fault.kind].append(fault.last_s if fault.last_s is not None else 0.0)
-    rows = []
-    for kind, times in sorted(by_kind.items()):
-        times.sort()
-        rows.append((kind, len(times), times[len(times) // 2], times[min(len(times) - 1, int(len(times) * 0.99))]))
-    return rows

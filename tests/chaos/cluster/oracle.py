@@ -9,20 +9,46 @@ withdrawn text on a screen though the edge had read its recall
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-TOPICS = ("railbus.requests", "railbus.requests.vertex", "railbus.streams", "railbus.dead")
+TOPICS = (
+    "railbus.requests", "railbus.requests.batch", "railbus.requests.vertex", "railbus.streams", "railbus.dead",
+)  # fmt: skip
 SHOWN_VIOLATIONS = 12
 
 
 @dataclass
 class Told:
-    """What the log says about one request: (offset, kind, event), in the order of its partition."""
+    """What the log says about one request.
+
+    Attributes:
+        requests: Records on ``railbus.requests``.
+        events: (offset, kind, event), in the order of its partition.
+        written: How many records each attempt has on the topics of requests.
+        begun_ms: When each record of the kind ``Started`` was appended, in their order.
+    """
 
     partition: int = -1
     requests: int = 0
     events: list = field(default_factory=list)
+    written: Counter = field(default_factory=Counter)
+    begun_ms: list = field(default_factory=list)
+
+
+class DoubleTake(NamedTuple):
+    """One attempt that two runs executed.
+
+    Attributes:
+        second_ms: When the second one began.
+        written: How many records the request has for this attempt.
+    """
+
+    request_id: str
+    attempt: int
+    second_ms: float
+    written: int
 
 
 @dataclass
@@ -39,7 +65,7 @@ class Findings:
     cutovers: Counter = field(default_factory=Counter)
     recalls: int = 0
     restarted: int = 0
-    taken_twice: int = 0
+    double_takes: list = field(default_factory=list)
     resumes: int = 0
     violations: list = field(default_factory=list)
 
@@ -82,12 +108,15 @@ def _sort(told, dead, topic, record):
         dead.append(event)
         return
     one = told[event["request_id"]]
-    if topic == "railbus.requests":
-        one.requests += 1
+    if topic.startswith("railbus.requests"):
+        one.requests += topic == "railbus.requests"
+        one.written[event["attempt"]] += 1
     elif topic == "railbus.streams":
         one.partition = record.partition
         kind = next(value.decode() for name, value in record.headers if name == "kind")
         one.events.append((record.offset, kind, event))
+        if kind == "Started":
+            one.begun_ms.append(record.timestamp)
 
 
 def judge(told, dead, readers):
@@ -112,7 +141,7 @@ def judge(told, dead, readers):
 
 def _judge_log(found, request_id, one):
     runs, chunks = defaultdict(set), set()
-    closed = None
+    closed, times = None, iter(one.begun_ms)
     for _, kind, event in one.events:
         if kind == "Chunk":
             key = (event["run"], event["seq"])
@@ -120,14 +149,16 @@ def _judge_log(found, request_id, one):
             found.chunks_again += key in chunks
             chunks.add(key)
         elif kind == "Started":
-            runs[event["attempt"]].add(event["run"])
+            attempt, at_ms = event["attempt"], next(times, 0)
+            if runs[attempt] and event["run"] not in runs[attempt]:
+                found.double_takes.append(DoubleTake(request_id, attempt, at_ms, one.written[attempt]))
+            runs[attempt].add(event["run"])
         elif kind == "Cutover":
             found.cutovers[f"{event['trigger']} to {event.get('target', 'vertex')}"] += 1
         elif kind == "Recall":
             found.recalls += 1
         elif kind == "Closed" and closed is None:
             closed = event
-    found.taken_twice += sum(len(names) > 1 for names in runs.values())
     if closed is None:
         found.wrong("lost", request_id, f"was never closed; the last record is {one.events[-1:]}")
     else:

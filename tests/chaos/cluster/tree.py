@@ -5,7 +5,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from tests.support.brokers import KafkaCluster
+from tests.support.brokers import Broker, KafkaCluster
 from tests.support.processes import ServiceProcess, free_port
 from tests.support.waiting import comes_true
 
@@ -69,19 +69,23 @@ class Place:
 
 
 class ClusterTree:
-    """Three nodes of Kafka, and the services.
+    """The broker, three nodes of Kafka or otherwise, and the services.
 
     Attributes:
         places: All places; those beyond two of a service come and go.
         trouble: What no process may do: end by itself, or not end when told to.
     """
 
-    def __init__(self, folder, *, policy, script, scale, with_cloud):
-        self._folder, self._policy, self._script, self._scale = folder, policy, script, scale
+    def __init__(self, folder, *, policy, scale, with_cloud, nodes=3):
+        self._policy, self._scale = policy, scale
         self._with_cloud = with_cloud
-        self.kafka = KafkaCluster(folder / "kafka")
+        self.kafka = KafkaCluster(folder / "kafka", nodes) if nodes else Broker("embedded", folder / "broker")
         self.places, self.trouble, self.emulator = [], [], None
         self._made = 0
+
+    @property
+    def bootstrap(self):
+        return self.kafka.bootstrap if isinstance(self.kafka, KafkaCluster) else self.kafka.address
 
     async def open(self):
         self.kafka.launch()
@@ -108,7 +112,7 @@ class ClusterTree:
     def place(self, service):
         self._made += 1
         env = {
-            "RAILBUS_KAFKA_BOOTSTRAP": self.kafka.bootstrap,
+            "RAILBUS_KAFKA_BOOTSTRAP": self.bootstrap,
             "RAILBUS_PARTITIONS": str(PARTITIONS),
             "RAILBUS_KAFKA_SESSION_TIMEOUT_MS": str(int(SESSION_S * 1_000)),
             "RAILBUS_POLICY": str(self._policy),

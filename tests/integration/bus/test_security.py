@@ -16,6 +16,7 @@ from tests.contract.conftest import running_broker
 from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, request_in
 from tests.support.brokers import Broker
 from tests.support.bus import any_role, copy_of
+from tests.support.certificates import certificate
 from tests.support.processes import free_port
 
 pytestmark = [
@@ -36,15 +37,6 @@ listener.name.secure.sasl.enabled.mechanisms=PLAIN
 listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
 user_railbus="right";
 """
-
-
-def certificate(folder, name):
-    """A key and a certificate for the loopback address, signed by itself."""
-    key, cert = folder / f"{name}.key", folder / f"{name}.crt"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return key, cert
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.bus.groups.assignor import OwnedPartitions, StickyNumberAssignor, sticky_assignment
+from services.bus.groups.assignor import OwnedPartitions, StickyNumberAssignor, handovers, sticky_assignment
 
 MEMBERS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=3),
@@ -62,3 +62,70 @@ def test_a_member_gets_its_numbers_of_every_topic_it_reads() -> None:
     dealt = StickyNumberAssignor(lambda: OwnedPartitions(-1, frozenset())).assign(Cluster(), members)
     assert dict(dealt["one"].assignment) == {"single": [0], "t": [0, 3], "u": [0, 3]}
     assert dict(dealt["two"].assignment) == {"single": [], "t": [1, 2], "u": [1, 2]}
+
+
+HANDING_OVER = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=3),
+    st.builds(OwnedPartitions, st.integers(-1, 3), st.frozensets(st.integers(0, 12), max_size=12), st.booleans()),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(st.integers(1, 12), HANDING_OVER)
+def test_a_number_moves_from_a_member_that_hands_over_only_through_nobody(
+    count: int, claims: dict[str, OwnedPartitions]
+) -> None:
+    members = {member: StickyNumberAssignor(lambda c=claim: c).metadata(["t"]) for member, claim in claims.items()}
+    dealt = StickyNumberAssignor(lambda: OwnedPartitions(-1, frozenset())).assign(Topics(count), members)
+    moving = handovers(sticky_assignment(range(count), claims), claims)
+    got = {member: {n for _, numbers in dealt[member].assignment for n in numbers} for member in claims}
+    for member, claim in claims.items():
+        told = StickyNumberAssignor(lambda c=claim: c)
+        told.on_assignment(dealt[member])
+        assert told.handing_over == moving.get(member, set())
+        assert told.unfinished == bool(moving)
+        assert told.handing_over <= claim.numbers, "it can hand over only what it has"
+        assert not told.handing_over & got[member]
+    nobodys = set().union(*moving.values())
+    assert sorted(n for share in got.values() for n in share) == sorted(set(range(count)) - nobodys)
+    # What each had in the latest generation is its own, nobody's, or it does not hand over.
+    latest = max(claim.generation for claim in claims.values())
+    for member, claim in claims.items():
+        others = set().union(*(o.numbers for m, o in claims.items() if m != member and o.generation == latest))
+        if claim.hands_over and claim.generation == latest > 0:
+            mine = {n for n in claim.numbers if n < count} - others
+            assert mine <= got[member] | nobodys
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3))
+def test_the_second_rebalance_ends_the_move(count: int, members: int, new: int) -> None:
+    first = sticky_assignment(range(count), {f"m{n}": OwnedPartitions(-1, frozenset()) for n in range(members)})
+    claims = {member: OwnedPartitions(2, frozenset(share), hands_over=True) for member, share in first.items()}
+    claims |= {f"new{n}": OwnedPartitions(-1, frozenset(), hands_over=True) for n in range(new)}
+    wanted = sticky_assignment(range(count), claims)
+    moving = handovers(wanted, claims)
+    nobodys = set().union(*moving.values())
+    again = {
+        member: OwnedPartitions(3, frozenset(share - nobodys), hands_over=True) for member, share in wanted.items()
+    }
+    final = sticky_assignment(range(count), again)
+    assert not handovers(final, again)
+    assert sorted(n for share in final.values() for n in share) == list(range(count))
+
+
+def test_a_member_of_an_older_version_reads_the_mark_as_a_number_that_no_topic_has() -> None:
+    data = (
+        StickyNumberAssignor(lambda: OwnedPartitions(4, frozenset({1, 2}), hands_over=True)).metadata(["t"]).user_data
+    )
+    numbers = {int.from_bytes(data[at : at + 4], "big", signed=True) for at in range(4, len(data), 4)}
+    assert numbers == {-1, 1, 2}
+    assert sticky_assignment(range(4), {"old": OwnedPartitions(4, frozenset(numbers))})["old"] == {0, 1, 2, 3}
+
+
+class Topics:
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def partitions_for_topic(self, _topic: str) -> set[int]:
+        return set(range(self._count))

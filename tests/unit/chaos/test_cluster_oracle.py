@@ -1,9 +1,11 @@
 """The judge of the campaigns is judged: each kind of wrong is found, and nothing is found where nothing is wrong."""
 
+from collections import Counter
+
 import pytest
 
 from tests.chaos.cluster.clients import Reader
-from tests.chaos.cluster.oracle import Told, judge
+from tests.chaos.cluster.oracle import DoubleTake, Told, judge
 
 ID = "r"
 TEXTS = ("one ", "two ", "mail ")
@@ -85,9 +87,12 @@ def test_a_promise_that_is_on_no_topic_is_lost():
     assert [kind for kind, _, _ in judge(told, [], [saw(*WHOLE)]).violations] == ["lost"]
 
 
-def test_an_attempt_that_is_taken_by_two_runs_is_counted():
-    told = {ID: Told(0, 1, events(("Started", {"attempt": 1, "run": "c"})))}
-    assert judge(told, [], [saw(*WHOLE)]).taken_twice == 1
+def test_an_attempt_that_is_taken_by_two_runs_is_named_with_its_time():
+    again = ("Started", {"attempt": 1, "run": "c"})
+    told = {ID: Told(0, 1, events(again), Counter({1: 2}), [10, 20])}
+    assert judge(told, [], [saw(*WHOLE)]).double_takes == [DoubleTake(ID, 1, 20, 2)]
+    same = ("Started", {"attempt": 1, "run": "a"})
+    assert judge({ID: Told(0, 1, events(same))}, [], [saw(*WHOLE)]).double_takes == [], "appended twice"
 
 
 def test_a_dead_letter_is_wrong():

@@ -7,7 +7,8 @@ import pytest
 
 from infra.docs import commands, errors, hooks, http, metrics, ops, settings
 from infra.docs.discover import ROOT, constant, modules, sources
-from schemas.registry import KINDS
+from schemas.acls import grants
+from schemas.registry import GROUPS, KINDS, ROLES
 from schemas.topics import TOPICS
 
 # Names in messages and docstrings that stand for several variables or are examples.
@@ -117,3 +118,15 @@ def test_every_endpoint_and_message_is_there() -> None:
         path for service, method, path, _ in http.routes() if service == "edge" and f"`{method} {path}`" not in text
     ] == []
     assert http.said_in_code() - content_types <= set(constant("SERVER_MESSAGES"))
+
+
+def test_every_right_on_kafka_is_there() -> None:
+    text = page("acls")
+
+    for role in ROLES:
+        rows = [line for line in text.splitlines() if line.startswith(f"| `{role}` |")]
+        assert len(rows) == 1 + len(grants(role))
+        for grant in grants(role):
+            names = [f"`{name}`" for name in grant.names]
+            assert [row for row in rows if all(part in row for part in (*grant.operations, *names))], grant
+        assert all(f"`{group}`" in rows[0] for group in GROUPS[role])

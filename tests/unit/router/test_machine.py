@@ -15,7 +15,7 @@ from schemas.base import AnyEvent, Event
 from schemas.requests import Deadlines, Message, Request
 from schemas.side_events import Account, Cancel
 from schemas.stream import Chunk, Closed, Cutover, Finished, Recall, Started, Verdict
-from schemas.topics import ACCOUNTS, CONTROL, RECEIPTS, REQUESTS, REQUESTS_VERTEX, STREAMS, Topic
+from schemas.topics import ACCOUNTS, CONTROL, RECEIPTS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, Topic
 from services.bus import Received
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import READ_TOPICS, RouterCore
@@ -295,8 +295,13 @@ class Routers(RuleBasedStateMachine):
                 assert effective, "no attempt is stopped alone without an effective cutover"
 
     def check_retries(self, first: Request, effective: dict[int, Cutover], spoken: Verdict | None) -> None:
-        """No more attempts than allowed, each with the prompt as policy wants it, none for a batch request."""
-        again = [e for e in self.logs[REQUESTS.name] if e.request_id == first.request_id]  # type: ignore[union-attr]
+        """No more attempts than allowed, each with the prompt as policy wants it, and in its own lane."""
+        own, other = (REQUESTS_BATCH, REQUESTS) if first.lane == "batch" else (REQUESTS, REQUESTS_BATCH)
+        again, stray = (
+            [e for e in self.logs[topic.name] if e.request_id == first.request_id and e.attempt > 1]  # type: ignore[union-attr]
+            for topic in (own, other)
+        )
+        assert not stray
         for event in again:
             assert isinstance(event, Request)
             if event.attempt > 1:
@@ -306,7 +311,6 @@ class Routers(RuleBasedStateMachine):
                 assert event.messages == first.messages or (masked and event.messages == MASKED)
         retries = [c for c in effective.values() if c.target == "generator" and c.trigger != "mask"]
         assert len(retries) <= self.policy.max_retries
-        assert not (retries and first.lane == "batch")
 
     def fold(self, rid: str) -> tuple[Screen, dict[int, Cutover], Verdict | None]:
         screen, effective = Screen(rid), {}

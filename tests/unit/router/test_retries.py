@@ -7,7 +7,7 @@ import pytest
 
 from schemas.requests import Deadlines, Message, Request
 from schemas.stream import Closed, Failed
-from schemas.topics import REQUESTS
+from schemas.topics import REQUESTS, REQUESTS_BATCH
 from services.router.config import FallbackLimits, RouterConfig
 from tests.unit.router.world import (
     RID,
@@ -155,10 +155,31 @@ def test_retry_does_not_depend_on_what_the_request_wants_of_the_cloud(fields: di
     assert world.cutovers() == [(2, "stall", "cancel", "generator")]
 
 
-def test_batch_request_is_not_tried_again() -> None:
-    world = World(ALONE).put(request(lane="batch"), started(), chunk(0)).until(30_000)
+def test_batch_request_whose_worker_died_is_tried_again_in_its_own_lane() -> None:
+    world = World(BOTH).put(request(lane="batch"), started(), chunk(0), dead(last_seq=0))
+    assert world.cutovers() == [(2, "hard_error", "cancel", "generator")]
+    assert [event.attempt for topic, event in world.log if topic is REQUESTS_BATCH] == [1, 2]
+    assert not retried(world), "the interactive ones go first"
+    world.put(started(at_ms=70, attempt=2, run="r2"), dead(2, "r2", 80))
+    assert world.cutovers()[1:] == [(3, "hard_error", "cancel", "vertex")]
+
+
+def test_batch_answer_that_fell_silent_is_tried_again_after_ten_stall_deadlines() -> None:
+    world = World(BOTH).put(request(lane="batch"), started(), chunk(0)).until(20_049)
     assert (world.cutovers(), world.endings()) == ([], [])
-    assert world.put(dead(at_ms=30_001)).endings() == ["failed"]
+    assert world.until(20_050).cutovers() == [(2, "stall", "cancel", "generator")]
+    assert [event.attempt for topic, event in world.log if topic is REQUESTS_BATCH] == [1, 2]
+
+
+@pytest.mark.parametrize("policy", [RouterConfig(), replace(ALONE, retry_limits=FallbackLimits(ratio=0.0, free=0))])
+def test_silence_ends_no_batch_request(policy: RouterConfig) -> None:
+    world = World(policy).put(request(lane="batch"), started(), chunk(0)).until(59_999)
+    assert (world.cutovers(), world.endings()) == ([], [])
+    assert world.until(60_000).endings() == ["expired"]
+
+
+def test_batch_request_that_waits_for_its_turn_is_not_tried_again() -> None:
+    assert World(ALONE).put(request(lane="batch"), started()).until(59_999).cutovers() == []
 
 
 def test_open_breaker_prefers_the_cloud() -> None:

@@ -1,0 +1,68 @@
+"""Access control lists for Kafka, from the registry: what each role may do there, and no more.
+
+Kafka allows nothing to a user that no list names, if ``allow.everyone.if.no.acl.found`` is false (the default).
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, NamedTuple
+
+from schemas.registry import GROUPS, ROLES, RoleName, reads, writes
+
+Operation = Literal["Alter", "AlterConfigs", "Create", "Describe", "DescribeConfigs", "Read", "Write"]
+Resource = Literal["topic", "group"]
+
+TOPIC_PREFIX: Final = "railbus."
+"""What the names of all topics begin with."""
+
+_SEE: Final[tuple[Operation, ...]] = ("Describe", "DescribeConfigs")
+_ADMINISTER: Final[tuple[Operation, ...]] = ("Create", "Alter", "AlterConfigs")
+
+
+class Grant(NamedTuple):
+    """What one role may do with some resources of one type.
+
+    Attributes:
+        names: Of the resources; with ``prefixed`` what their names begin with.
+    """
+
+    role: RoleName
+    operations: tuple[Operation, ...]
+    resource: Resource
+    names: tuple[str, ...]
+    prefixed: bool = False
+
+
+def grants(role: RoleName) -> tuple[Grant, ...]:
+    """Return all that a role needs. Every role sees names, partitions and settings of all topics, and no record."""
+    operations = (*_SEE, *_ADMINISTER) if role == "operator" else _SEE
+    found = [Grant(role, operations, "topic", (TOPIC_PREFIX,), prefixed=True)]
+    if read := tuple(reads(role)):
+        found.append(Grant(role, ("Read",), "topic", read))
+    if written := tuple(writes(role)):
+        found.append(Grant(role, ("Write",), "topic", written))
+    if groups := GROUPS[role]:
+        found.append(Grant(role, ("Read",), "group", groups))
+    return tuple(found)
+
+
+def commands(principal_prefix: str, bootstrap: str, config: str, roles: Iterable[RoleName] = ROLES) -> Iterator[str]:
+    """Return one ``kafka-acls.sh`` command for each grant.
+
+    Args:
+        principal_prefix: What the principals begin with; the role follows.
+        bootstrap: The brokers.
+        config: A file with the settings of a user who may change access control lists.
+        roles: Whose grants.
+    """
+    for role in roles:
+        for grant in grants(role):
+            names = (option for name in grant.names for option in (f"--{grant.resource}", name))
+            yield shlex.join(
+                (
+                    "kafka-acls.sh", "--bootstrap-server", bootstrap, "--command-config", config, "--add",
+                    "--allow-principal", f"{principal_prefix}{role}",
+                    *(option for operation in grant.operations for option in ("--operation", operation)),
+                    *names, *(("--resource-pattern-type", "prefixed") if grant.prefixed else ()),
+                )
+            )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Commit offsets while a member works, and all of them before it gives partitions away."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiokafka.errors import KafkaError
+
+from services.bus.groups.commit_tracker import CommitTracker
+from services.bus.groups.membership import GroupMembership
+from services.bus.records import TopicPartitions
+from services.runtime.logging import logger
+from services.runtime.metrics import COMMITS
+
+_log = logger("bus")
+
+Settle = Callable[[TopicPartitions], Awaitable[None]]
+"""Returns when every record of these partitions whose work has begun was marked as done."""
+
+COMMIT_EVERY_S: Final = 0.1
+"""Least time between two commits: after a crash, work that was not committed yet is done twice."""
+
+RETRY_S: Final = 0.05
+"""How soon the last commit is tried again, while a rebalance or the broker is in its way."""
+
+
+class Committer:
+    """The commits of one membership.
+
+    Args:
+        tracker: What was read and what is done; it outlives the membership.
+        member: The membership.
+        settle: Awaited before partitions are handed over; None where nothing is handed over.
+        patience_s: Longest time of each step of a handover: a group waits that long for a member.
+    """
+
+    def __init__(
+        self, tracker: CommitTracker, member: GroupMembership, *, group: str, settle: Settle | None, patience_s: float
+    ) -> None:
+        self._tracker = tracker
+        self._member = member
+        self._group = group
+        self._settle = settle
+        self._patience_s = patience_s
+        self._due = asyncio.Event()
+        self._handing_over: asyncio.Task[None] | None = None
+
+    def soon(self) -> None:
+        self._due.set()
+
+    async def run(self) -> None:
+        """Commit what is done until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self._commit()
+            await asyncio.sleep(COMMIT_EVERY_S)
+
+    async def commit_last(self, limit_s: float) -> None:
+        """Commit all that is done, within this time; never raise."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while not await self._commit() and self._member.known:  # noqa: ASYNC110 - a few times only
+                    await asyncio.sleep(RETRY_S)
+
+    async def before_rejoin(self) -> None:
+        """Finish a handover that is under way, and commit."""
+        if self._handing_over is not None:
+            await asyncio.wait({self._handing_over})
+        await self.commit_last(self._patience_s)
+
+    async def hand_over(self, partitions: TopicPartitions) -> None:
+        """Let the group give these to others, as soon as what was begun here is committed."""
+        self._handing_over = asyncio.current_task()
+        try:
+            if self._settle is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._patience_s):
+                        await self._settle(partitions)
+            await self.commit_last(self._patience_s)
+            self._tracker.forget(partitions)
+        finally:
+            self._handing_over = None
+        self._member.rejoin()
+
+    async def _commit(self) -> bool:
+        """Commit what is due and may be committed; return whether nothing of that is left."""
+        positions = {p: at for p, at in self._tracker.due().items() if self._member.holds(p)}
+        if not positions:
+            return True
+        try:
+            if not await self._member.commit(positions):
+                return False  # a rebalance came first; it stays due
+        except KafkaError as error:
+            _log.warning("group %s: commit failed: %r", self._group, error)
+            return False
+        self._tracker.committed(positions)
+        COMMITS.labels(self._group).inc()
+        return True

@@ -1,0 +1,31 @@
+"""``railbus acls``: the commands that give each service its rights on Kafka."""
+
+import argparse
+
+from schemas.acls import commands
+from schemas.registry import ROLES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--principal-prefix", default="User:railbus-", metavar="PREFIX",
+        help="what the principals begin with; the role follows (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kafka", default="127.0.0.1:9092", metavar="HOST:PORT,...", help="the brokers, for the commands (%(default)s)"
+    )
+    parser.add_argument(
+        "--command-config", default="admin.properties", metavar="FILE",
+        help="settings of a user who may change access control lists, for the commands (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--role", action="append", choices=ROLES, help="only this role's; may be repeated (default: all roles)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a script for a shell; nothing is changed."""
+    print("set -e")
+    for command in commands(args.principal_prefix, args.kafka, args.command_config, args.role or ROLES):
+        print(command)
+    return 0

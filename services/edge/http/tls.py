@@ -1,0 +1,37 @@
+"""TLS of the edge's own port, for an installation without a proxy that ends it."""
+
+import ssl
+from pathlib import Path
+
+from services.runtime.errors import UserError
+
+
+def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return the context for a server; None where no certificate is set.
+
+    Args:
+        certificate: PEM file of the certificate, and of those between it and its authority.
+        key: PEM file of its key; None where the certificate's file has it too.
+
+    Raises:
+        UserError: A file cannot be used, or there is a key and no certificate.
+    """
+    if certificate is None:
+        if key is not None:
+            raise UserError("RAILBUS_EDGE_TLS_KEY needs RAILBUS_EDGE_TLS_CERT: the certificate of this key")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)  # TLS 1.2 and newer
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except OSError as error:  # ``ssl.SSLError`` is one
+        files = f"RAILBUS_EDGE_TLS_CERT={certificate}" + ("" if key is None else f", RAILBUS_EDGE_TLS_KEY={key}")
+        raise UserError(
+            f"{files}: {error.strerror or error}; give PEM files of a certificate and of its key without a password"
+        ) from None
+    return context
+
+
+def _no_password() -> str:
+    """Keep OpenSSL from asking on the terminal."""
+    return ""

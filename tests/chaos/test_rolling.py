@@ -1,0 +1,18 @@
+"""A rolling upgrade, small: each process of two of everything is stopped and started in turn, under load."""
+
+import pytest
+
+from tests.chaos.cluster.campaign import play, report
+
+
+@pytest.mark.slow
+async def test_each_process_is_restarted_in_turn_and_no_answer_fails_and_no_request_is_taken_twice(tmp_path):
+    found, rows, figures = await play(
+        tmp_path, minutes=0, streams=4, seed=11, every_s=0, tokens=200, scale=0.5, with_cloud=False, rolling=1, nodes=0
+    )
+    print(report(found, rows, figures))
+    assert found.violations[:8] == []
+    assert found.double_takes == []
+    assert set(found.outcomes) <= {"completed", "recalled"}, found.reasons
+    assert figures["faults"] == 10
+    assert found.outcomes["completed"] > 10

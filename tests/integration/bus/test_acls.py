@@ -1,0 +1,220 @@
+"""Apache Kafka with users, an authorizer and the access control lists that ``railbus acls`` prints."""
+
+import asyncio
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
+from aiokafka.protocol.admin import CreateAclsRequest
+
+from schemas.registry import GROUPS, ROLES, reads, writes
+from schemas.topics import TOPICS
+from tests.contract.conftest import running_broker
+from tests.integration.rails.lab import copy_patient_policy
+from tests.support.brokers import Broker
+from tests.support.processes import ServiceProcess, bare_environment, free_port
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+PATIENCE_S = 60
+PARTITIONS = 2
+SETTINGS = """
+listeners=PLAINTEXT://127.0.0.1:${{port}},CONTROLLER://127.0.0.1:${{controller_port}},USERS://127.0.0.1:{port}
+advertised.listeners=PLAINTEXT://127.0.0.1:${{port}},USERS://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,USERS:SASL_PLAINTEXT
+listener.name.users.sasl.enabled.mechanisms=PLAIN
+listener.name.users.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required {users};
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:admin
+"""
+CODES = {
+    "topic": 2, "group": 3, "literal": 3, "prefixed": 4,
+    "Read": 3, "Write": 4, "Create": 5, "Alter": 7, "Describe": 8, "DescribeConfigs": 10, "AlterConfigs": 11,
+}  # fmt: skip
+"""Of the Kafka protocol."""
+ALLOW = 3
+
+
+def as_user(name):
+    """What a client of aiokafka must be told."""
+    return {
+        "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": name, "sasl_plain_password": f"{name}-secret",
+    }  # fmt: skip
+
+
+def environment(address, role):
+    return {
+        "RAILBUS_KAFKA_BOOTSTRAP": address, "RAILBUS_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "RAILBUS_KAFKA_SASL_MECHANISM": "PLAIN", "RAILBUS_KAFKA_SASL_USERNAME": f"railbus-{role}",
+        "RAILBUS_KAFKA_SASL_PASSWORD": f"railbus-{role}-secret", "RAILBUS_PARTITIONS": str(PARTITIONS),
+    }  # fmt: skip
+
+
+def railbus(*arguments, **env):
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", *arguments],
+        env=bare_environment(**env), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def parsed(command):
+    """The options of one printed command, each with its values."""
+    program, *words = shlex.split(command)
+    assert program == "kafka-acls.sh"
+    options, name = defaultdict(list), ""
+    for word in words:
+        if word.startswith("--"):
+            name = word.removeprefix("--")
+            options[name] += []
+        else:
+            options[name].append(word)
+    return options
+
+
+async def apply(script, address):
+    """Do what the printed commands would do."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=address, **as_user("admin"))
+    await admin.start()
+    try:
+        first, *commands = script.splitlines()
+        assert first == "set -e"
+        for options in map(parsed, commands):
+            assert options.pop("add") == []
+            assert options.pop("bootstrap-server") == [address]
+            assert options.pop("command-config") == ["admin.properties"]
+            (principal,) = options.pop("allow-principal")
+            (pattern,) = options.pop("resource-pattern-type", ["literal"])
+            operations = options.pop("operation")
+            for resource, names in options.items():
+                for name in names:
+                    for operation in operations:
+                        answer = await admin._send_request(
+                            CreateAclsRequest(
+                                CODES[resource], name, CODES[pattern], principal, "*", CODES[operation], ALLOW
+                            )
+                        )
+                        assert [code for code, *_ in answer.creation_responses] == [0], answer
+    finally:
+        await admin.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """The address for users of a Kafka that has the printed lists, and the topics, which the operator has made."""
+    folder = tmp_path_factory.mktemp("guarded")
+    names = ["admin", "stranger", *(f"railbus-{role}" for role in ROLES)]
+    port = free_port()
+    settings = folder / "more.properties"
+    settings.write_text(SETTINGS.format(port=port, users=" ".join(f'user_{name}="{name}-secret"' for name in names)))
+    address = f"127.0.0.1:{port}"
+    for _ in running_broker(Broker("kafka", folder / "data", options=("--settings", str(settings)))):
+        asyncio.run(apply(railbus("acls", "--kafka", address), address))
+        railbus("topics", "--create", **environment(address, "operator"))
+        yield address
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_role_can_write_read_and_join_what_it_needs_and_nothing_else(guarded, role):
+    user = f"railbus-{role}"
+    async with asyncio.timeout(PATIENCE_S * 2):
+        assert await writable(guarded, user) == set(writes(role))
+        assert await readable(guarded, user) == set(reads(role))
+        everyones = {group for names in GROUPS.values() for group in names}
+        assert {group for group in everyones if await joins(guarded, user, group)} == set(GROUPS[role])
+
+
+async def test_a_user_whom_no_list_names_sees_no_topic_and_joins_no_group(guarded):
+    consumer = AIOKafkaConsumer(bootstrap_servers=guarded, **as_user("stranger"))
+    await consumer.start()
+    try:
+        assert await consumer.topics() == set()
+    finally:
+        await consumer.stop()
+    assert not await joins(guarded, "stranger", "generator")
+
+
+async def writable(address, user):
+    found = set()
+    producer = AIOKafkaProducer(bootstrap_servers=address, request_timeout_ms=5_000, **as_user(user))
+    await producer.start()
+    try:
+        for topic in TOPICS:
+            try:
+                await producer.send_and_wait(topic.name, b"{}", partition=0)
+            except TopicAuthorizationFailedError:
+                continue
+            found.add(topic.name)
+    finally:
+        await producer.stop()
+    return found
+
+
+async def readable(address, user):
+    found = set()
+    async with AIOKafkaProducer(bootstrap_servers=address, **as_user("admin")) as admin:
+        for topic in TOPICS:
+            await admin.send_and_wait(topic.name, b"{}", partition=0)
+    for topic in TOPICS:
+        consumer = AIOKafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest", **as_user(user))
+        await consumer.start()
+        try:
+            consumer.assign([TopicPartition(topic.name, 0)])
+            await asyncio.wait_for(consumer.getone(), PATIENCE_S)
+        except TopicAuthorizationFailedError:
+            continue
+        else:
+            found.add(topic.name)
+        finally:
+            await consumer.stop()
+    return found
+
+
+async def joins(address, user, group):
+    """Whether a user may ask for the group's committed offsets and commit to it, which needs the right to join it."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False, **as_user(user))
+    try:
+        await consumer.start()
+        consumer.assign([TopicPartition(TOPICS[0].name, 0)])
+        await asyncio.wait_for(consumer.committed(TopicPartition(TOPICS[0].name, 0)), PATIENCE_S)
+    except GroupAuthorizationFailedError:
+        return False
+    except TopicAuthorizationFailedError:
+        return True  # the group is allowed; the topic is judged elsewhere
+    finally:
+        await consumer.stop()
+    return True
+
+
+async def test_a_tree_in_which_each_service_has_only_its_own_rights_answers(guarded, tmp_path):
+    """Every service is a user of its own; what it lacks it would say, and would not become ready."""
+    policy = copy_patient_policy(tmp_path)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    async with AsyncExitStack() as stack:
+        processes = {}
+        for role in ("router", "safety", "rails", "generator", "edge"):
+            process = ServiceProcess(
+                f"services.{role}", **environment(guarded, role), RAILBUS_ENGINE="simulated",
+                RAILBUS_SIM_TIME_SCALE="0.2", RAILBUS_EDGE_PORT=str(port), RAILBUS_HEALTH_PORT="0",
+                RAILBUS_POLICY=str(policy),
+            )  # fmt: skip
+            stack.callback(process.kill)
+            processes[role] = process
+        await asyncio.gather(*(process.ready(PATIENCE_S * 2) for process in processes.values()))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        body = {"model": "simulated-n20", "messages": [{"role": "user", "content": "Tell me about rivers."}]}
+        async with http.post(f"{url}/v1/chat/completions", json=body) as response:
+            said = await response.json()
+            assert response.status == 200, said
+        assert said["choices"][0]["message"]["content"]
+        for role, process in processes.items():
+            assert "uthoriz" not in process.stderr, (role, process.stderr)

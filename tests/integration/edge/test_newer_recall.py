@@ -1,0 +1,76 @@
+"""An edge that is older than the safety service, and cannot read how text was taken back, shows no more of it."""
+
+import orjson
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from schemas.topics import STREAMS
+from schemas.wire import encode
+from services.bus import partition_for
+from tests.integration.edge.lab import ASK, PARTITIONS
+
+
+async def write_as_newer(lab, event):
+    """One event as a version that is not made yet would write it."""
+    value, headers = encode(event)
+    body = orjson.loads(value) | {"from_the_future": True}
+    newer = [(name, b"99" if name == "v" else content) for name, content in headers]
+    async with AIOKafkaProducer(bootstrap_servers=lab.bus.bootstrap) as producer:
+        await producer.send_and_wait(
+            STREAMS.name, orjson.dumps(body), key=event.request_id.encode(), headers=newer,
+            partition=partition_for(event.request_id, PARTITIONS),
+        )  # fmt: skip
+
+
+async def test_a_stream_ends_at_a_recall_of_a_newer_version(lab):
+    url = await lab.edge()
+    async with lab.open_stream(url) as client:
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("harmless "))
+        await client.until(b"harmless")
+        await write_as_newer(lab, writer.recall(0, 8))
+        await lab.write(writer.chunk("and secret"), writer.finished(), writer.closed())
+        said = await client.rest()
+    assert b"recall_unreadable" in said
+    assert b"secret" not in said
+    assert b"[DONE]" not in said.split(b"recall_unreadable")[0]
+
+
+@pytest.mark.parametrize("knows_it", [True, False])
+async def test_it_cannot_be_read_again_there(lab, knows_it):
+    """Neither where the edge has an index of its events, nor at one that must look for them."""
+    url = await lab.edge()
+    async with lab.open_stream(url):
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("secret"))
+        await write_as_newer(lab, writer.recall(0, 6))
+        await lab.write(writer.finished(), writer.closed())
+    reader = url if knows_it else await lab.edge()
+    async with lab.http.get(f"{reader}/v1/requests/{writer.request_id}/events") as response:
+        said = await response.read()
+    assert b"recall_unreadable" in said
+    assert b"secret" not in said
+
+
+async def test_a_websocket_is_told_too(lab):
+    url = await lab.edge()
+    async with lab.http.ws_connect(f"{url}/v1/stream") as socket:
+        await socket.send_json({"type": "ask"} | ASK)
+        writer = await lab.next_writer()
+        await lab.write(writer.started())
+        await write_as_newer(lab, writer.recall(0, 6))
+        await lab.write(writer.chunk("secret"), writer.finished(), writer.closed())
+        said = ""
+        while "recall_unreadable" not in said:
+            said += await socket.receive_str()
+    assert "secret" not in said
+
+
+async def test_what_only_adds_is_skipped(lab):
+    url = await lab.edge()
+    async with lab.open_stream(url) as client:
+        writer = await lab.next_writer()
+        await lab.write(writer.started())
+        await write_as_newer(lab, writer.cleared(final=False))
+        await lab.write(writer.chunk("hello"), writer.finished(), writer.closed())
+        assert b"[DONE]" in await client.rest()

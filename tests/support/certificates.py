@@ -1,0 +1,12 @@
+"""Certificates for tests, made by openssl."""
+
+import subprocess
+
+
+def certificate(folder, name):
+    """A key and a certificate for the loopback address, signed by itself."""
+    key, cert = folder / f"{name}.key", folder / f"{name}.crt"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return key, cert

@@ -1,0 +1,58 @@
+"""The access control lists give each role what the registry says, and nothing more."""
+
+import shlex
+
+import pytest
+
+from schemas.acls import TOPIC_PREFIX, commands, grants
+from schemas.registry import GROUPS, ROLES, reads, writes
+from schemas.topics import REQUESTS_VERTEX, STREAMS, TOPICS
+from services.cli.__main__ import main
+from services.edge.log.partition_follower import GROUP as EDGE_GROUP
+from services.rails.service import GROUP as RAILS_GROUP
+from services.rails.service import GROUP_BATCH as RAILS_BATCH_GROUP
+from services.router.service import GROUP as ROUTER_GROUP
+from services.safety.service import GROUP as SAFETY_GROUP
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_gets_its_own_topics_and_groups(role):
+    found = {(grant.resource, operation): set(grant.names) for grant in grants(role) for operation in grant.operations}
+    assert found.get(("topic", "Read"), set()) == set(reads(role))
+    assert found.get(("topic", "Write"), set()) == set(writes(role))
+    assert found.get(("group", "Read"), set()) == set(GROUPS[role])
+    only_seen = {operation for resource, operation in found if found[resource, operation] == {TOPIC_PREFIX}}
+    administers = {"Create", "Alter", "AlterConfigs"} if role == "operator" else set()
+    assert only_seen == {"Describe", "DescribeConfigs"} | administers
+
+
+def test_no_grant_by_a_prefix_lets_read_or_write():
+    wide = [grant for role in ROLES for grant in grants(role) if grant.prefixed]
+    assert not {"Read", "Write"} & {operation for grant in wide for operation in grant.operations}
+    assert all(topic.name.startswith(TOPIC_PREFIX) for topic in TOPICS)
+
+
+def test_whoever_only_asks_cannot_write_to_the_stream_log_and_only_the_router_asks_the_cloud():
+    assert {role for role in ROLES if REQUESTS_VERTEX.name in writes(role)} == {"router"}
+    assert not {"app", "edge", "operator"} & {role for role in ROLES if STREAMS.name in writes(role)}
+
+
+def test_the_groups_are_those_that_the_services_join():
+    assert GROUPS["edge"] == (EDGE_GROUP,)
+    assert GROUPS["rails"] == (RAILS_GROUP, RAILS_BATCH_GROUP)
+    assert (GROUPS["router"], GROUPS["safety"]) == ((ROUTER_GROUP,), (SAFETY_GROUP,))
+    assert GROUPS["generator"] == ("generator", "generator-batch"), "the worker's name, and -batch"
+    assert GROUPS["vertex"] == ("vertex",)
+
+
+def test_a_command_survives_a_shell():
+    (first, *_) = commands("User:CN=it's me,O=", "a:1,b:2", "my file", ["safety"])
+    assert "User:CN=it's me,O=safety" in shlex.split(first)
+    assert shlex.split(first)[:5] == ["kafka-acls.sh", "--bootstrap-server", "a:1,b:2", "--command-config", "my file"]
+
+
+def test_the_command_prints_a_script(capsys):
+    assert main(["acls", "--role", "vertex", "--role", "rails", "--kafka", "k:1"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "set -e"
+    assert rest == list(commands("User:railbus-", "k:1", "admin.properties", ["vertex", "rails"]))
