@@ -19,6 +19,11 @@ LIBRARIES = {
 }
 """What each library may import of this product. Services may import schemas and every library, and never each other."""
 
+SIMULATOR = "services.simulator"
+SIMULATED = {"services.edge", "services.rails", "services.router", "services.safety"}
+"""The one exception: the simulator is the tree in one process, so it imports the pure modules of these services. Nobody
+imports the simulator."""
+
 KAFKA_CLIENT = {"services.bus"}
 KAFKA_CODEC = {"services.broker": ("aiokafka.protocol", "aiokafka.record", "aiokafka.errors", "aiokafka.codec")}
 """The broker speaks the protocol's other side: it may use the library's message and batch formats, not its client."""
@@ -91,6 +96,7 @@ PURE = (
     "services.safety.decide",
     "services.processor.fair_queue",
     "services.safety.partition",
+    "services.simulator",
     "services.stream",
     "services.vertex.errors",
     "services.vertex.mapping",
@@ -99,7 +105,7 @@ PURE = (
 )
 """Modules and packages that decide and do no I/O: time, ids and randomness are arguments."""
 
-SHELLS = ("schemas.__main__",)
+SHELLS = ("schemas.__main__", "services.simulator.__main__")
 """What runs such a package as a program."""
 
 IMPURE_IMPORTS = {
@@ -171,6 +177,10 @@ def test_imports_point_one_way(module):
         assert not used, f"{module} imports {used}: schemas stands below everything"
     elif own in LIBRARIES:
         assert used <= LIBRARIES[own], f"{module} imports {used - LIBRARIES[own]}, which stand above or beside it"
+    elif own == SIMULATOR:
+        assert used <= {"schemas", *LIBRARIES, *SIMULATED}
+        impure = {name for name in imports(SOURCES[module]) if package(name) in SIMULATED and not is_within(name, PURE)}
+        assert not impure, f"{module} imports {impure}: a simulation has no room for what does I/O"
     else:
         allowed = {"schemas", *LIBRARIES}
         assert used <= allowed, f"{module} imports {used - allowed}: services meet on the log, not in code"

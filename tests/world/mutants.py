@@ -11,12 +11,12 @@ from services.rails.core import RailsCore
 from services.router.config import DeadlineRange, RouterConfig
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
+from services.simulator.kafka.broker import LogReader
+from services.simulator.kafka.member import Member
+from services.simulator.plan import FAULT_KINDS, draw
+from services.simulator.tree.units import Parts
+from services.simulator.world import World
 from services.stream import Screen
-from tests.world.broker import LogReader
-from tests.world.member import Member
-from tests.world.plan import FAULT_KINDS, draw
-from tests.world.units import Parts
-from tests.world.world import World
 
 SEEDS = 2_000
 """How many seeds a mutant may survive."""

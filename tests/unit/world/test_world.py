@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from services.simulator.plan import draw
+from services.simulator.shrink import shrink
+from services.simulator.timeline import draw_timeline
+from services.simulator.world import World
 from tests.world.mutants import MUTANTS, found_after
-from tests.world.plan import draw
-from tests.world.shrink import shrink
-from tests.world.timeline import draw_timeline
-from tests.world.world import World
 
 pytestmark = pytest.mark.slow
 

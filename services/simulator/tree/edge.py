@@ -5,13 +5,13 @@ from schemas.side_events import Attached, Detached
 from schemas.stream import StreamEvent
 from schemas.topics import RECEIPTS, REQUESTS, STREAMS
 from services.bus import Received
+from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader
+from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.producer import SimulatedProducer
+from services.simulator.plan import PlannedRequest
+from services.simulator.simulation import MS, SECOND
 from services.stream import Close, Screen, Show
 from services.stream.ops import apply
-from tests.world.broker import PARTITIONS, Broker, LogReader
-from tests.world.hosts import Process
-from tests.world.plan import PlannedRequest
-from tests.world.producer import SimulatedProducer
-from tests.world.simulation import MS, SECOND
 
 RETURNS_WITHIN_US = 2 * SECOND
 """A client that is gone for longer does not come back."""

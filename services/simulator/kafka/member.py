@@ -17,11 +17,11 @@ from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.held_partitions import HeldPartitions
 from services.bus.records import Partition, TopicPartitions
 from services.processor import Core, Effect, RecordDone, Write
-from tests.world.broker import PARTITIONS, Broker, LogReader
-from tests.world.groups import Group
-from tests.world.hosts import Process
-from tests.world.producer import SimulatedProducer
-from tests.world.simulation import MS, SECOND
+from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader
+from services.simulator.kafka.groups import Group
+from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.producer import SimulatedProducer
+from services.simulator.simulation import MS, SECOND
 
 SLOWEST_TICK_US = SECOND
 COMMIT_EVERY_US = 100 * MS

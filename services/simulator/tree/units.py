@@ -3,28 +3,29 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from schemas.base import envelope
 from schemas.requests import Message
 from schemas.stream import Verdict
 from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
-from services.policy import Policy, build
+from services.policy import Admission, Policy, build
+from services.policy.rulings import DeliveryFloor
 from services.policy.source.files import read_files
 from services.processor import Effect
 from services.rails.core import EvaluateRequest, RailsCore
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import READ_TOPICS, RouterCore
+from services.runtime.policy_deadlines import DEFAULT_POLICY
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckRequest, CheckResult
+from services.simulator.kafka.broker import PARTITIONS, Broker
+from services.simulator.kafka.groups import Group
+from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.member import Member, Reading
+from services.simulator.plan import CLIENT_GRACE_MS, Plan, PlannedRequest
+from services.simulator.simulation import MS
+from services.simulator.tree.workers import Worker, WorkerCore
 from services.stream import Screen
-from tests.world.broker import PARTITIONS, Broker
-from tests.world.groups import Group
-from tests.world.hosts import Process
-from tests.world.member import Member, Reading
-from tests.world.plan import CLIENT_GRACE_MS, Plan
-from tests.world.simulation import MS
-from tests.world.workers import Worker, WorkerCore
 
 TOTAL_MAX_MS = 6_000
 SAFETY_TOTAL_MAX_MS = 10_000
@@ -50,7 +51,7 @@ class Parts:
 @cache
 def policy() -> Policy:
     """Return the default policy with shorter deadlines, so that what is never closed expires soon."""
-    files = dict(read_files(Path(__file__).parents[2] / "policies" / "default"))
+    files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()
     files["policy.toml"] = text.replace("total_ms = [500, 120000]", "total_ms = [500, 10000]", 1).encode()
     return build(files)
@@ -121,7 +122,7 @@ class Builder:
         member = self._parts.rails_member(process, self._broker, self._groups["rails"], core, reading, begin)
         return member
 
-    def _planned(self, effect: EvaluateRequest):
+    def _planned(self, effect: EvaluateRequest) -> PlannedRequest:
         return self._plan.requests[self._broker.labels[effect.request.request_id]]
 
     def _verdict(self, effect: EvaluateRequest, process: Process) -> Verdict:
@@ -147,8 +148,5 @@ class Builder:
 
 
 @cache
-def _gated():
-    from services.policy import Admission
-    from services.policy.rulings import DeliveryFloor
-
+def _gated() -> Admission:
     return Admission(allow=True, delivery=DeliveryFloor(mode="gated"), egress="allowed")

@@ -13,10 +13,10 @@ from schemas.stream import Chunk, Failed, Finished, Started
 from schemas.topics import CONTROL, STREAMS
 from services.bus import Received, UnreadableRecord
 from services.processor import Core, Effect
-from tests.world.broker import PARTITIONS, Broker, LogReader
-from tests.world.hosts import Process
-from tests.world.plan import Fault, Plan, PlannedAnswer
-from tests.world.producer import SimulatedProducer
+from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader
+from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.producer import SimulatedProducer
+from services.simulator.plan import Fault, Plan, PlannedAnswer
 
 NO_FAULT = Fault("", 0, "", 0, 0)
 
@@ -35,7 +35,7 @@ class WorkerCore(Core):
     def __init__(self) -> None:
         self._seen: set[tuple[str, int]] = set()
 
-    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
+    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002 - its part
         request = record.event if isinstance(record, Received) else None
         if not isinstance(request, Request) or (request.request_id, request.attempt) in self._seen:
             return ()
@@ -141,7 +141,7 @@ class Worker:
         execution.over = True
         del self._executions[execution.run]
 
-    def _on_control(self, reader: LogReader, records: list[Received]) -> None:
+    def _on_control(self, _reader: LogReader, records: list[Received]) -> None:
         for record in records:
             cancel = record.event
             if isinstance(cancel, Cancel):

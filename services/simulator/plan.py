@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from schemas.requests import Deadlines, Delivery, Egress, Fallback
 from schemas.stream import VerdictDecision
-from tests.world.simulation import MS, SECOND
+from services.simulator.simulation import MS, SECOND
 
 ASKING_BEGINS_US = 400 * MS
 FAULTS_END_US = 8 * SECOND
@@ -120,7 +120,7 @@ class Plan:
 
 def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
     """Return a seed's plan."""
-    dice = random.Random(f"plan/{seed}")
+    dice = random.Random(f"plan/{seed}")  # noqa: S311 - a schedule is no secret
     requests = tuple(_request(dice, number) for number in range(dice.randrange(20, 23)))
     members = {service: dice.randrange(1, 4) for service in SERVICES}
     members["router"] = max(members["router"], dice.randrange(1, 3))

@@ -7,13 +7,13 @@ from schemas.stream import Chunk, Cleared, Closed, Cutover, Recall, Started, Str
 from services.rails.core import RailsCore
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
+from services.simulator.judge.oracle import Violation, stream_of
+from services.simulator.judge.truth import truth
+from services.simulator.kafka.broker import Broker
+from services.simulator.plan import CLIENT_GRACE_MS
+from services.simulator.simulation import MS
+from services.simulator.tree.edge import Client
 from services.stream import Screen
-from tests.unit.stream.oracle import truth
-from tests.world.broker import Broker
-from tests.world.client import Client
-from tests.world.oracle import Violation, stream_of
-from tests.world.plan import CLIENT_GRACE_MS
-from tests.world.simulation import MS
 
 
 class Ending(NamedTuple):
@@ -61,6 +61,8 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
     """Check that each cutover and each early end that counts had its reason, by the broker's clock.
 
     Args:
+        broker: The log.
+        ending: The request.
         margin_us: How far a reader's estimate of the append may be off: a decision this close is not judged.
         breaker: Whether a first token may be declared late at once, because the breaker is open.
         max_retries: Most further attempts on the self-hosted engines.
@@ -109,7 +111,7 @@ def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, ma
 
 
 def check_empty(core: object, name: str) -> None:
-    """A core holds nothing once everything is over and its retention has passed."""
+    """Check that a core holds nothing, once everything is over and its retention has passed."""
     left: dict[str, object] = {}
     if isinstance(core, RouterCore):
         shared = core._shared

@@ -4,6 +4,7 @@ Slow and plain where ``Screen`` is incremental. The two must agree on whose voic
 whether the text is stopped, refused or behind the gate, and on which ``Closed`` is the end.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.stream import (
@@ -15,12 +16,15 @@ from schemas.stream import (
     Finished,
     Recall,
     Started,
+    StreamEvent,
     Verdict,
 )
 
 
 @dataclass
 class Truth:
+    """What holds after a prefix of the log."""
+
     voice: Started | None
     voice_since: int  # index in the log from which this voice's chunks and clearances count
     gate_open: bool
@@ -31,8 +35,8 @@ class Truth:
     sure: bool  # False: whether the answer is over depends on what the delivery mode has released
 
 
-def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no structure with the fold
-    """What holds after this prefix of the log."""
+def truth(log: Sequence[StreamEvent]) -> Truth:  # noqa: C901, PLR0912, PLR0915 - in one piece: no structure of the fold
+    """Return what holds after this prefix of the log."""
     candidates, heard, attempt, masked, since = {1}, None, 1, False, 0
     last_word: Finished | None = None
     stopped = told = answered = final = gate_open = False

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from services.bus.groups.assignor import OwnedPartitions, sticky_assignment
 from services.bus.records import Partition
-from tests.world.broker import PARTITIONS
-from tests.world.hosts import Process
-from tests.world.simulation import MS, Simulation
+from services.simulator.kafka.broker import PARTITIONS
+from services.simulator.kafka.hosts import Process
+from services.simulator.simulation import MS, Simulation
 
 SESSION_TIMEOUT_US = 1_500 * MS
 HEARTBEAT_US = 300 * MS

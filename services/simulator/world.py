@@ -7,16 +7,16 @@ from schemas.requests import Request, received_us
 from schemas.side_events import Account
 from schemas.topics import REQUESTS
 from services.bus import Received
-from tests.world.broker import FETCH_WAIT_US, WAY_US, Broker
-from tests.world.client import Edge
-from tests.world.ending import Ending, check_empty, check_justified, check_live, has_open
-from tests.world.groups import Group
-from tests.world.hosts import Host, Process
-from tests.world.member import Member
-from tests.world.oracle import Oracle, Violation
-from tests.world.plan import FAULTS_END_US, SERVICES, Fault, Plan
-from tests.world.simulation import MS, SECOND, T0_US, Simulation
-from tests.world.units import Builder, Parts
+from services.simulator.judge.ending import Ending, check_empty, check_justified, check_live, has_open
+from services.simulator.judge.oracle import Oracle, Violation
+from services.simulator.kafka.broker import FETCH_WAIT_US, WAY_US, Broker
+from services.simulator.kafka.groups import Group
+from services.simulator.kafka.hosts import Host, Process
+from services.simulator.kafka.member import Member
+from services.simulator.plan import FAULTS_END_US, SERVICES, Fault, Plan
+from services.simulator.simulation import MS, SECOND, T0_US, Simulation
+from services.simulator.tree.edge import Edge
+from services.simulator.tree.units import Builder, Parts
 
 LIVENESS_US = 30 * SECOND
 """Within this time after the last fault every request is closed, accounted for, and checked.

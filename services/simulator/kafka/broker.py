@@ -8,8 +8,8 @@ from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Verdict
 from schemas.topics import Topic
 from services.bus import Received, partition_for
 from services.bus.records import Partition
-from tests.world.hosts import Process
-from tests.world.simulation import MS, Simulation
+from services.simulator.kafka.hosts import Process
+from services.simulator.simulation import MS, Simulation
 
 PARTITIONS = 4
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.world.simulation import MS, Action, Simulation
+from services.simulator.simulation import MS, Action, Simulation
 
 
 class Host:

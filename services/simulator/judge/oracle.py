@@ -8,9 +8,9 @@ from schemas.side_events import Attached, DeadLetter, Detached
 from schemas.stream import Chunk, Cleared, Closed, Recall, Started, StreamEvent, Verdict
 from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
 from services.bus import Received
+from services.simulator.kafka.broker import Broker
+from services.simulator.tree.edge import Client
 from services.stream import Op, Refuse, Withdraw
-from tests.world.broker import Broker
-from tests.world.client import Client
 
 FOR_EVER_US = 2**62
 
