@@ -51,6 +51,7 @@ PURE = (
     "services.cli.tree.process_specs",
     "services.cli.tree.restarts",
     "services.devtools.vertex.script",
+    "services.edge.delivery.held_events",
     "services.edge.delivery.session",
     "services.edge.delivery.stats",
     "services.edge.encoders",
