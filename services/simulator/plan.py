@@ -23,10 +23,10 @@ PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "
 BROKER_FAULTS = ("time",)
 """The broker's clock is stepped."""
 
-REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone")
+REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone", "lazy")
 FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS)
 
-SERVICES = ("router", "safety", "rails", "generator", "cloud")
+SERVICES = ("router", "safety", "rails", "edge", "generator", "cloud")
 
 EMAIL = ("~ write to jane.", "doe@exam", "ple.org or ")
 CODE_NAME = ("~ read Project Blue", "fin Heron now ")
@@ -169,7 +169,7 @@ def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
 
 def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[PlannedRequest, ...]) -> list[Fault]:
     present = [kind for kind in kinds if dice.random() < 0.4] or list(kinds)
-    services = (dice.choice(SERVICES[:3]),) if dice.random() < 0.5 else SERVICES
+    services = (dice.choice(SERVICES[:4]),) if dice.random() < 0.5 else SERVICES
     return [_fault(dice, dice.choice(present), services, requests) for _ in range(dice.randrange(5, 15))]
 
 

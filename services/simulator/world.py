@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from schemas.ids import uuid7
 from schemas.requests import Request, received_us
 from schemas.side_events import Account
 from schemas.topics import REQUESTS
@@ -15,6 +14,7 @@ from services.simulator.kafka.hosts import Host, Process
 from services.simulator.kafka.member import Member
 from services.simulator.plan import FAULTS_END_US, SERVICES, Fault, Plan
 from services.simulator.simulation import MS, SECOND, T0_US, Simulation
+from services.simulator.tree.clients import Client, Clients
 from services.simulator.tree.edge import Edge
 from services.simulator.tree.units import Builder, Parts
 
@@ -33,6 +33,8 @@ RETENTION_US = 90 * SECOND
 """After this much more, safety has forgotten what was never closed: ten seconds of deadline and a minute of grace."""
 
 
+STALL_CHECK_US = 500 * MS
+
 REREADING = frozenset({"kill", "pause", "restart", "join", "leave", "cut"})
 """Faults after which another member reads a partition again."""
 
@@ -43,7 +45,7 @@ class Instance:
 
     service: str
     process: Process
-    member: Member
+    member: Member | Edge
     gone: bool = False
 
 
@@ -73,14 +75,13 @@ class World:
         self.broker = Broker(self.simulation)
         self._groups = {service: Group(self.simulation, service) for service in SERVICES}
         self._hosts = [Host(self.simulation, skew_us, ppm) for skew_us, ppm in plan.skews]
-        self._builder = Builder(plan, self._parts, self.broker, self._groups)
         self._instances: list[Instance] = []
         self._names = 0
-        self._asked: dict[str, tuple[int, int]] = {}  # the partition of each request, and when it was received
+        self._asked: dict[str, tuple[int, int, Request]] = {}  # each request's partition, and when it was received
         self._accounts: dict[str, list[Account]] = {}
-        edge_process = Process(self.simulation, "edge", self._hosts[0])
-        self.oracle = Oracle(self.broker, lambda: self._edge.clients)
-        self._edge = Edge(edge_process, self.broker, self._parts.screen, self.oracle.on_fed)
+        self.oracle = Oracle(self.broker)
+        self._builder = Builder(plan, self._parts, self.broker, self._groups, self.oracle)
+        self._clients = Clients(plan.seed, self.simulation, self.oracle, self._edges)
         self._groups["rails"].on_commit = self._on_commit
         self.broker.on_appended.append(self._on_appended)
 
@@ -108,16 +109,18 @@ class World:
             for _ in range(self._plan.members[service]):
                 self._start(service)
         for planned in self._plan.requests:
-            request_id = uuid7((T0_US + planned.at_us) // MS, self._plan.seed * 1_000 + planned.number)
-            self.broker.labels[request_id] = planned.number
-            after(planned.at_us, self._edge.ask, request_id, planned)
-        by_number = {number: request_id for request_id, number in self.broker.labels.items()}
+            client = Client(planned)
+            self._clients.all.append(client)
+            after(planned.at_us, self._clients.ask, client)
+        after(STALL_CHECK_US, self._check_stalls)
         for fault in self._plan.faults:
             if fault.service:
                 after(fault.at_us, self._inject, fault)
             elif fault.kind == "gone":
                 at_us = fault.at_us + self._plan.requests[fault.target].waited_us + 20 * MS
-                after(at_us, self._edge.leave, by_number[fault.target], fault.for_us)
+                after(at_us, self._clients.leave, self._clients.all[fault.target], fault.for_us)
+            elif fault.kind == "lazy":
+                after(fault.at_us, self._clients.slow_down, self._clients.all[fault.target], fault.for_us)
 
     def _start(self, service: str, host: Host | None = None) -> None:
         self._names += 1
@@ -127,6 +130,20 @@ class World:
         self._instances.append(Instance(service, process, member))
         process.note("starts")
         member.start()
+
+    def _edges(self) -> list[Edge]:
+        """Return the edges that a client can connect to."""
+        return [
+            each.member
+            for each in self._instances
+            if isinstance(each.member, Edge) and not each.gone and not each.process.cut
+        ]
+
+    def _check_stalls(self) -> None:
+        for client in self._clients.all:
+            if client.stream is not None and not client.done:
+                self.oracle.check_stall(client.stream, self.simulation.now_us)
+        self.simulation.after(STALL_CHECK_US, self._check_stalls)
 
     # Faults
 
@@ -168,13 +185,15 @@ class World:
                 instance.member.producer.reopen()
             case "slow":
                 process.slow = 60
-                after(for_us, self._speed_up, process)
+                after(for_us, process.speed_up)
 
     def _kill(self, instance: Instance, *, loses_requests: bool) -> None:
         instance.gone = True
         if instance.process.alive:
             instance.process.note("ends")
             instance.process.kill(loses_requests=loses_requests)
+            if isinstance(instance.member, Edge):
+                self._clients.on_edge_died(instance.member)
 
     def _start_again(self, instance: Instance) -> None:
         self._start(instance.service, instance.process.host)
@@ -189,15 +208,12 @@ class World:
             process.note("is connected again")
             process.heal()
 
-    def _speed_up(self, process: Process) -> None:
-        process.slow = 1
-
     def _undo_all(self) -> None:
         self.simulation.note("faults", "end")
         for instance in self._instances:
             self._resume(instance.process)
             self._heal(instance.process)
-            instance.process.slow = 1
+            instance.process.speed_up()
 
     # The end
 
@@ -225,8 +241,13 @@ class World:
 
     def _judge(self) -> int:
         found = self._endings()
-        if len(found) != len(self._plan.requests):
-            raise Violation("nothing is lost", f"{len(found)} of {len(self._plan.requests)} requests are on the log")
+        for client in self._clients.all:
+            name = f"request {client.planned.number}"
+            if client.request is None and not client.gone:
+                raise Violation("every question is taken", f"{name} was asked {client.tries} times")
+            if not client.done:
+                at = client.seen[-1].op_id
+                raise Violation("every stream ends", f"the client of {name} is at {at}")
         for each in found:
             check_live(self.broker, each)
         breaker = bool(self._plan.breaker_trip)
@@ -246,10 +267,7 @@ class World:
 
     @property
     def _all_over(self) -> bool:
-        clients = self._edge.clients
-        return len(self._accounts) == len(self._plan.requests) and all(
-            each.screen.closed is not None for each in clients.values()
-        )
+        return len(self._accounts) == len(self._asked) and all(each.done for each in self._clients.all)
 
     def _nothing_owed(self) -> bool:
         try:
@@ -260,17 +278,19 @@ class World:
         return True
 
     def _endings(self) -> list[Ending]:
-        labels, accounts = self.broker.labels, self._accounts
+        labels, accounts, oracle = self.broker.labels, self._accounts, self.oracle
         return [
-            Ending(labels[each], *self._asked[each], client, accounts.get(each, []), self.oracle.away_us(each))
-            for each, client in self._edge.clients.items()
-            if each in self._asked
-        ]
+            Ending(
+                labels[each], *asked, oracle.screen(each), each in oracle.showed, accounts.get(each, []),
+                oracle.away_us(each),
+            )
+            for each, asked in self._asked.items()
+        ]  # fmt: skip
 
     def _on_appended(self, record: Received) -> None:
         event = record.event
         if record.topic == REQUESTS.name and isinstance(event, Request) and event.request_id not in self._asked:
-            self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us))
+            self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us), event)
         elif isinstance(event, Account):
             self._accounts.setdefault(event.request_id, []).append(event)
 

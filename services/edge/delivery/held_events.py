@@ -1,4 +1,4 @@
-"""What arrives while a client reads the history of its answer, and when the rest of that history is out of date. Pure."""
+"""What arrives while a client reads the history of its answer, and when the rest of it is out of date. Pure."""
 
 from collections.abc import Sequence
 from typing import Final

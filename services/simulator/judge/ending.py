@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from schemas.requests import Request
 from schemas.side_events import Account
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Recall, Started, StreamEvent, Verdict
 from services.rails.core import RailsCore
@@ -12,7 +13,6 @@ from services.simulator.judge.truth import truth
 from services.simulator.kafka.broker import Broker
 from services.simulator.plan import CLIENT_GRACE_MS
 from services.simulator.simulation import MS
-from services.simulator.tree.edge import Client
 from services.stream import Screen
 
 
@@ -22,21 +22,23 @@ class Ending(NamedTuple):
     number: int
     partition: int
     asked_us: int
-    client: Client
+    request: Request
+    screen: Screen
+    showed: bool
     accounts: list[Account]
     away_us: int
 
 
 def check_live(broker: Broker, ending: Ending) -> None:
     """Every request is closed and accounted for, every shown answer finally cleared or recalled."""
-    name, screen = f"request {ending.number}", ending.client.screen
+    name, screen = f"request {ending.number}", ending.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")
     outcomes = {account.outcome for account in ending.accounts}
     if outcomes != {screen.closed.outcome}:
         raise Violation("the account tells the ending", f"{name} closed {screen.closed.outcome}, accounts {outcomes}")
     events = [event for _, event in stream_of(broker, screen.request_id, ending.partition)]
-    if ending.client.showed and not _is_checked(events, screen.voice):
+    if ending.showed and not _is_checked(events, screen.voice):
         raise Violation("every shown answer is cleared or recalled", f"{name}: {screen.voice}, {screen.closed}")
     told = truth(events)
     if told.sure and told.voice is not screen.voice:
@@ -70,7 +72,7 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
     Returns:
         Whether the request was served by its first attempt, and not closed before its answer was over.
     """
-    request, screen = ending.client.request, Screen(ending.client.request.request_id)
+    request, screen = ending.request, Screen(ending.request.request_id)
     deadlines, name = request.deadlines, f"request {ending.number}"
     opened_us = chunk_us = ending.asked_us
     retries = 0
@@ -98,7 +100,7 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
 
 
 def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, margin_us: int) -> None:
-    deadlines = ending.client.request.deadlines
+    deadlines = ending.request.deadlines
     due_us = {
         "deadline": ending.asked_us + deadlines.total_ms * MS,
         "no_verdict": ending.asked_us + deadlines.verdict_ms * MS,

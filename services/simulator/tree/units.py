@@ -18,14 +18,15 @@ from services.router.core import READ_TOPICS, RouterCore
 from services.runtime.policy_deadlines import DEFAULT_POLICY
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckRequest, CheckResult
+from services.simulator.judge.oracle import Oracle
 from services.simulator.kafka.broker import PARTITIONS, Broker
 from services.simulator.kafka.groups import Group
 from services.simulator.kafka.hosts import Process
 from services.simulator.kafka.member import Member, Reading
 from services.simulator.plan import CLIENT_GRACE_MS, Plan, PlannedRequest
 from services.simulator.simulation import MS
+from services.simulator.tree.edge import Edge, EdgeParts
 from services.simulator.tree.workers import Worker, WorkerCore
-from services.stream import Screen
 
 TOTAL_MAX_MS = 6_000
 SAFETY_TOTAL_MAX_MS = 10_000
@@ -42,7 +43,7 @@ class Parts:
     router: type[RouterCore] = RouterCore
     safety: type[SafetyCore] = SafetyCore
     rails: type[RailsCore] = RailsCore
-    screen: type[Screen] = Screen
+    edge: EdgeParts = EdgeParts()
     router_member: type[Member] = Member
     safety_member: type[Member] = Member
     rails_member: type[Member] = Member
@@ -60,11 +61,12 @@ def policy() -> Policy:
 class Builder:
     """Builds a member of a service for a process."""
 
-    def __init__(self, plan: Plan, parts: Parts, broker: Broker, groups: dict[str, Group]) -> None:
+    def __init__(self, plan: Plan, parts: Parts, broker: Broker, groups: dict[str, Group], oracle: Oracle) -> None:
         self._plan = plan
         self._parts = parts
         self._broker = broker
         self._groups = groups
+        self._oracle = oracle
         self._runs: list[str] = []
         self._late_us = {fault.target: fault.for_us for fault in plan.faults if fault.kind == "verdict"}
         self._config = RouterConfig(
@@ -76,7 +78,8 @@ class Builder:
             breaker_trip=plan.breaker_trip,
             limits=FallbackLimits(free=1_000),
         )
-        self._builders: dict[str, Callable[[Process], Member]] = {
+        self._builders: dict[str, Callable[[Process], Member | Edge]] = {
+            "edge": self._edge,
             "router": self._router,
             "safety": self._safety,
             "rails": self._rails,
@@ -84,8 +87,11 @@ class Builder:
             "cloud": lambda process: self._worker(process, "cloud"),
         }
 
-    def build(self, service: str, process: Process) -> Member:
+    def build(self, service: str, process: Process) -> Member | Edge:
         return self._builders[service](process)
+
+    def _edge(self, process: Process) -> Edge:
+        return Edge(process, self._broker, self._groups["edge"], self._parts.edge, self._oracle)
 
     def _router(self, process: Process) -> Member:
         core = self._parts.router(self._config, process.name, PARTITIONS)

@@ -1,0 +1,63 @@
+"""What a client does with the bytes of its stream: a second, independent reading of server-sent events and ops."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+
+class Position(NamedTuple):
+    """A client after one event of its stream.
+
+    Attributes:
+        op_id: The event's id; empty before the first.
+        visible: The text on its screen.
+        frozen: The only text that it may show from now on, after a refusal or a withdrawal.
+    """
+
+    op_id: str = ""
+    visible: str = ""
+    frozen: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one write brought.
+
+    Attributes:
+        positions: The client after each event.
+        ops: All ops, in order.
+    """
+
+    positions: tuple[Position, ...]
+    ops: tuple[dict[str, Any], ...]
+
+    @property
+    def closed(self) -> bool:
+        return any(op["op"] == "close" for op in self.ops)
+
+
+def read_events(data: bytes, since: Position) -> Reading:
+    """Apply the events in ``data`` to a client that is at ``since``; an error is no op."""
+    positions, ops = [], []
+    at = since
+    for event in data.split(b"\n\n"):
+        head, _, body = event.partition(b"\ndata: ")
+        if not head.startswith(b"id: "):
+            continue
+        op = orjson.loads(body)
+        _, visible, frozen = at
+        for each in op["ops"] if op["op"] == "catch_up" else (op,):
+            ops.append(each)
+            match each["op"]:
+                case "show":
+                    visible += each["text"]
+                case "replace":
+                    visible = visible[: each["start"]] + each["text"] + visible[each["end"] :]
+                case "withdraw" | "refuse":
+                    visible = frozen = each["text"]
+                case "restart":
+                    visible = ""
+        at = Position(head[4:].decode(), visible, frozen)
+        positions.append(at)
+    return Reading(tuple(positions), tuple(ops))
