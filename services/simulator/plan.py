@@ -6,11 +6,13 @@ behind frequent ones. A fault is independent of all others, so that any of them 
 
 import random
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from schemas.requests import Deadlines, Delivery, Egress, Fallback
 from schemas.stream import VerdictDecision
 from services.simulator.simulation import MS, SECOND
+
+FALLBACKS: Final[tuple[Literal["off", "vertex"], ...]] = ("vertex", "vertex", "off")
 
 ASKING_BEGINS_US = 400 * MS
 FAULTS_END_US = 8 * SECOND
@@ -61,11 +63,15 @@ class PlannedAnswer:
     """What a worker says: after ``first_us`` the first piece, and the others ``gap_us`` apart.
 
     A tilde is replaced by the number of the run, so that the texts of two runs differ.
+
+    Attributes:
+        ungoverned: Whether the worker says that neither verdict nor clearance is needed. Nobody believes it.
     """
 
     pieces: tuple[str, ...]
     first_us: int
     gap_us: int
+    ungoverned: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,8 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
         (dice.randrange(-2_000, 2_000) * MS, dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8)
     )
     faults = tuple(sorted(_faults(dice, kinds, requests), key=lambda fault: fault.at_us))
-    breaker_trip, fallback = dice.choice((0, 0, 0, 5)), dice.choice(("vertex", "vertex", "off"))
+    breaker_trip = dice.choice((0, 0, 0, 5))
+    fallback: Literal["off", "vertex"] = dice.choice(FALLBACKS)
     return Plan(seed, requests, faults, members, skews, breaker_trip, fallback, dice.choice((0, 1, 2, 2)))
 
 
@@ -164,7 +171,9 @@ def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
     secret = EMAIL if luck < 0.25 else CODE_NAME if luck < 0.35 else ()
     at = dice.randrange(0, len(pieces))
     gap_ms = dice.randrange(220, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # a long answer is a slow one
-    return PlannedAnswer((*pieces[:at], *secret, *pieces[at:]), dice.randrange(10, 120) * MS, gap_ms * MS)
+    return PlannedAnswer(
+        (*pieces[:at], *secret, *pieces[at:]), dice.randrange(10, 120) * MS, gap_ms * MS, dice.random() < 0.15
+    )
 
 
 def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[PlannedRequest, ...]) -> list[Fault]:
@@ -182,6 +191,8 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
         return _request_fault(dice, kind, dice.choice(long if kind == "gone" and long else requests), for_us)
     if kind in {"clock", "time"}:
         amount_us = dice.choice((-1, 1)) * dice.choice((20, 100, 2_000)) * MS
+        if kind == "clock" and dice.random() < 0.2:
+            amount_us = dice.choice((-1, 1)) * 3_600 * SECOND
     if kind == "slow":
         for_us += SECOND
     service = "broker" if kind in BROKER_FAULTS else dice.choice(services)

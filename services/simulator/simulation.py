@@ -30,7 +30,7 @@ class Simulation:
         self.events = 0
         self.lines: list[tuple[int, str, str]] | None = [] if trace else None
         self._hash = hashlib.blake2b(digest_size=8)
-        self._heap: list[tuple[int, int, Action, tuple]] = []
+        self._heap: list[tuple[int, int, Action, tuple[object, ...]]] = []
         self._order = 0
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:

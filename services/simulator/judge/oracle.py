@@ -299,7 +299,7 @@ class Oracle:
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
             request = record.event
-            if request.attempt > 1 or request.request_id in self.first_verdicts:
+            if not isinstance(request, Request) or request.attempt > 1 or request.request_id in self.first_verdicts:
                 continue
             received = received_us(request, appended_us[record.offset])
             if now_us < received + request.deadlines.total_ms * 1_000 - margin_us:
@@ -315,4 +315,8 @@ def stream_of(broker: Broker, request_id: str, number: int) -> list[tuple[int, S
     """Return a request's stream log, with the time in microseconds when each event was appended."""
     log, appended_us = broker.log((STREAMS.name, number)), broker.appended_us.get((STREAMS.name, number), [])
     both = zip(appended_us, log, strict=True)
-    return [(at_us, record.event) for at_us, record in both if record.event.request_id == request_id]
+    return [
+        (at_us, record.event)
+        for at_us, record in both
+        if isinstance(record.event, StreamEvent) and record.event.request_id == request_id
+    ]

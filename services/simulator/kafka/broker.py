@@ -58,7 +58,7 @@ class Broker:
         log.append(record)
         self.appended_us.setdefault(partition, []).append(self._simulation.now_us)
         simulation = self._simulation
-        simulation.count(f"{topic.name} {number} {type(event).__name__} {event.source}")
+        simulation.count(f"{topic.name} {number} {type(event).__name__} {getattr(event, 'source', '')}")
         if simulation.lines is not None:
             simulation.trace(f"p{number}", f"{topic.name[8:]}@{record.offset} {self._label(event)}")
         for reader in self._readers.get(partition, ()):
@@ -110,7 +110,7 @@ class Broker:
             case Request():
                 words.append(f"attempt {event.attempt}")
             case _ if hasattr(event, "seq"):
-                words.append(f"{event.run} {event.seq}")
+                words.append(f"{getattr(event, 'run', '')} {getattr(event, 'seq', 0)}")
         return " ".join(words)
 
 

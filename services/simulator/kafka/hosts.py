@@ -53,8 +53,8 @@ class Process:
         self.loses_requests = False
         self.on_reachable: list[Callable[[], None]] = []
         self.on_unreachable: list[Callable[[], None]] = []
-        self._deferred: list[tuple[Action, tuple]] = []
-        self._blocked: list[tuple[Action, tuple]] = []
+        self._deferred: list[tuple[Action, tuple[object, ...]]] = []
+        self._blocked: list[tuple[Action, tuple[object, ...]]] = []
 
     @property
     def reachable(self) -> bool:
@@ -92,7 +92,7 @@ class Process:
         delay_us = (300 + int(simulation.random() * 2_700)) * self.slow
         simulation.after(delay_us, self._arrive, action, args)
 
-    def _arrive(self, action: Action, args: tuple) -> None:
+    def _arrive(self, action: Action, args: tuple[object, ...]) -> None:
         if self.cut:
             self._blocked.append((action, args))
         elif self.alive or not self.loses_requests:

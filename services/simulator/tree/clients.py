@@ -108,7 +108,7 @@ class Clients:
         client.seen.extend(reading.positions)
         client.closed = client.closed or reading.closed
 
-    def _ended(self, client: Client, tries: int, stream: Stream, reason: DetachReason) -> None:
+    def _ended(self, client: Client, tries: int, _stream: Stream, reason: DetachReason) -> None:
         if client.tries != tries:
             return
         client.stream = None

@@ -32,6 +32,7 @@ from services.simulator.tree.screens import Position
 from services.simulator.tree.streams import EXPIRY_MARGIN_US, Reader, Stream
 from services.stream import Governance
 
+GOVERNANCE = Governance()
 DRAIN_US = SECOND
 
 Opened = Callable[[Stream | None], None]
@@ -46,8 +47,11 @@ class EdgeParts:
     index: type[RequestIndex] = RequestIndex
     session: type[Session] = Session
     held: type[HeldEvents] = HeldEvents
-    governance: Governance = Governance()
+    governance: Governance = GOVERNANCE
     accepts_early: bool = False
+
+
+EDGE_PARTS = EdgeParts()
 
 
 class Edge:

@@ -53,7 +53,7 @@ class Stream:
         read_at_us: When its client has read everything written so far.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a connection is about
         self, process: Process, request: Request, session: Session, name: str, reader: Reader, since: Position,
         shown: Shown, after: OpId | None, *, held: HeldEvents | None,
     ) -> None:  # fmt: skip

@@ -25,7 +25,7 @@ from services.simulator.kafka.hosts import Process
 from services.simulator.kafka.member import Member, Reading
 from services.simulator.plan import CLIENT_GRACE_MS, Plan, PlannedRequest
 from services.simulator.simulation import MS
-from services.simulator.tree.edge import Edge, EdgeParts
+from services.simulator.tree.edge import EDGE_PARTS, Edge, EdgeParts
 from services.simulator.tree.workers import Worker, WorkerCore
 
 TOTAL_MAX_MS = 6_000
@@ -43,7 +43,7 @@ class Parts:
     router: type[RouterCore] = RouterCore
     safety: type[SafetyCore] = SafetyCore
     rails: type[RailsCore] = RailsCore
-    edge: EdgeParts = EdgeParts()
+    edge: EdgeParts = EDGE_PARTS
     router_member: type[Member] = Member
     safety_member: type[Member] = Member
     rails_member: type[Member] = Member
@@ -71,6 +71,7 @@ class Builder:
         self._late_us = {fault.target: fault.for_us for fault in plan.faults if fault.kind == "verdict"}
         self._config = RouterConfig(
             input_gate="hold",
+            output_check="on",
             client_grace_ms=CLIENT_GRACE_MS,
             total_max_ms=TOTAL_MAX_MS,
             fallback=plan.fallback,

@@ -5,11 +5,12 @@ A request's offset is committed when it is accepted; an attempt is run once by a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.base import envelope
 from schemas.requests import Request, received_us
 from schemas.side_events import Cancel
-from schemas.stream import Chunk, Failed, Finished, Started
+from schemas.stream import Chunk, ErrorClass, Failed, Finished, Started
 from schemas.topics import CONTROL, STREAMS
 from services.bus import Received, UnreadableRecord
 from services.processor import Core, Effect
@@ -98,6 +99,8 @@ class Worker:
                 received_at=max(0, effect.received_us),
                 delivery=request.delivery,
                 deadlines=request.deadlines,
+                input_gate="off" if answer.ungoverned else "hold",
+                output_check="off" if answer.ungoverned else "on",
             )
         )
         left_us = effect.received_us + request.deadlines.total_ms * 1_000 - now_us
@@ -124,7 +127,7 @@ class Worker:
         stalls = fault.kind == "stall" and execution.next == 1 + len(answer.pieces) // 2
         self._process.after(fault.for_us if stalls else answer.gap_us, self._speak, execution)
 
-    def _fail(self, execution: _Execution, error_class: str) -> None:
+    def _fail(self, execution: _Execution, error_class: ErrorClass) -> None:
         if not execution.over:
             self._end(execution)
             self._write(
@@ -151,9 +154,10 @@ class Worker:
                     if request.request_id == cancel.request_id and cancel.attempt in {None, request.attempt}:
                         self._fail(execution, "cancelled")
 
-    def _about(self, execution: _Execution) -> dict:
+    def _about(self, execution: _Execution) -> dict[str, Any]:
         head = envelope(execution.request, at=self._process.host.now_us, source=self._process.name)
         return {**head, "attempt": execution.request.attempt, "run": execution.run}
 
     def _write(self, event: Started | Chunk | Finished | Failed) -> None:
-        self.producer.post(STREAMS, event)
+        if self.producer is not None:
+            self.producer.post(STREAMS, event)
