@@ -22,11 +22,15 @@ CLIENT_GRACE_MS = 1_500
 """As in ``RouterConfig``."""
 
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
-BROKER_FAULTS = ("time",)
-"""The broker's clock is stepped."""
+BROKER_FAULTS = ("time", "outage", "newer")
+"""The broker's clock is stepped; it is away for a while; it has a request of a newer version."""
+
+POLICY_FAULTS = ("policy",)
+"""Another policy is in force from now on; each process of safety learns of it at a time of its own."""
+
 
 REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone", "lazy")
-FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS)
+FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS, *POLICY_FAULTS)
 
 SERVICES = ("router", "safety", "rails", "edge", "generator", "cloud")
 
@@ -80,6 +84,7 @@ class PlannedRequest:
 
     Attributes:
         waited_us: How long it waits at its edge before it is written.
+        batch: Whether it is in the batch lane.
     """
 
     number: int
@@ -95,6 +100,7 @@ class PlannedRequest:
     verdict_egress: Egress
     answer: PlannedAnswer
     second_answer: PlannedAnswer
+    batch: bool
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,7 @@ def _request(dice: random.Random, number: int) -> PlannedRequest:
         verdict_egress=dice.choice(("allowed",) * 9 + ("forbidden",)),
         answer=_answer(dice, number, "self-hosted"),
         second_answer=_answer(dice, number, "cloud"),
+        batch=dice.random() < 0.1,
     )  # fmt: skip
 
 
@@ -195,7 +202,7 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
             amount_us = dice.choice((-1, 1)) * 3_600 * SECOND
     if kind == "slow":
         for_us += SECOND
-    service = "broker" if kind in BROKER_FAULTS else dice.choice(services)
+    service = "broker" if kind in BROKER_FAULTS else "safety" if kind in POLICY_FAULTS else dice.choice(services)
     return Fault(kind, at_us, service, dice.randrange(0, 6), for_us, amount_us)
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from schemas.requests import Request, received_us
 from schemas.side_events import Account
-from schemas.topics import REQUESTS
+from schemas.topics import REQUESTS, REQUESTS_BATCH
 from services.bus import Received
 from services.simulator.judge.ending import Ending, check_empty, check_justified, check_live, has_open
-from services.simulator.judge.oracle import Oracle, Violation
+from services.simulator.judge.oracle import FOR_EVER_US, Oracle, Violation
 from services.simulator.kafka.broker import FETCH_WAIT_US, WAY_US, Broker
 from services.simulator.kafka.groups import Group
 from services.simulator.kafka.hosts import Host, Process
@@ -73,7 +73,7 @@ class World:
         self._parts = parts or Parts()
         self.simulation = Simulation(plan.seed, trace=trace)
         self.broker = Broker(self.simulation)
-        self._groups = {service: Group(self.simulation, service) for service in SERVICES}
+        self._groups = {service: Group(self.simulation, service) for service in (*SERVICES, "rails-batch")}
         self._hosts = [Host(self.simulation, skew_us, ppm) for skew_us, ppm in plan.skews]
         self._instances: list[Instance] = []
         self._names = 0
@@ -149,16 +149,17 @@ class World:
 
     def _inject(self, fault: Fault) -> None:
         here = [each for each in self._instances if each.service == fault.service and not each.gone]
-        if fault.kind == "join":
+        if fault.service == "broker":
+            self._strike_broker(fault)
+        elif fault.kind == "policy":
+            self.simulation.note("policy", "FAULT another policy is in force")
+            self._builder.change_policy()
+        elif fault.kind == "join":
             self._start(fault.service)
-            return
-        if fault.kind == "time":
-            self.simulation.note("broker", f"FAULT its clock is set by {fault.amount_us // MS} ms")
-            self.broker.step(fault.amount_us)
-            return
-        if not here:
-            return
-        instance = here[fault.target % len(here)]
+        elif here:
+            self._strike(here[fault.target % len(here)], fault)
+
+    def _strike(self, instance: Instance, fault: Fault) -> None:
         process, after = instance.process, self.simulation.after
         for_us = min(fault.for_us, FAULTS_END_US - fault.at_us)
         process.note(f"FAULT {fault.kind} for {for_us // MS} ms")
@@ -187,6 +188,29 @@ class World:
                 process.slow = 60
                 after(for_us, process.speed_up)
 
+    def _strike_broker(self, fault: Fault) -> None:
+        for_us = min(fault.for_us, FAULTS_END_US - fault.at_us)
+        if fault.kind == "time":
+            self.simulation.note("broker", f"FAULT its clock is set by {fault.amount_us // MS} ms")
+            self.broker.step(fault.amount_us)
+        elif fault.kind == "newer":
+            self.broker.append_newer(fault.target)
+        elif not self.simulation.away:
+            self.simulation.note("broker", f"FAULT away for {for_us // MS} ms")
+            self.simulation.away, self.oracle.disturbed_us = True, FOR_EVER_US
+            self.simulation.after(for_us, self._return_broker, fault.for_us % 2 == 0)
+
+    def _return_broker(self, lost_acknowledgements: bool) -> None:
+        """Bring the broker back; producers that gave up waiting open a session anew and send again."""
+        if not self.simulation.away:
+            return
+        self.simulation.note("broker", "is back")
+        self.oracle.disturbed_us = self.simulation.now_us
+        self.simulation.bring_broker_back()
+        for instance in self._instances:
+            if lost_acknowledgements and not instance.gone and instance.process.alive:
+                instance.member.producer.reopen()
+
     def _kill(self, instance: Instance, *, loses_requests: bool) -> None:
         instance.gone = True
         if instance.process.alive:
@@ -210,6 +234,7 @@ class World:
 
     def _undo_all(self) -> None:
         self.simulation.note("faults", "end")
+        self._return_broker(lost_acknowledgements=False)
         for instance in self._instances:
             self._resume(instance.process)
             self._heal(instance.process)
@@ -250,6 +275,7 @@ class World:
                 raise Violation("every stream ends", f"the client of {name} is at {at}")
         for each in found:
             check_live(self.broker, each)
+        self.oracle.check_rejected()
         breaker = bool(self._plan.breaker_trip)
         served = [
             check_justified(self.broker, each, self._margin_us, breaker=breaker, max_retries=self._plan.max_retries)
@@ -258,12 +284,12 @@ class World:
         if self._any_open():
             self.simulation.run_until(self.simulation.now_us + RETENTION_US + self.broker.stepped_us)
         for instance in self._instances:
-            if not instance.gone:
-                check_empty(instance.member.core, instance.process.name)
+            for core in () if instance.gone else instance.member.cores:
+                check_empty(core, instance.process.name)
         return sum(served)
 
     def _any_open(self) -> bool:
-        return any(has_open(each.member.core) for each in self._instances if not each.gone)
+        return any(has_open(core) for each in self._instances if not each.gone for core in each.member.cores)
 
     @property
     def _all_over(self) -> bool:
@@ -289,7 +315,8 @@ class World:
 
     def _on_appended(self, record: Received) -> None:
         event = record.event
-        if record.topic == REQUESTS.name and isinstance(event, Request) and event.request_id not in self._asked:
+        of_edge = record.topic in {REQUESTS.name, REQUESTS_BATCH.name}
+        if of_edge and isinstance(event, Request) and event.request_id not in self._asked:
             self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us), event)
         elif isinstance(event, Account):
             self._accounts.setdefault(event.request_id, []).append(event)

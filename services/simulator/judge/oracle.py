@@ -8,7 +8,8 @@ from schemas.side_events import Attached, DeadLetter, Detached
 from schemas.stream import Chunk, Cleared, Closed, Recall, Started, StreamEvent, Verdict
 from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
 from services.bus import Received
-from services.simulator.kafka.broker import Broker
+from services.bus.records import Partition
+from services.simulator.kafka.broker import Broker, event_of
 from services.simulator.tree.screens import read_events
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class Oracle:
         self.replays: dict[str, Replay] = {}
         self.showed: set[str] = set()
         self.disturbed_us = 0
+        self._dead: set[Partition] = set()
         self._committed: dict[int, int] = {}
         self.first_verdicts: dict[str, Verdict] = {}
         self._cleared: dict[str, int] = {}
@@ -164,7 +166,9 @@ class Oracle:
         elif isinstance(event, Request):
             self._check_attempt(event, record.topic)
         elif isinstance(event, DeadLetter):
-            raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
+            self._dead.add((event.topic, event.partition))
+            if (event.topic, event.partition) not in self._broker.newer.values():
+                raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
         """Return how long a request's client was away at most before the end, by its receipts on the log."""
@@ -257,6 +261,16 @@ class Oracle:
         name = self._name(stream.request.request_id)
         raise Violation("every position can be resumed", f"{name} has no op {stream.written.op_id}")
 
+    def check_rejected(self) -> None:
+        """Check that requests which this version cannot read are closed, and kept."""
+        for request_id, (topic, number) in self._broker.newer.items():
+            replay = self.replays.get(request_id)
+            closed = None if replay is None else replay.screen.closed
+            if closed is None or closed.outcome != "rejected":
+                raise Violation("a request of a newer version is rejected", f"{request_id}: {closed}")
+            if (topic, number) not in self._dead:
+                raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
+
     def check_stall(self, stream: "Stream", now_us: int) -> None:
         """Check that a stream has what its edge could have read a while ago."""
         replay = self.replays.get(stream.request.request_id)
@@ -298,7 +312,7 @@ class Oracle:
         """Check that the rails have done the work on every request before the offset."""
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
-            request = record.event
+            request = event_of(record)
             if not isinstance(request, Request) or request.attempt > 1 or request.request_id in self.first_verdicts:
                 continue
             received = received_us(request, appended_us[record.offset])
@@ -314,9 +328,7 @@ class Oracle:
 def stream_of(broker: Broker, request_id: str, number: int) -> list[tuple[int, StreamEvent]]:
     """Return a request's stream log, with the time in microseconds when each event was appended."""
     log, appended_us = broker.log((STREAMS.name, number)), broker.appended_us.get((STREAMS.name, number), [])
-    both = zip(appended_us, log, strict=True)
+    both = zip(appended_us, map(event_of, log), strict=True)
     return [
-        (at_us, record.event)
-        for at_us, record in both
-        if isinstance(record.event, StreamEvent) and record.event.request_id == request_id
+        (at_us, event) for at_us, event in both if isinstance(event, StreamEvent) and event.request_id == request_id
     ]

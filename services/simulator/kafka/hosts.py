@@ -96,7 +96,7 @@ class Process:
         if self.cut:
             self._blocked.append((action, args))
         elif self.alive or not self.loses_requests:
-            action(*args)
+            self.simulation.at_broker(action, args)
 
     def speed_up(self) -> None:
         if self.slow != 1:

@@ -11,13 +11,13 @@ from typing import Literal
 
 from schemas.base import Event
 from schemas.topics import Topic
-from services.bus import BrokerOffset, LogClock, Received, partition_for
+from services.bus import BrokerOffset, LogClock, partition_for
 from services.bus.groups.assignor import OwnedPartitions
 from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.held_partitions import HeldPartitions
 from services.bus.records import Partition, TopicPartitions
 from services.processor import Core, Effect, RecordDone, Write
-from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader
+from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader, LogRecord
 from services.simulator.kafka.groups import Group
 from services.simulator.kafka.hosts import Process
 from services.simulator.kafka.producer import SimulatedProducer
@@ -54,6 +54,9 @@ class Member:
 
     Args:
         perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
+
+    Attributes:
+        companion: Another membership of the same process.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Member:
     ) -> None:
         self.process = process
         self.core = core
+        self.companion: Member | None = None
         self.member_id = ""
         self.generation = -1
         self.producer = SimulatedProducer(broker, process)
@@ -108,12 +112,20 @@ class Member:
         """Return whether nothing is under way or waits to be written."""
         return not (self.core.backlog or self._outbox or self.producer.unacknowledged)
 
+    @property
+    def cores(self) -> tuple[Core, ...]:
+        return (self.core,) if self.companion is None else (self.core, self.companion.core)
+
     def start(self) -> None:
+        if self.companion is not None:
+            self.companion.start()
         self.process.ask(self._group.join, self, self.owned)
 
     def stop(self, left: Callable[[], None]) -> None:
         """Read no more, finish the work under way, commit, leave the group; then call ``left``."""
         self._leaving = True
+        if self.companion is not None:
+            self.companion.stop(lambda: None)
         for reader in self._readers.values():
             reader.close()
         self._drain(self.process.simulation.now_us + DRAIN_US, left)
@@ -205,7 +217,7 @@ class Member:
             if position is not None and partition not in self._readers:
                 self._readers[partition] = LogReader(self._broker, self.process, partition, position, self._on_fetched)
 
-    def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
+    def _on_fetched(self, reader: LogReader, records: list[LogRecord]) -> None:
         partition, next_offset = reader.partition, reader.position
         commit = self._reading.commit
         if commit == "manual":

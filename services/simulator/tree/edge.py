@@ -12,8 +12,8 @@ from schemas.base import Envelope, envelope
 from schemas.requests import Message, Request
 from schemas.side_events import Attached
 from schemas.stream import StreamEvent
-from schemas.topics import RECEIPTS, REQUESTS, STREAMS
-from services.bus import Received, partition_for
+from schemas.topics import RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
+from services.bus import partition_for
 from services.bus.groups.assignor import OwnedPartitions
 from services.edge.delivery.held_events import HeldEvents
 from services.edge.delivery.session import Session
@@ -21,8 +21,9 @@ from services.edge.errors import ApiError
 from services.edge.log.follow_plan import FollowPlan, home_partitions_for, new_local_request_id
 from services.edge.log.positions import LoggedEvent, OpId, parse_op_id
 from services.edge.log.request_index import RequestIndex
+from services.processor import Core
 from services.simulator.judge.oracle import Oracle
-from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader
+from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader, LogRecord, event_of
 from services.simulator.kafka.groups import Group
 from services.simulator.kafka.hosts import Process
 from services.simulator.kafka.producer import SimulatedProducer
@@ -65,7 +66,7 @@ class Edge:
         self.process = process
         self.member_id = ""
         self.generation = -1
-        self.core = None
+        self.cores: tuple[Core, ...] = ()
         self.producer = SimulatedProducer(broker, process)
         self.streams: dict[str, list[Stream]] = {}
         self._broker = broker
@@ -163,10 +164,10 @@ class Edge:
         for followed in self._following.pop(partition):
             followed()
 
-    def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:  # noqa: ARG002 - all partitions alike
+    def _on_fetched(self, reader: LogReader, records: list[LogRecord]) -> None:  # noqa: ARG002 - all partitions alike
         touched: dict[Stream, None] = {}
         for record in records:
-            event = record.event
+            event = event_of(record)
             if not isinstance(event, StreamEvent):
                 continue
             self._index.note_event(event.request_id.encode(), record.offset)
@@ -206,11 +207,13 @@ class Edge:
             deadlines=planned.deadlines,
             fallback=planned.fallback,
             egress=planned.egress,
+            lane="batch" if planned.batch else "interactive",
         )
         self._broker.labels[request_id] = planned.number
         self._index.follow(request_id.encode(), partition, whole=True)
         stream = self._stream(request, partition, reader, Position(), None, catching_up=False)
-        self.producer.post(REQUESTS, request, acknowledged=lambda: self._tell(opened, stream))
+        topic = REQUESTS_BATCH if planned.batch else REQUESTS
+        self.producer.post(topic, request, acknowledged=lambda: self._tell(opened, stream))
         self._attach(stream)
         if self._parts.accepts_early:
             self._tell(opened, stream)
@@ -221,7 +224,9 @@ class Edge:
 
     def _find_request(self, request: Request, since: Position, reader: Reader, opened: Opened) -> None:
         partition = partition_for(request.request_id, PARTITIONS)
-        found = any(record.event is request for record in self._broker.log((REQUESTS.name, partition)))
+        topic = REQUESTS_BATCH if request.lane == "batch" else REQUESTS
+        log = self._broker.log((topic.name, partition))
+        found = any(event_of(record) is request for record in log)
         if not found:
             self._oracle.on_not_found(request.request_id)
         self.process.fire(self._hold, request if found else None, partition, since, reader, opened)
@@ -253,9 +258,9 @@ class Edge:
     def _read_history(self, stream: Stream, position: OpId | None, begin: int, end: int) -> None:
         request_id, partition = stream.request.request_id, stream.session.partition
         history = [
-            LoggedEvent(record.offset, record.event, record.timestamp_ms)
+            LoggedEvent(record.offset, event, record.timestamp_ms)
             for record in self._broker.log((STREAMS.name, partition))[begin:end]
-            if isinstance(record.event, StreamEvent) and record.event.request_id == request_id
+            if isinstance(event := event_of(record), StreamEvent) and event.request_id == request_id
         ]
         self.process.fire(self._send_history, stream, position, history, end)
 

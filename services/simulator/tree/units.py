@@ -7,7 +7,7 @@ from functools import cache
 from schemas.base import envelope
 from schemas.requests import Message
 from schemas.stream import Verdict
-from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
+from schemas.topics import REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, Topic
 from services.policy import Admission, Policy, build
 from services.policy.rulings import DeliveryFloor
 from services.policy.source.files import read_files
@@ -50,11 +50,17 @@ class Parts:
 
 
 @cache
-def policy() -> Policy:
-    """Return the default policy with shorter deadlines, so that what is never closed expires soon."""
+def policy(*, other: bool = False) -> Policy:
+    """Return the default policy with shorter deadlines, so that what is never closed expires soon.
+
+    Args:
+        other: Return one that looks for another code name.
+    """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()
     files["policy.toml"] = text.replace("total_ms = [500, 120000]", "total_ms = [500, 10000]", 1).encode()
+    if other:
+        files = {name: data.replace(b"Bluefin Heron", b"Bluefin Otter") for name, data in files.items()}
     return build(files)
 
 
@@ -67,6 +73,8 @@ class Builder:
         self._broker = broker
         self._groups = groups
         self._oracle = oracle
+        self._safeties: list[tuple[Process, SafetyCore]] = []
+        self._policies_changed = 0
         self._runs: list[str] = []
         self._late_us = {fault.target: fault.for_us for fault in plan.faults if fault.kind == "verdict"}
         self._config = RouterConfig(
@@ -88,6 +96,18 @@ class Builder:
             "cloud": lambda process: self._worker(process, "cloud"),
         }
 
+    def change_policy(self) -> None:
+        """Put the other policy in force; each process of safety reads it when it looks at the folder again."""
+        self._policies_changed += 1
+        for process, core in self._safeties:
+            process.after(process.simulation.between(0, 500 * MS), self._reload, core)
+
+    def _reload(self, core: SafetyCore) -> None:
+        core.policy = self._policy()
+
+    def _policy(self) -> Policy:
+        return policy(other=bool(self._policies_changed % 2))
+
     def build(self, service: str, process: Process) -> Member | Edge:
         return self._builders[service](process)
 
@@ -101,7 +121,8 @@ class Builder:
         return self._parts.router_member(process, self._broker, self._groups["router"], core, reading)
 
     def _safety(self, process: Process) -> Member:
-        core = self._parts.safety(policy(), process.name, SAFETY_TOTAL_MAX_MS)
+        core = self._parts.safety(self._policy(), process.name, SAFETY_TOTAL_MAX_MS)
+        self._safeties.append((process, core))
 
         def check(effect: Effect) -> None:
             if isinstance(effect, CheckRequest):
@@ -115,6 +136,11 @@ class Builder:
         return member
 
     def _rails(self, process: Process) -> Member:
+        member = self._rails_lane(process, REQUESTS, "rails")
+        member.companion = self._rails_lane(process, REQUESTS_BATCH, "rails-batch")
+        return member
+
+    def _rails_lane(self, process: Process, topic: Topic, group: str) -> Member:
         core = self._parts.rails(room=RAILS_ROOM)
 
         def begin(effect: Effect) -> None:
@@ -125,8 +151,8 @@ class Builder:
         def end(effect: EvaluateRequest) -> None:
             member.perform_all(core.evaluated(effect, self._verdict(effect, process)))
 
-        reading = Reading([REQUESTS], commit="manual")
-        member = self._parts.rails_member(process, self._broker, self._groups["rails"], core, reading, begin)
+        reading = Reading([topic], commit="manual")
+        member = self._parts.rails_member(process, self._broker, self._groups[group], core, reading, begin)
         return member
 
     def _planned(self, effect: EvaluateRequest) -> PlannedRequest:
@@ -147,8 +173,8 @@ class Builder:
 
     def _worker(self, process: Process, group: str) -> Member:
         worker = Worker(process, self._broker, self._plan, self._runs)
-        topic = REQUESTS if group == "generator" else REQUESTS_VERTEX
-        reading = Reading([topic], commit="on_accept")
+        topics = [REQUESTS, REQUESTS_BATCH] if group == "generator" else [REQUESTS_VERTEX]
+        reading = Reading(topics, commit="on_accept")
         member = Member(process, self._broker, self._groups[group], WorkerCore(), reading, worker.perform)
         worker.producer = member.producer
         return member

@@ -14,7 +14,7 @@ from schemas.stream import Chunk, ErrorClass, Failed, Finished, Started
 from schemas.topics import CONTROL, STREAMS
 from services.bus import Received, UnreadableRecord
 from services.processor import Core, Effect
-from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader
+from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader, LogRecord, event_of
 from services.simulator.kafka.hosts import Process
 from services.simulator.kafka.producer import SimulatedProducer
 from services.simulator.plan import Fault, Plan, PlannedAnswer
@@ -144,9 +144,9 @@ class Worker:
         execution.over = True
         del self._executions[execution.run]
 
-    def _on_control(self, _reader: LogReader, records: list[Received]) -> None:
+    def _on_control(self, _reader: LogReader, records: list[LogRecord]) -> None:
         for record in records:
-            cancel = record.event
+            cancel = event_of(record)
             if isinstance(cancel, Cancel):
                 self._cancelled.add((cancel.request_id, cancel.attempt))
                 for execution in list(self._executions.values()):
