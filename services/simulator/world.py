@@ -274,11 +274,11 @@ class World:
                 at = client.seen[-1].op_id
                 raise Violation("every stream ends", f"the client of {name} is at {at}")
         for each in found:
-            check_live(self.broker, each)
+            check_live(each)
         self.oracle.check_rejected()
         breaker = bool(self._plan.breaker_trip)
         served = [
-            check_justified(self.broker, each, self._margin_us, breaker=breaker, max_retries=self._plan.max_retries)
+            check_justified(each, self._margin_us, breaker=breaker, max_retries=self._plan.max_retries)
             for each in found
         ]
         if self._any_open():
@@ -298,7 +298,7 @@ class World:
     def _nothing_owed(self) -> bool:
         try:
             for each in self._endings():
-                check_live(self.broker, each)
+                check_live(each)
         except Violation:
             return False  # there is still time
         return True
@@ -307,7 +307,7 @@ class World:
         labels, accounts, oracle = self.broker.labels, self._accounts, self.oracle
         return [
             Ending(
-                labels[each], *asked, oracle.screen(each), each in oracle.showed, accounts.get(each, []),
+                labels[each], *asked, oracle.replay(each), each in oracle.showed, accounts.get(each, []),
                 oracle.away_us(each),
             )
             for each, asked in self._asked.items()

@@ -8,12 +8,10 @@ from schemas.stream import Chunk, Cleared, Closed, Cutover, Recall, Started, Str
 from services.rails.core import RailsCore
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
-from services.simulator.judge.oracle import Violation, stream_of
+from services.simulator.judge.oracle import Replay, Violation
 from services.simulator.judge.truth import truth
-from services.simulator.kafka.broker import Broker
 from services.simulator.plan import CLIENT_GRACE_MS
 from services.simulator.simulation import MS
-from services.stream import Screen
 
 
 class Ending(NamedTuple):
@@ -23,21 +21,21 @@ class Ending(NamedTuple):
     partition: int
     asked_us: int
     request: Request
-    screen: Screen
+    replay: Replay
     showed: bool
     accounts: list[Account]
     away_us: int
 
 
-def check_live(broker: Broker, ending: Ending) -> None:
+def check_live(ending: Ending) -> None:
     """Every request is closed and accounted for, every shown answer finally cleared or recalled."""
-    name, screen = f"request {ending.number}", ending.screen
+    name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")
     outcomes = {account.outcome for account in ending.accounts}
     if outcomes != {screen.closed.outcome}:
         raise Violation("the account tells the ending", f"{name} closed {screen.closed.outcome}, accounts {outcomes}")
-    events = [event for _, event in stream_of(broker, screen.request_id, ending.partition)]
+    events = [step.event for step in ending.replay.steps]
     if ending.showed and not _is_checked(events, screen.voice):
         raise Violation("every shown answer is cleared or recalled", f"{name}: {screen.voice}, {screen.closed}")
     told = truth(events, governed=True)
@@ -59,11 +57,10 @@ def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
     )
 
 
-def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
+def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
     """Check that each cutover and each early end that counts had its reason, by the broker's clock.
 
     Args:
-        broker: The log.
         ending: The request.
         margin_us: How far a reader's estimate of the append may be off: a decision this close is not judged.
         breaker: Whether a first token may be declared late at once, because the breaker is open.
@@ -72,14 +69,13 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
     Returns:
         Whether the request was served by its first attempt, and not closed before its answer was over.
     """
-    request, screen = ending.request, Screen(ending.request.request_id)
+    request, screen = ending.request, ending.replay.screen
     deadlines, name = request.deadlines, f"request {ending.number}"
     opened_us = chunk_us = ending.asked_us
-    retries = 0
-    for at_us, event in stream_of(broker, request.request_id, ending.partition):
-        before = screen.attempts, screen.last_seq
-        screen.feed(event)
-        if isinstance(event, Cutover) and screen.attempts > before[0]:
+    retries, attempts, last_seq = 0, 1, -1
+    for at_us, event, *now in ending.replay.steps:
+        before, (attempts, last_seq) = (attempts, last_seq), now
+        if isinstance(event, Cutover) and attempts > before[0]:
             again = event.target == "generator" and event.trigger != "mask"
             retries += again
             early_us = {
@@ -92,7 +88,7 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
             opened_us = chunk_us = at_us
             if retries > max_retries:
                 raise Violation("a request is not tried again for ever", f"{name} had {retries} retries")
-        elif screen.last_seq > before[1]:
+        elif last_seq > before[1]:
             chunk_us = at_us
         if screen.closed is event:
             _check_closing(ending, screen.closed, at_us, chunk_us, margin_us)

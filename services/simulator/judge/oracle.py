@@ -1,12 +1,12 @@
 """What must hold after every step, said without the fold: from the records alone, as naively as possible."""
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.requests import Request, received_us
 from schemas.side_events import Attached, DeadLetter, Detached
 from schemas.stream import Chunk, Cleared, Closed, Recall, Started, StreamEvent, Verdict
-from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
+from schemas.topics import REQUESTS, REQUESTS_VERTEX
 from services.bus import Received
 from services.bus.records import Partition
 from services.simulator.kafka.broker import Broker, event_of
@@ -91,6 +91,15 @@ class Shown:
         return texts
 
 
+class Step(NamedTuple):
+    """One event of a request, and the fold after it."""
+
+    at_us: int
+    event: StreamEvent
+    attempts: int
+    last_seq: int
+
+
 class Replay:
     """One request's log, folded as it is appended: what every client must show at every position.
 
@@ -98,6 +107,7 @@ class Replay:
         texts: The visible text after each op, by its id.
         newest: The id of the newest op before the end.
         newest_us: When it was appended.
+        steps: All events so far.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -105,22 +115,24 @@ class Replay:
         self.texts: dict[str, str] = {}
         self.newest = ""
         self.newest_us = 0
+        self.steps: list[Step] = []
         self._visible = ""
 
-    def take(self, record: Received, event: StreamEvent) -> bool:
-        """Fold an event; return whether it is one that open streams wait for."""
-        over = self.screen.closed is not None
-        ops = self.screen.feed(event, record.timestamp_ms)
+    def take(self, record: Received, event: StreamEvent, now_us: int) -> None:
+        """Fold an event as it is appended."""
+        screen = self.screen
+        over = screen.closed is not None
+        ops = screen.feed(event, record.timestamp_ms)
+        self.steps.append(Step(now_us, event, screen.attempts, screen.last_seq))
         if not ops:
-            return False
+            return
         op_id = ""
         for nth, op in enumerate(ops):
             self._visible = apply(self._visible, op)
             op_id = f"{record.partition}:{record.offset}:{nth}"
             self.texts[op_id] = self._visible
         if not over:
-            self.newest = op_id
-        return not over
+            self.newest, self.newest_us = op_id, now_us
 
 
 class Oracle:
@@ -176,10 +188,9 @@ class Oracle:
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))
 
-    def screen(self, request_id: str) -> Screen:
+    def replay(self, request_id: str) -> Replay:
         """Return the fold of everything that is on the log."""
-        replay = self.replays.get(request_id)
-        return Screen(request_id) if replay is None else replay.screen
+        return self.replays.get(request_id) or Replay(request_id)
 
     def _note_connection(self, event: Attached | Detached, now_us: int) -> None:
         request_id, connected = event.request_id, self._connected[event.request_id]
@@ -196,8 +207,7 @@ class Oracle:
         replay = self.replays.get(event.request_id)
         if replay is None:
             replay = self.replays[event.request_id] = Replay(event.request_id)
-        if replay.take(record, event):
-            replay.newest_us = now_us
+        replay.take(record, event, now_us)
 
     def _check_recall(self, event: Recall) -> None:
         if event.recall_id in self._recall_ids:
@@ -323,12 +333,3 @@ class Oracle:
 
     def _name(self, request_id: str) -> str:
         return f"request {self._broker.labels.get(request_id)}"
-
-
-def stream_of(broker: Broker, request_id: str, number: int) -> list[tuple[int, StreamEvent]]:
-    """Return a request's stream log, with the time in microseconds when each event was appended."""
-    log, appended_us = broker.log((STREAMS.name, number)), broker.appended_us.get((STREAMS.name, number), [])
-    both = zip(appended_us, map(event_of, log), strict=True)
-    return [
-        (at_us, event) for at_us, event in both if isinstance(event, StreamEvent) and event.request_id == request_id
-    ]

@@ -5,7 +5,7 @@ written a second time here, and should be read side by side with ``services/proc
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -229,7 +229,8 @@ class Member:
                 self.perform_all(effects)
         if core.busy:
             self._step_soon()
-        self._set_alarm()
+        if partition[1] in self._deciding:
+            self._set_alarm((partition[1],))
         if commit == "on_accept":
             self._commits.read(partition, next_offset)
         if commit != "never":
@@ -289,12 +290,12 @@ class Member:
 
         goal = self._until_read[number] = self.read_to_end(self._held[number], read)
 
-    def _set_alarm(self) -> None:
+    def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
         if self._leaving:
             return
         now_us = self.now_us
-        next_us: int | None = None
-        for number in sorted(self._deciding):
+        next_us = None if changed is None else self._alarm_us
+        for number in sorted(self._deciding) if changed is None else changed:
             if number in self._until_read:
                 continue
             at_us = self.core.alarm_us(number, now_us)
