@@ -5,6 +5,7 @@ behind frequent ones. A fault is independent of all others, so that any of them 
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
@@ -28,6 +29,9 @@ BROKER_FAULTS = ("time", "outage", "newer")
 POLICY_FAULTS = ("policy",)
 """Another policy is in force from now on; each process of safety learns of it at a time of its own."""
 
+
+MEETING = frozenset({"kill", "pause", "restart", "join", "leave", "cut", "slow"})
+"""Faults of processes that may strike when a deadline is close."""
 
 REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone", "lazy")
 FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS, *POLICY_FAULTS)
@@ -137,13 +141,16 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
     members = {service: dice.randrange(1, 4) for service in SERVICES}
     members["router"] = max(members["router"], dice.randrange(1, 3))
     skewed = "clock" in kinds and dice.random() < 0.5
-    skews = tuple(
-        (dice.randrange(-2_000, 2_000) * MS, dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8)
-    )
+    skews = tuple((_skew_us(dice), dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8))
     faults = tuple(sorted(_faults(dice, kinds, requests), key=lambda fault: fault.at_us))
     breaker_trip = dice.choice((0, 0, 0, 5))
     fallback: Literal["off", "vertex"] = dice.choice(FALLBACKS)
     return Plan(seed, requests, faults, members, skews, breaker_trip, fallback, dice.choice((0, 1, 2, 2)))
+
+
+def _skew_us(dice: random.Random) -> int:
+    """Return how far a host's clock is off: mostly a little, sometimes by an hour."""
+    return dice.choice((-1, 1)) * 3_600 * SECOND if dice.random() < 0.15 else dice.randrange(-2_000, 2_000) * MS
 
 
 def _request(dice: random.Random, number: int) -> PlannedRequest:
@@ -184,9 +191,26 @@ def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
 
 
 def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[PlannedRequest, ...]) -> list[Fault]:
-    present = [kind for kind in kinds if dice.random() < 0.4] or list(kinds)
+    width = dice.choice((2, 3, 5, 8, len(kinds)))
+    present = dice.sample(kinds, min(width, len(kinds)))
     services = (dice.choice(SERVICES[:4]),) if dice.random() < 0.5 else SERVICES
-    return [_fault(dice, dice.choice(present), services, requests) for _ in range(dice.randrange(5, 15))]
+    faults = [_fault(dice, dice.choice(present), services, requests) for _ in range(dice.randrange(5, 15))]
+    meeting = [kind for kind in present if kind in MEETING]
+    return [*faults, *_met(dice, meeting, services, faults)] if meeting and dice.random() < 0.5 else faults
+
+
+def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
+    """Strike a process when a fault of a request ends, because then a deadline is close."""
+    for fault in faults:
+        if not fault.service and fault.kind in {"gone", "late", "stall", "verdict"} and dice.random() < 0.5:
+            at_us = fault.at_us + fault.for_us + dice.randrange(-300, 50) * MS
+            for_us = dice.choice((100, 400, 1_500)) * MS
+            service = dice.choice(("router", dice.choice(services)))
+            kind = dice.choice(kinds)
+            if kind == "slow":
+                for_us += SECOND
+            if 0 < at_us < FAULTS_END_US - SECOND:
+                yield Fault(kind, at_us, service, dice.randrange(0, 6), for_us)
 
 
 def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: tuple[PlannedRequest, ...]) -> Fault:

@@ -61,34 +61,6 @@ class NeverBeginsAnew(Member):
         return LogClock(self._broker_offset)
 
 
-class DecidesAtOnce(Member):
-    """Lets the core decide about a gained partition before its past was read."""
-
-    def catch_up(self, number: int) -> None:
-        self._until_read[number] = None  # type: ignore[assignment] # nothing is awaited
-        self.process.after(1_000, self._decide_now, number, self.now_us)
-
-    def _decide_now(self, number: int, asked_us: int) -> None:
-        if number in self._until_read:
-            del self._until_read[number]
-            self._deciding.add(number)
-            self.perform_all(self.core.caught_up(number, asked_us, self.now_us))
-            self._set_alarm()
-
-
-class KnowsTooMuch(Member):
-    """Takes the time at which the log's end was reached for the time up to which the log was read."""
-
-    def tick(self, number: int) -> None:
-        goal = self._until_read[number] = self.read_to_end(self._held[number], lambda: self._decide(number, goal))
-
-    def _decide(self, number: int, goal: object) -> None:
-        if self._until_read.get(number) is goal:
-            del self._until_read[number]
-            self.perform_all(self.core.tick(number, self.now_us, self.now_us))
-            self._set_alarm()
-
-
 class RewindsByHost(Member):
     """Reads a gained partition from a window before its host's time of day."""
 
@@ -104,14 +76,6 @@ class RewindsTooLittle(Member):
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
         self._reading = replace(self._reading, rewind_ms=500)
-
-
-class GoesOnWhereItWas(Member):
-    """Reads on from its own position after it was expelled from the group, not from the committed offset."""
-
-    def on_assigned(self, generation: int, numbers: list[int]) -> None:
-        self._lost_membership = False
-        super().on_assigned(generation, numbers)
 
 
 class SleepsOn(Member):
