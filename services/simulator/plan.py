@@ -33,7 +33,7 @@ POLICY_FAULTS = ("policy",)
 MEETING = frozenset({"kill", "pause", "restart", "join", "leave", "cut", "slow"})
 """Faults of processes that may strike when a deadline is close."""
 
-REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone", "lazy")
+REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone", "lazy", "roam")
 FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS, *POLICY_FAULTS)
 
 SERVICES = ("router", "safety", "rails", "edge", "generator", "cloud")
@@ -50,7 +50,7 @@ class Fault(NamedTuple):
         service: Of which service; empty for a fault of a request.
         target: Which member, counted modulo those that there are; or which request.
         for_us: How long it lasts.
-        amount_us: By how much a clock is stepped.
+        amount_us: By how much a clock is stepped, or how long a client that comes back takes to read one write.
     """
 
     kind: str
@@ -195,13 +195,28 @@ def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[Planned
     present = dice.sample(kinds, min(width, len(kinds)))
     services = (dice.choice(SERVICES[:4]),) if dice.random() < 0.5 else SERVICES
     faults = [_fault(dice, dice.choice(present), services, requests) for _ in range(dice.randrange(5, 15))]
+    if "roam" in present or (len(kinds) == len(FAULT_KINDS) and dice.random() < 0.3):
+        faults += [_roam(dice, dice.choice(requests)) for _ in range(dice.randrange(3, 12))]
     meeting = [kind for kind in present if kind in MEETING]
     return [*faults, *_met(dice, meeting, services, faults)] if meeting and dice.random() < 0.5 else faults
+
+
+def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
+    """Let a client lose its connection while its answer comes, and come back soon, to any edge."""
+    answer = request.answer
+    lasts_us = answer.first_us + request.verdict_us + answer.gap_us * len(answer.pieces)
+    at_us = request.at_us + request.waited_us + dice.randrange(0, lasts_us + 200 * MS)
+    return Fault(
+        "roam", at_us, "", request.number, dice.choice((5, 30, 150, 400)) * MS, dice.choice((0, 0, 60, 350)) * MS
+    )
 
 
 def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
     """Strike a process when a fault of a request ends, because then a deadline is close."""
     for fault in faults:
+        if fault.kind == "roam" and dice.random() < 0.3:  # what it has seen is not checked yet
+            at_us = max(0, fault.at_us - dice.randrange(0, 300) * MS)
+            yield Fault(dice.choice(kinds), at_us, "safety", dice.randrange(0, 6), dice.choice((400, 1_500)) * MS)
         if not fault.service and fault.kind in {"gone", "late", "stall", "verdict"} and dice.random() < 0.5:
             at_us = fault.at_us + fault.for_us + dice.randrange(-300, 50) * MS
             for_us = dice.choice((100, 400, 1_500)) * MS
@@ -240,6 +255,8 @@ def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_
     }.get(kind)
     if edge_ms is not None and dice.random() < 0.6:
         for_us = max(1, edge_ms - dice.randrange(-20, 120)) * MS
+    if kind == "roam":
+        return _roam(dice, request)
     if kind == "failure":
         for_us += dice.randrange(0, 2)  # odd: the worker died
     return Fault(kind, request.at_us, "", request.number, for_us)

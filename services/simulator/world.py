@@ -119,6 +119,8 @@ class World:
             elif fault.kind == "gone":
                 at_us = fault.at_us + self._plan.requests[fault.target].waited_us + 20 * MS
                 after(at_us, self._clients.leave, self._clients.all[fault.target], fault.for_us)
+            elif fault.kind == "roam":
+                after(fault.at_us, self._clients.roam, self._clients.all[fault.target], fault.for_us, fault.amount_us)
             elif fault.kind == "lazy":
                 after(fault.at_us, self._clients.slow_down, self._clients.all[fault.target], fault.for_us)
 

@@ -8,7 +8,7 @@ from services.edge.delivery.session import CatchUpOps, Session
 from services.edge.delivery.stats import PositionedOp
 from services.edge.log.follow_plan import FollowPlan
 from services.edge.log.positions import LoggedEvent, OpId
-from services.edge.log.request_index import EventSpan, RequestIndex
+from services.edge.log.request_index import RequestIndex
 from services.stream import Op
 
 
@@ -33,14 +33,6 @@ class RemembersGaps(RequestIndex):
 
     def drop_partition(self, partition: int) -> None:
         """Keep everything."""
-
-
-class KnowsHalves(RequestIndex):
-    """Takes what it has noted of a request for all of it."""
-
-    def span(self, key: bytes) -> EventSpan | None:
-        entry = self._entries.get(key)
-        return None if entry is None or entry.first is None else EventSpan(entry.first, entry.last + 1)
 
 
 class SendsRecalled(Session):

@@ -97,7 +97,6 @@ MUTANTS = (
     Mutant("live streams stall when a home partition moves", _edge(plan=edges.IgnoresHolds)),
     Mutant("an edge takes requests of a partition it does not follow", _edge(plan=edges.AsksTooSoon)),
     Mutant("an edge remembers what it did not follow", _edge(index=edges.RemembersGaps)),
-    Mutant("an edge takes half a history for all of it", _edge(index=edges.KnowsHalves)),
     Mutant("a client is told too early that it is accepted", _edge(accepts_early=True)),
     Mutant("a resumed stream shows text that was taken back", _session(edges.SendsRecalled)),
     Mutant("a resumed stream begins anew", _session(edges.StartsOver)),

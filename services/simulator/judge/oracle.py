@@ -105,6 +105,7 @@ class Replay:
 
     Attributes:
         texts: The visible text after each op, by its id.
+        following: By op id, the next one; the first is at the empty id.
         newest: The id of the newest op before the end.
         newest_us: When it was appended.
         steps: All events so far.
@@ -113,6 +114,8 @@ class Replay:
     def __init__(self, request_id: str) -> None:
         self.screen = Screen(request_id, Governance())
         self.texts: dict[str, str] = {}
+        self.following: dict[str, str] = {}
+        self._last = ""
         self.newest = ""
         self.newest_us = 0
         self.steps: list[Step] = []
@@ -131,6 +134,8 @@ class Replay:
             self._visible = apply(self._visible, op)
             op_id = f"{record.partition}:{record.offset}:{nth}"
             self.texts[op_id] = self._visible
+            self.following[self._last] = op_id
+            self._last = op_id
         if not over:
             self.newest, self.newest_us = op_id, now_us
 
@@ -241,11 +246,18 @@ class Oracle:
         reading = read_events(data, stream.written)
         if not reading.positions:
             return
-        stream.written = at = reading.positions[-1]
+        before, at = stream.written, reading.positions[-1]
+        stream.written = at
         request_id, shown = stream.request.request_id, stream.shown
         name, visible = self._name(request_id), at.visible
+        replay = self.replays[request_id]
         for position in reading.positions:
-            expected = self.replays[request_id].texts.get(position.op_id)
+            following = replay.following.get(before.op_id)
+            if following != position.op_id and position.op_id not in reading.shortened:
+                sentence = f"{name} has {position.op_id} after {before.op_id}, not {following}"
+                raise Violation("every op is sent once, in order", sentence)
+            before = position
+            expected = replay.texts.get(position.op_id)
             if expected != position.visible:
                 raise Violation("a stream equals the replay", f"{name} shows {position.visible!r}, not {expected!r}")
         if shown.frozen is not None:

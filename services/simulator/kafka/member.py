@@ -38,7 +38,7 @@ class Reading:
 
     topics: Sequence[Topic]
     rewind_ms: int | None = None
-    commit: Literal["on_accept", "manual", "never"] = "never"
+    commit: Literal["manual", "never"] = "never"
 
 
 class _Goal:
@@ -231,8 +231,6 @@ class Member:
             self._step_soon()
         if partition[1] in self._deciding:
             self._set_alarm((partition[1],))
-        if commit == "on_accept":
-            self._commits.read(partition, next_offset)
         if commit != "never":
             self._commit_soon()
         self._reach(self._partitions.read({partition: next_offset}))

@@ -143,6 +143,12 @@ class Clients:
         else:
             client.gone = True
 
+    def roam(self, client: Client, for_us: int, read_us: int) -> None:
+        """Let a client lose its connection and come back, perhaps as one that reads slowly."""
+        if read_us and client.stream is not None:
+            client.read_us = read_us
+        self.leave(client, for_us)
+
     def slow_down(self, client: Client, for_us: int) -> None:
         """Let a client read slowly for a while."""
         client.read_us = SLOW_READ_US

@@ -265,9 +265,9 @@ class Edge:
         self.process.fire(self._send_history, stream, position, history, end)
 
     def _send_history(self, stream: Stream, position: OpId | None, history: list[LoggedEvent], end: int) -> None:
+        self._index.add_history(stream.request.request_id.encode(), [logged.offset for logged in history])
         if stream.reason is not None:
             return
-        self._index.add_history(stream.request.request_id.encode(), [logged.offset for logged in history])
         for logged in history:
             stream.shown.take(logged.event)
         try:

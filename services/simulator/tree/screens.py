@@ -27,10 +27,12 @@ class Reading:
     Attributes:
         positions: The client after each event.
         ops: All ops, in order.
+        shortened: The ids of events that stand for all ops up to them.
     """
 
     positions: tuple[Position, ...]
     ops: tuple[dict[str, Any], ...]
+    shortened: frozenset[str]
 
     @property
     def closed(self) -> bool:
@@ -39,7 +41,7 @@ class Reading:
 
 def read_events(data: bytes, since: Position) -> Reading:
     """Apply the events in ``data`` to a client that is at ``since``; an error is no op."""
-    positions, ops = [], []
+    positions, ops, shortened = [], [], set()
     at = since
     for event in data.split(b"\n\n"):
         head, _, body = event.partition(b"\ndata: ")
@@ -47,6 +49,8 @@ def read_events(data: bytes, since: Position) -> Reading:
             continue
         op = orjson.loads(body)
         _, visible, frozen = at
+        if op["op"] == "catch_up":
+            shortened.add(head[4:].decode())
         for each in op["ops"] if op["op"] == "catch_up" else (op,):
             ops.append(each)
             match each["op"]:
@@ -60,4 +64,4 @@ def read_events(data: bytes, since: Position) -> Reading:
                     visible = ""
         at = Position(head[4:].decode(), visible, frozen)
         positions.append(at)
-    return Reading(tuple(positions), tuple(ops))
+    return Reading(tuple(positions), tuple(ops), frozenset(shortened))

@@ -174,9 +174,9 @@ class Builder:
     def _worker(self, process: Process, group: str) -> Member:
         worker = Worker(process, self._broker, self._plan, self._runs)
         topics = [REQUESTS, REQUESTS_BATCH] if group == "generator" else [REQUESTS_VERTEX]
-        reading = Reading(topics, commit="on_accept")
+        reading = Reading(topics, commit="manual")
         member = Member(process, self._broker, self._groups[group], WorkerCore(), reading, worker.perform)
-        worker.producer = member.producer
+        worker.producer, worker.done = member.producer, member.done
         return member
 
 
