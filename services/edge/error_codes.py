@@ -112,6 +112,11 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     ),
     "not_found": ErrorDescription((404,), "There is no such address.", "See the endpoints."),
     "not_json": ErrorDescription((415,), "The body is not declared as JSON.", "Send `Content-Type: application/json`."),
+    "newer_version": ErrorDescription(
+        (503,), "A newer service has written a verdict, recall or cutover that this edge cannot read. It shows nothing "
+        "more of the answer, because text may have been taken back.",
+        "Resume at another edge. The operator upgrades the edges before rails, safety and routers.",
+    ),
     "not_ready": ErrorDescription(
         (503,), "The edge follows no partition yet: it has just started, or the group is rebalancing.",
         "Wait for `Retry-After`, try again.",

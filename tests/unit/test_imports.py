@@ -60,6 +60,7 @@ PURE = (
     "services.edge.log.follow_plan",
     "services.edge.log.positions",
     "services.edge.log.request_index",
+    "services.edge.log.unreadable",
     "services.edge.requests.chat_schema",
     "services.edge.requests.parse",
     "services.edge.requests.rate_limit",

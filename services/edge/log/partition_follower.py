@@ -57,7 +57,7 @@ class PartitionFollower:
         self._settings = settings
         self._instance = instance
         self._on_unfollow = on_unfollow
-        self._tail = TailReader(settings, handler=handler, record_filter=wants)
+        self._tail = TailReader(settings, handler=handler, record_filter=wants, include_newer=True)
         self._group = GroupReader(
             settings, topics=[STREAMS], group=GROUP, handler=None, commit="never", on_assigned=self._assigned,
             instance_id=static_id,
