@@ -7,9 +7,9 @@ import argparse
 import gc
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median_low
 
@@ -25,10 +25,13 @@ from tests.world import member_defects as members
 from tests.world import screen_defects as screens
 
 FOUND = Path(__file__).with_name("found.json")
-"""By mutant, a seed that finds it: of this version of the world, written by ``--write``."""
+"""What surveys of this version of the world have found."""
 
 SEEDS = 2_000
 """How many seeds a mutant may survive."""
+
+ROUND = 20
+"""Seeds that are tried in turn with the other mutants."""
 
 
 @dataclass(frozen=True)
@@ -117,51 +120,72 @@ def found_after(mutant: Mutant, first_seed: int, seeds: int = SEEDS) -> tuple[in
     return None
 
 
-def survey(
-    first_seed: int, samples: int, seeds: int, tell: Callable[[str], None], named: str = ""
-) -> dict[str, int | None]:
-    """Look for every mutant several times from different seeds, and tell the medians.
+Counts = dict[str, list[int]]
+"""By mutant and sample: found after so many seeds; or, negative or 0, not found in so many."""
 
-    Returns:
-        The first seed that found each; None for one that was not found every time.
-    """
-    medians, first = [], dict[str, int | None]()
-    for mutant in (each for each in MUTANTS if named in each.name):
-        counts, promises = [], dict[str, int]()
-        for sample in range(samples):
-            found = found_after(mutant, first_seed + sample * seeds, seeds)
-            counts.append(seeds + 1 if found is None else found[0])
-            if found is not None:
-                promises[found[1]] = promises.get(found[1], 0) + 1
-        first[mutant.name] = first_seed + counts[0] - 1 if max(counts) <= seeds else None
-        medians.append(median_low(counts))
-        said = ", ".join(sorted(promises)) or "never found"
-        tell(f"{mutant.name:58} found after {' '.join(map(str, counts))} seeds, median {medians[-1]}: {said}")
-    missed = sum(seed is None for seed in first.values())
-    tell(f"{len(medians)} mutants, {missed} not found every time, median of medians {median_low(medians)} seeds")
-    return first
+
+def seed_that_finds(counts: Counts, name: str) -> int | None:
+    """Return a seed that finds this mutant; None if none is known."""
+    return next((sample * SEEDS + count - 1 for sample, count in enumerate(counts.get(name, ())) if count > 0), None)
+
+
+def known_counts() -> Counts:
+    """Return what earlier surveys of this version of the world have found."""
+    known: Counts = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+    return {mutant.name: known.get(mutant.name, []) for mutant in MUTANTS}
+
+
+def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> None:
+    """Look for every mutant from several first seeds, a few seeds at a time; go on where the last survey ended."""
+    ends_s = time.process_time() + seconds
+    for sample in range(samples):
+        while time.process_time() < ends_s:
+            left = [
+                mutant for mutant in MUTANTS
+                if named in mutant.name and -SEEDS < (counts[mutant.name][sample:] or [0])[0] <= 0
+            ]  # fmt: skip
+            if not left:
+                break
+            for mutant in left:
+                if time.process_time() < ends_s:
+                    _look_on(mutant, counts[mutant.name], sample)
+                    FOUND.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+
+
+def _look_on(mutant: Mutant, counts: list[int], sample: int) -> None:
+    counts.extend([0] * (sample + 1 - len(counts)))
+    tried = -counts[sample]
+    found = found_after(mutant, sample * SEEDS + tried, min(ROUND, SEEDS - tried))
+    counts[sample] = -tried - ROUND if found is None else tried + found[0]
+
+
+def table(counts: Counts) -> Iterator[str]:
+    """Return a line for each mutant, and one for all of them."""
+    medians = []
+    for name, samples in counts.items():
+        if all(count > 0 for count in samples) and samples:
+            medians.append(median_low(samples))
+            yield f"{name:58} found after {' '.join(map(str, samples)):>14} seeds, median {medians[-1]:4}"
+        else:
+            said = " ".join(str(count) if count > 0 else f">{-count}" for count in samples)
+            yield f"{name:58} found after {said:>14} seeds"
+    middle = median_low(medians) if medians else "unknown"
+    yield f"{len(medians)} of {len(counts)} mutants found from every first seed; median of their medians {middle}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world.mutants", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed (%(default)s)")
-    parser.add_argument("--samples", type=int, default=3, help="how often to look for each mutant (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds a mutant may survive (%(default)s)")
+    parser.add_argument("--samples", type=int, default=3, help="from how many first seeds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10_000, help="end after so much CPU; the next call goes on")
     parser.add_argument("--named", default="", help="only mutants with this in their name")
-    parser.add_argument("--write", action="store_true", help=f"note in {FOUND.name} the first seed that finds each")
+    parser.add_argument("--anew", action="store_true", help=f"the world has changed: forget what is in {FOUND.name}")
     options = parser.parse_args()
     gc.freeze()
     gc.disable()  # a run is short; what it leaves is collected between runs
-    tell = partial(print, flush=True)
-    first = survey(options.seed, options.samples, options.seeds, tell, options.named)
-    if options.write:
-        known = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
-        known |= {name: seed for name, seed in first.items() if seed is not None}
-        names = {mutant.name for mutant in MUTANTS}
-        FOUND.write_text(
-            json.dumps({k: known[k] for k in sorted(names & known.keys())}, indent=2) + "\n", encoding="utf-8"
-        )
-    return int(None in first.values())
+    counts: Counts = {mutant.name: [] for mutant in MUTANTS} if options.anew else known_counts()
+    survey(counts, options.samples, options.seconds, options.named)
+    print(*table(counts), sep="\n")
+    return int(any(seed_that_finds(counts, name) is None for name in counts))
 
 
 if __name__ == "__main__":
