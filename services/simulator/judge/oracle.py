@@ -243,28 +243,28 @@ class Oracle:
 
     def on_written(self, stream: "Stream", data: bytes) -> None:
         """Judge what a client shows once it has read this, by what its edge knew when it wrote it."""
-        reading = read_events(data, stream.written)
-        if not reading.positions:
+        delivered = read_events(data, stream.written)
+        if not delivered.states:
             return
-        before, at = stream.written, reading.positions[-1]
+        before, at = stream.written, delivered.states[-1]
         stream.written = at
         request_id, shown = stream.request.request_id, stream.shown
         name, visible = self._name(request_id), at.visible
         replay = self.replays[request_id]
-        for position in reading.positions:
+        for state in delivered.states:
             following = replay.following.get(before.op_id)
-            if following != position.op_id and position.op_id not in reading.shortened:
-                sentence = f"{name} has {position.op_id} after {before.op_id}, not {following}"
+            if following != state.op_id and state.op_id not in delivered.shortened:
+                sentence = f"{name} has {state.op_id} after {before.op_id}, not {following}"
                 raise Violation("every op is sent once, in order", sentence)
-            before = position
-            expected = replay.texts.get(position.op_id)
-            if expected != position.visible:
-                raise Violation("a stream equals the replay", f"{name} shows {position.visible!r}, not {expected!r}")
+            before = state
+            expected = replay.texts.get(state.op_id)
+            if expected != state.visible:
+                raise Violation("a stream equals the replay", f"{name} shows {state.visible!r}, not {expected!r}")
         if shown.frozen is not None:
             if visible != shown.frozen:
                 raise Violation("an answer that was withdrawn stays so", f"{name} shows {visible!r}")
             return
-        for op in reading.ops:
+        for op in delivered.ops:
             if op["op"] == "refuse":
                 if shown.verdict is None or shown.verdict.decision != "deny" or visible != shown.verdict.refusal:
                     raise Violation("the first verdict counts", f"{name} was refused")

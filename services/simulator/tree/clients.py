@@ -9,8 +9,8 @@ from services.simulator.judge.oracle import Oracle
 from services.simulator.plan import PlannedRequest
 from services.simulator.simulation import MS, SECOND, Simulation
 from services.simulator.tree.edge import Edge
-from services.simulator.tree.screens import Position, read_events
-from services.simulator.tree.streams import Reader, Stream
+from services.simulator.tree.screens import ScreenState, read_events
+from services.simulator.tree.streams import ClientEnd, Stream
 
 RETURNS_WITHIN_US = 2 * SECOND
 """A client that is gone for longer does not come back."""
@@ -35,7 +35,7 @@ class Client:
     def __init__(self, planned: PlannedRequest) -> None:
         self.planned = planned
         self.request: Request | None = None
-        self.seen = [Position()]
+        self.seen = [ScreenState()]
         self.closed = False
         self.gone = False
         self.stream: Stream | None = None
@@ -93,8 +93,8 @@ class Clients:
         if client.stream is None and stream.reason is None:
             client.stream = stream
 
-    def _reader(self, client: Client, tries: int) -> Reader:
-        return Reader(
+    def _reader(self, client: Client, tries: int) -> ClientEnd:
+        return ClientEnd(
             lambda stream, data: self._take(client, tries, stream, data),
             lambda stream, reason: self._ended(client, tries, stream, reason),
             client.read_us,
@@ -104,9 +104,9 @@ class Clients:
         if client.done or client.tries != tries:
             return
         self._adopt(client, stream)
-        reading = read_events(data, client.seen[-1])
-        client.seen.extend(reading.positions)
-        client.closed = client.closed or reading.closed
+        delivered = read_events(data, client.seen[-1])
+        client.seen.extend(delivered.states)
+        client.closed = client.closed or delivered.closed
 
     def _ended(self, client: Client, tries: int, _stream: Stream, reason: DetachReason) -> None:
         if client.tries != tries:

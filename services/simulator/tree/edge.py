@@ -29,8 +29,8 @@ from services.simulator.kafka.hosts import Process
 from services.simulator.kafka.producer import SimulatedProducer
 from services.simulator.plan import PlannedRequest
 from services.simulator.simulation import MS, SECOND
-from services.simulator.tree.screens import Position
-from services.simulator.tree.streams import EXPIRY_MARGIN_US, Reader, Stream
+from services.simulator.tree.screens import ScreenState
+from services.simulator.tree.streams import EXPIRY_MARGIN_US, ClientEnd, Stream
 from services.stream import Governance
 
 GOVERNANCE = Governance()
@@ -180,11 +180,11 @@ class Edge:
 
     # Requests
 
-    def ask(self, planned: PlannedRequest, reader: Reader, opened: Opened) -> None:
+    def ask(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened) -> None:
         """Receive a request; write it once it has waited as planned, and call ``opened`` when the broker has it."""
         self.process.after(planned.waited_us, self._accept, planned, reader, opened, self.process.host.now_us)
 
-    def _accept(self, planned: PlannedRequest, reader: Reader, opened: Opened, received_at: int) -> None:
+    def _accept(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened, received_at: int) -> None:
         request_id = new_local_request_id(
             self._plan.homes,
             partition_of=lambda request_id: partition_for(request_id, PARTITIONS),
@@ -211,18 +211,18 @@ class Edge:
         )
         self._broker.labels[request_id] = planned.number
         self._index.follow(request_id.encode(), partition, whole=True)
-        stream = self._stream(request, partition, reader, Position(), None, catching_up=False)
+        stream = self._stream(request, partition, reader, ScreenState(), None, catching_up=False)
         topic = REQUESTS_BATCH if planned.batch else REQUESTS
         self.producer.post(topic, request, acknowledged=lambda: self._tell(opened, stream))
         self._attach(stream)
         if self._parts.accepts_early:
             self._tell(opened, stream)
 
-    def resume(self, request: Request, since: Position, reader: Reader, opened: Opened) -> None:
+    def resume(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
         """Open the stream of a request on the log, after the position of its client."""
         self.process.ask(self._find_request, request, since, reader, opened)
 
-    def _find_request(self, request: Request, since: Position, reader: Reader, opened: Opened) -> None:
+    def _find_request(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
         partition = partition_for(request.request_id, PARTITIONS)
         topic = REQUESTS_BATCH if request.lane == "batch" else REQUESTS
         log = self._broker.log((topic.name, partition))
@@ -231,14 +231,16 @@ class Edge:
             self._oracle.on_not_found(request.request_id)
         self.process.fire(self._hold, request if found else None, partition, since, reader, opened)
 
-    def _hold(self, request: Request | None, partition: int, since: Position, reader: Reader, opened: Opened) -> None:
+    def _hold(
+        self, request: Request | None, partition: int, since: ScreenState, reader: ClientEnd, opened: Opened
+    ) -> None:
         if request is None or self._leaving:
             self._tell(opened, None)
             return
         self._plan.hold(partition)
         self._follow(partition, lambda: self._reopen(request, partition, since, reader, opened))
 
-    def _reopen(self, request: Request, partition: int, since: Position, reader: Reader, opened: Opened) -> None:
+    def _reopen(self, request: Request, partition: int, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
         position = parse_op_id(since.op_id) if since.op_id else None
         stream = self._stream(request, partition, reader, since, position, catching_up=True)
         self._attach(stream)
@@ -279,7 +281,7 @@ class Edge:
         stream.catch_up(caught_up, end)
 
     def _stream(
-        self, request: Request, partition: int, reader: Reader, since: Position, after: OpId | None, *,
+        self, request: Request, partition: int, reader: ClientEnd, since: ScreenState, after: OpId | None, *,
         catching_up: bool,
     ) -> Stream:  # fmt: skip
         self._connections += 1

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import orjson
 
 
-class Position(NamedTuple):
+class ScreenState(NamedTuple):
     """A client after one event of its stream.
 
     Attributes:
@@ -21,16 +21,16 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class Delivered:
     """What one write brought.
 
     Attributes:
-        positions: The client after each event.
+        states: The client after each event.
         ops: All ops, in order.
         shortened: The ids of events that stand for all ops up to them.
     """
 
-    positions: tuple[Position, ...]
+    states: tuple[ScreenState, ...]
     ops: tuple[dict[str, Any], ...]
     shortened: frozenset[str]
 
@@ -39,9 +39,9 @@ class Reading:
         return any(op["op"] == "close" for op in self.ops)
 
 
-def read_events(data: bytes, since: Position) -> Reading:
+def read_events(data: bytes, since: ScreenState) -> Delivered:
     """Apply the events in ``data`` to a client that is at ``since``; an error is no op."""
-    positions, ops, shortened = [], [], set()
+    states, ops, shortened = [], [], set()
     at = since
     for event in data.split(b"\n\n"):
         head, _, body = event.partition(b"\ndata: ")
@@ -62,6 +62,6 @@ def read_events(data: bytes, since: Position) -> Reading:
                     visible = frozen = each["text"]
                 case "restart":
                     visible = ""
-        at = Position(head[4:].decode(), visible, frozen)
-        positions.append(at)
-    return Reading(tuple(positions), tuple(ops), frozenset(shortened))
+        at = ScreenState(head[4:].decode(), visible, frozen)
+        states.append(at)
+    return Delivered(tuple(states), tuple(ops), frozenset(shortened))

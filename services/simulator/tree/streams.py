@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from schemas.requests import Request
 from schemas.side_events import DetachReason
@@ -17,7 +16,7 @@ from services.edge.log.positions import LoggedEvent, OpId
 from services.simulator.judge.oracle import Shown
 from services.simulator.kafka.hosts import Process
 from services.simulator.simulation import MS
-from services.simulator.tree.screens import Position
+from services.simulator.tree.screens import ScreenState
 
 EXPIRY_MARGIN_US = 2_000 * MS
 BATCH_BYTES = 300
@@ -25,11 +24,9 @@ BATCH_BYTES = 300
 LIMIT_BYTES = 1_500
 """A client that has not read this much is dropped; short, so that slow ones are."""
 
-Ending = Literal["open"] | DetachReason
-
 
 @dataclass
-class Reader:
+class ClientEnd:
     """The client's end of a connection.
 
     Attributes:
@@ -54,7 +51,7 @@ class Stream:
     """
 
     def __init__(  # noqa: PLR0913 - what a connection is about
-        self, process: Process, request: Request, session: Session, name: str, reader: Reader, since: Position,
+        self, process: Process, request: Request, session: Session, name: str, reader: ClientEnd, since: ScreenState,
         shown: Shown, after: OpId | None, *, held: HeldEvents | None,
     ) -> None:  # fmt: skip
         self.process = process

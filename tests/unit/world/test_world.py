@@ -106,6 +106,15 @@ def test_a_violation_shrinks_to_few_faults_and_is_drawn() -> None:
     assert "VIOLATION" in draw_timeline(result.lines, str(result.violation))
 
 
+def test_the_command_runs_seeds() -> None:
+    command = [sys.executable, "-m", "services.cli", "simulate", "--seed", "3", "--runs", "2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("2 runs, ")
+    assert ", 0 violations, schedule " in done.stdout
+
+
 def test_an_unknown_fault_is_named() -> None:
     done = simulate("--faults", "kill,rain")
     assert done.returncode == 2
