@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "policy": "check policies: lint, test, version",
     "plan": "compute what latency costs: floors, speculation, deadlines, governance",
     "bench": "measure an engine: plain against speculative, predicted against measured",
+    "simulate": "run the whole tree in virtual time, with faults that a seed decides; a failing seed is drawn",
     "doctor": "list what is installed, what can be reached, and what is missing",
 }
 

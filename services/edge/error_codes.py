@@ -112,6 +112,11 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     ),
     "not_found": ErrorDescription((404,), "There is no such address.", "See the endpoints."),
     "not_json": ErrorDescription((415,), "The body is not declared as JSON.", "Send `Content-Type: application/json`."),
+    "newer_version": ErrorDescription(
+        (503,), "A newer service has written a verdict, recall or cutover that this edge cannot read. It shows nothing "
+        "more of the answer, because text may have been taken back.",
+        "Resume at another edge, and hide what was shown until then. The operator upgrades edges first.",
+    ),
     "not_ready": ErrorDescription(
         (503,), "The edge follows no partition yet: it has just started, or the group is rebalancing.",
         "Wait for `Retry-After`, try again.",
@@ -150,11 +155,6 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     ),
     "safety_block": ErrorDescription(
         (400,), "The cloud model's own safety filter refused the prompt or the answer.", "Change the prompt.",
-    ),
-    "recall_unreadable": ErrorDescription(
-        (503,), "A newer version of safety took text of the answer back in a way this edge cannot read: it shows no "
-        "more of it.",
-        "Resume at another edge, and hide what was shown until then. The operator upgrades edges before safety.",
     ),
     "server_stopping": ErrorDescription(
         (503,), "The edge is being stopped.", "Resume the stream at the last id, at any edge.",

@@ -19,6 +19,11 @@ LIBRARIES = {
 }
 """What each library may import of this product. Services may import schemas and every library, and never each other."""
 
+SIMULATOR = "services.simulator"
+SIMULATED = {"services.edge", "services.rails", "services.router", "services.safety"}
+"""The one exception: the simulator is the tree in one process, so it imports the pure modules of these services. Nobody
+imports the simulator."""
+
 KAFKA_CLIENT = {"services.bus"}
 KAFKA_CODEC = {"services.broker": ("aiokafka.protocol", "aiokafka.record", "aiokafka.errors", "aiokafka.codec")}
 """The broker speaks the protocol's other side: it may use the library's message and batch formats, not its client."""
@@ -46,14 +51,17 @@ PURE = (
     "services.cli.tree.process_specs",
     "services.cli.tree.restarts",
     "services.devtools.vertex.script",
+    "services.edge.delivery.held_events",
     "services.edge.delivery.session",
     "services.edge.delivery.stats",
     "services.edge.encoders",
+    "services.edge.errors",
     "services.edge.http.connection_table",
     "services.edge.http.proxies",
     "services.edge.log.follow_plan",
     "services.edge.log.positions",
     "services.edge.log.request_index",
+    "services.edge.log.unreadable",
     "services.edge.requests.chat_schema",
     "services.edge.requests.parse",
     "services.edge.requests.rate_limit",
@@ -91,6 +99,7 @@ PURE = (
     "services.safety.decide",
     "services.processor.fair_queue",
     "services.safety.partition",
+    "services.simulator",
     "services.stream",
     "services.vertex.errors",
     "services.vertex.mapping",
@@ -99,7 +108,7 @@ PURE = (
 )
 """Modules and packages that decide and do no I/O: time, ids and randomness are arguments."""
 
-SHELLS = ("schemas.__main__",)
+SHELLS = ("schemas.__main__", "services.simulator.__main__")
 """What runs such a package as a program."""
 
 IMPURE_IMPORTS = {
@@ -173,6 +182,10 @@ def test_imports_point_one_way():
         used = {package(name) for name in imports(path) if name.split(".")[0] in {"schemas", "services"}} - {own}
         # Services meet on the log, not in code; schemas stands below everything.
         allowed = set() if own == "schemas" else LIBRARIES.get(own, {"schemas", *LIBRARIES})
+        if own == SIMULATOR:
+            allowed |= SIMULATED
+            impure = (name for name in imports(path) if package(name) in SIMULATED and not is_within(name, PURE))
+            faults += [f"{module} imports {name}: a simulation has no room for what does I/O" for name in impure]
         faults += [f"{module} imports {name}, which stands above or beside it" for name in used - allowed]
     assert not faults
 

@@ -1,25 +1,37 @@
-"""Defects that the simulation must find: each replaces one class of the product, or of the member around it."""
+"""``python -m tests.world.mutants``: defects that the simulation must find, and how many seeds it takes.
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+Each defect replaces one class of the product, or of the shell around a core.
+"""
 
-from schemas.requests import Request
-from schemas.stream import Closed, Cutover, Recall, StreamEvent
-from services.bus import LogClock, Received, UnreadableRecord
-from services.processor import Effect, Write
-from services.rails.core import RailsCore
-from services.router.config import DeadlineRange, RouterConfig
-from services.router.core import RouterCore
-from services.safety.core import SafetyCore
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+
+from services.edge.delivery.session import Session
+from services.simulator.plan import FAULT_KINDS, draw
+from services.simulator.tree.edge import EdgeParts
+from services.simulator.tree.units import Parts
+from services.simulator.world import World
 from services.stream import Screen
-from tests.world.broker import LogReader
-from tests.world.member import Member
-from tests.world.plan import FAULT_KINDS, draw
-from tests.world.units import Parts
-from tests.world.world import World
+from tests.world import core_defects as cores
+from tests.world import edge_defects as edges
+from tests.world import member_defects as members
+from tests.world import screen_defects as screens
+
+FOUND = Path(__file__).with_name("found.json")
+"""What surveys of this version of the world have found."""
 
 SEEDS = 2_000
 """How many seeds a mutant may survive."""
+
+ROUND = 20
+"""Seeds that are tried in turn with the other mutants."""
 
 
 @dataclass(frozen=True)
@@ -35,171 +47,65 @@ class Mutant:
     kinds: tuple[str, ...] = FAULT_KINDS
 
 
-class _DropsKept(Member):
-    """Forgets the state of kept partitions at a rebalance, and reads on where it was."""
-
-    def on_assigned(self, generation: int, numbers: list[int]) -> None:
-        kept = [number for number in numbers if number in self._deciding]
-        super().on_assigned(generation, numbers)
-        for number in kept:
-            if number in self._deciding:
-                self.core.lost(number)
-                self.core.gained(number)
-                now_us = self.now_us
-                self.perform_all(self.core.caught_up(number, now_us, now_us))
+def _edge(**parts) -> Parts:
+    return Parts(edge=EdgeParts(**parts))
 
 
-class _TicksUnread(Member):
-    """Lets the core decide by the clock without reading the log first."""
-
-    def tick(self, number: int) -> None:
-        now_us = self.now_us
-        self._until_read[number] = None  # type: ignore[assignment] # nothing is awaited
-        self.process.after(1_000, self._tick_now, number, now_us)
-
-    def _tick_now(self, number: int, known_us: int) -> None:
-        if number in self._until_read:
-            del self._until_read[number]
-            self.perform_all(self.core.tick(number, known_us, self.now_us))
-            self._set_alarm()
+def _session(session: type[Session]) -> Parts:
+    return _edge(session=session)
 
 
-class _CommitsEarly(Member):
-    """Commits a record when it was read."""
+def _screen(screen: type[Screen]) -> Parts:
+    return _session(screens.session_with(screen))
 
-    def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
-        super()._on_fetched(reader, records)
-        for record in records:
-            self.done((record.topic, record.partition, record.offset))
-
-
-class _ForgetfulRails(RailsCore):
-    """Forgets what is pending of a lost partition, and remembers that it was evaluated."""
-
-    def lost(self, number: int) -> None:
-        for place in [place for place in self._pending if place.partition == number]:
-            del self._pending[place]
-
-
-class _HoardingRails(RailsCore):
-    """Keeps what is pending of a lost partition, and never evaluates it again."""
-
-    def lost(self, number: int) -> None:
-        """Keep everything."""
-
-
-class _LosesHeld(SafetyCore):
-    """Drops what was held back while a partition caught up."""
-
-    def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:
-        if not self._partitions[number].queued:
-            self._partitions[number]._held.clear()
-        return super().caught_up(number, known_us, now_us)
-
-
-class _LeakyRouter(RouterCore):
-    """Keeps the memory for the prompts of a lost partition."""
-
-    def lost(self, number: int) -> None:
-        del self._partitions[number]
-        del self._rejected[number]
-        self._share()
-
-
-class _EndlessRouter(RouterCore):
-    """Forgets which attempts were retries."""
-
-    def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
-        for partition in self._partitions.values():
-            for state in partition.requests.values():
-                state.retries.clear()
-        return super().read(record, at_us, now_us)
-
-
-class _ImpatientRouter(RouterCore):
-    """Takes every pause of an answer for a stall after half of its time."""
-
-    def __init__(self, config: RouterConfig, source: str, partitions: int) -> None:
-        super().__init__(replace(config, stall=DeadlineRange(max_ms=150)), source, partitions)
-
-
-class _ShowsAgain(Screen):
-    """Shows what follows a recall that withdrew the answer."""
-
-    def feed(self, event: StreamEvent, log_ms: int = 0):
-        if self.stopped is not None and not isinstance(event, Recall | Closed):
-            self.stopped, self.over, self.withdrawn = None, False, None
-        return super().feed(event, log_ms)
-
-
-class _BelievesCutovers(Screen):
-    """Believes every cutover, whether or not its reason still holds."""
-
-    def _cutover_holds(self, event: Cutover) -> bool:
-        return event.attempt == self._voice_state.last_attempt + 1
-
-
-class _BelievesCloseds(Screen):
-    """Believes every ``Closed``."""
-
-    def _close_holds(self, event: Closed) -> bool:
-        return True
-
-
-class _IgnoresGate(Screen):
-    """Shows text before the verdict."""
-
-    @property
-    def gate_open(self) -> bool:
-        return self.verdict is None or self.verdict.decision == "allow"
-
-
-class _CountsFromAt(RouterCore):
-    """Counts deadlines from the time of day that a request's writer names, or from the append if that is earlier."""
-
-    def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> list[Write]:
-        if isinstance(item, Received) and isinstance(item.event, Request):
-            waited_ms = max(0, at_us - item.event.at) / 1_000
-            item = item._replace(event=replace(item.event, waited_ms=waited_ms))
-        return super().read(item, at_us, now_us)
-
-
-class _DecidesByTimeOfDay(Member):
-    """Measures by the host's time of day, which is stepped."""
-
-    @property
-    def now_us(self) -> int:
-        return self.process.host.now_us
-
-
-class _NeverBeginsAnew(Member):
-    """Takes the least difference between clocks as the offset, whatever the order of the log and its answers say."""
-
-    def log_clock(self, reader: LogReader) -> LogClock:
-        return LogClock(self._broker_offset)
-
-
-_BelievesCutovers._RULES = {**Screen._RULES}
-_BelievesCloseds._RULES = {**Screen._RULES}
 
 MUTANTS = (
-    Mutant("safety drops kept partitions at a rebalance", Parts(safety_member=_DropsKept)),
-    Mutant("the router drops kept partitions at a rebalance", Parts(router_member=_DropsKept)),
-    Mutant("the router ticks before it has read the log", Parts(router_member=_TicksUnread), ("slow", "gone", "pause")),
-    Mutant("rails forget what is pending when a partition is lost", Parts(rails=_ForgetfulRails)),
-    Mutant("rails keep what is pending when a partition is lost", Parts(rails=_HoardingRails)),
-    Mutant("rails commit before the work is done", Parts(rails_member=_CommitsEarly)),
-    Mutant("safety drops what it held back", Parts(safety=_LosesHeld)),
-    Mutant("the router keeps the memory of a lost partition", Parts(router=_LeakyRouter)),
-    Mutant("the router tries a request again for ever", Parts(router=_EndlessRouter)),
-    Mutant("the router declares a stall too early", Parts(router=_ImpatientRouter)),
-    Mutant("a fold shows withdrawn text again", Parts(screen=_ShowsAgain)),
-    Mutant("a fold shows text before the verdict", Parts(screen=_IgnoresGate)),
-    Mutant("a fold believes every cutover", Parts(screen=_BelievesCutovers)),
-    Mutant("a fold believes every closing", Parts(screen=_BelievesCloseds)),
-    Mutant("deadlines count from the writer's time of day", Parts(router=_CountsFromAt), ("clock", "slow")),
-    Mutant("the router decides by its host's time of day", Parts(router_member=_DecidesByTimeOfDay), ("clock", "late")),
-    Mutant("a step of the broker's clock is not noticed", Parts(router_member=_NeverBeginsAnew), ("time", "late")),
+    # Part 5: the processor
+    Mutant("safety drops kept partitions at a rebalance", Parts(safety_member=members.DropsKept)),
+    Mutant("the router drops kept partitions at a rebalance", Parts(router_member=members.DropsKept)),
+    Mutant("the router ticks before it has read the log", Parts(router_member=members.TicksUnread)),
+    Mutant("the router reads too little of its past", Parts(router_member=members.RewindsTooLittle)),
+    Mutant("safety reads too little of its past", Parts(safety_member=members.RewindsTooLittle)),
+    Mutant("the router's past begins by its host's clock", Parts(router_member=members.RewindsByHost)),
+    Mutant("safety sleeps on after a step", Parts(safety_member=members.SleepsOn)),
+    Mutant("rails commit before the work is done", Parts(rails_member=members.CommitsEarly)),
+    Mutant("rails commit over what is still open", Parts(rails_member=members.ForgetsCommits)),
+    # Clocks
+    Mutant("deadlines count from the writer's time of day", Parts(router=cores.CountsFromAt)),
+    Mutant("the router decides by its host's time of day", Parts(router_member=members.DecidesByTimeOfDay)),
+    Mutant("a step of the broker's clock is not noticed", Parts(router_member=members.NeverBeginsAnew)),
+    # Cores
+    Mutant("rails forget what is pending when a partition is lost", Parts(rails=cores.ForgetfulRails)),
+    Mutant("rails keep what is pending when a partition is lost", Parts(rails=cores.HoardingRails)),
+    Mutant("safety drops what it held back", Parts(safety=cores.LosesHeld)),
+    Mutant("safety forgets before the router closes", Parts(safety=cores.ForgetfulSafety)),
+    Mutant("the router keeps the memory of a lost partition", Parts(router=cores.LeakyRouter)),
+    Mutant("the router tries a request again for ever", Parts(router=cores.EndlessRouter)),
+    Mutant("the router declares a stall too early", Parts(router=cores.ImpatientRouter)),
+    Mutant("the router takes a client for gone too early", Parts(router=cores.HastyRouter)),
+    Mutant("the router counts one connection of a client", Parts(router=cores.OneConnectionRouter)),
+    Mutant("the router ignores the policy's egress", Parts(router=cores.CarelessRouter)),
+    Mutant("the router believes a worker without governance", Parts(router=cores.BelievingRouter)),
+    # The fold
+    Mutant("a fold shows withdrawn text again", _screen(screens.ShowsAgain)),
+    Mutant("a fold shows text before the verdict", _screen(screens.IgnoresGate)),
+    Mutant("a fold shows the answer to an unmasked prompt", _screen(screens.ShowsUnmasked)),
+    Mutant("a fold shows text that is not cleared", _screen(screens.ShowsEverything)),
+    Mutant("a fold believes every cutover", _screen(screens.BelievesCutovers)),
+    Mutant("a fold believes every closing", _screen(screens.BelievesCloseds)),
+    Mutant("a fold hears the last run of an attempt", _screen(screens.HearsTheLastRun)),
+    Mutant("a fold forgets recalls of another run", _screen(screens.ForgetsOthersRecalls)),
+    Mutant("an edge believes a worker without governance", _screen(screens.BelievesWorkers)),
+    # The edge
+    Mutant("live streams stall when a home partition moves", _edge(plan=edges.IgnoresHolds)),
+    Mutant("an edge takes requests of a partition it does not follow", _edge(plan=edges.AsksTooSoon)),
+    Mutant("an edge remembers what it did not follow", _edge(index=edges.RemembersGaps)),
+    Mutant("a client is told too early that it is accepted", _edge(accepts_early=True)),
+    Mutant("a resumed stream shows text that was taken back", _session(edges.SendsRecalled)),
+    Mutant("a resumed stream begins anew", _session(edges.StartsOver)),
+    Mutant("a resumed stream skips ops of the same record", _session(edges.SkipsOne)),
+    Mutant("a recall does not stop the history", _edge(held=edges.SendsOn)),
+    Mutant("what comes during the history is lost", _edge(held=edges.ForgetsHeld)),
 )
 
 
@@ -209,21 +115,78 @@ def found_after(mutant: Mutant, first_seed: int, seeds: int = SEEDS) -> tuple[in
         violation = World(draw(first_seed + count, mutant.kinds), mutant.parts).run().violation
         if violation is not None:
             return count + 1, violation.promise
+        if count % 25 == 24:
+            gc.collect()
     return None
 
 
-def survey(first_seed: int, samples: int, seeds: int, tell: Callable[[str], None]) -> bool:
-    """Look for every mutant several times from different seeds, and tell the medians. Return whether all were found."""
-    all_found = True
-    for mutant in MUTANTS:
-        counts, promises = [], dict[str, int]()
-        for sample in range(samples):
-            found = found_after(mutant, first_seed + sample * seeds, seeds)
-            counts.append(seeds + 1 if found is None else found[0])
-            if found is not None:
-                promises[found[1]] = promises.get(found[1], 0) + 1
-        median = sorted(counts)[len(counts) // 2]
-        all_found &= median <= seeds
-        said = ", ".join(sorted(promises)) or "never found"
-        tell(f"{mutant.name:56} median {median:5} seeds, most {max(counts):5}  {said}")
-    return all_found
+Counts = dict[str, list[int]]
+"""By mutant and sample: found after so many seeds; or, negative or 0, not found in so many."""
+
+
+def seed_that_finds(counts: Counts, name: str) -> int | None:
+    """Return a seed that finds this mutant; None if none is known."""
+    return next((sample * SEEDS + count - 1 for sample, count in enumerate(counts.get(name, ())) if count > 0), None)
+
+
+def known_counts() -> Counts:
+    """Return what earlier surveys of this version of the world have found."""
+    known: Counts = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+    return {mutant.name: known.get(mutant.name, []) for mutant in MUTANTS}
+
+
+def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> None:
+    """Look for every mutant from several first seeds, a few seeds at a time; go on where the last survey ended."""
+    ends_s = time.process_time() + seconds
+    for sample in range(samples):
+        while time.process_time() < ends_s:
+            left = [
+                mutant for mutant in MUTANTS
+                if named in mutant.name and -SEEDS < (counts[mutant.name][sample:] or [0])[0] <= 0
+            ]  # fmt: skip
+            if not left:
+                break
+            for mutant in left:
+                if time.process_time() < ends_s:
+                    _look_on(mutant, counts[mutant.name], sample)
+                    FOUND.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+
+
+def _look_on(mutant: Mutant, counts: list[int], sample: int) -> None:
+    counts.extend([0] * (sample + 1 - len(counts)))
+    tried = -counts[sample]
+    found = found_after(mutant, sample * SEEDS + tried, min(ROUND, SEEDS - tried))
+    counts[sample] = -tried - ROUND if found is None else tried + found[0]
+
+
+def table(counts: Counts) -> Iterator[str]:
+    """Return a line for each mutant, and one for all of them."""
+    medians = []
+    for name, samples in counts.items():
+        if all(count > 0 for count in samples) and samples:
+            medians.append(median_low(samples))
+            yield f"{name:58} found after {' '.join(map(str, samples)):>14} seeds, median {medians[-1]:4}"
+        else:
+            said = " ".join(str(count) if count > 0 else f">{-count}" for count in samples)
+            yield f"{name:58} found after {said:>14} seeds"
+    middle = median_low(medians) if medians else "unknown"
+    yield f"{len(medians)} of {len(counts)} mutants found from every first seed; median of their medians {middle}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.world.mutants", description=__doc__)
+    parser.add_argument("--samples", type=int, default=3, help="from how many first seeds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10_000, help="end after so much CPU; the next call goes on")
+    parser.add_argument("--named", default="", help="only mutants with this in their name")
+    parser.add_argument("--anew", action="store_true", help=f"the world has changed: forget what is in {FOUND.name}")
+    options = parser.parse_args()
+    gc.freeze()
+    gc.disable()  # a run is short; what it leaves is collected between runs
+    counts: Counts = {mutant.name: [] for mutant in MUTANTS} if options.anew else known_counts()
+    survey(counts, options.samples, options.seconds, options.named)
+    print(*table(counts), sep="\n")
+    return int(any(seed_that_finds(counts, name) is None for name in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,7 +14,7 @@ from services.edge.errors import ApiError
 from services.edge.log.log_time import LogTime
 from services.edge.log.positions import LoggedEvent
 from services.edge.log.request_index import RequestIndex
-from services.edge.log.unreadable import takes_text_back, too_old
+from services.edge.log.unreadable import newer_version, takes_text_back
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
 from services.runtime.metrics import STREAMS_ACTIVE, TENANT_STREAMS_MOST, TENANTS_ACTIVE
@@ -86,7 +86,7 @@ class Hub:
         touched: dict[Subscription, None] = {}
         for record in records:
             if isinstance(record, UnreadableRecord):
-                self._stop_unreadable(record)
+                self._on_unreadable(record)
                 continue
             if not isinstance(record.event, StreamEvent):
                 continue
@@ -121,12 +121,14 @@ class Hub:
             text = "This server is stopping: resume at the last id."
             stream.end("shutdown", ApiError(503, text, code="server_stopping", retry_after_s=1))
 
-    def _stop_unreadable(self, record: UnreadableRecord) -> None:
+    def _on_unreadable(self, record: UnreadableRecord) -> None:
+        """End the streams that may not go on showing what they show: nobody knows how much of it was taken back."""
         if record.key is None or not takes_text_back(record):
             return
         self.index.note_event(record.key, record.offset)
-        for stream in self._streams.get(record.key, ()):
-            stream.end("error", too_old())
+        for stream in tuple(self._streams.get(record.key, ())):
+            _log.error("request %s: %s; upgrade this edge", stream.session.request_id, record.error)
+            stream.end("error", newer_version())
 
     def _push(self, stream: Subscription, logged: LoggedEvent, at_us: int) -> None:
         try:

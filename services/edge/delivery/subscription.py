@@ -7,16 +7,13 @@ from typing import Final, NamedTuple
 
 from schemas.requests import Request
 from schemas.side_events import DetachReason, Transport
-from schemas.stream import Recall
 from services.edge.delivery.client_writer import CATCH_UP_BATCH_BYTES, ClientWriter, WriteFailure
+from services.edge.delivery.held_events import HeldEvents
 from services.edge.delivery.session import CatchUpOps, Encoder, Session
 from services.edge.delivery.stats import PositionedOp
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent, OpId
 from services.runtime.clock import steady_us
-
-MAX_HELD_EVENTS: Final = 20_000
-"""Most events that wait while a client reads the history; a client that needs more is too slow."""
 
 EXPIRY_MARGIN_US: Final = 2_000_000
 """The router closes a request by its total deadline; the edge ends a stream that is still open this much later."""
@@ -67,7 +64,7 @@ class Subscription:
             another edge is, the clocks of two hosts do not tell.
     """
 
-    __slots__ = ("_buffered", "_held", "_on_end", "_out", "_recall_pending", "_staged", "_writer", "connection",
+    __slots__ = ("_buffered", "_held", "_on_end", "_out", "_staged", "_writer", "connection",
                  "encoder", "ended", "history", "on_log", "opened_us", "quiet_since_us", "reason", "request", "session",
                  "started")  # fmt: skip
 
@@ -86,8 +83,7 @@ class Subscription:
         self.reason: DetachReason | None = None
         self.quiet_since_us = self.opened_us = steady_us()
         self._on_end = on_end
-        self._held: list[LoggedEvent] | None = [] if catching_up else None  # None once the history was sent
-        self._recall_pending = False  # a held event may take back text that is not sent yet
+        self._held = HeldEvents() if catching_up else None  # None once the history was sent
         self._out: list[bytes] = []
         self._staged = 0
         self._writer: ClientWriter | None = None
@@ -109,9 +105,7 @@ class Subscription:
         if self.reason is not None:
             return
         if self._held is not None:
-            self._held.append(logged)
-            self._recall_pending = self._recall_pending or type(logged.event) is Recall
-            if len(self._held) > MAX_HELD_EVENTS:
+            if not self._held.hold(logged):
                 self.end("slow", SLOW_CLIENT_ERROR)
             return
         self._take(logged, at_us)
@@ -157,23 +151,20 @@ class Subscription:
             caught_up: The history.
             end_offset: The history holds all events before it; later ones were held.
         """
-        while True:
-            unsent = await self._send(caught_up)
-            held, self._held = self._held or [], []
-            if self.reason is not None or not (held or unsent):
-                break
-            self._recall_pending = False
-            fresh = [item for logged in held if logged.offset >= end_offset for item in self.session.feed(logged)]
-            caught_up = self.session.shorten([*unsent, *fresh])
+        held = self._held = self._held or HeldEvents()
+        following: CatchUpOps | None = caught_up
+        while following is not None:
+            unsent = await self._send(following, held)
+            following = None if self.reason is not None else held.next_ops(self.session, unsent, end_offset)
         self._held = None
         if self.reason is None:
             self.flush()
             self._end_if_over()
 
-    async def _send(self, caught_up: CatchUpOps) -> tuple[PositionedOp, ...]:
+    async def _send(self, caught_up: CatchUpOps, held: HeldEvents) -> tuple[PositionedOp, ...]:
         """Send the ops until a recall arrives; return the unsent ones."""
         pieces, done = iter(self.encoder.catch_up(caught_up)), 0
-        while not self._recall_pending and self.reason is None and (piece := next(pieces, None)) is not None:
+        while not held.recall_pending and self.reason is None and (piece := next(pieces, None)) is not None:
             items, data = piece
             self._stage(items, data, steady_us())
             done += len(items)

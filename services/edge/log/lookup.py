@@ -16,7 +16,7 @@ from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRe
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent
 from services.edge.log.request_index import RequestIndex
-from services.edge.log.unreadable import takes_text_back, too_old
+from services.edge.log.unreadable import newer_version, takes_text_back
 from services.processor.fair_queue import FairQueue
 
 SKEW_MS: Final = 10_000
@@ -69,21 +69,19 @@ class LogReader:
     """One tail reader, used by one look-up at a time."""
 
     def __init__(self, settings: BusSettings) -> None:
-        self._found: list[Received] = []
+        self._found: list[Received | UnreadableRecord] = []
         self._key = b""
         self._kinds: frozenset[str] = frozenset()
-        self._too_old = False
         self.tail = TailReader(settings, handler=self._take, record_filter=self._wants, include_newer=True)
 
     async def read(
-        self, target: Target, start: int | AtTime, found: list[Received], enough: Callable[[], object]
+        self,
+        target: Target,
+        start: int | AtTime,
+        found: list[Received | UnreadableRecord],
+        enough: Callable[[], object],
     ) -> int:
-        """Add the records from ``start`` on to ``found``, until it is enough; return the offset to go on at.
-
-        Raises:
-            ApiError: Text was taken back in a way that cannot be read.
-        """
-        self._too_old = False
+        """Add the records from ``start`` on to ``found``, until it is enough; return the offset to go on at."""
         self._key, self._kinds, self._found = target.request_id.encode(), target.kinds, found
         place = (target.topic, target.partition)
         position = await self.tail.follow(*place, start)
@@ -95,19 +93,13 @@ class LogReader:
         finally:
             await self.tail.unfollow(*place)
             self._found = []
-        if self._too_old:
-            raise too_old()
         return position
 
     def _wants(self, kind: str, key: bytes | None) -> bool:
         return key == self._key and kind in self._kinds
 
     def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        for record in records:
-            if isinstance(record, Received):
-                self._found.append(record)
-            elif record.key == self._key and takes_text_back(record):
-                self._too_old = True
+        self._found.extend(record for record in records if isinstance(record, Received) or takes_text_back(record))
 
 
 class LogLookup:
@@ -161,14 +153,19 @@ class LogLookup:
             end: The offset to read to.
             tenant: Whose turn it is.
             begin: The offset of its first event, where it is known.
+
+        Raises:
+            ApiError: 503, if one of them may take text back and cannot be read.
         """
         target = Target(request_id, read_kinds("edge", STREAMS), STREAMS, partition, end)
         async with self._admitted(tenant):
             found = await self._scan(target, _begin(request_id) if begin is None else begin, tenant)
+        if any(isinstance(record, UnreadableRecord) and record.offset < end for record in found):
+            raise newer_version()
         return [
             LoggedEvent(record.offset, record.event, record.timestamp_ms)
             for record in found
-            if record.offset < end and isinstance(record.event, StreamEvent)
+            if isinstance(record, Received) and record.offset < end and isinstance(record.event, StreamEvent)
         ]
 
     async def end_offset(self, partition: int) -> int:
@@ -179,16 +176,16 @@ class LogLookup:
 
     async def _search(self, target: Target, start: int | AtTime, tenant: str) -> FoundRequest | None:
         for record in await self._scan(target, start, tenant, first_only=True):
-            if isinstance(record.event, Request):
+            if isinstance(record, Received) and isinstance(record.event, Request):
                 self._index.note_request(target.request_id.encode(), target.topic.name, record.offset)
                 return FoundRequest(record.event, record.timestamp_ms)
         return None
 
     async def _scan(
         self, target: Target, start: int | AtTime, tenant: str, *, first_only: bool = False
-    ) -> list[Received]:
+    ) -> list[Received | UnreadableRecord]:
         """Read up to the target's end, in slices while others wait."""
-        found: list[Received] = []
+        found: list[Received | UnreadableRecord] = []
         position: int | AtTime = start
         while not isinstance(position, int) or (position < target.end and not (first_only and found)):
             async with self._turns.turn(tenant) as reader:
@@ -196,7 +193,7 @@ class LogLookup:
                 position = await reader.read(target, position, found, enough)
         return found
 
-    def _enough(self, wanted: Sequence[Received], turn_ends_s: float) -> bool:
+    def _enough(self, wanted: Sequence[Received | UnreadableRecord], turn_ends_s: float) -> bool:
         """Return whether a look-up has found what it wants, or must leave its reader to one that waits."""
         return bool(wanted) or bool(self._turns.waiting and asyncio.get_running_loop().time() >= turn_ends_s)
 

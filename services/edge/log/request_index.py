@@ -100,6 +100,11 @@ class RequestIndex:
             return None
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
+    def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
+        """Return where the events are for a client that has the op at this offset; None if the log must tell."""
+        span = self.span(key)
+        return span if span is not None and (after is None or after < span.end) else None
+
     def drop_partition(self, partition: int) -> None:
         """Forget the requests of a partition that is no longer followed."""
         for key in [key for key, entry in self._entries.items() if entry.partition == partition]:

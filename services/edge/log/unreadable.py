@@ -1,26 +1,23 @@
-"""Who cannot read what takes text back stops showing.
-
-A newer version takes text back in a newer version of ``Recall``, never by a new kind: an older edge would not know.
-"""
+"""Records of the stream log that may take text back, and cannot be read here. Pure."""
 
 from typing import Final
 
-from schemas.stream import Recall
-from schemas.wire import KIND_HEADER
+from schemas.wire import KIND_HEADER, header
 from services.bus import UnreadableRecord
 from services.edge.errors import ApiError
 
-_RECALL: Final = Recall.__name__.encode()
+TAKE_TEXT_BACK: Final = frozenset({"Recall", "Verdict", "Cutover"})
+"""Kinds after which text that was shown may have to go. A reader that skips one goes on showing it."""
 
 
 def takes_text_back(record: UnreadableRecord) -> bool:
-    """Return whether a record that cannot be read is a ``Recall``."""
-    return (KIND_HEADER, _RECALL) in record.headers
+    """Return whether a client of this request may be shown nothing more."""
+    return header(record.headers, KIND_HEADER) in TAKE_TEXT_BACK
 
 
-def too_old() -> ApiError:
-    """Return the error for a stream that cannot go on here."""
+def newer_version() -> ApiError:
+    """Return the error that ends such a stream."""
     return ApiError(
-        503, "Text of this answer was taken back in a way that this server cannot read: resume at another server.",
-        code="recall_unreadable",
+        503, "The log has a decision about this answer that this server is too old to read: resume at another server.",
+        code="newer_version", retry_after_s=1,
     )  # fmt: skip

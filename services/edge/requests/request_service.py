@@ -236,9 +236,9 @@ class RequestService:
     async def _caught_up(self, stream: Subscription, position: OpId | None) -> Subscription:
         self._receipts.record_attached(stream)
         session, index, key = stream.session, self._hub.index, stream.session.request_id.encode()
-        span = index.span(key)  # whatever comes after it is held in the stream from here on
-        if span is not None and (position is None or position.offset < span.end):
-            begin, end = span
+        span = index.history_span(key, None if position is None else position.offset)
+        if span is not None:
+            begin, end = span  # whatever comes after it is held in the stream from here on
         else:
             index.follow(key, session.partition, whole=False)  # before the end is asked for: nothing falls in between
             begin, end = None, await self._lookup.end_offset(session.partition)

@@ -6,7 +6,8 @@ import pytest
 
 from schemas.ids import uuid7
 from schemas.topics import STREAMS
-from services.bus import partition_for
+from services.bus import partition_for, write_raw_records
+from services.bus.write.raw_records import RawRecord
 from services.edge.log.lookup import LogLookup
 from services.runtime.clock import now_ms
 from tests.integration.edge.lab import PARTITIONS, SseReader, chunks, deltas
@@ -100,6 +101,26 @@ async def test_the_edge_that_saw_an_answer_reads_only_its_records_again(lab, mon
     begin, end = reads[-2]
     assert b"555-0100" not in await get(lab, first + path)
     assert begin is None or end > offsets[-1]
+
+
+@pytest.mark.parametrize("kind", ["Recall", "Verdict", "Cutover"])
+async def test_what_may_take_text_back_and_cannot_be_read_ends_the_stream(lab, kind):
+    """An older edge that skipped a newer recall would go on showing the text."""
+    url = await lab.edge()
+    async with lab.open_stream(url) as client:
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("call 555-0100 "))
+        await client.until(b"555-0100")
+        key, number = writer.request_id.encode(), partition_for(writer.request_id, PARTITIONS)
+        headers = (("kind", kind.encode()), ("v", b"99"))
+        await write_raw_records(lab.bus, [RawRecord(STREAMS.name, number, key, b"{}", headers)], name="newer")
+        await lab.write(writer.chunk("and more"), writer.finished(), writer.closed())
+        rest = await client.rest()
+    assert b"newer_version" in rest
+    assert b"and more" not in rest
+    for path in (f"/v1/requests/{writer.request_id}/events", f"/v1/chat/completions/{writer.request_id}"):
+        assert b"newer_version" in await get(lab, url + path, status=503)
+        assert b"newer_version" in await get(lab, await lab.edge() + path, status=503)
 
 
 async def test_resumes_are_limited_per_tenant(lab):

@@ -91,3 +91,13 @@ def test_a_span_holds_every_event_that_was_delivered(actions, size):
             span = index.span(each)
             offsets = [at for at, other in enumerate(log) if other == each]
             assert span is None or not offsets or (span.begin <= offsets[0] and span.end == offsets[-1] + 1)
+
+
+def test_a_client_beyond_what_the_index_knows_reads_the_log() -> None:
+    index = RequestIndex()
+    index.follow(b"a", 0, whole=True)
+    index.note_event(b"a", 5)
+
+    assert index.history_span(b"a", None) == index.history_span(b"a", 5) == (5, 6)
+    assert index.history_span(b"a", 6) is None
+    assert index.history_span(b"b", None) is None

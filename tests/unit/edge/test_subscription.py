@@ -6,9 +6,10 @@ from schemas.ids import uuid7
 from schemas.requests import Deadlines, Message, Request
 from services.bus import Received
 from services.edge.delivery.client_writer import ClientWriter
+from services.edge.delivery.held_events import MAX_HELD_EVENTS
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.session import Session
-from services.edge.delivery.subscription import MAX_HELD_EVENTS, ClientConnection, Subscription
+from services.edge.delivery.subscription import ClientConnection, Subscription
 from services.edge.encoders.sse import SseEncoder
 from services.edge.errors import ApiError
 from services.edge.http.responses import http_chunk

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from schemas.stream import Chunk, Closed, Recall, Started, Verdict
+from services.simulator.judge.truth import truth
 from services.stream import Screen, Show, apply, catch_up
 from services.stream.ops import Close, Refuse, Replace, Restart, Withdraw
 from tests.support.examples import examples
 from tests.unit.stream.histories import REQUEST_ID, grow
-from tests.unit.stream.oracle import truth
 
 HISTORIES = int(os.environ.get("RAILBUS_HISTORIES", examples(10_000)))
 BYTES = st.binary(min_size=150, max_size=500)

@@ -4,59 +4,70 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.world.mutants import MUTANTS, found_after
-from tests.world.plan import draw
-from tests.world.shrink import shrink
-from tests.world.timeline import draw_timeline
-from tests.world.world import World
+from services.simulator.__main__ import explain
+from services.simulator.plan import FAULT_KINDS, draw
+from services.simulator.shrink import shrink
+from services.simulator.timeline import draw_timeline
+from services.simulator.world import World
+from tests.world.mutants import MUTANTS, found_after, known_counts, seed_that_finds
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-SEEDS = 50
-FAILED_SEEDS = (218,)  # safety kept a request for ever: an alarm that a step had brought about was never set
-FOUND_SOON = {  # mutant -> a seed from which 20 seeds find it
-    "safety drops kept partitions at a rebalance": 0,
-    "the router drops kept partitions at a rebalance": 0,
-    "rails forget what is pending when a partition is lost": 110,
-    "rails commit before the work is done": 0,
-    "safety drops what it held back": 0,
-    "the router keeps the memory of a lost partition": 0,
-    "the router tries a request again for ever": 60,
-    "the router declares a stall too early": 0,
-    "a fold shows withdrawn text again": 0,
-    "a fold shows text before the verdict": 0,
-    "the router ticks before it has read the log": 70,
-    "deadlines count from the writer's time of day": 0,
-    "the router decides by its host's time of day": 0,
-    "a step of the broker's clock is not noticed": 0,
-}
+
+FAILED_SEEDS: tuple[int, ...] = ()
+"""Seeds of this version of the world that have failed once. A seed of another version has another schedule: what it
+found then is kept as a planted defect."""
+
+NEW_SEEDS = 200
+NEW_SEEDS_CPU_S = 60
+"""At most so many seconds of CPU for the new seeds: a busy machine looks at fewer."""
+
+FOUND_BY = {mutant.name: seed_that_finds(known_counts(), mutant.name) for mutant in MUTANTS}
 
 
-def test_no_seed_breaks_a_promise() -> None:
-    for seed in range(SEEDS):
+def simulate(*options: object, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "services.simulator", *map(str, options)]
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_run_has_enough_requests_and_faults() -> None:
+    for seed in range(10):
         result = World(draw(seed)).run()
-        assert result.violation is None, f"python -m tests.world --seed {seed}: {result.violation}"
+        assert result.violation is None, explain(result)
         assert result.requests >= 20
         assert result.faults >= 5
 
 
+def test_new_seeds_break_no_promise() -> None:
+    """Other seeds every day; RAILBUS_TEST_SEED repeats those of another day."""
+    first = int(os.environ.get("RAILBUS_TEST_SEED", int(time.time() / 86_400) * 10_000))
+    done = simulate("--seed", first, "--runs", NEW_SEEDS, "--seconds", NEW_SEEDS_CPU_S)
+    print(f"first seed {first}: {done.stdout}")
+    assert done.returncode == 0, f"RAILBUS_TEST_SEED={first}\n{done.stdout}\n{done.stderr}"
+
+
 @pytest.mark.parametrize("seed", FAILED_SEEDS)
 def test_a_seed_that_failed_once_does_not_fail_again(seed: int) -> None:
-    assert World(draw(seed)).run().violation is None
+    result = World(draw(seed)).run()
+    assert result.violation is None, explain(result)
 
 
 def test_a_seed_has_one_schedule_in_every_process() -> None:
+    """RAILBUS_TEST_SEEDS=1000 for many."""
+    seeds = int(os.environ.get("RAILBUS_TEST_SEEDS", "50"))
+
     def schedule(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tests.world", "--seed", "7", "--runs", "5"]
-        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        said = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+        said = simulate("--seed", 7, "--runs", seeds, hash_seed=hash_seed).stdout
         found = re.search(r"schedule ([0-9a-f]{16})", said)
         assert found is not None
+        assert said.startswith(f"{seeds} runs")
         return found[1]
 
     assert schedule("1") == schedule("2")
@@ -66,18 +77,45 @@ def test_tracing_does_not_change_the_schedule() -> None:
     assert World(draw(3), trace=True).run().digest == World(draw(3)).run().digest
 
 
-@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name in FOUND_SOON], ids=lambda each: each.name)
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_a_kind_of_fault_by_itself_breaks_no_promise(kind: str) -> None:
+    for seed in range(3):
+        result = World(draw(seed, (kind,))).run()
+        assert result.violation is None, explain(result, (kind,))
+
+
+def test_every_defect_has_a_seed_that_finds_it() -> None:
+    assert [name for name, seed in FOUND_BY.items() if seed is None] == []
+    assert len(FOUND_BY) >= 25
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
 def test_a_planted_defect_is_found(mutant) -> None:
-    assert found_after(mutant, FOUND_SOON[mutant.name], 20) is not None
+    assert found_after(mutant, FOUND_BY[mutant.name], 1) is not None, "python -m tests.world.mutants --anew"
 
 
 def test_a_violation_shrinks_to_few_faults_and_is_drawn() -> None:
     mutant = next(each for each in MUTANTS if each.name == "safety drops kept partitions at a rebalance")
-    found = found_after(mutant, 0, 100)
+    found = found_after(mutant, FOUND_BY[mutant.name], 1)
     assert found is not None
-    plan = draw(found[0] - 1, mutant.kinds)
+    plan = draw(FOUND_BY[mutant.name], mutant.kinds)
     smaller = shrink(plan, found[1], mutant.parts)
     assert len(smaller.faults) < len(plan.faults)
     result = World(smaller, mutant.parts, trace=True).run()
     assert result.lines is not None
     assert "VIOLATION" in draw_timeline(result.lines, str(result.violation))
+
+
+def test_the_command_runs_seeds() -> None:
+    command = [sys.executable, "-m", "services.cli", "simulate", "--seed", "3", "--runs", "2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("2 runs, ")
+    assert ", 0 violations, schedule " in done.stdout
+
+
+def test_an_unknown_fault_is_named() -> None:
+    done = simulate("--faults", "kill,rain")
+    assert done.returncode == 2
+    assert done.stderr.startswith("railbus simulate: --faults names rain; there are kill, ")

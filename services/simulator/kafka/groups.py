@@ -9,9 +9,9 @@ from typing import Protocol
 
 from services.bus.groups.assignor import OwnedPartitions, sticky_assignment
 from services.bus.records import Partition
-from tests.world.broker import PARTITIONS
-from tests.world.hosts import Process
-from tests.world.simulation import MS, Simulation
+from services.simulator.kafka.broker import PARTITIONS
+from services.simulator.kafka.hosts import Process
+from services.simulator.simulation import MS, Simulation
 
 SESSION_TIMEOUT_US = 1_500 * MS
 HEARTBEAT_US = 300 * MS
@@ -105,10 +105,15 @@ class Group:
         self._simulation.after(self._simulation.between(0, HEARTBEAT_US), self._beat, member)
 
     def _beat(self, member: GroupMember) -> None:
-        if member.process.reachable:
+        if self._simulation.away:
+            self.tell_soon(member)
+        elif member.process.reachable:
             self.heartbeat(member)
 
     def _expire(self, member: GroupMember, member_id: str, silence: int) -> None:
+        if self._simulation.away:  # it knows the time of nobody's last heartbeat when it is back
+            self._simulation.after(SESSION_TIMEOUT_US, self._expire, member, member_id, silence)
+            return
         if self._silent.get(member_id) != silence or self._members.get(member_id) is not member:
             return
         self._simulation.note(self.name, f"expels {member.process.name}")
@@ -130,6 +135,9 @@ class Group:
 
     def _give_up_waiting(self, number: int) -> None:
         """Drop the members that have not joined in time."""
+        if self._simulation.away:
+            self._simulation.after(SESSION_TIMEOUT_US, self._give_up_waiting, number)
+            return
         if not self._joining or number != self._round:
             return
         for member_id in [each for each in self._members if each not in self._joined]:

@@ -5,23 +5,23 @@ written a second time here, and should be read side by side with ``services/proc
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from schemas.base import Event
 from schemas.topics import Topic
-from services.bus import BrokerOffset, LogClock, Received, partition_for
+from services.bus import BrokerOffset, LogClock, partition_for
 from services.bus.groups.assignor import OwnedPartitions
 from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.held_partitions import HeldPartitions
 from services.bus.records import Partition, TopicPartitions
 from services.processor import Core, Effect, RecordDone, Write
-from tests.world.broker import PARTITIONS, Broker, LogReader
-from tests.world.groups import Group
-from tests.world.hosts import Process
-from tests.world.producer import SimulatedProducer
-from tests.world.simulation import MS, SECOND
+from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader, LogRecord
+from services.simulator.kafka.groups import Group
+from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.producer import SimulatedProducer
+from services.simulator.simulation import MS, SECOND
 
 SLOWEST_TICK_US = SECOND
 COMMIT_EVERY_US = 100 * MS
@@ -38,7 +38,7 @@ class Reading:
 
     topics: Sequence[Topic]
     rewind_ms: int | None = None
-    commit: Literal["on_accept", "manual", "never"] = "never"
+    commit: Literal["manual", "never"] = "never"
 
 
 class _Goal:
@@ -54,6 +54,9 @@ class Member:
 
     Args:
         perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
+
+    Attributes:
+        companion: Another membership of the same process.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Member:
     ) -> None:
         self.process = process
         self.core = core
+        self.companion: Member | None = None
         self.member_id = ""
         self.generation = -1
         self.producer = SimulatedProducer(broker, process)
@@ -108,12 +112,20 @@ class Member:
         """Return whether nothing is under way or waits to be written."""
         return not (self.core.backlog or self._outbox or self.producer.unacknowledged)
 
+    @property
+    def cores(self) -> tuple[Core, ...]:
+        return (self.core,) if self.companion is None else (self.core, self.companion.core)
+
     def start(self) -> None:
+        if self.companion is not None:
+            self.companion.start()
         self.process.ask(self._group.join, self, self.owned)
 
     def stop(self, left: Callable[[], None]) -> None:
         """Read no more, finish the work under way, commit, leave the group; then call ``left``."""
         self._leaving = True
+        if self.companion is not None:
+            self.companion.stop(lambda: None)
         for reader in self._readers.values():
             reader.close()
         self._drain(self.process.simulation.now_us + DRAIN_US, left)
@@ -205,7 +217,7 @@ class Member:
             if position is not None and partition not in self._readers:
                 self._readers[partition] = LogReader(self._broker, self.process, partition, position, self._on_fetched)
 
-    def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
+    def _on_fetched(self, reader: LogReader, records: list[LogRecord]) -> None:
         partition, next_offset = reader.partition, reader.position
         commit = self._reading.commit
         if commit == "manual":
@@ -217,9 +229,8 @@ class Member:
                 self.perform_all(effects)
         if core.busy:
             self._step_soon()
-        self._set_alarm()
-        if commit == "on_accept":
-            self._commits.read(partition, next_offset)
+        if partition[1] in self._deciding:
+            self._set_alarm((partition[1],))
         if commit != "never":
             self._commit_soon()
         self._reach(self._partitions.read({partition: next_offset}))
@@ -277,12 +288,12 @@ class Member:
 
         goal = self._until_read[number] = self.read_to_end(self._held[number], read)
 
-    def _set_alarm(self) -> None:
+    def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
         if self._leaving:
             return
         now_us = self.now_us
-        next_us: int | None = None
-        for number in sorted(self._deciding):
+        next_us = None if changed is None else self._alarm_us
+        for number in sorted(self._deciding) if changed is None else changed:
             if number in self._until_read:
                 continue
             at_us = self.core.alarm_us(number, now_us)

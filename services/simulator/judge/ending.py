@@ -2,18 +2,16 @@
 
 from typing import NamedTuple
 
+from schemas.requests import Request
 from schemas.side_events import Account
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Recall, Started, StreamEvent, Verdict
 from services.rails.core import RailsCore
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
-from services.stream import Screen
-from tests.unit.stream.oracle import truth
-from tests.world.broker import Broker
-from tests.world.client import Client
-from tests.world.oracle import Violation, stream_of
-from tests.world.plan import CLIENT_GRACE_MS
-from tests.world.simulation import MS
+from services.simulator.judge.oracle import Replay, Violation
+from services.simulator.judge.truth import truth
+from services.simulator.plan import CLIENT_GRACE_MS
+from services.simulator.simulation import MS
 
 
 class Ending(NamedTuple):
@@ -22,23 +20,25 @@ class Ending(NamedTuple):
     number: int
     partition: int
     asked_us: int
-    client: Client
+    request: Request
+    replay: Replay
+    showed: bool
     accounts: list[Account]
     away_us: int
 
 
-def check_live(broker: Broker, ending: Ending) -> None:
+def check_live(ending: Ending) -> None:
     """Every request is closed and accounted for, every shown answer finally cleared or recalled."""
-    name, screen = f"request {ending.number}", ending.client.screen
+    name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")
     outcomes = {account.outcome for account in ending.accounts}
     if outcomes != {screen.closed.outcome}:
         raise Violation("the account tells the ending", f"{name} closed {screen.closed.outcome}, accounts {outcomes}")
-    events = [event for _, event in stream_of(broker, screen.request_id, ending.partition)]
-    if ending.client.showed and not _is_checked(events, screen.voice):
+    events = [step.event for step in ending.replay.steps]
+    if ending.showed and not _is_checked(events, screen.voice):
         raise Violation("every shown answer is cleared or recalled", f"{name}: {screen.voice}, {screen.closed}")
-    told = truth(events)
+    told = truth(events, governed=True)
     if told.sure and told.voice is not screen.voice:
         raise Violation("one voice by the rules", f"{name}: {screen.voice}, by the rules {told.voice}")
     if told.sure and told.closed is not screen.closed:
@@ -57,10 +57,11 @@ def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
     )
 
 
-def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
+def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
     """Check that each cutover and each early end that counts had its reason, by the broker's clock.
 
     Args:
+        ending: The request.
         margin_us: How far a reader's estimate of the append may be off: a decision this close is not judged.
         breaker: Whether a first token may be declared late at once, because the breaker is open.
         max_retries: Most further attempts on the self-hosted engines.
@@ -68,14 +69,13 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
     Returns:
         Whether the request was served by its first attempt, and not closed before its answer was over.
     """
-    request, screen = ending.client.request, Screen(ending.client.request.request_id)
+    request, screen = ending.request, ending.replay.screen
     deadlines, name = request.deadlines, f"request {ending.number}"
     opened_us = chunk_us = ending.asked_us
-    retries = 0
-    for at_us, event in stream_of(broker, request.request_id, ending.partition):
-        before = screen.attempts, screen.last_seq
-        screen.feed(event)
-        if isinstance(event, Cutover) and screen.attempts > before[0]:
+    retries, attempts, last_seq = 0, 1, -1
+    for at_us, event, *now in ending.replay.steps:
+        before, (attempts, last_seq) = (attempts, last_seq), now
+        if isinstance(event, Cutover) and attempts > before[0]:
             again = event.target == "generator" and event.trigger != "mask"
             retries += again
             early_us = {
@@ -88,7 +88,7 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
             opened_us = chunk_us = at_us
             if retries > max_retries:
                 raise Violation("a request is not tried again for ever", f"{name} had {retries} retries")
-        elif screen.last_seq > before[1]:
+        elif last_seq > before[1]:
             chunk_us = at_us
         if screen.closed is event:
             _check_closing(ending, screen.closed, at_us, chunk_us, margin_us)
@@ -96,7 +96,7 @@ def check_justified(broker: Broker, ending: Ending, margin_us: int, *, breaker: 
 
 
 def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, margin_us: int) -> None:
-    deadlines = ending.client.request.deadlines
+    deadlines = ending.request.deadlines
     due_us = {
         "deadline": ending.asked_us + deadlines.total_ms * MS,
         "no_verdict": ending.asked_us + deadlines.verdict_ms * MS,
@@ -109,7 +109,7 @@ def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, ma
 
 
 def check_empty(core: object, name: str) -> None:
-    """A core holds nothing once everything is over and its retention has passed."""
+    """Check that a core holds nothing, once everything is over and its retention has passed."""
     left: dict[str, object] = {}
     if isinstance(core, RouterCore):
         shared = core._shared

@@ -3,28 +3,30 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from schemas.base import envelope
 from schemas.requests import Message
 from schemas.stream import Verdict
-from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
-from services.policy import Policy, build
+from schemas.topics import REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, Topic
+from services.policy import Admission, Policy, build
+from services.policy.rulings import DeliveryFloor
 from services.policy.source.files import read_files
 from services.processor import Effect
 from services.rails.core import EvaluateRequest, RailsCore
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import READ_TOPICS, RouterCore
+from services.runtime.policy_deadlines import DEFAULT_POLICY
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckRequest, CheckResult
-from services.stream import Screen
-from tests.world.broker import PARTITIONS, Broker
-from tests.world.groups import Group
-from tests.world.hosts import Process
-from tests.world.member import Member, Reading
-from tests.world.plan import CLIENT_GRACE_MS, Plan
-from tests.world.simulation import MS
-from tests.world.workers import Worker, WorkerCore
+from services.simulator.judge.oracle import Oracle
+from services.simulator.kafka.broker import PARTITIONS, Broker
+from services.simulator.kafka.groups import Group
+from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.member import Member, Reading
+from services.simulator.plan import CLIENT_GRACE_MS, Plan, PlannedRequest
+from services.simulator.simulation import MS
+from services.simulator.tree.edge import EDGE_PARTS, Edge, EdgeParts
+from services.simulator.tree.workers import Worker, WorkerCore
 
 TOTAL_MAX_MS = 6_000
 SAFETY_TOTAL_MAX_MS = 10_000
@@ -41,33 +43,43 @@ class Parts:
     router: type[RouterCore] = RouterCore
     safety: type[SafetyCore] = SafetyCore
     rails: type[RailsCore] = RailsCore
-    screen: type[Screen] = Screen
+    edge: EdgeParts = EDGE_PARTS
     router_member: type[Member] = Member
     safety_member: type[Member] = Member
     rails_member: type[Member] = Member
 
 
 @cache
-def policy() -> Policy:
-    """Return the default policy with shorter deadlines, so that what is never closed expires soon."""
-    files = dict(read_files(Path(__file__).parents[2] / "policies" / "default"))
+def policy(*, other: bool = False) -> Policy:
+    """Return the default policy with shorter deadlines, so that what is never closed expires soon.
+
+    Args:
+        other: Return one that looks for another code name.
+    """
+    files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()
     files["policy.toml"] = text.replace("total_ms = [500, 120000]", "total_ms = [500, 10000]", 1).encode()
+    if other:
+        files = {name: data.replace(b"Bluefin Heron", b"Bluefin Otter") for name, data in files.items()}
     return build(files)
 
 
 class Builder:
     """Builds a member of a service for a process."""
 
-    def __init__(self, plan: Plan, parts: Parts, broker: Broker, groups: dict[str, Group]) -> None:
+    def __init__(self, plan: Plan, parts: Parts, broker: Broker, groups: dict[str, Group], oracle: Oracle) -> None:
         self._plan = plan
         self._parts = parts
         self._broker = broker
         self._groups = groups
+        self._oracle = oracle
+        self._safeties: list[tuple[Process, SafetyCore]] = []
+        self._policies_changed = 0
         self._runs: list[str] = []
         self._late_us = {fault.target: fault.for_us for fault in plan.faults if fault.kind == "verdict"}
         self._config = RouterConfig(
             input_gate="hold",
+            output_check="on",
             client_grace_ms=CLIENT_GRACE_MS,
             total_max_ms=TOTAL_MAX_MS,
             fallback=plan.fallback,
@@ -75,7 +87,8 @@ class Builder:
             breaker_trip=plan.breaker_trip,
             limits=FallbackLimits(free=1_000),
         )
-        self._builders: dict[str, Callable[[Process], Member]] = {
+        self._builders: dict[str, Callable[[Process], Member | Edge]] = {
+            "edge": self._edge,
             "router": self._router,
             "safety": self._safety,
             "rails": self._rails,
@@ -83,8 +96,23 @@ class Builder:
             "cloud": lambda process: self._worker(process, "cloud"),
         }
 
-    def build(self, service: str, process: Process) -> Member:
+    def change_policy(self) -> None:
+        """Put the other policy in force; each process of safety reads it when it looks at the folder again."""
+        self._policies_changed += 1
+        for process, core in self._safeties:
+            process.after(process.simulation.between(0, 500 * MS), self._reload, core)
+
+    def _reload(self, core: SafetyCore) -> None:
+        core.policy = self._policy()
+
+    def _policy(self) -> Policy:
+        return policy(other=bool(self._policies_changed % 2))
+
+    def build(self, service: str, process: Process) -> Member | Edge:
         return self._builders[service](process)
+
+    def _edge(self, process: Process) -> Edge:
+        return Edge(process, self._broker, self._groups["edge"], self._parts.edge, self._oracle)
 
     def _router(self, process: Process) -> Member:
         core = self._parts.router(self._config, process.name, PARTITIONS)
@@ -93,7 +121,8 @@ class Builder:
         return self._parts.router_member(process, self._broker, self._groups["router"], core, reading)
 
     def _safety(self, process: Process) -> Member:
-        core = self._parts.safety(policy(), process.name, SAFETY_TOTAL_MAX_MS)
+        core = self._parts.safety(self._policy(), process.name, SAFETY_TOTAL_MAX_MS)
+        self._safeties.append((process, core))
 
         def check(effect: Effect) -> None:
             if isinstance(effect, CheckRequest):
@@ -107,6 +136,11 @@ class Builder:
         return member
 
     def _rails(self, process: Process) -> Member:
+        member = self._rails_lane(process, REQUESTS, "rails")
+        member.companion = self._rails_lane(process, REQUESTS_BATCH, "rails-batch")
+        return member
+
+    def _rails_lane(self, process: Process, topic: Topic, group: str) -> Member:
         core = self._parts.rails(room=RAILS_ROOM)
 
         def begin(effect: Effect) -> None:
@@ -117,11 +151,11 @@ class Builder:
         def end(effect: EvaluateRequest) -> None:
             member.perform_all(core.evaluated(effect, self._verdict(effect, process)))
 
-        reading = Reading([REQUESTS], commit="manual")
-        member = self._parts.rails_member(process, self._broker, self._groups["rails"], core, reading, begin)
+        reading = Reading([topic], commit="manual")
+        member = self._parts.rails_member(process, self._broker, self._groups[group], core, reading, begin)
         return member
 
-    def _planned(self, effect: EvaluateRequest):
+    def _planned(self, effect: EvaluateRequest) -> PlannedRequest:
         return self._plan.requests[self._broker.labels[effect.request.request_id]]
 
     def _verdict(self, effect: EvaluateRequest, process: Process) -> Verdict:
@@ -139,16 +173,13 @@ class Builder:
 
     def _worker(self, process: Process, group: str) -> Member:
         worker = Worker(process, self._broker, self._plan, self._runs)
-        topic = REQUESTS if group == "generator" else REQUESTS_VERTEX
-        reading = Reading([topic], commit="on_accept")
+        topics = [REQUESTS, REQUESTS_BATCH] if group == "generator" else [REQUESTS_VERTEX]
+        reading = Reading(topics, commit="manual")
         member = Member(process, self._broker, self._groups[group], WorkerCore(), reading, worker.perform)
-        worker.producer = member.producer
+        worker.producer, worker.done = member.producer, member.done
         return member
 
 
 @cache
-def _gated():
-    from services.policy import Admission
-    from services.policy.rulings import DeliveryFloor
-
+def _gated() -> Admission:
     return Admission(allow=True, delivery=DeliveryFloor(mode="gated"), egress="allowed")

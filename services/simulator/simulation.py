@@ -22,20 +22,39 @@ class Simulation:
     Args:
         seed: All random choices follow from it.
         trace: Keep every line of the schedule, for the timeline.
+
+    Attributes:
+        away: Whether the broker does not answer.
     """
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.now_us = T0_US
-        self.random = random.Random(f"delays/{seed}").random
+        self.random = random.Random(f"delays/{seed}").random  # noqa: S311 - a schedule is no secret
         self.events = 0
+        self.away = False
+        self._blocked: list[tuple[Action, tuple[object, ...]]] = []
         self.lines: list[tuple[int, str, str]] | None = [] if trace else None
         self._hash = hashlib.blake2b(digest_size=8)
-        self._heap: list[tuple[int, int, Action, tuple]] = []
+        self._heap: list[tuple[int, int, Action, tuple[object, ...]]] = []
         self._order = 0
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
         self._order += 1
         heapq.heappush(self._heap, (self.now_us + delay_us, self._order, action, args))
+
+    def at_broker(self, action: Action, args: tuple[object, ...]) -> None:
+        """Do something at the broker now, or once it is back."""
+        if self.away:
+            self._blocked.append((action, args))
+        else:
+            action(*args)
+
+    def bring_broker_back(self) -> None:
+        """Let everything arrive that was on its way while the broker was away."""
+        self.away = False
+        blocked, self._blocked = self._blocked, []
+        for action, args in blocked:
+            self.after(self.between(1 * MS, 20 * MS), self.at_broker, action, args)
 
     def between(self, low_us: int, high_us: int) -> int:
         """Return a random delay."""

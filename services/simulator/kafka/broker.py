@@ -1,15 +1,18 @@
 """The simulated broker: partitions with append times, readers that are told of new records, consumer groups."""
 
+import random
 from collections.abc import Callable
 
 from schemas.base import AnyEvent, Event
+from schemas.errors import NewerVersion
+from schemas.ids import uuid7
 from schemas.requests import Request
 from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Verdict
-from schemas.topics import Topic
-from services.bus import Received, partition_for
+from schemas.topics import REQUESTS, Topic
+from services.bus import Received, UnreadableRecord, partition_for
 from services.bus.records import Partition
-from tests.world.hosts import Process
-from tests.world.simulation import MS, Simulation
+from services.simulator.kafka.hosts import Process
+from services.simulator.simulation import MS, Simulation
 
 PARTITIONS = 4
 
@@ -22,6 +25,14 @@ WAY_US = 10 * MS
 MAX_FETCH = 8
 """Most records of one answer to a fetch."""
 
+LogRecord = Received | UnreadableRecord
+
+
+def event_of(record: LogRecord) -> AnyEvent | None:
+    """Return a record's event; None if this version cannot read it."""
+    return record.event if isinstance(record, Received) else None
+
+
 OnAppended = Callable[[Received], None]
 
 
@@ -32,21 +43,23 @@ class Broker:
         appended_us: When each record of a partition was appended, by the simulation's time. Its timestamp is what the
             broker's clock showed.
         skew_us: How far the broker's clock is ahead.
+        newer: The requests of a newer version, and their partitions.
         stepped_us: The sum of all steps of it, whatever their direction.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self.logs: dict[Partition, list[Received]] = {}
+        self.logs: dict[Partition, list[LogRecord]] = {}
         self.appended_us: dict[Partition, list[int]] = {}
         self.skew_us = 0
+        self.newer: dict[str, Partition] = {}
         self.stepped_us = 0
         self._readers: dict[Partition, list[LogReader]] = {}
         self.on_appended: list[OnAppended] = []
         self.labels: dict[str, int] = {}
         """The number of each request id, for people."""
 
-    def log(self, partition: Partition) -> list[Received]:
+    def log(self, partition: Partition) -> list[LogRecord]:
         return self.logs.setdefault(partition, [])
 
     def append(self, topic: Topic, event: AnyEvent, traceparent: str | None = None) -> None:
@@ -58,13 +71,32 @@ class Broker:
         log.append(record)
         self.appended_us.setdefault(partition, []).append(self._simulation.now_us)
         simulation = self._simulation
-        simulation.count(f"{topic.name} {number} {type(event).__name__} {event.source}")
+        simulation.count(f"{topic.name} {number} {type(event).__name__} {getattr(event, 'source', '')}")
         if simulation.lines is not None:
             simulation.trace(f"p{number}", f"{topic.name[8:]}@{record.offset} {self._label(event)}")
         for reader in self._readers.get(partition, ()):
             reader.wake()
         for told in self.on_appended:
             told(record)
+
+    def append_newer(self, number: int) -> None:
+        """Append a request that this version cannot read."""
+        seed = f"newer/{number}/{self._simulation.random()}"
+        bits = random.Random(seed).getrandbits(74)  # noqa: S311 - an id is no secret
+        request_id = uuid7(self._simulation.now_us // MS, bits)
+        partition = (REQUESTS.name, partition_for(request_id, PARTITIONS))
+        log, now_us = self.log(partition), self._simulation.now_us
+        error = NewerVersion("Request of version 99; this reader knows 1")
+        record = UnreadableRecord(
+            *partition, len(log), (now_us + self.skew_us) // MS, request_id.encode(), b"{}", (), error
+        )
+        self.newer[request_id] = partition
+        self.labels[request_id] = -2
+        log.append(record)
+        self.appended_us.setdefault(partition, []).append(now_us)
+        self._simulation.note("broker", f"FAULT {partition[0]}[{partition[1]}]@{record.offset} is of a newer version")
+        for reader in self._readers.get(partition, ()):
+            reader.wake()
 
     def step(self, by_us: int) -> None:
         """Set the broker's clock. As in Apache Kafka, timestamps may go back then."""
@@ -110,7 +142,7 @@ class Broker:
             case Request():
                 words.append(f"attempt {event.attempt}")
             case _ if hasattr(event, "seq"):
-                words.append(f"{event.run} {event.seq}")
+                words.append(f"{getattr(event, 'run', '')} {getattr(event, 'seq', 0)}")
         return " ".join(words)
 
 
@@ -123,7 +155,7 @@ class LogReader:
         process: Process,
         partition: Partition,
         position: int,
-        deliver: Callable[["LogReader", list[Received]], None],
+        deliver: Callable[["LogReader", list[LogRecord]], None],
     ) -> None:
         self.partition = partition
         self.position = position
@@ -173,7 +205,7 @@ class LogReader:
             return
         self._process.fire(self._receive, self._log[self.position : self.position + MAX_FETCH])
 
-    def _receive(self, records: list[Received]) -> None:
+    def _receive(self, records: list[LogRecord]) -> None:
         self._asking = False
         if self.closed:
             return

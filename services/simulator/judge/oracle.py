@@ -1,18 +1,25 @@
 """What must hold after every step, said without the fold: from the records alone, as naively as possible."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.requests import Request, received_us
 from schemas.side_events import Attached, DeadLetter, Detached
 from schemas.stream import Chunk, Cleared, Closed, Recall, Started, StreamEvent, Verdict
-from schemas.topics import REQUESTS, REQUESTS_VERTEX, STREAMS
+from schemas.topics import REQUESTS, REQUESTS_VERTEX
 from services.bus import Received
-from services.stream import Op, Refuse, Withdraw
-from tests.world.broker import Broker
-from tests.world.client import Client
+from services.bus.records import Partition
+from services.simulator.kafka.broker import Broker, event_of
+from services.simulator.tree.screens import read_events
+
+if TYPE_CHECKING:
+    from services.simulator.tree.streams import Stream
+from services.stream import Governance, Screen, apply
 
 FOR_EVER_US = 2**62
+
+STALL_US = 1_500_000
+"""Longest time until an open stream has what was appended, once nothing disturbs its edge."""
 
 
 class Violation(AssertionError):
@@ -34,7 +41,7 @@ class Shown:
         masked: Attempts that were given the masked prompt.
     """
 
-    def __init__(self, masked: set[int]) -> None:
+    def __init__(self, masked: set[int], frozen: str | None = None) -> None:
         self.masked = masked
         self.verdict: Verdict | None = None
         self.first_runs: dict[int, Started] = {}
@@ -43,7 +50,7 @@ class Shown:
         self.recall_ids: set[str] = set()
         self.cleared: dict[str, int] = {}
         self.attempt = 0
-        self.frozen: str | None = None
+        self.frozen = frozen
 
     def take(self, event: StreamEvent) -> None:
         match event:
@@ -84,19 +91,71 @@ class Shown:
         return texts
 
 
+class Step(NamedTuple):
+    """One event of a request, and the fold after it."""
+
+    at_us: int
+    event: StreamEvent
+    attempts: int
+    last_seq: int
+
+
+class Replay:
+    """One request's log, folded as it is appended: what every client must show at every position.
+
+    Attributes:
+        texts: The visible text after each op, by its id.
+        following: By op id, the next one; the first is at the empty id.
+        newest: The id of the newest op before the end.
+        newest_us: When it was appended.
+        steps: All events so far.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        self.screen = Screen(request_id, Governance())
+        self.texts: dict[str, str] = {}
+        self.following: dict[str, str] = {}
+        self._last = ""
+        self.newest = ""
+        self.newest_us = 0
+        self.steps: list[Step] = []
+        self._visible = ""
+
+    def take(self, record: Received, event: StreamEvent, now_us: int) -> None:
+        """Fold an event as it is appended."""
+        screen = self.screen
+        over = screen.closed is not None
+        ops = screen.feed(event, record.timestamp_ms)
+        self.steps.append(Step(now_us, event, screen.attempts, screen.last_seq))
+        if not ops:
+            return
+        op_id = ""
+        for nth, op in enumerate(ops):
+            self._visible = apply(self._visible, op)
+            op_id = f"{record.partition}:{record.offset}:{nth}"
+            self.texts[op_id] = self._visible
+            self.following[self._last] = op_id
+            self._last = op_id
+        if not over:
+            self.newest, self.newest_us = op_id, now_us
+
+
 class Oracle:
     """Judges each record as it is appended, each op as a client applies it, each offset as it is committed."""
 
-    def __init__(self, broker: Broker, clients: Callable[[], dict[str, Client]]) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._clients = clients
-        self._shown: dict[str, Shown] = {}
+        self.replays: dict[str, Replay] = {}
+        self.showed: set[str] = set()
+        self.disturbed_us = 0
+        self._dead: set[Partition] = set()
         self._committed: dict[int, int] = {}
         self.first_verdicts: dict[str, Verdict] = {}
         self._cleared: dict[str, int] = {}
         self._chunk_ends: dict[tuple[str, int], int] = {}
         self._recall_ids: set[str] = set()
         self._masked: dict[str, set[int]] = defaultdict(set)
+        self._connected: dict[str, set[str]] = defaultdict(set)
         self._left_us: dict[str, int] = {}
         self._away_us: dict[str, int] = {}
         self._closed_us: dict[str, int] = {}
@@ -106,17 +165,16 @@ class Oracle:
 
     def on_appended(self, record: Received) -> None:
         event, now_us = record.event, self._broker.appended_us[record.topic, record.partition][-1]
+        if isinstance(event, StreamEvent):
+            self._replay(record, event, now_us)
         if isinstance(event, Verdict):
             self.first_verdicts.setdefault(event.request_id, event)
         elif isinstance(event, Chunk):
             self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
         elif isinstance(event, Closed):
             self._closed_us[event.request_id] = now_us  # a void one is followed by another
-        elif isinstance(event, Detached) and event.reason != "complete":
-            self._left_us[event.request_id] = now_us
-        elif isinstance(event, Attached) and event.request_id in self._left_us:
-            away_us = now_us - self._left_us.pop(event.request_id)
-            self._away_us[event.request_id] = max(away_us, self._away_us.get(event.request_id, 0))
+        elif isinstance(event, Attached | Detached):
+            self._note_connection(event, now_us)
         elif isinstance(event, Cleared):
             end = self._chunk_ends.get((event.run, event.seq), 0)
             self._cleared[event.run] = max(self._cleared.get(event.run, 0), end)
@@ -125,13 +183,36 @@ class Oracle:
         elif isinstance(event, Request):
             self._check_attempt(event, record.topic)
         elif isinstance(event, DeadLetter):
-            raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
+            self._dead.add((event.topic, event.partition))
+            if (event.topic, event.partition) not in self._broker.newer.values():
+                raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
         """Return how long a request's client was away at most before the end, by its receipts on the log."""
         left_us = self._left_us.get(request_id)
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))
+
+    def replay(self, request_id: str) -> Replay:
+        """Return the fold of everything that is on the log."""
+        return self.replays.get(request_id) or Replay(request_id)
+
+    def _note_connection(self, event: Attached | Detached, now_us: int) -> None:
+        request_id, connected = event.request_id, self._connected[event.request_id]
+        if isinstance(event, Attached):
+            connected.add(event.connection)
+            away_us = now_us - self._left_us.pop(request_id, now_us)
+            self._away_us[request_id] = max(away_us, self._away_us.get(request_id, 0))
+            return
+        connected.discard(event.connection)
+        if not connected and event.reason != "complete":
+            self._left_us.setdefault(request_id, now_us)
+
+    def _replay(self, record: Received, event: StreamEvent, now_us: int) -> None:
+        replay = self.replays.get(event.request_id)
+        if replay is None:
+            replay = self.replays[event.request_id] = Replay(event.request_id)
+        replay.take(record, event, now_us)
 
     def _check_recall(self, event: Recall) -> None:
         if event.recall_id in self._recall_ids:
@@ -156,25 +237,73 @@ class Oracle:
 
     # Screens
 
-    def on_fed(self, event: StreamEvent, ops: tuple[Op, ...], client: Client) -> None:
-        shown = self._shown.setdefault(event.request_id, Shown(self._masked[event.request_id]))
-        shown.take(event)
-        if not ops:
+    def shown(self, request_id: str, frozen: str | None) -> Shown:
+        """Return what a new stream may show before its edge has read anything."""
+        return Shown(self._masked[request_id], frozen)
+
+    def on_written(self, stream: "Stream", data: bytes) -> None:
+        """Judge what a client shows once it has read this, by what its edge knew when it wrote it."""
+        delivered = read_events(data, stream.written)
+        if not delivered.states:
             return
-        name, visible = self._name(event.request_id), client.visible
+        before, at = stream.written, delivered.states[-1]
+        stream.written = at
+        request_id, shown = stream.request.request_id, stream.shown
+        name, visible = self._name(request_id), at.visible
+        replay = self.replays[request_id]
+        for state in delivered.states:
+            following = replay.following.get(before.op_id)
+            if following != state.op_id and state.op_id not in delivered.shortened:
+                sentence = f"{name} has {state.op_id} after {before.op_id}, not {following}"
+                raise Violation("every op is sent once, in order", sentence)
+            before = state
+            expected = replay.texts.get(state.op_id)
+            if expected != state.visible:
+                raise Violation("a stream equals the replay", f"{name} shows {state.visible!r}, not {expected!r}")
         if shown.frozen is not None:
             if visible != shown.frozen:
                 raise Violation("an answer that was withdrawn stays so", f"{name} shows {visible!r}")
             return
-        for op in ops:
-            if isinstance(op, Refuse):
+        for op in delivered.ops:
+            if op["op"] == "refuse":
                 if shown.verdict is None or shown.verdict.decision != "deny" or visible != shown.verdict.refusal:
                     raise Violation("the first verdict counts", f"{name} was refused")
-                shown.frozen = visible
-            elif isinstance(op, Withdraw):
-                shown.frozen = visible
+            elif op["op"] == "show":
+                self.showed.add(request_id)
+        shown.frozen = at.frozen
         if shown.frozen is None and visible:
             self._check_text(name, shown, visible)
+
+    def on_not_found(self, request_id: str) -> None:
+        """Note that an edge did not find a request that its client was told is accepted."""
+        raise Violation("nothing accepted is lost", f"{self._name(request_id)} is not on the log")
+
+    def on_unknown_position(self, stream: "Stream") -> None:
+        """Note that an edge did not find the op that a client has."""
+        name = self._name(stream.request.request_id)
+        raise Violation("every position can be resumed", f"{name} has no op {stream.written.op_id}")
+
+    def check_rejected(self) -> None:
+        """Check that requests which this version cannot read are closed, and kept."""
+        for request_id, (topic, number) in self._broker.newer.items():
+            replay = self.replays.get(request_id)
+            closed = None if replay is None else replay.screen.closed
+            if closed is None or closed.outcome != "rejected":
+                raise Violation("a request of a newer version is rejected", f"{request_id}: {closed}")
+            if (topic, number) not in self._dead:
+                raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
+
+    def check_stall(self, stream: "Stream", now_us: int) -> None:
+        """Check that a stream has what its edge could have read a while ago."""
+        replay = self.replays.get(stream.request.request_id)
+        process, since_us = stream.process, now_us - STALL_US
+        if replay is None or stream.reason is not None or not process.reachable or process.slow != 1:
+            return
+        if max(process.calm_us, stream.opened_us, stream.read_at_us, replay.newest_us, self.disturbed_us) > since_us:
+            return
+        if stream.written.op_id != replay.newest:
+            name = self._name(stream.request.request_id)
+            raise Violation("no stream stalls", f"{name} has {stream.written.op_id}, the log {replay.newest}")
 
     def _check_text(self, name: str, shown: Shown, visible: str) -> None:
         if shown.verdict is None:
@@ -205,8 +334,8 @@ class Oracle:
         """Check that the rails have done the work on every request before the offset."""
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
-            request = record.event
-            if request.attempt > 1 or request.request_id in self.first_verdicts:
+            request = event_of(record)
+            if not isinstance(request, Request) or request.attempt > 1 or request.request_id in self.first_verdicts:
                 continue
             received = received_us(request, appended_us[record.offset])
             if now_us < received + request.deadlines.total_ms * 1_000 - margin_us:
@@ -216,10 +345,3 @@ class Oracle:
 
     def _name(self, request_id: str) -> str:
         return f"request {self._broker.labels.get(request_id)}"
-
-
-def stream_of(broker: Broker, request_id: str, number: int) -> list[tuple[int, StreamEvent]]:
-    """Return a request's stream log, with the time in microseconds when each event was appended."""
-    log, appended_us = broker.log((STREAMS.name, number)), broker.appended_us.get((STREAMS.name, number), [])
-    both = zip(appended_us, log, strict=True)
-    return [(at_us, record.event) for at_us, record in both if record.event.request_id == request_id]

@@ -4,6 +4,7 @@ Slow and plain where ``Screen`` is incremental. The two must agree on whose voic
 whether the text is stopped, refused or behind the gate, and on which ``Closed`` is the end.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from schemas.stream import (
@@ -15,12 +16,15 @@ from schemas.stream import (
     Finished,
     Recall,
     Started,
+    StreamEvent,
     Verdict,
 )
 
 
 @dataclass
 class Truth:
+    """What holds after a prefix of the log."""
+
     voice: Started | None
     voice_since: int  # index in the log from which this voice's chunks and clearances count
     gate_open: bool
@@ -31,8 +35,14 @@ class Truth:
     sure: bool  # False: whether the answer is over depends on what the delivery mode has released
 
 
-def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no structure with the fold
-    """What holds after this prefix of the log."""
+def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # noqa: C901, PLR0912, PLR0915 - in one piece: no structure of the fold
+    """Return what holds after this prefix of the log.
+
+    Args:
+        log: The events of one request.
+        governed: Whether the reader insists on the verdict and the output check, whatever a worker says.
+    """
+    ungated = frozenset[str]() if governed else {"off"}  # what a worker may say of itself
     candidates, heard, attempt, masked, since = {1}, None, 1, False, 0
     last_word: Finished | None = None
     stopped = told = answered = final = gate_open = False
@@ -53,7 +63,8 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
         sole = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
         mine = getattr(event, "run", None) is not None and any(
             runs.get(candidate) is not None
-            and (runs[candidate].attempt, runs[candidate].run) == (event.attempt, event.run)
+            and (runs[candidate].attempt, runs[candidate].run)
+            == (getattr(event, "attempt", 0), getattr(event, "run", ""))
             for candidate in candidates
         )
         contiguous = next(seq for seq in range(len(log) + 1) if seq not in chunks_of_voice) - 1
@@ -73,7 +84,9 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
                     "no_masked_prompt": own_end is None,
                     "too_many_open": own_end is None,
                     "unreadable": own_end is None and not runs,
-                    "no_verdict": own_end is None and verdict is None and (sole is None or sole.input_gate == "hold"),
+                    "no_verdict": own_end is None
+                    and verdict is None
+                    and (sole is None or sole.input_gate not in ungated),
                     "attempts_failed": going,
                     "cannot_begin": going and sole is None,
                     "no_first_token": going and heard is None,
@@ -115,14 +128,14 @@ def truth(log) -> Truth:  # noqa: C901 - said in one piece, so that it shares no
         if verdict is not None and verdict.decision != "mask":
             gate_open = verdict.decision == "allow"
         else:
-            gate_open = masked or (voice is not None and voice.input_gate == "off")
+            gate_open = masked or (voice is not None and voice.input_gate in ungated)
         told = told or (stopped and (verdict is not None or gate_open))
         if last_word is not None and gate_open and not stopped and voice is not None:
             complete = set(range(last_word.last_seq + 1)) <= chunks_of_voice
             delivery = voice.delivery if verdict is None or verdict.delivery is None else verdict.delivery
-            if complete and voice.output_check == "off" and delivery.mode != "optimistic" and not final:
+            if complete and voice.output_check in ungated and delivery.mode != "optimistic" and not final:
                 sure = sure and answered
-            elif complete and (final or voice.output_check == "off"):
+            elif complete and (final or voice.output_check in ungated):
                 answered = True
     denied = verdict is not None and verdict.decision == "deny"
     return Truth(voice, since, gate_open, denied, stopped, last_word is not None, closed, sure)

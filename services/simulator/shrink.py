@@ -1,8 +1,8 @@
 """From a failing plan to the fewest faults that still break the same promise."""
 
-from tests.world.plan import Plan
-from tests.world.units import Parts
-from tests.world.world import World
+from services.simulator.plan import Plan
+from services.simulator.tree.units import Parts
+from services.simulator.world import World
 
 
 def shrink(plan: Plan, promise: str, parts: Parts | None = None) -> Plan:

@@ -5,12 +5,15 @@ behind frequent ones. A fault is independent of all others, so that any of them 
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from schemas.requests import Deadlines, Delivery, Egress, Fallback
 from schemas.stream import VerdictDecision
-from tests.world.simulation import MS, SECOND
+from services.simulator.simulation import MS, SECOND
+
+FALLBACKS: Final[tuple[Literal["off", "vertex"], ...]] = ("vertex", "vertex", "off")
 
 ASKING_BEGINS_US = 400 * MS
 FAULTS_END_US = 8 * SECOND
@@ -20,13 +23,20 @@ CLIENT_GRACE_MS = 1_500
 """As in ``RouterConfig``."""
 
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
-BROKER_FAULTS = ("time",)
-"""The broker's clock is stepped."""
+BROKER_FAULTS = ("time", "outage", "newer")
+"""The broker's clock is stepped; it is away for a while; it has a request of a newer version."""
 
-REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone")
-FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS)
+POLICY_FAULTS = ("policy",)
+"""Another policy is in force from now on; each process of safety learns of it at a time of its own."""
 
-SERVICES = ("router", "safety", "rails", "generator", "cloud")
+
+MEETING = frozenset({"kill", "pause", "restart", "join", "leave", "cut", "slow"})
+"""Faults of processes that may strike when a deadline is close."""
+
+REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone", "lazy", "roam")
+FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS, *POLICY_FAULTS)
+
+SERVICES = ("router", "safety", "rails", "edge", "generator", "cloud")
 
 EMAIL = ("~ write to jane.", "doe@exam", "ple.org or ")
 CODE_NAME = ("~ read Project Blue", "fin Heron now ")
@@ -40,7 +50,7 @@ class Fault(NamedTuple):
         service: Of which service; empty for a fault of a request.
         target: Which member, counted modulo those that there are; or which request.
         for_us: How long it lasts.
-        amount_us: By how much a clock is stepped.
+        amount_us: By how much a clock is stepped, or how long a client that comes back takes to read one write.
     """
 
     kind: str
@@ -61,11 +71,15 @@ class PlannedAnswer:
     """What a worker says: after ``first_us`` the first piece, and the others ``gap_us`` apart.
 
     A tilde is replaced by the number of the run, so that the texts of two runs differ.
+
+    Attributes:
+        ungoverned: Whether the worker says that neither verdict nor clearance is needed. Nobody believes it.
     """
 
     pieces: tuple[str, ...]
     first_us: int
     gap_us: int
+    ungoverned: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,7 @@ class PlannedRequest:
 
     Attributes:
         waited_us: How long it waits at its edge before it is written.
+        batch: Whether it is in the batch lane.
     """
 
     number: int
@@ -89,6 +104,7 @@ class PlannedRequest:
     verdict_egress: Egress
     answer: PlannedAnswer
     second_answer: PlannedAnswer
+    batch: bool
 
 
 @dataclass(frozen=True)
@@ -120,17 +136,21 @@ class Plan:
 
 def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
     """Return a seed's plan."""
-    dice = random.Random(f"plan/{seed}")
+    dice = random.Random(f"plan/{seed}")  # noqa: S311 - a schedule is no secret
     requests = tuple(_request(dice, number) for number in range(dice.randrange(20, 23)))
     members = {service: dice.randrange(1, 4) for service in SERVICES}
     members["router"] = max(members["router"], dice.randrange(1, 3))
     skewed = "clock" in kinds and dice.random() < 0.5
-    skews = tuple(
-        (dice.randrange(-2_000, 2_000) * MS, dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8)
-    )
+    skews = tuple((_skew_us(dice), dice.randrange(-100, 100)) if skewed else (0, 0) for _ in range(8))
     faults = tuple(sorted(_faults(dice, kinds, requests), key=lambda fault: fault.at_us))
-    breaker_trip, fallback = dice.choice((0, 0, 0, 5)), dice.choice(("vertex", "vertex", "off"))
+    breaker_trip = dice.choice((0, 0, 0, 5))
+    fallback: Literal["off", "vertex"] = dice.choice(FALLBACKS)
     return Plan(seed, requests, faults, members, skews, breaker_trip, fallback, dice.choice((0, 1, 2, 2)))
+
+
+def _skew_us(dice: random.Random) -> int:
+    """Return how far a host's clock is off: mostly a little, sometimes by an hour."""
+    return dice.choice((-1, 1)) * 3_600 * SECOND if dice.random() < 0.15 else dice.randrange(-2_000, 2_000) * MS
 
 
 def _request(dice: random.Random, number: int) -> PlannedRequest:
@@ -155,6 +175,7 @@ def _request(dice: random.Random, number: int) -> PlannedRequest:
         verdict_egress=dice.choice(("allowed",) * 9 + ("forbidden",)),
         answer=_answer(dice, number, "self-hosted"),
         second_answer=_answer(dice, number, "cloud"),
+        batch=dice.random() < 0.1,
     )  # fmt: skip
 
 
@@ -164,13 +185,47 @@ def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
     secret = EMAIL if luck < 0.25 else CODE_NAME if luck < 0.35 else ()
     at = dice.randrange(0, len(pieces))
     gap_ms = dice.randrange(220, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # a long answer is a slow one
-    return PlannedAnswer((*pieces[:at], *secret, *pieces[at:]), dice.randrange(10, 120) * MS, gap_ms * MS)
+    return PlannedAnswer(
+        (*pieces[:at], *secret, *pieces[at:]), dice.randrange(10, 120) * MS, gap_ms * MS, dice.random() < 0.15
+    )
 
 
 def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[PlannedRequest, ...]) -> list[Fault]:
-    present = [kind for kind in kinds if dice.random() < 0.4] or list(kinds)
-    services = (dice.choice(SERVICES[:3]),) if dice.random() < 0.5 else SERVICES
-    return [_fault(dice, dice.choice(present), services, requests) for _ in range(dice.randrange(5, 15))]
+    width = dice.choice((2, 3, 5, 8, len(kinds)))
+    present = dice.sample(kinds, min(width, len(kinds)))
+    services = (dice.choice(SERVICES[:4]),) if dice.random() < 0.5 else SERVICES
+    faults = [_fault(dice, dice.choice(present), services, requests) for _ in range(dice.randrange(5, 15))]
+    if "roam" in present or (len(kinds) == len(FAULT_KINDS) and dice.random() < 0.3):
+        faults += [_roam(dice, dice.choice(requests)) for _ in range(dice.randrange(3, 12))]
+    meeting = [kind for kind in present if kind in MEETING]
+    return [*faults, *_met(dice, meeting, services, faults)] if meeting and dice.random() < 0.5 else faults
+
+
+def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
+    """Let a client lose its connection while its answer comes, and come back soon, to any edge."""
+    answer = request.answer
+    lasts_us = answer.first_us + request.verdict_us + answer.gap_us * len(answer.pieces)
+    at_us = request.at_us + request.waited_us + dice.randrange(0, lasts_us + 200 * MS)
+    return Fault(
+        "roam", at_us, "", request.number, dice.choice((5, 30, 150, 400)) * MS, dice.choice((0, 0, 60, 350)) * MS
+    )
+
+
+def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
+    """Strike a process when a fault of a request ends, because then a deadline is close."""
+    for fault in faults:
+        if fault.kind == "roam" and dice.random() < 0.3:  # what it has seen is not checked yet
+            at_us = max(0, fault.at_us - dice.randrange(0, 300) * MS)
+            yield Fault(dice.choice(kinds), at_us, "safety", dice.randrange(0, 6), dice.choice((400, 1_500)) * MS)
+        if not fault.service and fault.kind in {"gone", "late", "stall", "verdict"} and dice.random() < 0.5:
+            at_us = fault.at_us + fault.for_us + dice.randrange(-300, 50) * MS
+            for_us = dice.choice((100, 400, 1_500)) * MS
+            service = dice.choice(("router", dice.choice(services)))
+            kind = dice.choice(kinds)
+            if kind == "slow":
+                for_us += SECOND
+            if 0 < at_us < FAULTS_END_US - SECOND:
+                yield Fault(kind, at_us, service, dice.randrange(0, 6), for_us)
 
 
 def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: tuple[PlannedRequest, ...]) -> Fault:
@@ -182,9 +237,11 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
         return _request_fault(dice, kind, dice.choice(long if kind == "gone" and long else requests), for_us)
     if kind in {"clock", "time"}:
         amount_us = dice.choice((-1, 1)) * dice.choice((20, 100, 2_000)) * MS
+        if kind == "clock" and dice.random() < 0.2:
+            amount_us = dice.choice((-1, 1)) * 3_600 * SECOND
     if kind == "slow":
         for_us += SECOND
-    service = "broker" if kind in BROKER_FAULTS else dice.choice(services)
+    service = "broker" if kind in BROKER_FAULTS else "safety" if kind in POLICY_FAULTS else dice.choice(services)
     return Fault(kind, at_us, service, dice.randrange(0, 6), for_us, amount_us)
 
 
@@ -198,6 +255,8 @@ def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_
     }.get(kind)
     if edge_ms is not None and dice.random() < 0.6:
         for_us = max(1, edge_ms - dice.randrange(-20, 120)) * MS
+    if kind == "roam":
+        return _roam(dice, request)
     if kind == "failure":
         for_us += dice.randrange(0, 2)  # odd: the worker died
     return Fault(kind, request.at_us, "", request.number, for_us)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.world.simulation import MS, Action, Simulation
+from services.simulator.simulation import MS, Action, Simulation
 
 
 class Host:
@@ -36,6 +36,7 @@ class Process:
         reached_us: Since when the broker hears from it, by the simulation's time.
         cut: Whether its host is cut off the broker: requests wait until it is not.
         slow: Factor on the delays of its requests.
+        calm_us: Since when nothing disturbs it, by the simulation's time.
     """
 
     def __init__(self, simulation: Simulation, name: str, host: Host) -> None:
@@ -48,11 +49,12 @@ class Process:
         self.paused = False
         self.cut = False
         self.slow = 1
+        self.calm_us = simulation.now_us
         self.loses_requests = False
         self.on_reachable: list[Callable[[], None]] = []
         self.on_unreachable: list[Callable[[], None]] = []
-        self._deferred: list[tuple[Action, tuple]] = []
-        self._blocked: list[tuple[Action, tuple]] = []
+        self._deferred: list[tuple[Action, tuple[object, ...]]] = []
+        self._blocked: list[tuple[Action, tuple[object, ...]]] = []
 
     @property
     def reachable(self) -> bool:
@@ -90,11 +92,16 @@ class Process:
         delay_us = (300 + int(simulation.random() * 2_700)) * self.slow
         simulation.after(delay_us, self._arrive, action, args)
 
-    def _arrive(self, action: Action, args: tuple) -> None:
+    def _arrive(self, action: Action, args: tuple[object, ...]) -> None:
         if self.cut:
             self._blocked.append((action, args))
         elif self.alive or not self.loses_requests:
-            action(*args)
+            self.simulation.at_broker(action, args)
+
+    def speed_up(self) -> None:
+        if self.slow != 1:
+            self.slow = 1
+            self.calm_us = self.simulation.now_us
 
     def pause(self) -> None:
         self.paused = True
@@ -106,7 +113,7 @@ class Process:
         for action, args in deferred:
             self.simulation.after(0, self.fire, action, *args)
         if self.reachable:
-            self.reached_us = self.simulation.now_us
+            self.reached_us = self.calm_us = self.simulation.now_us
             self._tell(self.on_reachable)
 
     def cut_off(self) -> None:
@@ -119,7 +126,7 @@ class Process:
         for action, args in blocked:
             self.simulation.after(self.simulation.between(1 * MS, 20 * MS), self._arrive, action, args)
         if self.reachable:
-            self.reached_us = self.simulation.now_us
+            self.reached_us = self.calm_us = self.simulation.now_us
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:

@@ -6,9 +6,9 @@ from schemas.base import AnyEvent, Event
 from schemas.topics import Topic
 from services.bus import partition_for
 from services.bus.write.outbox import Outbox, OutgoingRecord, may_linger
-from tests.world.broker import PARTITIONS, Broker
-from tests.world.hosts import Process
-from tests.world.simulation import MS
+from services.simulator.kafka.broker import PARTITIONS, Broker
+from services.simulator.kafka.hosts import Process
+from services.simulator.simulation import MS
 
 LINGER_US = 5 * MS
 

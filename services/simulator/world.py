@@ -2,21 +2,21 @@
 
 from dataclasses import dataclass
 
-from schemas.ids import uuid7
 from schemas.requests import Request, received_us
 from schemas.side_events import Account
-from schemas.topics import REQUESTS
+from schemas.topics import REQUESTS, REQUESTS_BATCH
 from services.bus import Received
-from tests.world.broker import FETCH_WAIT_US, WAY_US, Broker
-from tests.world.client import Edge
-from tests.world.ending import Ending, check_empty, check_justified, check_live, has_open
-from tests.world.groups import Group
-from tests.world.hosts import Host, Process
-from tests.world.member import Member
-from tests.world.oracle import Oracle, Violation
-from tests.world.plan import FAULTS_END_US, SERVICES, Fault, Plan
-from tests.world.simulation import MS, SECOND, T0_US, Simulation
-from tests.world.units import Builder, Parts
+from services.simulator.judge.ending import Ending, check_empty, check_justified, check_live, has_open
+from services.simulator.judge.oracle import FOR_EVER_US, Oracle, Violation
+from services.simulator.kafka.broker import FETCH_WAIT_US, WAY_US, Broker
+from services.simulator.kafka.groups import Group
+from services.simulator.kafka.hosts import Host, Process
+from services.simulator.kafka.member import Member
+from services.simulator.plan import FAULTS_END_US, SERVICES, Fault, Plan
+from services.simulator.simulation import MS, SECOND, T0_US, Simulation
+from services.simulator.tree.clients import Client, Clients
+from services.simulator.tree.edge import Edge
+from services.simulator.tree.units import Builder, Parts
 
 LIVENESS_US = 30 * SECOND
 """Within this time after the last fault every request is closed, accounted for, and checked.
@@ -33,6 +33,8 @@ RETENTION_US = 90 * SECOND
 """After this much more, safety has forgotten what was never closed: ten seconds of deadline and a minute of grace."""
 
 
+STALL_CHECK_US = 500 * MS
+
 REREADING = frozenset({"kill", "pause", "restart", "join", "leave", "cut"})
 """Faults after which another member reads a partition again."""
 
@@ -43,7 +45,7 @@ class Instance:
 
     service: str
     process: Process
-    member: Member
+    member: Member | Edge
     gone: bool = False
 
 
@@ -71,16 +73,15 @@ class World:
         self._parts = parts or Parts()
         self.simulation = Simulation(plan.seed, trace=trace)
         self.broker = Broker(self.simulation)
-        self._groups = {service: Group(self.simulation, service) for service in SERVICES}
+        self._groups = {service: Group(self.simulation, service) for service in (*SERVICES, "rails-batch")}
         self._hosts = [Host(self.simulation, skew_us, ppm) for skew_us, ppm in plan.skews]
-        self._builder = Builder(plan, self._parts, self.broker, self._groups)
         self._instances: list[Instance] = []
         self._names = 0
-        self._asked: dict[str, tuple[int, int]] = {}  # the partition of each request, and when it was received
+        self._asked: dict[str, tuple[int, int, Request]] = {}  # each request's partition, and when it was received
         self._accounts: dict[str, list[Account]] = {}
-        edge_process = Process(self.simulation, "edge", self._hosts[0])
-        self.oracle = Oracle(self.broker, lambda: self._edge.clients)
-        self._edge = Edge(edge_process, self.broker, self._parts.screen, self.oracle.on_fed)
+        self.oracle = Oracle(self.broker)
+        self._builder = Builder(plan, self._parts, self.broker, self._groups, self.oracle)
+        self._clients = Clients(plan.seed, self.simulation, self.oracle, self._edges)
         self._groups["rails"].on_commit = self._on_commit
         self.broker.on_appended.append(self._on_appended)
 
@@ -108,16 +109,20 @@ class World:
             for _ in range(self._plan.members[service]):
                 self._start(service)
         for planned in self._plan.requests:
-            request_id = uuid7((T0_US + planned.at_us) // MS, self._plan.seed * 1_000 + planned.number)
-            self.broker.labels[request_id] = planned.number
-            after(planned.at_us, self._edge.ask, request_id, planned)
-        by_number = {number: request_id for request_id, number in self.broker.labels.items()}
+            client = Client(planned)
+            self._clients.all.append(client)
+            after(planned.at_us, self._clients.ask, client)
+        after(STALL_CHECK_US, self._check_stalls)
         for fault in self._plan.faults:
             if fault.service:
                 after(fault.at_us, self._inject, fault)
             elif fault.kind == "gone":
                 at_us = fault.at_us + self._plan.requests[fault.target].waited_us + 20 * MS
-                after(at_us, self._edge.leave, by_number[fault.target], fault.for_us)
+                after(at_us, self._clients.leave, self._clients.all[fault.target], fault.for_us)
+            elif fault.kind == "roam":
+                after(fault.at_us, self._clients.roam, self._clients.all[fault.target], fault.for_us, fault.amount_us)
+            elif fault.kind == "lazy":
+                after(fault.at_us, self._clients.slow_down, self._clients.all[fault.target], fault.for_us)
 
     def _start(self, service: str, host: Host | None = None) -> None:
         self._names += 1
@@ -128,20 +133,35 @@ class World:
         process.note("starts")
         member.start()
 
+    def _edges(self) -> list[Edge]:
+        """Return the edges that a client can connect to."""
+        return [
+            each.member
+            for each in self._instances
+            if isinstance(each.member, Edge) and not each.gone and not each.process.cut
+        ]
+
+    def _check_stalls(self) -> None:
+        for client in self._clients.all:
+            if client.stream is not None and not client.done:
+                self.oracle.check_stall(client.stream, self.simulation.now_us)
+        self.simulation.after(STALL_CHECK_US, self._check_stalls)
+
     # Faults
 
     def _inject(self, fault: Fault) -> None:
         here = [each for each in self._instances if each.service == fault.service and not each.gone]
-        if fault.kind == "join":
+        if fault.service == "broker":
+            self._strike_broker(fault)
+        elif fault.kind == "policy":
+            self.simulation.note("policy", "FAULT another policy is in force")
+            self._builder.change_policy()
+        elif fault.kind == "join":
             self._start(fault.service)
-            return
-        if fault.kind == "time":
-            self.simulation.note("broker", f"FAULT its clock is set by {fault.amount_us // MS} ms")
-            self.broker.step(fault.amount_us)
-            return
-        if not here:
-            return
-        instance = here[fault.target % len(here)]
+        elif here:
+            self._strike(here[fault.target % len(here)], fault)
+
+    def _strike(self, instance: Instance, fault: Fault) -> None:
         process, after = instance.process, self.simulation.after
         for_us = min(fault.for_us, FAULTS_END_US - fault.at_us)
         process.note(f"FAULT {fault.kind} for {for_us // MS} ms")
@@ -168,13 +188,38 @@ class World:
                 instance.member.producer.reopen()
             case "slow":
                 process.slow = 60
-                after(for_us, self._speed_up, process)
+                after(for_us, process.speed_up)
+
+    def _strike_broker(self, fault: Fault) -> None:
+        for_us = min(fault.for_us, FAULTS_END_US - fault.at_us)
+        if fault.kind == "time":
+            self.simulation.note("broker", f"FAULT its clock is set by {fault.amount_us // MS} ms")
+            self.broker.step(fault.amount_us)
+        elif fault.kind == "newer":
+            self.broker.append_newer(fault.target)
+        elif not self.simulation.away:
+            self.simulation.note("broker", f"FAULT away for {for_us // MS} ms")
+            self.simulation.away, self.oracle.disturbed_us = True, FOR_EVER_US
+            self.simulation.after(for_us, self._return_broker, fault.for_us % 2 == 0)
+
+    def _return_broker(self, lost_acknowledgements: bool) -> None:
+        """Bring the broker back; producers that gave up waiting open a session anew and send again."""
+        if not self.simulation.away:
+            return
+        self.simulation.note("broker", "is back")
+        self.oracle.disturbed_us = self.simulation.now_us
+        self.simulation.bring_broker_back()
+        for instance in self._instances:
+            if lost_acknowledgements and not instance.gone and instance.process.alive:
+                instance.member.producer.reopen()
 
     def _kill(self, instance: Instance, *, loses_requests: bool) -> None:
         instance.gone = True
         if instance.process.alive:
             instance.process.note("ends")
             instance.process.kill(loses_requests=loses_requests)
+            if isinstance(instance.member, Edge):
+                self._clients.on_edge_died(instance.member)
 
     def _start_again(self, instance: Instance) -> None:
         self._start(instance.service, instance.process.host)
@@ -189,15 +234,13 @@ class World:
             process.note("is connected again")
             process.heal()
 
-    def _speed_up(self, process: Process) -> None:
-        process.slow = 1
-
     def _undo_all(self) -> None:
         self.simulation.note("faults", "end")
+        self._return_broker(lost_acknowledgements=False)
         for instance in self._instances:
             self._resume(instance.process)
             self._heal(instance.process)
-            instance.process.slow = 1
+            instance.process.speed_up()
 
     # The end
 
@@ -225,52 +268,58 @@ class World:
 
     def _judge(self) -> int:
         found = self._endings()
-        if len(found) != len(self._plan.requests):
-            raise Violation("nothing is lost", f"{len(found)} of {len(self._plan.requests)} requests are on the log")
+        for client in self._clients.all:
+            name = f"request {client.planned.number}"
+            if client.request is None and not client.gone:
+                raise Violation("every question is taken", f"{name} was asked {client.tries} times")
+            if not client.done:
+                at = client.seen[-1].op_id
+                raise Violation("every stream ends", f"the client of {name} is at {at}")
         for each in found:
-            check_live(self.broker, each)
+            check_live(each)
+        self.oracle.check_rejected()
         breaker = bool(self._plan.breaker_trip)
         served = [
-            check_justified(self.broker, each, self._margin_us, breaker=breaker, max_retries=self._plan.max_retries)
+            check_justified(each, self._margin_us, breaker=breaker, max_retries=self._plan.max_retries)
             for each in found
         ]
         if self._any_open():
             self.simulation.run_until(self.simulation.now_us + RETENTION_US + self.broker.stepped_us)
         for instance in self._instances:
-            if not instance.gone:
-                check_empty(instance.member.core, instance.process.name)
+            for core in () if instance.gone else instance.member.cores:
+                check_empty(core, instance.process.name)
         return sum(served)
 
     def _any_open(self) -> bool:
-        return any(has_open(each.member.core) for each in self._instances if not each.gone)
+        return any(has_open(core) for each in self._instances if not each.gone for core in each.member.cores)
 
     @property
     def _all_over(self) -> bool:
-        clients = self._edge.clients
-        return len(self._accounts) == len(self._plan.requests) and all(
-            each.screen.closed is not None for each in clients.values()
-        )
+        return len(self._accounts) == len(self._asked) and all(each.done for each in self._clients.all)
 
     def _nothing_owed(self) -> bool:
         try:
             for each in self._endings():
-                check_live(self.broker, each)
+                check_live(each)
         except Violation:
             return False  # there is still time
         return True
 
     def _endings(self) -> list[Ending]:
-        labels, accounts = self.broker.labels, self._accounts
+        labels, accounts, oracle = self.broker.labels, self._accounts, self.oracle
         return [
-            Ending(labels[each], *self._asked[each], client, accounts.get(each, []), self.oracle.away_us(each))
-            for each, client in self._edge.clients.items()
-            if each in self._asked
-        ]
+            Ending(
+                labels[each], *asked, oracle.replay(each), each in oracle.showed, accounts.get(each, []),
+                oracle.away_us(each),
+            )
+            for each, asked in self._asked.items()
+        ]  # fmt: skip
 
     def _on_appended(self, record: Received) -> None:
         event = record.event
-        if record.topic == REQUESTS.name and isinstance(event, Request) and event.request_id not in self._asked:
-            self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us))
+        of_edge = record.topic in {REQUESTS.name, REQUESTS_BATCH.name}
+        if of_edge and isinstance(event, Request) and event.request_id not in self._asked:
+            self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us), event)
         elif isinstance(event, Account):
             self._accounts.setdefault(event.request_id, []).append(event)
 

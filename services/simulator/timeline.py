@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from tests.world.simulation import SECOND, T0_US
+from services.simulator.simulation import SECOND, T0_US
 
 LANE_CHARS = 14
 MOST_LINES = 160

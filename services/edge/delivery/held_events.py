@@ -1,0 +1,47 @@
+"""What arrives while a client reads the history of its answer, and when the rest of it is out of date. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from schemas.stream import Recall
+from services.edge.delivery.session import CatchUpOps, Session
+from services.edge.delivery.stats import PositionedOp
+from services.edge.log.positions import LoggedEvent
+
+MAX_HELD_EVENTS: Final = 20_000
+"""Most events that wait while a client reads the history; a client that needs more is too slow."""
+
+
+class HeldEvents:
+    """The events of a request that are not folded yet, because its client still reads what came before.
+
+    Attributes:
+        recall_pending: A held event may take back text that is not sent yet: send nothing more of the old history.
+    """
+
+    __slots__ = ("_events", "recall_pending")
+
+    def __init__(self) -> None:
+        self._events: list[LoggedEvent] = []
+        self.recall_pending = False
+
+    def hold(self, logged: LoggedEvent) -> bool:
+        """Keep an event; return False if there are too many."""
+        self._events.append(logged)
+        self.recall_pending = self.recall_pending or type(logged.event) is Recall
+        return len(self._events) <= MAX_HELD_EVENTS
+
+    def next_ops(self, session: Session, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
+        """Fold what was held; return what to send instead of the unsent ops, or None if nothing is left to send.
+
+        Args:
+            session: The fold, which has taken the history.
+            unsent: The ops of the history that were not sent, because a recall came.
+            end_offset: The history holds all events before it.
+        """
+        events, self._events = self._events, []
+        if not (events or unsent):
+            return None
+        self.recall_pending = False
+        fresh = [item for logged in events if logged.offset >= end_offset for item in session.feed(logged)]
+        return session.shorten([*unsent, *fresh])

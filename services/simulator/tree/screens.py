@@ -1,0 +1,67 @@
+"""What a client does with the bytes of its stream: a second, independent reading of server-sent events and ops."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+
+class ScreenState(NamedTuple):
+    """A client after one event of its stream.
+
+    Attributes:
+        op_id: The event's id; empty before the first.
+        visible: The text on its screen.
+        frozen: The only text that it may show from now on, after a refusal or a withdrawal.
+    """
+
+    op_id: str = ""
+    visible: str = ""
+    frozen: str | None = None
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What one write brought.
+
+    Attributes:
+        states: The client after each event.
+        ops: All ops, in order.
+        shortened: The ids of events that stand for all ops up to them.
+    """
+
+    states: tuple[ScreenState, ...]
+    ops: tuple[dict[str, Any], ...]
+    shortened: frozenset[str]
+
+    @property
+    def closed(self) -> bool:
+        return any(op["op"] == "close" for op in self.ops)
+
+
+def read_events(data: bytes, since: ScreenState) -> Delivered:
+    """Apply the events in ``data`` to a client that is at ``since``; an error is no op."""
+    states, ops, shortened = [], [], set()
+    at = since
+    for event in data.split(b"\n\n"):
+        head, _, body = event.partition(b"\ndata: ")
+        if not head.startswith(b"id: "):
+            continue
+        op = orjson.loads(body)
+        _, visible, frozen = at
+        if op["op"] == "catch_up":
+            shortened.add(head[4:].decode())
+        for each in op["ops"] if op["op"] == "catch_up" else (op,):
+            ops.append(each)
+            match each["op"]:
+                case "show":
+                    visible += each["text"]
+                case "replace":
+                    visible = visible[: each["start"]] + each["text"] + visible[each["end"] :]
+                case "withdraw" | "refuse":
+                    visible = frozen = each["text"]
+                case "restart":
+                    visible = ""
+        at = ScreenState(head[4:].decode(), visible, frozen)
+        states.append(at)
+    return Delivered(tuple(states), tuple(ops), frozenset(shortened))

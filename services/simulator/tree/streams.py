@@ -1,0 +1,165 @@
+"""One stream of one edge: the real session, encoder and held events.
+
+``services/edge/delivery/subscription.py`` does the same with sockets; read both side by side.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from schemas.requests import Request
+from schemas.side_events import DetachReason
+from services.edge.delivery.held_events import HeldEvents
+from services.edge.delivery.session import CatchUpOps, EncodedOps, Session
+from services.edge.delivery.stats import PositionedOp
+from services.edge.encoders.sse import SseEncoder
+from services.edge.log.positions import LoggedEvent, OpId
+from services.simulator.judge.oracle import Shown
+from services.simulator.kafka.hosts import Process
+from services.simulator.simulation import MS
+from services.simulator.tree.screens import ScreenState
+
+EXPIRY_MARGIN_US = 2_000 * MS
+BATCH_BYTES = 300
+"""A history is written in batches of about this size; short, so that events come in between."""
+LIMIT_BYTES = 1_500
+"""A client that has not read this much is dropped; short, so that slow ones are."""
+
+
+@dataclass
+class ClientEnd:
+    """The client's end of a connection.
+
+    Attributes:
+        take: Called with each write as it arrives.
+        ended: Called with the reason when the connection ends.
+        read_us: How long it takes to read one write.
+    """
+
+    take: Callable[["Stream", bytes], None]
+    ended: Callable[["Stream", DetachReason], None]
+    read_us: int = 2 * MS
+
+
+class Stream:
+    """The stream of one request to one client.
+
+    Attributes:
+        shown: What the records that its edge has read for it allow it to show.
+        written: Where its client is once it has read everything written so far.
+        opened_us: Since when, by the simulation's time.
+        read_at_us: When its client has read everything written so far.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a connection is about
+        self, process: Process, request: Request, session: Session, name: str, reader: ClientEnd, since: ScreenState,
+        shown: Shown, after: OpId | None, *, held: HeldEvents | None,
+    ) -> None:  # fmt: skip
+        self.process = process
+        self.request = request
+        self.session = session
+        self.name = name
+        self.reader = reader
+        self.shown = shown
+        self.after = after
+        self.written = since
+        self.reason: DetachReason | None = None
+        self.opened_us = process.simulation.now_us
+        self.attached = False
+        self.on_write: Callable[[Stream, bytes], None] | None = None
+        self.on_end: Callable[[Stream], None] | None = None
+        self._encoder = SseEncoder()
+        self._held = held
+        self._out: list[bytes] = []
+        self._unread = 0
+        self.read_at_us = 0
+        self._sending: Iterator[EncodedOps] | None = None
+        self._unsent: tuple[PositionedOp, ...] = ()
+        self._end_offset = 0
+
+    def push(self, logged: LoggedEvent) -> None:
+        """Fold an event of the request; ``flush`` sends what it brings about."""
+        if self.reason is not None:
+            return
+        if self._held is not None:
+            if not self._held.hold(logged):
+                self.end("slow")
+            return
+        for item in self.session.feed(logged):
+            self._out.append(self._encoder.encode(item))
+        self._end_if_over()
+
+    def flush(self) -> None:
+        if self._out and self._held is None and self.reason is None:
+            self._write()
+
+    def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
+        """Send the history in batches, each when the client has read the last; then what came meanwhile."""
+        self._end_offset = end_offset
+        self._begin_sending(caught_up)
+
+    def _begin_sending(self, caught_up: CatchUpOps) -> None:
+        self._sending, self._unsent = iter(self._encoder.catch_up(caught_up)), caught_up.ops
+        self._send()
+
+    def _send(self) -> None:
+        held = self._held
+        if self.reason is not None or held is None or self._sending is None:
+            return
+        staged = 0
+        while not held.recall_pending and (piece := next(self._sending, None)) is not None:
+            items, data = piece
+            self._out.append(data)
+            self._unsent = self._unsent[len(items) :]
+            staged += len(data)
+            if staged >= BATCH_BYTES:
+                self._write(draining=True)
+                if self.reason is None:
+                    wait_us = max(0, self.read_at_us - self.process.simulation.now_us)
+                    self.process.after(wait_us, self._send)
+                return
+        following = held.next_ops(self.session, self._unsent, self._end_offset)
+        if following is not None:
+            self._begin_sending(following)
+            return
+        self._held = None
+        self.flush()
+        if self.reason is None:
+            self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self.session.closed:
+            self.end("complete")
+
+    def end(self, reason: DetachReason) -> None:
+        """End the stream, once."""
+        if self.reason is not None:
+            return
+        self.reason = reason
+        if self.on_end is not None:
+            self.on_end(self)
+        if reason != "gone":
+            self._write()
+            self._later(self.reader.ended, self, reason)
+
+    def _write(self, *, draining: bool = False) -> None:
+        data = b"".join(self._out)
+        self._out.clear()
+        if not data:
+            return
+        slow = self._unread > LIMIT_BYTES
+        if self.on_write is not None:
+            self.on_write(self, data)
+        self._unread += len(data)
+        self._later(self._arrive, data)
+        if slow and not draining:
+            self.end("slow")
+
+    def _later(self, action: Callable[..., None], *args: object) -> None:
+        """Do something at the client, after everything that it was sent before."""
+        simulation = self.process.simulation
+        self.read_at_us = max(self.read_at_us, simulation.now_us) + self.reader.read_us
+        simulation.after(self.read_at_us - simulation.now_us, action, *args)
+
+    def _arrive(self, data: bytes) -> None:
+        self._unread -= len(data)
+        self.reader.take(self, data)

@@ -1,0 +1,97 @@
+"""Defects of the shell around a core: membership, reading, deciding, commits."""
+
+from dataclasses import replace
+
+from services.bus import LogClock, Received
+from services.bus.records import Partition
+from services.simulator.kafka.broker import LogReader
+from services.simulator.kafka.member import Member
+
+
+class DropsKept(Member):
+    """Forgets the state of kept partitions at a rebalance, and reads on where it was."""
+
+    def on_assigned(self, generation: int, numbers: list[int]) -> None:
+        kept = [number for number in numbers if number in self._deciding]
+        super().on_assigned(generation, numbers)
+        for number in kept:
+            if number in self._deciding:
+                self.core.lost(number)
+                self.core.gained(number)
+                now_us = self.now_us
+                self.perform_all(self.core.caught_up(number, now_us, now_us))
+
+
+class TicksUnread(Member):
+    """Lets the core decide by the clock without reading the log first."""
+
+    def tick(self, number: int) -> None:
+        now_us = self.now_us
+        self._until_read[number] = None  # type: ignore[assignment] # nothing is awaited
+        self.process.after(1_000, self._tick_now, number, now_us)
+
+    def _tick_now(self, number: int, known_us: int) -> None:
+        if number in self._until_read:
+            del self._until_read[number]
+            self.perform_all(self.core.tick(number, known_us, self.now_us))
+            self._set_alarm()
+
+
+class CommitsEarly(Member):
+    """Commits a record when it was read."""
+
+    def _on_fetched(self, reader: LogReader, records: list[Received]) -> None:
+        super()._on_fetched(reader, records)
+        for record in records:
+            self.done((record.topic, record.partition, record.offset))
+
+
+class DecidesByTimeOfDay(Member):
+    """Measures by the host's time of day, which is stepped."""
+
+    @property
+    def now_us(self) -> int:
+        return self.process.host.now_us
+
+
+class NeverBeginsAnew(Member):
+    """Takes the least difference between clocks as the offset, whatever the order of the log and its answers say."""
+
+    def log_clock(self, reader: LogReader) -> LogClock:
+        return LogClock(self._broker_offset)
+
+
+class RewindsByHost(Member):
+    """Reads a gained partition from a window before its host's time of day."""
+
+    def _find_starts(self, partitions: list[Partition]) -> None:
+        since_ms = self.process.host.now_us // 1_000 - (self._reading.rewind_ms or 0)
+        starts = {partition: self._broker.offset_for_time(partition, since_ms) for partition in partitions}
+        self.process.fire(self._start_reading, starts, [])
+
+
+class RewindsTooLittle(Member):
+    """Reads a gained partition from half a second before its newest record."""
+
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
+        self._reading = replace(self._reading, rewind_ms=500)
+
+
+class SleepsOn(Member):
+    """Never sets an alarm that a step has brought about."""
+
+    def _step(self) -> None:
+        self._stepping = False
+        self.perform_all(self.core.step(self.now_us))
+        if self.core.busy:
+            self._step_soon()
+
+
+class ForgetsCommits(Member):
+    """Commits the newest record that is done, whatever is still open before it."""
+
+    def done(self, position: tuple[str, int, int]) -> None:
+        topic, number, offset = position
+        for earlier in range(offset + 1):
+            super().done((topic, number, earlier))
