@@ -5,30 +5,29 @@ Kafka allows nothing to a user that no list names, if ``allow.everyone.if.no.acl
 
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.registry import GROUPS, ROLES, RoleName, reads, writes
-
-Operation = Literal["Alter", "AlterConfigs", "Create", "Describe", "DescribeConfigs", "Read", "Write"]
-Resource = Literal["topic", "group"]
 
 TOPIC_PREFIX: Final = "railbus."
 """What the names of all topics begin with."""
 
-_SEE: Final[tuple[Operation, ...]] = ("Describe", "DescribeConfigs")
-_ADMINISTER: Final[tuple[Operation, ...]] = ("Create", "Alter", "AlterConfigs")
+_SEE: Final = ("Describe", "DescribeConfigs")
+_ADMINISTER: Final = ("Create", "Alter", "AlterConfigs")
 
 
 class Grant(NamedTuple):
     """What one role may do with some resources of one type.
 
     Attributes:
+        operations: As Kafka's tools call them.
+        resource: ``topic`` or ``group``.
         names: Of the resources; with ``prefixed`` what their names begin with.
     """
 
     role: RoleName
-    operations: tuple[Operation, ...]
-    resource: Resource
+    operations: tuple[str, ...]
+    resource: str
     names: tuple[str, ...]
     prefixed: bool = False
 
