@@ -17,6 +17,7 @@ from services.cli.tree.config import (
     EDGE_PORT,
     GENERATOR_PYTHON,
     check_counts,
+    check_log_flags,
     check_engine_flags,
     cloud_mode,
     engine_options,
@@ -66,8 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{flag}", type=int, default=1, metavar="N", help=f"processes of {service} (%(default)s){more}"
         )
     parser.add_argument(
-        "--data-dir", type=Path, help="keep the embedded broker's log here (default: until the next start)"
-    )
+        "--data-dir", type=Path, metavar="DIR",
+        help="keep the embedded broker's log here (default: log in the state folder, .railbus)",
+    )  # fmt: skip
+    parser.add_argument("--forget", action="store_true", help="begin a new log: remove what earlier trees left there")
     parser.add_argument(
         "--governed",
         action=argparse.BooleanOptionalAction,
@@ -92,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
     """Return 0 after a clean stop, 2 for the operator's mistake, 1 for a crash; with ``--once`` the answer's code."""
     check_engine_flags(args)
     check_counts(args)
+    check_log_flags(args)
     if args.engine == "llama" and GENERATOR_PYTHON not in os.environ:
         need_embedded()
     if args.governed:
