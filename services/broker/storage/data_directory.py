@@ -18,9 +18,9 @@ import msgspec
 from services.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
 from services.broker.groups.members import StableGroup
 from services.broker.settings import BadSetting
-from services.broker.storage.offset_journal import OffsetJournal
 from services.broker.storage.error_log import log_storage_error
 from services.broker.storage.file_segment import OpenSegments, TailBudget
+from services.broker.storage.offset_journal import OffsetJournal
 from services.broker.storage.partition_files import PartitionFiles
 from services.broker.storage.partition_log import PartitionLog
 from services.broker.storage.segment import SegmentStore
@@ -99,14 +99,10 @@ class Storage:
             self._journal.load(offsets)
             _write_lock(self._lock, _boot_id())
         except OSError as error:
-            raise BadSetting(
-                f"--data-dir {self._folder}: cannot be used: {error}; repair it or name another"
-            ) from None
+            raise BadSetting(f"--data-dir {self._folder}: cannot be used: {error}; repair it or name another") from None
         self._topics = topics
 
-    def _load_topics(
-        self, topics: Topics, stored: Mapping[str, _StoredTopic], now_ms: int, *, trusted: bool
-    ) -> None:
+    def _load_topics(self, topics: Topics, stored: Mapping[str, _StoredTopic], now_ms: int, *, trusted: bool) -> None:
         read_bytes = 0
         for name, entry in stored.items():
             try:

@@ -1,4 +1,4 @@
-"""A partition's folder: segment files with their indexes, and `state.json`. Writes them, and loads them after a restart.
+"""A partition's folder: segment files with their indexes, and `state.json`. Writes them, and loads them at a start.
 
 `00000000000000000042.log` has the batches from offset 42 on, `....index` is its sparse index, and `state.json` has the
 idempotent producers and the latest append time as they were at one offset, which a restart could otherwise only learn

@@ -377,7 +377,7 @@ def test_a_file_that_was_shortened_or_removed_under_the_broker_is_an_error_of_th
     disk.log.begin_segment(NOW_MS)
     newest = fill(disk.log, 1)
     os.truncate(disk.files()[0], 100)
-    with pytest.raises(OSError, match="shorter|damaged"):
+    with pytest.raises(OSError, match=r"shorter|damaged"):
         disk.log.read(20, 1000, at_least_one=True)
     disk.storage._opened.close_all()
     disk.files()[0].unlink()
@@ -397,7 +397,9 @@ def test_an_index_without_its_segment_is_removed(disk):
 
 def test_records_of_a_slow_topic_get_old_across_restarts(disk):
     """A segment's age is that of its first record, not the time since the last start."""
-    disk.topics.configure("t", {"retention.ms": "80000", "message.timestamp.type": "LogAppendTime"}, validate_only=False)
+    disk.topics.configure(
+        "t", {"retention.ms": "80000", "message.timestamp.type": "LogAppendTime"}, validate_only=False
+    )
     put(disk.log, build([b"a"]), NOW_MS - 20_000)
     disk.close()
     disk.open()

@@ -1,5 +1,6 @@
 import errno
 import fcntl
+import json
 import socket
 from pathlib import Path
 
@@ -64,9 +65,8 @@ def test_a_full_disk_under_the_log_is_found_before_anything_starts(tmp_path, mon
 def put_log(folder, partitions=4):
     """What a broker leaves."""
     (folder / "topics" / "railbus.requests" / "0").mkdir(parents=True)
-    (folder / "topics.json").write_text(
-        '{"format": 1, "topics": {"railbus.requests": {"partitions": %d, "config": {}}}}' % partitions
-    )
+    topics = {"railbus.requests": {"partitions": partitions, "config": {}}}
+    (folder / "topics.json").write_text(json.dumps({"format": 1, "topics": topics}))
     (folder / "lock").write_text("")
 
 
@@ -99,7 +99,7 @@ def test_a_log_that_another_broker_uses_is_neither_used_nor_forgotten(tmp_path):
 
 def test_a_log_with_another_number_of_partitions_is_refused_with_both_remedies(tmp_path, monkeypatch):
     put_log(tmp_path / "log", partitions=8)
-    with pytest.raises(UserError, match="has 8 partitions, and this tree 4: set RAILBUS_PARTITIONS=8, or .* --forget"):
+    with pytest.raises(UserError, match=r"has 8 partitions, and this tree 4: set RAILBUS_PARTITIONS=8, or .* --forget"):
         tree_config(flags("--port", "0"), tmp_path, lambda _: None)
     monkeypatch.setenv("RAILBUS_PARTITIONS", "8")
     tree_config(flags("--port", "0"), tmp_path, lambda _: None)
