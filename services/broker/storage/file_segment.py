@@ -85,7 +85,7 @@ class OpenSegment(NamedTuple):
     """A segment that is open for reads."""
 
     file: int
-    index: SegmentIndex
+    sparse: SegmentIndex
 
 
 class OpenSegments:
@@ -138,7 +138,7 @@ class FileSegment:
     ) -> "FileSegment":
         """Return a sealed segment that was on disk already."""
         segment = cls(path, base, now_ms, opened, budget)
-        first_ms = found.index.first_ms
+        first_ms = found.sparse.first_ms
         # A client's clock may be ahead.
         segment.born_ms = now_ms if first_ms is None else min(now_ms, first_ms)
         segment.end, segment.newest_ms, segment._size = found.end, found.newest_ms, found.mark.size
@@ -224,7 +224,7 @@ class FileSegment:
         """Return the index of a sealed segment; where its file is missing or damaged, read the batches."""
         found = read_index(self.path)
         if found is not None and found.end == self.end and found.mark.size == self._size:
-            return found.index
+            return found.sparse
         index, newest_ms = SegmentIndex(), -1
         for place in batches_in(self.path.read_bytes()):
             newest_ms = max(newest_ms, place.max_timestamp_ms)

@@ -105,8 +105,8 @@ class PartitionFiles:
         """
         state = self._read_state()
         replayed = _Replay(state)
-        segments: list[LogSegment] = []
-        read_bytes, index = 0, SegmentIndex()
+        segments: list[FileSegment] = []
+        read_bytes, sparse = 0, SegmentIndex()
         for base, path in stored_segments(self._folder):
             if segments and base != segments[-1].end:
                 logger.warning("%s: begins at %d where the log ends at %d, removed", path, base, segments[-1].end)
@@ -122,7 +122,7 @@ class PartitionFiles:
             segment = FileSegment.stored(path, base, found, now_ms, self._opened, self._budget)
             self._segments[base] = segment
             segments.append(segment)
-            index = found.index
+            sparse = found.sparse
         if not segments:
             return 0
         if replayed.from_offset > segments[-1].end:
@@ -132,7 +132,7 @@ class PartitionFiles:
                 _read_headers(segment.path, replayed.note)
         elif state is not None:
             self._state_end = state.end
-        segments[-1].continue_with(index)
+        segments[-1].continue_with(sparse)
         log.restore(segments, replayed.producers, replayed.appended_ms)
         self._remove_strays()
         return read_bytes
@@ -166,7 +166,7 @@ class PartitionFiles:
 
     def _keep_index(self, path: Path, found: StoredIndex) -> None:
         try:
-            path.with_suffix(INDEX_SUFFIX).write_bytes(found.index.encode(found.end, found.newest_ms, found.mark))
+            path.with_suffix(INDEX_SUFFIX).write_bytes(found.sparse.encode(found.end, found.newest_ms, found.mark))
         except OSError as error:
             log_storage_error(str(path), error)
 

@@ -88,7 +88,7 @@ class ProducerStates:
 
     def stored(self) -> list["StoredProducer"]:
         """Return all of them, the one idle for longest first."""
-        return [(pid, each.epoch, [tuple(batch) for batch in each.batches]) for pid, each in self._known.items()]
+        return [(pid, each.epoch, list(each.batches)) for pid, each in self._known.items()]
 
     @classmethod
     def restored(cls, stored: list["StoredProducer"]) -> "ProducerStates":
@@ -96,9 +96,9 @@ class ProducerStates:
         producers = cls()
         for pid, epoch, remembered in stored:
             known = producers._known[pid] = _Producer(epoch)
-            known.batches.extend(RememberedBatch(*batch) for batch in remembered)
+            known.batches.extend(remembered)
         return producers
 
 
-StoredProducer = tuple[int, int, list[tuple[int, int, int, int]]]
+StoredProducer = tuple[int, int, list[RememberedBatch]]
 """A producer's id, its epoch, and its remembered batches."""

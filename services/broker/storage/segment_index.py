@@ -46,7 +46,7 @@ class StoredIndex(NamedTuple):
     end: int
     newest_ms: int
     mark: FileMark
-    index: "SegmentIndex"
+    sparse: "SegmentIndex"
 
 
 class DamagedBatch(OSError):
