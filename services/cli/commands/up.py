@@ -152,6 +152,8 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
     async with supervisor.running():
         serving = True
         _say(f"engine {config.engine}, broker {config.kafka}, Redis {config.redis_url or 'none'}")
+        if config.broker_port is not None:
+            _say(f"log {config.log_dir}: prompts and answers stay there for a week; --forget removes them at a start")
         if len(edges) > 1:
             _say(f"edges {' '.join(edges)}")
         print(f"ready {url} fallback={CLOUD_LABELS[config.cloud]}", flush=True)
