@@ -13,7 +13,7 @@ from schemas.wire import encode, key_of
 from services.broker.protocol.record_batch import CRC_COVERS_FROM, HEADER, BatchHeader
 from services.broker.protocol.wire import Reader, Writer
 
-PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS = 0, 1, 2, 19
+PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 19, 20
 IN_FLIGHT: Final = 8
 """Requests that are sent before the first of them is answered."""
 
@@ -72,10 +72,7 @@ def fill(address: str, topic: str, partitions: int, chunks: int, *, in_batch: in
     """Append so many chunks, evenly to all partitions, each acknowledged; return how many bytes they are."""
     connection = Connection(address)
     batch, in_request = chunk_batch(in_batch, text), in_batch * partitions
-    out = Writer().string(None).i16(-1).i32(30_000).i32(1).string(topic).i32(partitions)
-    for partition in range(partitions):
-        out.i32(partition).blob(batch)
-    body, requests = out.done(), chunks // in_request
+    body, requests = _produce(topic, partitions, batch), chunks // in_request
     assert requests * in_request == chunks, "chunks must fill whole requests"
     waiting = 0
     for number in range(requests + IN_FLIGHT):
@@ -83,15 +80,40 @@ def fill(address: str, topic: str, partitions: int, chunks: int, *, in_batch: in
             connection.send(PRODUCE, 7, body)
             waiting += 1
         if number >= IN_FLIGHT - 1 and waiting:
-            answer = connection.answer()
-            answer.i32(), answer.string()
-            for _ in range(answer.i32()):
-                _partition, code = answer.i32(), answer.i16()
-                assert code == 0, f"produce failed with {code}"
-                answer.i64(), answer.i64(), answer.i64()
+            assert set(_codes(connection.answer())) == {0}
             waiting -= 1
     connection.close()
     return requests * partitions * len(batch)
+
+
+def produce(connection: Connection, topic: str, batch: bytes) -> int:
+    """Append a batch to partition 0; return the error code."""
+    (code,) = _codes(connection.ask(PRODUCE, 7, _produce(topic, 1, batch)))
+    return code
+
+
+def _produce(topic: str, partitions: int, batch: bytes) -> bytes:
+    out = Writer().string(None).i16(-1).i32(30_000).i32(1).string(topic).i32(partitions)
+    for partition in range(partitions):
+        out.i32(partition).blob(batch)
+    return out.done()
+
+
+def _codes(answer: Reader) -> list[int]:
+    """The error code of each partition of a produce."""
+    answer.i32(), answer.string()
+    codes = []
+    for _ in range(answer.i32()):
+        answer.i32()
+        codes.append(answer.i16())
+        answer.i64(), answer.i64(), answer.i64()
+    return codes
+
+
+def delete_topic(connection: Connection, topic: str) -> None:
+    answer = connection.ask(DELETE_TOPICS, 1, Writer().i32(1).string(topic).i32(10_000).done())
+    answer.i32(), answer.i32(), answer.string()
+    assert answer.i16() == 0
 
 
 def offset(connection: Connection, topic: str, partition: int, time_ms: int) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, get_args
 from urllib.parse import urlsplit
@@ -151,11 +152,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
     supervisor = Supervisor(specs, _say, started)
     async with supervisor.running():
         serving = True
-        _say(f"engine {config.engine}, broker {config.kafka}, Redis {config.redis_url or 'none'}")
-        if config.broker_port is not None:
-            _say(f"log {config.log_dir}: prompts and answers stay there for a week; --forget removes them at a start")
-        if len(edges) > 1:
-            _say(f"edges {' '.join(edges)}")
+        _say("\n".join(_describe_tree(config, edges)))
         print(f"ready {url} fallback={CLOUD_LABELS[config.cloud]}", flush=True)
         prompt = args.ask or (SAMPLE_PROMPT if args.once else None)
         code = 0
@@ -166,6 +163,14 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
             _say(next_steps(url, _program()))
             await asyncio.Event().wait()
         return code
+
+
+def _describe_tree(config: TreeConfig, edges: Sequence[str]) -> Iterator[str]:
+    yield f"engine {config.engine}, broker {config.kafka}, Redis {config.redis_url or 'none'}"
+    if config.broker_port is not None:
+        yield f"log {config.log_dir}: prompts and answers stay there for a week; --forget removes them at a start"
+    if len(edges) > 1:
+        yield f"edges {' '.join(edges)}"
 
 
 def describe_model(config: TreeConfig) -> str:
