@@ -18,7 +18,7 @@ import msgspec
 from services.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
 from services.broker.groups.members import StableGroup
 from services.broker.settings import BadSetting
-from services.broker.storage.error_log import log_storage_error
+from services.broker.storage.error_log import DISK_FULL, log_storage_error
 from services.broker.storage.file_segment import OpenSegments, TailBudget
 from services.broker.storage.offset_journal import OffsetJournal
 from services.broker.storage.partition_files import PartitionFiles
@@ -99,7 +99,8 @@ class Storage:
             self._journal.load(offsets)
             _write_lock(self._lock, _boot_id())
         except OSError as error:
-            raise BadSetting(f"--data-dir {self._folder}: cannot be used: {error}; repair it or name another") from None
+            remedy = "free some space on its disk" if error.errno in DISK_FULL else "repair it or name another"
+            raise BadSetting(f"--data-dir {self._folder}: cannot be used: {error}; {remedy}") from None
         self._topics = topics
 
     def _load_topics(self, topics: Topics, stored: Mapping[str, _StoredTopic], now_ms: int, *, trusted: bool) -> None:

@@ -10,7 +10,7 @@ logger = logging.getLogger("railbus.broker")
 REPEAT_S: Final = 60.0
 """Shortest time between two lines about storage errors."""
 
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageErrorLog:
@@ -28,7 +28,7 @@ class StorageErrorLog:
             return None
         more = f"; {self._suppressed} more such errors since the last line" if self._suppressed else ""
         self._logged_at_s, self._suppressed = now_s, 0
-        remedy = ": free some space on its disk" if error.errno in _DISK_FULL else ""
+        remedy = ": free some space on its disk" if error.errno in DISK_FULL else ""
         return f"{what}: the data directory cannot be {action} ({error.strerror or error}){remedy}{more}"
 
 

@@ -76,8 +76,8 @@ class LogTail:
         if offset >= self._younger.base:
             return self._younger.read(offset, max_bytes, at_least_one=at_least_one)
         data = self._older.read(offset, max_bytes, at_least_one=at_least_one)
-        if len(data) < self._older.available(offset, max_bytes + 1):
-            return data
+        if len(data) < self._older.available(offset, len(self._older)):
+            return data  # cut by the limit: nothing may follow
         return data + self._younger.read(self._younger.base, max_bytes - len(data), at_least_one=False)
 
 

@@ -30,7 +30,7 @@ from services.broker.storage.file_segment import (
 from services.broker.storage.partition_log import NO_TIME, PartitionLog, sequence_of
 from services.broker.storage.producer_state import ProducerStates, StoredProducer
 from services.broker.storage.segment import LogSegment
-from services.broker.storage.segment_index import SegmentIndex, StoredIndex, batches_in
+from services.broker.storage.segment_index import DamagedBatch, SegmentIndex, StoredIndex, batches_in
 
 logger = logging.getLogger("railbus.broker")
 
@@ -113,12 +113,13 @@ class PartitionFiles:
                 self.forget(FileSegment(path, base, now_ms, self._opened, self._budget))
                 continue
             found = _matching_index(path) if trusted else None
-            if found is None:
+            unknown = _headers(path) if found is not None and found.end > replayed.from_offset else []
+            if found is None or unknown is None:
                 found = _recover(path, base, replayed.note)
                 read_bytes += found.mark.size
                 self._keep_index(path, found)
-            elif found.end > replayed.from_offset:
-                _read_headers(path, replayed.note)
+            for header in unknown or ():
+                replayed.note(header)
             segment = FileSegment.stored(path, base, found, now_ms, self._opened, self._budget)
             self._segments[base] = segment
             segments.append(segment)
@@ -128,8 +129,9 @@ class PartitionFiles:
         if replayed.from_offset > segments[-1].end:
             # The end of the log was lost since: what is known of lost batches must not acknowledge a retry of them.
             replayed = _Replay(None)
-            for segment in self._segments.values():
-                _read_headers(segment.path, replayed.note)
+            for segment in segments:
+                for header in _headers(segment.path) or ():
+                    replayed.note(header)
         elif state is not None:
             self._state_end = state.end
         segments[-1].continue_with(sparse)
@@ -237,7 +239,10 @@ def _whole_batches(data: memoryview, base: int) -> Iterator[BatchHeader]:
         expected += header.record_count
 
 
-def _read_headers(path: Path, on_batch: OnBatch) -> None:
+def _headers(path: Path) -> list[BatchHeader] | None:
+    """Return the header of each batch; None where the file is damaged."""
     data = path.read_bytes()
-    for place in batches_in(data):
-        on_batch(BatchHeader._make(batches.HEADER.unpack_from(data, place.begin)))
+    try:
+        return [BatchHeader._make(batches.HEADER.unpack_from(data, place.begin)) for place in batches_in(data)]
+    except DamagedBatch:
+        return None

@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.broker.groups.committed_offsets import CommittedOffsets
 from services.broker.storage import data_directory
 from services.broker.storage.data_directory import Storage
-from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, MIN_TAIL_BYTES
+from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, MIN_TAIL_BYTES, LogTail, TailBudget
 from services.broker.storage.partition_log import PartitionLog, TimestampAndOffset
+from services.broker.storage.segment import Segment
 from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
 from services.broker.storage.topics import Topics
 from tests.support.examples import examples
@@ -125,10 +126,10 @@ class FilesAreAListOfBatches(RuleBasedStateMachine):
         self.last = batch, self.end
         self.batches.append((self.end, values, [self.clock_ms] * len(values) if self.append_time else times_ms))
 
-    @rule(count=st.integers(1, 40))
-    def append_many(self, count: int) -> None:
+    @rule(count=st.integers(1, 40), size=st.sampled_from([20, 3_000]))
+    def append_many(self, count: int, size: int) -> None:
         for _ in range(count):
-            self.append([3], 3_000)
+            self.append([3], size)
 
     @precondition(lambda self: self.last is not None)
     @rule()
@@ -182,12 +183,15 @@ class FilesAreAListOfBatches(RuleBasedStateMachine):
         self.sequence -= len(values)
         self.last = None
 
-    @rule(question=st.integers(0, 10_000), max_bytes=st.sampled_from([0, 100, 20_000, 100_000, 1 << 20]))
-    def read(self, question: int, max_bytes: int) -> None:
+    @rule(
+        back=st.integers(1, 30) | st.integers(1, 10_000),
+        max_bytes=st.sampled_from([0, 100, 100_000, 1 << 20]) | st.integers(0, 30_000),
+    )
+    def read(self, back: int, max_bytes: int) -> None:
         log = self.disk.log
         if log.start == log.end:
             return
-        offset = log.start + question % (log.end - log.start)
+        offset = max(log.start, log.end - back)
         data = log.read(offset, max_bytes, at_least_one=True)
         assert len(data) <= max_bytes or len(split(data)) == 1
         assert log.available(offset, max_bytes) >= min(len(data), max_bytes)
@@ -405,3 +409,38 @@ def test_records_of_a_slow_topic_get_old_across_restarts(disk):
     disk.open()
     disk.log.expire(NOW_MS)
     assert len(disk.files()) == 2
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.lists(st.sampled_from([61, 500, 1_000, 4_000, 7_000, 9_000]), min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.integers(0, 12_000),
+)
+def test_a_tail_in_two_buffers_reads_as_one_segment(sizes, back, max_bytes):
+    tail, whole = LogTail(0, TailBudget(0)), Segment(0, 0)
+    for offset, size in enumerate(sizes):
+        for each in (tail, whole):
+            each.append(bytes([offset]) * size, offset, 1, NOW_MS)
+    offset = max(tail.base, len(sizes) - back)
+    for at_least_one in (True, False):
+        assert tail.read(offset, max_bytes, at_least_one=at_least_one) == whole.read(
+            offset, max_bytes, at_least_one=at_least_one
+        )
+    assert tail.available(offset, max_bytes) >= min(max_bytes, whole.available(offset, max_bytes))
+
+
+def test_damage_that_no_index_tells_of_does_not_stop_a_start(disk):
+    wanted = fill(disk.log, 10)
+    disk.log.begin_segment(NOW_MS)
+    fill(disk.log, 1)
+    disk.kill()
+    (disk.partition / "state.json").unlink()
+    path = disk.files()[0]
+    before, data = path.stat(), bytearray(path.read_bytes())
+    data[5 * len(data) // 10 + 8] ^= 0x40  # of the sixth batch's length
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    disk.open()
+    assert everything(disk.log) == wanted[:5]
+    assert put(disk.log, build([b"next"])).offset == 5
