@@ -113,7 +113,7 @@ class PartitionFiles:
                 self.forget(FileSegment(path, base, now_ms, self._opened, self._budget))
                 continue
             found = _matching_index(path) if trusted else None
-            unknown = _headers(path) if found is not None and found.end > replayed.from_offset else []
+            unknown = _headers(path, found.end) if found is not None and found.end > replayed.from_offset else []
             if found is None or unknown is None:
                 found = _recover(path, base, replayed.note)
                 read_bytes += found.mark.size
@@ -130,7 +130,7 @@ class PartitionFiles:
             # The end of the log was lost since: what is known of lost batches must not acknowledge a retry of them.
             replayed = _Replay(None)
             for segment in segments:
-                for header in _headers(segment.path) or ():
+                for header in _headers(segment.path, segment.end) or ():
                     replayed.note(header)
         elif state is not None:
             self._state_end = state.end
@@ -239,10 +239,13 @@ def _whole_batches(data: memoryview, base: int) -> Iterator[BatchHeader]:
         expected += header.record_count
 
 
-def _headers(path: Path) -> list[BatchHeader] | None:
-    """Return the header of each batch; None where the file is damaged."""
+def _headers(path: Path, end: int) -> list[BatchHeader] | None:
+    """Return the header of each batch up to the offset `end`; None where the file is damaged."""
     data = path.read_bytes()
     try:
-        return [BatchHeader._make(batches.HEADER.unpack_from(data, place.begin)) for place in batches_in(data)]
+        places = list(batches_in(data))
     except DamagedBatch:
         return None
+    if places and places[-1].end != end:
+        return None
+    return [BatchHeader._make(batches.HEADER.unpack_from(data, place.begin)) for place in places]
