@@ -120,14 +120,15 @@ class PartitionFiles:
                 self._keep_index(path, found)
             for header in unknown or ():
                 replayed.note(header)
-            segment = FileSegment.stored(path, base, found, now_ms, self._opened, self._budget)
-            self._segments[base] = segment
-            segments.append(segment)
+            segments.append(FileSegment.stored(path, base, found, now_ms, self._opened, self._budget))
             sparse = found.sparse
         if not segments:
             return 0
+        self._segments = {segment.base: segment for segment in segments}
         if replayed.from_offset > segments[-1].end:
-            # The end of the log was lost since: what is known of lost batches must not acknowledge a retry of them.
+            # The end of the log was lost since: what is known of lost batches must not acknowledge a retry of them,
+            # also not after a later start, when the log has grown beyond this offset again.
+            (self._folder / "state.json").unlink()
             replayed = _Replay(None)
             for segment in segments:
                 for header in _headers(segment.path, segment.end) or ():

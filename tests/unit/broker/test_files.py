@@ -444,3 +444,21 @@ def test_damage_that_no_index_tells_of_does_not_stop_a_start(disk):
     disk.open()
     assert everything(disk.log) == wanted[:5]
     assert put(disk.log, build([b"next"])).offset == 5
+
+
+def test_what_was_known_of_lost_batches_stays_forgotten(disk):
+    """The stored state is beyond the end of a torn log; the log grows beyond the state again before the next kill."""
+    batches = [build([b"%d" % number], producer=(9, 0, number)) for number in range(6)]
+    for batch in batches[:4]:
+        put(disk.log, batch)
+    disk.close()
+    path = disk.files()[0]
+    os.truncate(path, path.stat().st_size // 2)
+    disk.open()
+    assert disk.log.end == 2
+    put(disk.log, build([b"another", b"one", b"and one", b"more"], producer=(8, 0, 0)))
+    disk.kill()
+    disk.open()
+    for number, batch in enumerate(batches[2:]):
+        assert put(disk.log, batch).offset == 6 + number
+    assert [value for _, value in everything(disk.log)][6:] == [b"2", b"3", b"4", b"5"]
