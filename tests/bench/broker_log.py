@@ -3,6 +3,7 @@
     python -m tests.bench.broker_log                        10 million chunks in a data folder
     python -m tests.bench.broker_log --chunks 200000
     python -m tests.bench.broker_log --against CHECKOUT     beside the broker of another checkout, A B B A
+    python -m tests.bench.broker_log --answers 200          the disk that answers take, in a whole tree
 
 The chunks are real events, 16 to a batch, over 4 partitions. Memory is the broker's largest resident set while they are
 written, and then while all are read back; each checksum and offset is checked. A start is timed from the start of the
@@ -19,7 +20,9 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +34,7 @@ from tests.bench import bus_hop
 from tests.support.brokers import Broker
 from tests.support.chunk_log import Connection, count_chunks, create_topic, fill
 from tests.support.processes import ROOT, bare_environment, die_with_parent, free_port
+from tests.support.tree import running_tree
 
 PARTITIONS = 4
 TOPIC = "chunks"
@@ -127,18 +131,46 @@ def beside(other: Path, rounds: int, args: argparse.Namespace) -> Iterator[dict[
             yield {"load": load, "figure": name, "this": this, "other": before, "ratio_of_medians": round(ratio, 3)}
 
 
+def answered(folder: Path, answers: int) -> Iterator[dict[str, Any]]:
+    """Ask a tree without rails for answers of 50 chunks; return what its log takes then, by topic."""
+    with running_tree(folder, "--engine", "simulated", "--no-redis", start_s=240) as tree:
+        topics = folder / ".railbus" / "log" / "topics"
+        body = {"model": "simulated-n50", "messages": [{"role": "user", "content": "Name the seasons."}]}
+        request = urllib.request.Request(
+            f"{tree.url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+
+        def ask(_: int) -> None:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                assert json.load(response)["choices"][0]["message"]["content"]
+
+        with ThreadPoolExecutor(16) as clients:
+            list(clients.map(ask, range(answers)))
+        time.sleep(2)  # receipts and accounts are written behind the answer
+        sizes = {each.name: sum(file.stat().st_size for file in each.rglob("*.log")) for each in topics.iterdir()}
+    total = sum(file.stat().st_size for file in topics.parent.rglob("*") if file.is_file())
+    yield {"answers": answers, "chunks_each": 50, "bytes": total, "mb_per_1000": round(total / answers / 1000, 1)}
+    yield {"bytes_per_answer": {name: size // answers for name, size in sorted(sizes.items())}}
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.broker_log", description=__doc__)
     parser.add_argument("--chunks", type=int, default=10_000_000, help="(%(default)s)")
     parser.add_argument("--against", type=Path, help="a checkout whose broker is measured beside this one's")
+    parser.add_argument("--answers", type=int, help="ask a whole tree so often, and say what its log takes")
     parser.add_argument("--rounds", type=int, default=1, help="of A B B A (%(default)s)")
     parser.add_argument("--load", choices=bus_hop.LOADS, action="append", help="default: all")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each hop (%(default)s)")
     args = parser.parse_args()
     args.load = args.load or list(bus_hop.LOADS)
     with tempfile.TemporaryDirectory() as folder:
-        steps = kept(Path(folder), args.chunks) if args.against is None else beside(args.against, args.rounds, args)
+        if args.answers is not None:
+            steps = answered(Path(folder), args.answers)
+        elif args.against is not None:
+            steps = beside(args.against.resolve(), args.rounds, args)
+        else:
+            steps = kept(Path(folder), args.chunks)
         for step in steps:
             print(json.dumps(step), flush=True)
 
