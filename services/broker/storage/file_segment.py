@@ -46,10 +46,11 @@ class TailBudget:
 class LogTail:
     """The newest batches of one segment. Two buffers, each at most half of the share: the older one goes as a whole."""
 
-    __slots__ = ("_budget", "_older", "_younger")
+    __slots__ = ("_budget", "_half_bytes", "_older", "_younger")
 
     def __init__(self, base: int, budget: TailBudget) -> None:
         self._budget = budget
+        self._half_bytes = budget.bytes_each // 2
         self._older = self._younger = Segment(base, 0)
 
     @property
@@ -63,8 +64,10 @@ class LogTail:
         return older + self._younger.memory_bytes
 
     def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
-        if self._younger.memory_bytes + len(batch) > self._budget.bytes_each // 2 and len(self._younger):
+        size = len(self._younger)
+        if size and size + len(batch) > self._half_bytes:
             self._older, self._younger = self._younger, Segment(base, 0)
+            self._half_bytes = self._budget.bytes_each // 2
         self._younger.append(batch, base, records, max_timestamp_ms)
 
     def available(self, offset: int, max_bytes: int) -> int:
@@ -172,9 +175,9 @@ class FileSegment:
         assert self._index is not None  # noqa: S101 - not sealed
         assert self._tail is not None  # noqa: S101
         file = self._file if self._file is not None else self.open_for_append()
-        written = 0
+        written, size = 0, len(batch)
         try:
-            while written < len(batch):
+            while written < size:
                 written += os.pwrite(file, batch[written:] if written else batch, self._size + written)
         except OSError:
             os.ftruncate(file, self._size)
@@ -182,7 +185,7 @@ class FileSegment:
         self.newest_ms = max(self.newest_ms, max_timestamp_ms)
         self._index.note(base, self._size, self.newest_ms)
         self._tail.append(batch, base, records, max_timestamp_ms)
-        self._size += len(batch)
+        self._size += size
         self.end = base + records
 
     def available(self, offset: int, max_bytes: int) -> int:
