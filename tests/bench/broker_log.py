@@ -7,8 +7,11 @@
 
 The chunks are real events, 16 to a batch, over 4 partitions. Memory is the broker's largest resident set while they are
 written, and then while all are read back; each checksum and offset is checked. A start is timed from the start of the
-process to its ready line, after a stop and after a kill -9. A hop is `tests.bench.bus_hop`'s, with a broker from each
-checkout in turn, each with an empty folder; the clients are this checkout's.
+process to its ready line, after a stop and after a kill -9, beside that of an empty folder.
+
+Beside another checkout, both brokers run at once with empty folders, and one client asks them in turns, A B B A: what
+else the machine does meets both alike. A hop is one batch from its produce to the answer of the fetch that waits for
+it. Then each takes chunks as fast as they can be sent. `tests.bench.bus_hop --bootstrap` measures the whole bus.
 """
 
 import argparse
@@ -29,16 +32,23 @@ from typing import Any, Self
 
 import psutil
 
-from services.bus import BusSettings
-from tests.bench import bus_hop
 from tests.support.brokers import Broker
-from tests.support.chunk_log import Connection, count_chunks, create_topic, fill
+from tests.support.chunk_log import (
+    Connection,
+    chunk_batch,
+    count_chunks,
+    create_topic,
+    fetched,
+    fill,
+    send_fetch,
+)
 from tests.support.processes import ROOT, bare_environment, die_with_parent, free_port
 from tests.support.tree import running_tree
 
 PARTITIONS = 4
 TOPIC = "chunks"
 MIB = 1024 * 1024
+FILL_CHUNKS = 64_000
 
 
 class PeakMemory:
@@ -65,6 +75,9 @@ class PeakMemory:
 
 def kept(folder: Path, chunks: int) -> Iterator[dict[str, Any]]:
     """Write the chunks, read them back, and start again."""
+    empty = Broker("embedded", folder / "empty")
+    yield started(empty, "start with an empty folder")
+    empty.stop()
     broker = Broker("embedded", folder / "data")
     broker.start()
     try:
@@ -79,13 +92,18 @@ def kept(folder: Path, chunks: int) -> Iterator[dict[str, Any]]:
         yield {"step": "read", "missing": chunks - found, "s": seconds, "peak_rss_mib": round(peak.mib, 1)}
         for end in ("stop", "kill") * 3:
             stopped_s, _ = timed(broker.stop if end == "stop" else broker.kill)
-            seconds, _ = timed(broker.start)
-            rss = psutil.Process(broker.pid).memory_info().rss / MIB
-            yield {"step": f"start after {end}", "s": seconds, "end_s": stopped_s, "rss_mib": round(rss, 1)}
+            yield started(broker, f"start after {end}") | {"end_s": stopped_s}
         found = count_chunks(broker.address, TOPIC, range(PARTITIONS))
         yield {"step": "read again", "missing": chunks - found}
     finally:
         broker.kill()
+
+
+def started(broker: Broker, step: str) -> dict[str, Any]:
+    seconds, _ = timed(broker.start)
+    process = psutil.Process(broker.pid)
+    cpu_s = sum(process.cpu_times()[:2])
+    return {"step": step, "s": seconds, "cpu_s": cpu_s, "rss_mib": round(process.memory_info().rss / MIB, 1)}
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
@@ -113,22 +131,80 @@ def broker_of(checkout: Path) -> Iterator[tuple[str, int]]:
             process.wait(60)
 
 
-def beside(other: Path, rounds: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Measure the hop A B B A, and return the ratios of the medians."""
-    figures: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for _ in range(rounds):
-        for arm in ("other", "this", "this", "other"):
-            with broker_of(other if arm == "other" else ROOT) as (address, pid):
-                for load in args.load:
-                    settings = BusSettings(bootstrap=address)
-                    found = bus_hop.measure(arm, settings, pid, load, args) | {"load_average": os.getloadavg()[0]}
-                    figures.setdefault((load, arm), []).append(found)
-                    yield found
-    for load in args.load:
-        for name in ("p50_ms", "p99_ms", "broker_us", "per_s"):
-            this, before = ([each[name] for each in figures[load, arm]] for arm in ("this", "other"))
-            ratio = statistics.median(this) / statistics.median(before)
-            yield {"load": load, "figure": name, "this": this, "other": before, "ratio_of_medians": round(ratio, 3)}
+class Arm:
+    """One of the two brokers, with a connection that produces and one that fetches."""
+
+    def __init__(self, name: str, address: str, pid: int) -> None:
+        self.name, self.address = name, address
+        self._process = psutil.Process(pid)
+        self._producing, self._fetching = Connection(address), Connection(address)
+        create_topic(self._producing, TOPIC, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
+        create_topic(self._producing, "hop", 1, {"message.timestamp.type": "LogAppendTime"})
+        self._at = 0
+
+    def cpu_s(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def hop_ms(self, batch: bytes, records: int) -> float:
+        """Return the time from the produce of a batch to the answer of a fetch that waits for it."""
+        send_fetch(self._fetching, "hop", 0, self._at, wait_ms=5_000)
+        begin = time.perf_counter()
+        self._producing.send_produce("hop", batch)
+        data = fetched(self._fetching)
+        passed = time.perf_counter() - begin
+        assert len(data) == len(batch)
+        self._producing.answer()
+        self._at += records
+        return passed * 1e3
+
+
+def beside(other: Path, rounds: int) -> Iterator[dict[str, Any]]:
+    """Ask both brokers in turns."""
+    with broker_of(other) as one, broker_of(ROOT) as two:
+        arms = {"other": Arm("other", *one), "this": Arm("this", *two)}
+        order = [arms[name] for name in ("other", "this", "this", "other")]
+        for records in (1, 16):
+            batch = chunk_batch(records)
+            waits: dict[str, list[float]] = {name: [] for name in arms}
+            for arm in order * 100:
+                arm.hop_ms(batch, records)
+            before = {name: arm.cpu_s() for name, arm in arms.items()}
+            for arm in order * (500 * rounds):
+                waits[arm.name].append(arm.hop_ms(batch, records))
+            yield {"load": f"hop, {records} to a batch"} | compared(
+                {name: quantiles(each) for name, each in waits.items()}
+                | {f"cpu {name}": {"cpu_us": (arm.cpu_s() - before[name]) / len(waits[name]) * 1e6}
+                   for name, arm in arms.items()}
+            )  # fmt: skip
+        rates: dict[str, list[float]] = {name: [] for name in arms}
+        before = {name: arm.cpu_s() for name, arm in arms.items()}
+        for arm in order * (2 * rounds):
+            seconds, _ = timed(lambda arm=arm: fill(arm.address, TOPIC, PARTITIONS, FILL_CHUNKS))
+            rates[arm.name].append(FILL_CHUNKS / seconds)
+        yield {"load": "as fast as it goes", "load_average": os.getloadavg()[0]} | compared(
+            {name: {"chunks_per_s": statistics.median(each)} for name, each in rates.items()}
+            | {f"cpu {name}": {"cpu_us": (arm.cpu_s() - before[name]) / len(rates[name]) / FILL_CHUNKS * 1e6}
+               for name, arm in arms.items()}
+        )  # fmt: skip
+
+
+def quantiles(waits_ms: list[float]) -> dict[str, float]:
+    return {"p50_ms": statistics.median(waits_ms), "p99_ms": statistics.quantiles(waits_ms, n=100)[98]}
+
+
+def compared(figures: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return each figure of both arms, and the ratio of this one's to the other's."""
+    found: dict[str, Any] = {}
+    for prefix in ("", "cpu "):
+        this, other = figures[f"{prefix}this"], figures[f"{prefix}other"]
+        for name, value in this.items():
+            found[name] = {
+                "this": round(value, 3),
+                "other": round(other[name], 3),
+                "ratio": round(value / other[name], 3),
+            }
+    return found
 
 
 def answered(folder: Path, answers: int) -> Iterator[dict[str, Any]]:
@@ -159,16 +235,13 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=10_000_000, help="(%(default)s)")
     parser.add_argument("--against", type=Path, help="a checkout whose broker is measured beside this one's")
     parser.add_argument("--answers", type=int, help="ask a whole tree so often, and say what its log takes")
-    parser.add_argument("--rounds", type=int, default=1, help="of A B B A (%(default)s)")
-    parser.add_argument("--load", choices=bus_hop.LOADS, action="append", help="default: all")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each hop (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="with --against: of 1,000 hops each (%(default)s)")
     args = parser.parse_args()
-    args.load = args.load or list(bus_hop.LOADS)
     with tempfile.TemporaryDirectory() as folder:
         if args.answers is not None:
             steps = answered(Path(folder), args.answers)
         elif args.against is not None:
-            steps = beside(args.against.resolve(), args.rounds, args)
+            steps = beside(args.against.resolve(), args.rounds)
         else:
             steps = kept(Path(folder), args.chunks)
         for step in steps:

@@ -17,6 +17,8 @@ PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 19, 20
 IN_FLIGHT: Final = 8
 """Requests that are sent before the first of them is answered."""
 
+FETCH_BYTES: Final = 4 << 20
+
 EARLIEST, LATEST = -2, -1
 NEW_MS: Final = 1_790_000_000_000
 
@@ -36,6 +38,10 @@ class Connection:
     def send(self, key: int, version: int, body: bytes) -> None:
         head = Writer().i16(key).i16(version).i32(1).string("chunk-log").done()
         self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+
+    def send_produce(self, topic: str, batch: bytes) -> None:
+        """Send a batch for partition 0."""
+        self.send(PRODUCE, 7, _produce(topic, 1, batch))
 
     def answer(self) -> Reader:
         (size,) = struct.unpack(">i", self._file.read(4))
@@ -134,14 +140,20 @@ def count_chunks(address: str, topic: str, partitions: Sequence[int]) -> int:
         at, end = offset(connection, topic, partition, EARLIEST), offset(connection, topic, partition, LATEST)
         total += end - at
         while at < end:
-            at = _check(fetch(connection, topic, partition, at), at)
+            send_fetch(connection, topic, partition, at)
+            at = _check(fetched(connection), at)
     connection.close()
     return total
 
 
-def fetch(connection: Connection, topic: str, partition: int, at: int, max_bytes: int = 4 << 20) -> bytes:
-    out = Writer().i32(-1).i32(0).i32(1).i32(max_bytes).i8(0).i32(1).string(topic)
-    answer = connection.ask(FETCH, 4, out.i32(1).i32(partition).i64(at).i32(max_bytes).done())
+def send_fetch(connection: Connection, topic: str, partition: int, at: int, *, wait_ms: int = 0) -> None:
+    out = Writer().i32(-1).i32(wait_ms).i32(1).i32(FETCH_BYTES).i8(0).i32(1).string(topic)
+    connection.send(FETCH, 4, out.i32(1).i32(partition).i64(at).i32(FETCH_BYTES).done())
+
+
+def fetched(connection: Connection) -> bytes:
+    """The records of the one partition that was fetched."""
+    answer = connection.answer()
     answer.i32(), answer.i32(), answer.string(), answer.i32(), answer.i32()
     code = answer.i16()
     assert code == 0, f"fetch failed with {code}"
