@@ -66,9 +66,16 @@ class LogTail:
     def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
         size = len(self._younger)
         if size and size + len(batch) > self._half_bytes:
-            self._older, self._younger = self._younger, Segment(base, 0)
-            self._half_bytes = self._budget.bytes_each // 2
+            self._swap(base)
         self._younger.append(batch, base, records, max_timestamp_ms)
+
+    def _swap(self, base: int) -> None:
+        """Begin a buffer; that of the oldest batches is used again, because new memory costs time on its first use."""
+        self._half_bytes = self._budget.bytes_each // 2
+        buffer = None if self._older is self._younger else self._older.release()
+        if buffer is not None and len(buffer) > 2 * self._half_bytes:
+            buffer = None
+        self._older, self._younger = self._younger, Segment(base, 0, buffer)
 
     def available(self, offset: int, max_bytes: int) -> int:
         if offset >= self._younger.base:

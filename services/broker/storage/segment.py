@@ -68,19 +68,20 @@ class MemorySegments:
 class Segment:
     """A segment in one buffer, with an index of every batch by offset and by time."""
 
-    __slots__ = ("_data", "_newest_ms", "_offsets", "_positions", "base", "born_ms", "end")
+    __slots__ = ("_data", "_newest_ms", "_offsets", "_positions", "_size", "base", "born_ms", "end")
 
-    def __init__(self, base: int, born_ms: int) -> None:
+    def __init__(self, base: int, born_ms: int, buffer: bytearray | None = None) -> None:
         self.base = base
         self.end = base
         self.born_ms = born_ms
-        self._data = bytearray()
+        self._data = bytearray() if buffer is None else buffer  # what is in it is overwritten
+        self._size = 0  # bytes of it that are batches
         self._offsets = array("q")  # base offset of each batch
         self._positions = array("q")  # its position in the buffer
         self._newest_ms = array("q")  # largest timestamp up to and including it: rising, so that it can be searched
 
     def __len__(self) -> int:
-        return len(self._data)
+        return self._size
 
     @property
     def memory_bytes(self) -> int:
@@ -94,21 +95,31 @@ class Segment:
         assert base == self.end  # noqa: S101 - batches of a segment are contiguous
         self._newest_ms.append(max(self.newest_ms, max_timestamp_ms))
         self._offsets.append(base)
-        self._positions.append(len(self._data))
-        self._data += batch
+        self._positions.append(self._size)
+        stop = self._size + len(batch)
+        if stop <= len(self._data):
+            self._data[self._size : stop] = batch
+        else:
+            del self._data[self._size :]
+            self._data += batch
+        self._size = stop
         self.end = base + records
+
+    def release(self) -> bytearray:
+        """Return the buffer for another segment; this one must not be used again."""
+        return self._data
 
     def _span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:
         first = bisect_right(self._offsets, offset) - 1
         start = self._positions[first]
-        if len(self._data) - start <= max_bytes:
-            return start, len(self._data)
+        if self._size - start <= max_bytes:
+            return start, self._size
         beyond = bisect_right(self._positions, start + max_bytes) - 1
         if beyond <= first:
             if not at_least_one:
                 return start, start
             beyond = first + 1
-        return start, self._positions[beyond] if beyond < len(self._positions) else len(self._data)
+        return start, self._positions[beyond] if beyond < len(self._positions) else self._size
 
     def available(self, offset: int, max_bytes: int) -> int:
         start, stop = self._span(offset, max_bytes, at_least_one=True)
