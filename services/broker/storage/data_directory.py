@@ -10,9 +10,7 @@ import fcntl
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -89,8 +87,6 @@ class Storage:
         self._budget = TailBudget(tail_bytes)
         self._topics: Topics | None = None  # what was loaded
         self._lock = _lock(folder)
-        # In a thread: where gigabytes wait to be written, a sync takes seconds, and the start should not.
-        self._syncing = threading.Thread(target=_sync, args=(self._lock,), daemon=True)
         self._journal = OffsetJournal(folder / "offsets.jsonl")
 
     def load(self, topics: Topics, offsets: CommittedOffsets, now_ms: int) -> None:
@@ -102,7 +98,6 @@ class Storage:
             self._remove_leftovers(set(stored))
             self._journal.load(offsets)
             _write_lock(self._lock, _boot_id())
-            self._syncing.start()
         except OSError as error:
             remedy = "free some space on its disk" if error.errno in DISK_FULL else "repair it or name another"
             raise BadSetting(f"--data-dir {self._folder}: cannot be used: {error}; {remedy}") from None
@@ -181,9 +176,7 @@ class Storage:
                 files.close()
             self._journal.close()
             if self._topics is not None:
-                self._syncing.join()
                 _write_lock(self._lock, "")
-                os.fsync(self._lock)
         except OSError as error:
             log_storage_error(str(self._folder), error)
         self._opened.close_all()
@@ -241,10 +234,10 @@ def _boot_id() -> str:
 
 
 def _write_lock(lock: int, content: str) -> None:
+    """Write it without a sync, which takes seconds where gigabytes wait to be written.
+
+    A machine that goes down before the boot id is on the disk leaves at worst the empty content of a clean stop. Then
+    indexes are believed whose segment files have their size and time; file systems write these after the data.
+    """
     os.ftruncate(lock, 0)
     os.pwrite(lock, content.encode(), 0)
-
-
-def _sync(file: int) -> None:
-    with suppress(OSError):  # the disk is full or broken: the next write of a batch says so
-        os.fsync(file)
