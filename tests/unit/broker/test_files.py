@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.broker.groups.committed_offsets import CommittedOffsets
-from services.broker.storage import data_directory
+from services.broker.storage import data_directory, error_log
 from services.broker.storage.data_directory import Storage
 from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, MIN_TAIL_BYTES, LogTail, TailBudget
 from services.broker.storage.partition_log import PartitionLog, TimestampAndOffset
@@ -349,7 +349,8 @@ def test_a_batch_that_the_disk_does_not_take_is_not_there_and_the_log_is_read_on
     assert everything(disk.log) == wanted
 
 
-def test_without_room_for_an_index_a_segment_is_read_without_it(disk, caplog):
+def test_without_room_for_an_index_a_segment_is_read_without_it(disk, caplog, monkeypatch):
+    monkeypatch.setattr(error_log, "_errors", error_log.StorageErrorLog())
     wanted = fill(disk.log, 40)
     with disk_that_is_full(100):
         disk.log.begin_segment(NOW_MS)
