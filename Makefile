@@ -1,4 +1,5 @@
-# make run [ARGS=--once]   install what is needed (1 to 5 minutes, once), start everything, answer a sample question, serve
+# make run [ARGS=--once]   install what is needed (1 to 5 minutes, once), start everything, answer a sample question, serve;
+#                          its log stays in .railbus/log (ARGS=--forget begins a new one)
 # make demo                what can happen to an answer, beside its log
 # make test                lint, types and every test
 # make test-fast           the unit tests alone: no process trees, no broker of Java's

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.broker.service import BrokerService
-from services.broker.settings import BrokerSettings
+from services.broker.settings import DISK_RETENTION_BYTES, MEMORY_RETENTION_BYTES, BrokerSettings
 from services.runtime.process import run
 
 
@@ -24,10 +24,11 @@ def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
     parser.add_argument("--partitions", type=int, default=default.partitions,
                         help="of a topic that is created by its first use (%(default)s)")  # fmt: skip
     parser.add_argument("--no-auto-create-topics", action="store_true", help="a topic must be created before its use")
-    parser.add_argument("--retention-bytes", type=int, default=default.retention_bytes,
-                        help="kept per partition unless the topic says otherwise (%(default)s)")  # fmt: skip
+    parser.add_argument("--retention-bytes", type=int,
+                        help="kept per partition unless the topic says otherwise; -1: no limit (default: "
+                             f"{DISK_RETENTION_BYTES} with --data-dir, else {MEMORY_RETENTION_BYTES})")  # fmt: skip
     parser.add_argument("--memory-bytes", type=int, default=default.memory_bytes,
-                        help="kept by all partitions together (%(default)s)")  # fmt: skip
+                        help="kept by all partitions together without --data-dir (%(default)s)")  # fmt: skip
     parser.add_argument("--max-connections", type=int, default=default.max_connections, help="(%(default)s)")
     parser.add_argument("--min-session-ms", type=int, default=default.min_session_ms,
                         help="shortest session timeout of a group's member (%(default)s)")  # fmt: skip

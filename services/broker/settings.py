@@ -8,6 +8,8 @@ from services.runtime.errors import UserError
 
 NODE_ID = 1
 CLUSTER_ID = "railbus-embedded-broker"  # 22 to 36 characters, like Kafka's
+MEMORY_RETENTION_BYTES = 256 * 1024 * 1024
+DISK_RETENTION_BYTES = 1024 * 1024 * 1024
 
 
 class BadSetting(UserError):
@@ -23,14 +25,21 @@ class BrokerSettings:
     data_dir: Path | None = None
     partitions: int = 1  # of a topic that is created by its first use
     auto_create_topics: bool = True  # as Kafka's default has it
-    retention_bytes: int = 256 * 1024 * 1024  # per partition, unless the topic says otherwise
-    memory_bytes: int = 1024 * 1024 * 1024  # all partitions together
+    retention_bytes: int | None = None  # per partition, unless the topic says otherwise; None: see `default_retention`
+    memory_bytes: int = 1024 * 1024 * 1024  # all partitions together, without a data directory
     max_request_bytes: int = 32 * 1024 * 1024
     max_connections: int = 1000
     idle_connection_ms: int = 600_000  # Kafka's connections.max.idle.ms
     initial_join_delay_ms: int = 50  # an empty group waits this long for a second member before its first assignment
     min_session_ms: int = 6000  # Kafka's group.min.session.timeout.ms
     max_session_ms: int = 1_800_000
+
+    @property
+    def default_retention(self) -> int:
+        """Return retention.bytes of a topic that does not say otherwise: memory is scarcer than disk."""
+        if self.retention_bytes is not None:
+            return self.retention_bytes
+        return MEMORY_RETENTION_BYTES if self.data_dir is None else DISK_RETENTION_BYTES
 
     def check(self) -> None:
         """Raise `BadSetting` for what cannot work."""
@@ -42,7 +51,7 @@ class BrokerSettings:
         for name, value, least in (
             ("--port", self.port, 0),
             ("--partitions", self.partitions, 1),
-            ("--retention-bytes", self.retention_bytes, -1),
+            ("--retention-bytes", self.default_retention, -1),
             ("--memory-bytes", self.memory_bytes, 1 << 20),
             ("--max-connections", self.max_connections, 1),
         ):

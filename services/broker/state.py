@@ -11,6 +11,7 @@ from services.broker.groups.coordinator import GroupCoordinator
 from services.broker.protocol.wire import Reader
 from services.broker.settings import BrokerSettings
 from services.broker.storage.data_directory import NoStorage, Storage
+from services.broker.storage.error_log import log_storage_error
 from services.broker.storage.partition_log import PartitionLog
 from services.broker.storage.topic_config import TopicConfig
 from services.broker.storage.topics import Topics
@@ -37,7 +38,7 @@ class BrokerState:
         self.settings = settings
         self.port = 0  # known once it listens
         self.storage: Storage | NoStorage = Storage(settings.data_dir) if settings.data_dir else NoStorage()
-        self.topics = Topics(TopicConfig(retention_bytes=settings.retention_bytes), self.storage)
+        self.topics = Topics(TopicConfig(retention_bytes=settings.default_retention), self.storage)
         self.offsets = CommittedOffsets(self.storage)
         self.groups = GroupCoordinator(settings, self.storage)
         self._waiters: dict[PartitionLog, dict[LogWaiter, None]] = {}
@@ -108,14 +109,15 @@ class BrokerState:
         return (log for topic in self.topics for log in topic.partitions)
 
     def drop_expired(self) -> None:
-        """Drop records beyond their retention, and beyond the memory limit."""
+        """Drop records beyond their retention; without a data directory also what is beyond the memory limit."""
         self._bytes_since_check = 0
-        try:
-            for log in self._logs():
+        for log in self._logs():
+            try:
                 log.expire(now_ms())
+            except OSError as error:  # a full disk may have no room for one partition's next segment
+                log_storage_error("retention", error)
+        if self.settings.data_dir is None:
             self._bound_memory()
-        except OSError as error:
-            logger.error("old records could not be deleted from the data directory: %s", error)  # noqa: TRY400
 
     def _bound_memory(self) -> None:
         """Drop the oldest records of the largest partitions while the total is over the limit."""

@@ -51,7 +51,7 @@ def test_two_of_a_service_answer_on_three_nodes_of_kafka(tmp_path):
     with running_tree(tmp_path, *ENGINE, *TWO, "--kafka-nodes", "3", start_s=240) as tree:
         assert len(tree.kafka.split(",")) == 3
         check(tree)
-        node = int((tmp_path / ".railbus" / "log" / "node-2" / "pid").read_text())
+        node = int((tmp_path / ".railbus" / "kafka" / "node-2" / "pid").read_text())
         os.kill(node, 9)
         for url in tree.state["edges"]:
             assert ask(url).split()

@@ -12,6 +12,7 @@ from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse, DeferredResponse
 from services.broker.protocol.wire import MalformedRequest, Reader
 from services.broker.state import ApiRequest, BrokerState, LogWaiter
+from services.broker.storage.error_log import log_storage_error
 from services.broker.storage.partition_log import PartitionLog
 
 LARGEST_ANSWER_BYTES = 55 * 1024 * 1024  # Kafka's fetch.max.bytes
@@ -133,7 +134,10 @@ def _enough(request: FetchRequest) -> bool:
             if partition.offset < log.end:
                 if request.min_bytes <= 1:
                     return True
-                ready += log.available(partition.offset, partition.max_bytes)
+                try:
+                    ready += log.available(partition.offset, partition.max_bytes)
+                except OSError:
+                    return True  # the answer says so
     return ready >= request.min_bytes or not request.topics
 
 
@@ -146,7 +150,7 @@ def _answer(
     for name, partitions in topics:
         parts.append(struct.pack(">h", len(name)) + name + _COUNT.pack(len(partitions)))
         for partition in partitions:
-            error, records = _read_log(partition, room, first=first)
+            error, records = _read_log(name, partition, room, first=first)
             if records:
                 room -= len(records)
                 first = False
@@ -156,7 +160,7 @@ def _answer(
     return b"".join(parts)
 
 
-def _read_log(partition: FetchPartition, room: int, *, first: bool) -> tuple[ErrorCode, bytes]:
+def _read_log(topic: bytes, partition: FetchPartition, room: int, *, first: bool) -> tuple[ErrorCode, bytes]:
     """Read a partition's share; the first batch of all is sent whatever its size, or a reader would stall."""
     log = partition.log
     if log is None or log.deleted:
@@ -167,7 +171,11 @@ def _read_log(partition: FetchPartition, room: int, *, first: bool) -> tuple[Err
         return ErrorCode.OFFSET_OUT_OF_RANGE, b""
     if room <= 0 and not first:
         return ErrorCode.NONE, b""
-    return ErrorCode.NONE, log.read(partition.offset, min(partition.max_bytes, max(room, 0)), at_least_one=first)
+    try:
+        return ErrorCode.NONE, log.read(partition.offset, min(partition.max_bytes, max(room, 0)), at_least_one=first)
+    except OSError as error:
+        log_storage_error(f"{topic.decode()}-{partition.partition}", error, "read")
+        return ErrorCode.KAFKA_STORAGE_ERROR, b""
 
 
 def _result_header(version: int, partition: FetchPartition, code: ErrorCode, size: int) -> bytes:

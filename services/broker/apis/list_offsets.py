@@ -4,6 +4,7 @@ from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse
 from services.broker.protocol.wire import Writer
 from services.broker.state import ApiRequest, BrokerState
+from services.broker.storage.error_log import log_storage_error
 
 _LATEST = -1
 _EARLIEST = -2
@@ -52,5 +53,9 @@ def _find(broker: BrokerState, topic: str, partition: int, time_ms: int) -> tupl
         return ErrorCode.NONE, _NONE, log.start
     if time_ms < 0:
         return ErrorCode.UNSUPPORTED_VERSION, _NONE, _NONE
-    found = log.find_time(time_ms)
+    try:
+        found = log.find_time(time_ms)
+    except OSError as error:
+        log_storage_error(f"{topic}-{partition}", error, "read")
+        return ErrorCode.KAFKA_STORAGE_ERROR, _NONE, _NONE
     return (ErrorCode.NONE, found.timestamp_ms, found.offset) if found is not None else (ErrorCode.NONE, _NONE, _NONE)

@@ -1,8 +1,9 @@
 """The data directory: topics and their configurations, records, committed offsets and consumer groups.
 
-`topics.json`, `topics/NAME/PARTITION/`, `offsets.jsonl`, `groups.json`.
+`topics.json`, `topics/NAME/PARTITION/`, `offsets.jsonl`, `groups.json`, `lock`.
 A killed process loses nothing that it acknowledged: every write is passed to the operating system before the response
-is sent. A machine that loses power may lose what was not synced; files are synced when they are closed, not before.
+is sent. A machine that loses power may lose what was not synced; files are synced when the broker stops, not before.
+So `lock` has the machine's boot id while a broker runs: a broker that finds another one there reads every batch.
 """
 
 import fcntl
@@ -17,15 +18,24 @@ import msgspec
 from services.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
 from services.broker.groups.members import StableGroup
 from services.broker.settings import BadSetting
+from services.broker.storage.error_log import DISK_FULL, log_storage_error
+from services.broker.storage.file_segment import OpenSegments, TailBudget
 from services.broker.storage.offset_journal import OffsetJournal
-from services.broker.storage.partition_log import PartitionLog, Sink
-from services.broker.storage.segment_files import SegmentFiles, recover, stored_segments
+from services.broker.storage.partition_files import PartitionFiles
+from services.broker.storage.partition_log import PartitionLog
+from services.broker.storage.segment import SegmentStore
 from services.broker.storage.topic_config import InvalidConfig
 from services.broker.storage.topics import Topics, TopicState
 
 logger = logging.getLogger("railbus.broker")
 
 _FORMAT = 1
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NO_BOOT_ID = "unknown"
+
+_MUCH_BYTES = 50_000_000
+
+TAIL_BYTES = 64 * 1024 * 1024  # memory for the newest batches of all partitions
 
 
 class _StoredTopic(msgspec.Struct):
@@ -48,7 +58,7 @@ class NoStorage:
 
     def load(self, topics: Topics, offsets: CommittedOffsets, now_ms: int) -> None: ...
 
-    def sink(self, topic: str, partition: int) -> Sink | None:  # noqa: ARG002
+    def segments(self, topic: str, partition: int) -> SegmentStore | None:  # noqa: ARG002
         return None
 
     def save_topics(self, topics: Mapping[str, TopicState]) -> None: ...
@@ -70,15 +80,31 @@ class NoStorage:
 class Storage:
     """Stores everything that survives a restart in one directory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tail_bytes: int = TAIL_BYTES) -> None:
         self._folder = folder
-        self._sinks: dict[TopicPartition, SegmentFiles] = {}
+        self._partitions: dict[TopicPartition, PartitionFiles] = {}
+        self._opened = OpenSegments()
+        self._budget = TailBudget(tail_bytes)
+        self._topics: Topics | None = None  # what was loaded
         self._lock = _lock(folder)
         self._journal = OffsetJournal(folder / "offsets.jsonl")
 
     def load(self, topics: Topics, offsets: CommittedOffsets, now_ms: int) -> None:
-        """Load topics and offsets; raises `BadSetting` where the directory is not a broker's."""
+        """Load topics and offsets; raises `BadSetting` where the directory is not a broker's or cannot be read."""
+        trusted = _was_synced_or_same_boot(self._lock)
         stored = self._read_topics()
+        try:
+            self._load_topics(topics, stored, now_ms, trusted=trusted)
+            self._remove_leftovers(set(stored))
+            self._journal.load(offsets)
+            _write_lock(self._lock, _boot_id())
+        except OSError as error:
+            remedy = "free some space on its disk" if error.errno in DISK_FULL else "repair it or name another"
+            raise BadSetting(f"--data-dir {self._folder}: cannot be used: {error}; {remedy}") from None
+        self._topics = topics
+
+    def _load_topics(self, topics: Topics, stored: Mapping[str, _StoredTopic], now_ms: int, *, trusted: bool) -> None:
+        read_bytes = 0
         for name, entry in stored.items():
             try:
                 config = topics.defaults.with_settings(entry.config)
@@ -86,16 +112,22 @@ class Storage:
                 raise BadSetting(f"{self._folder / 'topics.json'}: topic {name}: {error}") from None
             topic = TopicState(name, config, [])
             for index in range(entry.partitions):
-                topic.partitions.append(self._load_partition(topic, index, now_ms))
+                files = self._files(name, index)
+                log = PartitionLog(config, now_ms=now_ms, store=files)
+                read_bytes += files.load(log, now_ms, trusted=trusted)
+                topic.partitions.append(log)
             topics.adopt(topic)
-        self._remove_leftovers(set(stored))
-        self._journal.load(offsets)
+        if read_bytes > _MUCH_BYTES:
+            logger.info("%s: read %d MB of batches whose index was missing", self._folder, read_bytes // 1_000_000)
 
-    def sink(self, topic: str, partition: int) -> Sink | None:
+    def segments(self, topic: str, partition: int) -> SegmentStore | None:
         """Return the files of a new partition."""
-        place = TopicPartition(topic, partition)
-        sink = self._sinks[place] = SegmentFiles(self._partition_folder(topic, partition))
-        return sink
+        return self._files(topic, partition)
+
+    def _files(self, topic: str, partition: int) -> PartitionFiles:
+        folder = self._folder / "topics" / topic / str(partition)
+        files = self._partitions[TopicPartition(topic, partition)] = PartitionFiles(folder, self._opened, self._budget)
+        return files
 
     def save_topics(self, topics: Mapping[str, TopicState]) -> None:
         """Write the list of topics, all of it or nothing."""
@@ -104,8 +136,8 @@ class Storage:
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic's records."""
-        for place in [place for place in self._sinks if place.topic == name]:
-            self._sinks.pop(place).close()
+        for place in [place for place in self._partitions if place.topic == name]:
+            self._partitions.pop(place).close()
         shutil.rmtree(self._folder / "topics" / name, ignore_errors=True)
 
     def committed(self, group: str, place: TopicPartition, committed: CommittedOffset) -> None:
@@ -131,10 +163,23 @@ class Storage:
         self._write("groups.json", _GroupsFile(_FORMAT, dict(groups)))
 
     def close(self) -> None:
-        """Sync and close every file, and unlock the directory."""
-        for sink in self._sinks.values():
-            sink.close()
-        self._journal.close()
+        """Sync and close every file, and unlock the directory.
+
+        Indexes and states come first, so that a broker that is killed while it syncs starts as fast.
+        """
+        for topic in self._topics or ():
+            for log in topic.partitions:
+                log.close()
+        try:
+            for files in self._partitions.values():
+                files.sync()
+                files.close()
+            self._journal.close()
+            if self._topics is not None:
+                _write_lock(self._lock, "")
+        except OSError as error:
+            log_storage_error(str(self._folder), error)
+        self._opened.close_all()
         os.close(self._lock)
 
     def _write(self, name: str, content: _TopicsFile | _GroupsFile) -> None:
@@ -154,31 +199,11 @@ class Storage:
             raise BadSetting(f"{path}: written by another version; use another --data-dir")
         return stored.topics
 
-    def _load_partition(self, topic: TopicState, index: int, now_ms: int) -> PartitionLog:
-        folder = self._partition_folder(topic.name, index)
-        segments = stored_segments(folder)
-        base = segments[0][0] if segments else 0
-        log = PartitionLog(topic.config, base=base, now_ms=now_ms)
-        for first, path in segments:
-            if first != log.end:
-                logger.warning("%s: begins at %d where the log ends at %d, removed", path, first, log.end)
-                path.unlink()
-                continue
-            log.begin_segment(now_ms)
-            for batch, header in recover(path, first):
-                log.restore(batch, header, now_ms)
-        sink = self._sinks[TopicPartition(topic.name, index)] = SegmentFiles(folder, log.newest_segment)
-        log.attach_sink(sink)
-        return log
-
     def _remove_leftovers(self, known: set[str]) -> None:
         folder = self._folder / "topics"
         for path in folder.iterdir() if folder.exists() else ():
             if path.name not in known:  # deleted, but the process ended before its files were removed
                 shutil.rmtree(path, ignore_errors=True)
-
-    def _partition_folder(self, topic: str, partition: int) -> Path:
-        return self._folder / "topics" / topic / str(partition)
 
 
 def _lock(folder: Path) -> int:
@@ -193,3 +218,26 @@ def _lock(folder: Path) -> int:
         os.close(lock)
         raise BadSetting(f"--data-dir {folder}: another broker is using it; stop it or name another") from None
     return lock
+
+
+def _was_synced_or_same_boot(lock: int) -> bool:
+    """Return whether the last broker here synced its files, or the machine has run ever since."""
+    left = os.pread(lock, 100, 0).decode(errors="replace").strip()
+    return not left or left == _boot_id() != _NO_BOOT_ID
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return _NO_BOOT_ID
+
+
+def _write_lock(lock: int, content: str) -> None:
+    """Write it without a sync, which takes seconds where gigabytes wait to be written.
+
+    A machine that goes down before the boot id is on the disk leaves at worst the empty content of a clean stop. Then
+    indexes are believed whose segment files have their size and time; file systems write these after the data.
+    """
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, content.encode(), 0)

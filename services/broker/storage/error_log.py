@@ -3,14 +3,14 @@
 import errno
 import logging
 import time
-from typing import Final
+from typing import Final, Literal
 
 logger = logging.getLogger("railbus.broker")
 
 REPEAT_S: Final = 60.0
 """Shortest time between two lines about storage errors."""
 
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StorageErrorLog:
@@ -20,20 +20,23 @@ class StorageErrorLog:
         self._logged_at_s: float | None = None
         self._suppressed = 0
 
-    def line_for(self, what: str, error: OSError, now_s: float) -> str | None:
+    def line_for(
+        self, what: str, error: OSError, now_s: float, action: Literal["written", "read"] = "written"
+    ) -> str | None:
         if self._logged_at_s is not None and now_s - self._logged_at_s < REPEAT_S:
             self._suppressed += 1
             return None
         more = f"; {self._suppressed} more such errors since the last line" if self._suppressed else ""
         self._logged_at_s, self._suppressed = now_s, 0
-        remedy = ": free some space on its disk" if error.errno in _DISK_FULL else ""
-        return f"{what}: the data directory cannot be written ({error.strerror}){remedy}{more}"
+        remedy = ": free some space on its disk" if error.errno in DISK_FULL else ""
+        return f"{what}: the data directory cannot be {action} ({error.strerror or error}){remedy}{more}"
 
 
 _errors = StorageErrorLog()
 
 
-def log_storage_error(what: str, error: OSError) -> None:
-    line = _errors.line_for(what, error, time.monotonic())
+def log_storage_error(what: str, error: OSError, action: Literal["written", "read"] = "written") -> None:
+    """Log it unless one was logged in the last minute."""
+    line = _errors.line_for(what, error, time.monotonic(), action)
     if line is not None:
         logger.error("%s", line)

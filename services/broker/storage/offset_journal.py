@@ -7,7 +7,6 @@ from pathlib import Path
 import orjson
 
 from services.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets, TopicPartition
-from services.broker.storage.segment_files import sync
 
 logger = logging.getLogger("railbus.broker")
 
@@ -40,7 +39,8 @@ class OffsetJournal:
     def close(self) -> None:
         """Sync to the disk and close."""
         if self._file is not None:
-            sync(self._file)
+            os.fsync(self._file)
+            os.close(self._file)
             self._file = None
 
     def _write(self, line: bytes) -> None:

@@ -1,29 +1,17 @@
-"""A partition's log: append, read, find by time, drop. No I/O of its own, no clock: a `Sink` stores it on disk."""
+"""A partition's log: append, read, find by time, drop. No clock, no I/O of its own: its segments may be files."""
 
 from bisect import bisect_right
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from services.broker.protocol import record_batch as batches
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.record_batch import BatchHeader, BatchRejected
 from services.broker.storage.producer_state import BatchSequence, ProducerStates, RememberedBatch
-from services.broker.storage.segment import Segment
+from services.broker.storage.segment import LogSegment, MemorySegments, SegmentStore
 from services.broker.storage.topic_config import TopicConfig
 
 NO_TIME = -1
-
-
-class Sink(Protocol):
-    """Stores a partition's batches on disk. Each call may raise `OSError`; then nothing was stored."""
-
-    def begin(self, base: int) -> None:
-        """Begin a new segment at this offset."""
-
-    def write(self, batch: bytes | bytearray) -> None:
-        """Store a batch before it is acknowledged."""
-
-    def forget(self, base: int) -> None:
-        """Remove the segment that begins at this offset."""
 
 
 class AppendResult(NamedTuple):
@@ -47,15 +35,30 @@ class TimestampAndOffset(NamedTuple):
 class PartitionLog:
     """One partition's log."""
 
-    def __init__(self, config: TopicConfig, *, base: int = 0, now_ms: int = 0, sink: Sink | None = None) -> None:
+    def __init__(self, config: TopicConfig, *, now_ms: int = 0, store: SegmentStore | None = None) -> None:
         self.config = config
-        self._sink = sink
-        self._segments = [Segment(base, now_ms)]
+        self._store = store if store is not None else MemorySegments()
+        self._segments = [self._store.begin(0, now_ms)]
         self._producers = ProducerStates()
         self.size = 0  # bytes of records
-        self.memory_bytes = 0
         self._appended_ms = NO_TIME  # the latest append time of a batch
         self.deleted = False  # its topic was deleted; a waiting fetch must be answered
+
+    def restore(self, segments: Sequence[LogSegment], producers: ProducerStates, appended_ms: int) -> None:
+        """Continue with what was stored; the newest segment is last."""
+        self._segments = list(segments)
+        self._producers = producers
+        self._appended_ms = appended_ms
+        self.size = sum(map(len, segments))
+
+    def close(self) -> None:
+        """Seal the newest segment, so that a restart need not read it."""
+        self._segments[-1].seal()
+        self._store.keep_state(self.end, self._producers, self._appended_ms)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(segment.memory_bytes for segment in self._segments)
 
     @property
     def start(self) -> int:
@@ -76,7 +79,7 @@ class PartitionLog:
             )
         batches.check_produced(batch, header, version)
         self._check_time(header, now_ms)
-        verdict = self._producers.check_sequence(_sequence(header))
+        verdict = self._producers.check_sequence(sequence_of(header))
         if isinstance(verdict, RememberedBatch):
             return AppendResult(verdict.offset, duplicate=True, time_ms=verdict.time_ms)
         if verdict is not ErrorCode.NONE:
@@ -101,66 +104,50 @@ class PartitionLog:
                 ErrorCode.INVALID_TIMESTAMP, "a record is dated later than message.timestamp.after.max.ms allows"
             )
 
-    @property
-    def newest_segment(self) -> int:
-        """Return the offset that the newest segment begins at."""
-        return self._segments[-1].base
-
-    def attach_sink(self, sink: Sink) -> None:
-        """Store later batches in this sink too."""
-        self._sink = sink
-
-    def restore(self, batch: bytes, header: BatchHeader, now_ms: int) -> None:
-        """Restore a batch from disk."""
-        self._add(batch, header, now_ms)
-
     def begin_segment(self, now_ms: int) -> None:
         """Put later batches into a new segment, unless the newest is empty."""
-        if self._segments[-1].end > self._segments[-1].base:
-            if self._sink is not None:
-                self._sink.begin(self.end)
-            self._segments.append(Segment(self.end, now_ms))
+        newest = self._segments[-1]
+        if newest.end > newest.base:
+            fresh = self._store.begin(self.end, now_ms)
+            newest.seal()
+            self._store.keep_state(self.end, self._producers, self._appended_ms)
+            self._segments.append(fresh)
 
     def _append(self, batch: bytes | bytearray, header: BatchHeader, now_ms: int) -> int:
         if len(self._segments[-1]) + len(batch) > self.config.roll_bytes:
             self.begin_segment(now_ms)
-        if self._sink is not None:
-            self._sink.write(batch)
-        return self._add(batch, header, now_ms)
-
-    def _add(self, batch: bytes | bytearray, header: BatchHeader, now_ms: int) -> int:
         segment = self._segments[-1]
         if segment.end == segment.base:
             segment.born_ms = now_ms
-        before, offset = segment.memory_bytes, segment.end
+        offset = segment.end
         segment.append(batch, offset, header.record_count, header.max_timestamp_ms)
-        self.memory_bytes += segment.memory_bytes - before
         self.size += len(batch)
         if header.has_append_time:
             self._appended_ms = max(self._appended_ms, header.max_timestamp_ms)
-        self._producers.remember(_sequence(header), offset, header.max_timestamp_ms)
+        self._producers.remember(sequence_of(header), offset, header.max_timestamp_ms)
         return offset
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return whole batches from the one that holds `offset` on; empty at the log's end."""
+        """Return whole batches from the one that holds `offset` on; empty at the log's end; raises `OSError`."""
         assert self.start <= offset <= self.end  # noqa: S101 - the caller checks the range
         if offset == self.end:
             return b""
         return self._segment(offset).read(offset, max_bytes, at_least_one=at_least_one)
 
     def available(self, offset: int, max_bytes: int) -> int:
-        """Return how many bytes `read` would return."""
-        start, stop = self._segment(offset).span(offset, max_bytes, at_least_one=True)
-        return stop - start
+        """Return about how many bytes there are from `offset` on, up to `max_bytes`; raises `OSError`."""
+        segment = self._segment(offset)
+        # As in Kafka: a reader that is a whole segment behind need not wait for more.
+        return segment.available(offset, max_bytes) if segment is self._segments[-1] else max_bytes
 
-    def _segment(self, offset: int) -> Segment:
+    def _segment(self, offset: int) -> LogSegment:
         newest = self._segments[-1]
         if offset >= newest.base:
             return newest
         return self._segments[bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1]
 
     def find_time(self, timestamp_ms: int) -> TimestampAndOffset | None:
-        """Return the first record of this time or later; None when all are older."""
+        """Return the first record of this time or later; None when all are older; raises `OSError`."""
         for segment in self._segments:
             if segment.newest_ms < timestamp_ms:
                 continue
@@ -186,10 +173,16 @@ class PartitionLog:
 
     def _expire_by_time(self, now_ms: int) -> None:
         config = self.config
-        # A slow topic's newest segment is closed by age too, or its old records would stay until it is full.
-        newest, oldest_kept_ms = self._segments[-1], now_ms - config.retention_ms
+        oldest_kept_ms = now_ms - config.retention_ms
+        self._drop_older_than(oldest_kept_ms)
+        # A slow topic's newest segment is closed by age too, or its old records would stay until it is full. This comes
+        # after the deletions, because a full disk may have no room for another file.
+        newest = self._segments[-1]
         if newest.newest_ms < oldest_kept_ms or now_ms - newest.born_ms > config.retention_ms // 8:
             self.begin_segment(now_ms)
+            self._drop_older_than(oldest_kept_ms)
+
+    def _drop_older_than(self, oldest_kept_ms: int) -> None:
         while len(self._segments) > 1 and self._segments[0].newest_ms < oldest_kept_ms:
             self._drop_oldest()
 
@@ -204,11 +197,9 @@ class PartitionLog:
 
     def _drop_oldest(self) -> None:
         oldest = self._segments[0]
-        if self._sink is not None:
-            self._sink.forget(oldest.base)
+        self._store.forget(oldest)
         del self._segments[0]
         self.size -= len(oldest)
-        self.memory_bytes -= oldest.memory_bytes
 
 
 def _first_at_or_after(batch: bytes, header: BatchHeader, timestamp_ms: int) -> TimestampAndOffset | None:
@@ -218,5 +209,6 @@ def _first_at_or_after(batch: bytes, header: BatchHeader, timestamp_ms: int) -> 
     return next((TimestampAndOffset(offset, stamp) for offset, stamp in stamps if stamp >= timestamp_ms), None)
 
 
-def _sequence(header: BatchHeader) -> BatchSequence:
+def sequence_of(header: BatchHeader) -> BatchSequence:
+    """Return the batch's place in its producer's sequence."""
     return BatchSequence(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)

@@ -85,3 +85,20 @@ class ProducerStates:
         self._known.move_to_end(batch.producer_id)
         if len(self._known) > REMEMBERED_PRODUCERS:
             self._known.popitem(last=False)
+
+    def stored(self) -> list["StoredProducer"]:
+        """Return all of them, the one idle for longest first."""
+        return [(pid, each.epoch, list(each.batches)) for pid, each in self._known.items()]
+
+    @classmethod
+    def restored(cls, stored: list["StoredProducer"]) -> "ProducerStates":
+        """Return what `stored` returned once."""
+        producers = cls()
+        for pid, epoch, remembered in stored:
+            known = producers._known[pid] = _Producer(epoch)
+            known.batches.extend(remembered)
+        return producers
+
+
+StoredProducer = tuple[int, int, list[RememberedBatch]]
+"""A producer's id, its epoch, and its remembered batches."""

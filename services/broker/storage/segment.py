@@ -1,27 +1,87 @@
-"""A segment: consecutive record batches in one buffer, with an index by offset and by time."""
+"""Segments: consecutive record batches of a partition. What every segment can do, and the one that is in memory."""
 
 from array import array
 from bisect import bisect_left, bisect_right
+from typing import Protocol
+
+from services.broker.storage.producer_state import ProducerStates
 
 INDEX_BYTES_PER_BATCH = 24  # three 64-bit numbers, counted towards the memory limit
 
 
+class LogSegment(Protocol):
+    """Batches from offset `base` up to, not including, `end`. A segment on disk may raise `OSError` from any call."""
+
+    base: int
+    end: int
+    born_ms: int  # when its first batch was appended
+
+    def __len__(self) -> int: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def newest_ms(self) -> int:
+        """Return the largest timestamp; -1 while the segment is empty."""
+
+    def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
+        """Add a batch whose offset is already set; after an `OSError` the segment is as before."""
+
+    def available(self, offset: int, max_bytes: int) -> int:
+        """Return about how many bytes there are from `offset` on, up to `max_bytes`; never fewer than `read` gives."""
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
+        """Return whole batches from `offset` on; if asked, at least one, whatever its size."""
+
+    def first_batch_from_ms(self, timestamp_ms: int) -> int | None:
+        """Return the base offset of the first batch with a record of this time or later."""
+
+    def seal(self) -> None:
+        """Note that no batch follows. Never fails."""
+
+
+class SegmentStore(Protocol):
+    """Where a partition's segments are."""
+
+    def begin(self, base: int, now_ms: int) -> LogSegment:
+        """Return a new segment that begins at this offset; raises `OSError`."""
+
+    def forget(self, segment: LogSegment) -> None:
+        """Remove a segment; raises `OSError`."""
+
+    def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
+        """Store what a restart could only learn by reading every batch before the offset `end`. Never fails."""
+
+
+class MemorySegments:
+    """Segments that end with the process."""
+
+    def begin(self, base: int, now_ms: int) -> LogSegment:
+        return Segment(base, now_ms)
+
+    def forget(self, segment: LogSegment) -> None: ...
+
+    def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None: ...
+
+
 class Segment:
-    """Batches from offset `base` up to, not including, `end`."""
+    """A segment in one buffer, with an index of every batch by offset and by time."""
 
-    __slots__ = ("_data", "_newest_ms", "_offsets", "_positions", "base", "born_ms", "end")
+    __slots__ = ("_data", "_newest_ms", "_offsets", "_positions", "_size", "base", "born_ms", "end")
 
-    def __init__(self, base: int, born_ms: int) -> None:
+    def __init__(self, base: int, born_ms: int, buffer: bytearray | None = None) -> None:
         self.base = base
         self.end = base
-        self.born_ms = born_ms  # when its first batch was appended
-        self._data = bytearray()
+        self.born_ms = born_ms
+        self._data = bytearray() if buffer is None else buffer  # what is in it is overwritten
+        self._size = 0  # bytes of it that are batches
         self._offsets = array("q")  # base offset of each batch
         self._positions = array("q")  # its position in the buffer
         self._newest_ms = array("q")  # largest timestamp up to and including it: rising, so that it can be searched
 
     def __len__(self) -> int:
-        return len(self._data)
+        return self._size
 
     @property
     def memory_bytes(self) -> int:
@@ -29,38 +89,49 @@ class Segment:
 
     @property
     def newest_ms(self) -> int:
-        """Return the largest timestamp; -1 while the segment is empty."""
         return self._newest_ms[-1] if self._newest_ms else -1
 
     def append(self, batch: bytes | bytearray, base: int, records: int, max_timestamp_ms: int) -> None:
-        """Add a batch whose offset is already set."""
         assert base == self.end  # noqa: S101 - batches of a segment are contiguous
         self._newest_ms.append(max(self.newest_ms, max_timestamp_ms))
         self._offsets.append(base)
-        self._positions.append(len(self._data))
-        self._data += batch
+        self._positions.append(self._size)
+        stop = self._size + len(batch)
+        if stop <= len(self._data):
+            self._data[self._size : stop] = batch
+        else:
+            del self._data[self._size :]
+            self._data += batch
+        self._size = stop
         self.end = base + records
 
-    def span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:
-        """Return begin and end of whole batches from `offset` on; if asked, at least one, whatever its size."""
+    def release(self) -> bytearray:
+        """Return the buffer for another segment; this one must not be used again."""
+        return self._data
+
+    def _span(self, offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[int, int]:
         first = bisect_right(self._offsets, offset) - 1
         start = self._positions[first]
-        if len(self._data) - start <= max_bytes:
-            return start, len(self._data)
+        if self._size - start <= max_bytes:
+            return start, self._size
         beyond = bisect_right(self._positions, start + max_bytes) - 1
         if beyond <= first:
             if not at_least_one:
                 return start, start
             beyond = first + 1
-        return start, self._positions[beyond] if beyond < len(self._positions) else len(self._data)
+        return start, self._positions[beyond] if beyond < len(self._positions) else self._size
+
+    def available(self, offset: int, max_bytes: int) -> int:
+        start, stop = self._span(offset, max_bytes, at_least_one=True)
+        return stop - start
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> bytes:
-        """Return the bytes of that span."""
-        start, stop = self.span(offset, max_bytes, at_least_one=at_least_one)
+        start, stop = self._span(offset, max_bytes, at_least_one=at_least_one)
         with memoryview(self._data) as view:
             return view[start:stop].tobytes()
 
     def first_batch_from_ms(self, timestamp_ms: int) -> int | None:
-        """Return the base offset of the first batch with a record of this time or later."""
         index = bisect_left(self._newest_ms, timestamp_ms)
         return self._offsets[index] if index < len(self._offsets) else None
+
+    def seal(self) -> None: ...

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from services.broker.protocol.error_codes import ErrorCode
-from services.broker.storage.partition_log import PartitionLog, Sink
+from services.broker.storage.partition_log import PartitionLog
+from services.broker.storage.segment import SegmentStore
 from services.broker.storage.topic_config import InvalidConfig, TopicConfig
 
 MAX_PARTITIONS = 4096  # of all topics together
@@ -24,8 +25,8 @@ class TopicError(Exception):
 class TopicStore(Protocol):
     """Stores topics on disk. `save_topics` may raise `OSError`; then nothing has changed."""
 
-    def sink(self, topic: str, partition: int) -> Sink | None:
-        """Return where a new partition's batches are stored."""
+    def segments(self, topic: str, partition: int) -> SegmentStore | None:
+        """Return where a new partition's segments are; None for memory."""
 
     def save_topics(self, topics: Mapping[str, "TopicState"]) -> None: ...
 
@@ -161,4 +162,4 @@ class Topics:
             )
 
     def _new_partitions(self, name: str, config: TopicConfig, indices: range, now_ms: int) -> list[PartitionLog]:
-        return [PartitionLog(config, now_ms=now_ms, sink=self._store.sink(name, index)) for index in indices]
+        return [PartitionLog(config, now_ms=now_ms, store=self._store.segments(name, index)) for index in indices]

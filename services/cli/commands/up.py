@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, get_args
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from services.cli.tree.config import (
     GENERATOR_PYTHON,
     check_counts,
     check_engine_flags,
+    check_log_flags,
     cloud_mode,
     engine_options,
     tree_config,
@@ -66,8 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{flag}", type=int, default=1, metavar="N", help=f"processes of {service} (%(default)s){more}"
         )
     parser.add_argument(
-        "--data-dir", type=Path, help="keep the embedded broker's log here (default: until the next start)"
-    )
+        "--data-dir", type=Path, metavar="DIR",
+        help="keep the embedded broker's log here (default: log in the state folder, .railbus)",
+    )  # fmt: skip
+    parser.add_argument("--forget", action="store_true", help="begin a new log: remove what earlier trees left there")
     parser.add_argument(
         "--governed",
         action=argparse.BooleanOptionalAction,
@@ -92,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     """Return 0 after a clean stop, 2 for the operator's mistake, 1 for a crash; with ``--once`` the answer's code."""
     check_engine_flags(args)
     check_counts(args)
+    check_log_flags(args)
     if args.engine == "llama" and GENERATOR_PYTHON not in os.environ:
         need_embedded()
     if args.governed:
@@ -147,9 +152,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
     supervisor = Supervisor(specs, _say, started)
     async with supervisor.running():
         serving = True
-        _say(f"engine {config.engine}, broker {config.kafka}, Redis {config.redis_url or 'none'}")
-        if len(edges) > 1:
-            _say(f"edges {' '.join(edges)}")
+        _say("\n".join(_describe_tree(config, edges)))
         print(f"ready {url} fallback={CLOUD_LABELS[config.cloud]}", flush=True)
         prompt = args.ask or (SAMPLE_PROMPT if args.once else None)
         code = 0
@@ -160,6 +163,14 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
             _say(next_steps(url, _program()))
             await asyncio.Event().wait()
         return code
+
+
+def _describe_tree(config: TreeConfig, edges: Sequence[str]) -> Iterator[str]:
+    yield f"engine {config.engine}, broker {config.kafka}, Redis {config.redis_url or 'none'}"
+    if config.broker_port is not None:
+        yield f"log {config.log_dir}: prompts and answers stay there for a week; --forget removes them at a start"
+    if len(edges) > 1:
+        yield f"edges {' '.join(edges)}"
 
 
 def describe_model(config: TreeConfig) -> str:

@@ -6,13 +6,13 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from services.cli.tree.child import LineSink
 from services.cli.tree.extras import MODEL_PATH, install
+from services.cli.tree.log_folder import embedded_log_dir, kafka_log_dir
 from services.cli.tree.ports import MAX_PORT, MAX_TRIES, free_port, is_free, port_or_free, reserve, usual_port
 from services.cli.tree.process_specs import (
     GOVERNANCE_SERVICES,
@@ -22,15 +22,11 @@ from services.cli.tree.process_specs import (
     process_names,
     service_names,
 )
-from services.cli.tree.state_file import DISK_FULL, STATE_DIR_VARIABLE
 from services.runtime.errors import UserError
 from services.worker.engine import EngineName
 
 EDGE_PORT: Final = 8080
 KAFKA_PORT: Final = 9092
-
-PROBE_BYTES: Final = 1_048_576
-"""Written to the log's folder and removed again: a broker on a full disk starts, and then keeps nothing."""
 
 UPSTREAM_URL: Final = "RAILBUS_UPSTREAM_URL"
 GENERATOR_PYTHON: Final = "RAILBUS_GENERATOR_PYTHON"
@@ -89,6 +85,17 @@ def check_counts(args: argparse.Namespace) -> None:
         raise UserError(f"--kafka-nodes {nodes}: must be between 1 and {MOST_KAFKA_NODES}")
     if args.kafka is not None:
         raise UserError("--kafka uses a cluster that runs, --kafka-nodes starts one: leave one of the two out")
+
+
+def check_log_flags(args: argparse.Namespace) -> None:
+    """Refuse flags about the embedded broker's log where another broker is used.
+
+    Raises:
+        UserError: The message names the flag.
+    """
+    broker = "--kafka" if args.kafka is not None else "--kafka-nodes" if args.kafka_nodes is not None else None
+    if broker is not None and args.forget:
+        raise UserError(f"--forget has no effect with {broker}: it empties the embedded broker's log; leave it out")
 
 
 def counts(args: argparse.Namespace) -> dict[str, int]:
@@ -156,7 +163,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         edge_port=edge_port,
         kafka=kafka or args.kafka or f"{LOOPBACK}:{broker_port}",
         broker_port=broker_port,
-        log_dir=_log_dir(args.data_dir, folder) if args.kafka is None else folder / "log",
+        log_dir=_log_dir(args, folder),
         redis_port=redis_port,
         redis_program=redis_program,
         redis_url=redis_url if redis_port is None else f"redis://{LOOPBACK}:{redis_port}/0",
@@ -241,26 +248,9 @@ def _generator_python(engine: EngineName) -> str:
     return str(beside)
 
 
-def _log_dir(data_dir: Path | None, folder: Path) -> Path:
-    """Return the folder the operator named, or an empty one of our own: its log need not outlive the tree.
-
-    Raises:
-        UserError: The folder cannot be written, or its disk is full.
-    """
-    if data_dir is None:
-        shutil.rmtree(folder / "log", ignore_errors=True)
-    chosen = folder / "log" if data_dir is None else data_dir
-    probe = chosen / ".railbus-probe"
-    try:
-        chosen.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(bytes(PROBE_BYTES))
-    except OSError as error:
-        remedy = "free some space" if error.errno in DISK_FULL else "make it writable"
-        named = f"with {STATE_DIR_VARIABLE}" if data_dir is None else "with --data-dir"
-        raise UserError(
-            f"the broker's log folder {chosen} cannot be written ({error.strerror}): {remedy}, or name another {named}"
-        ) from None
-    finally:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
-    return chosen
+def _log_dir(args: argparse.Namespace, folder: Path) -> Path:
+    if args.kafka is not None:
+        return folder / "log"  # not used
+    if args.kafka_nodes:
+        return kafka_log_dir(args.data_dir, folder)
+    return embedded_log_dir(args.data_dir, folder, forget=args.forget)

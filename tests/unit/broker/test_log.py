@@ -211,23 +211,6 @@ def test_memory_is_given_back_until_nothing_is_left():
     assert not kept.drop_oldest_segment(NOW_MS)
 
 
-class FullDisk:
-    def begin(self, base: int) -> None: ...
-
-    def write(self, batch: bytes) -> None:
-        raise OSError("no space")
-
-    def forget(self, base: int) -> None: ...
-
-
-def test_a_batch_that_could_not_be_kept_is_not_there():
-    kept = PartitionLog(TopicConfig(), sink=FullDisk())
-    batch = build([b"a"], producer=(9, 0, 0))
-    with pytest.raises(OSError, match="no space"):
-        put(kept, batch)
-    assert (kept.end, kept.size) == (0, 0)
-
-
 class Model:
     """What a log is: a list of batches; reading is slicing."""
 

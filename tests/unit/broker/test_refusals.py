@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import struct
+import time
 
 import pytest
 
@@ -220,4 +221,31 @@ async def test_a_batch_that_cannot_be_kept_is_refused_and_not_read_by_anybody(tm
         assert raw.produced(await client.ask(raw.PRODUCE, 7, ask)) == (ErrorCode.NONE, 0)
         answer = await client.ask(raw.FETCH, 4, raw.fetch(("t", 0, 0)))
         assert records(raw.fetched(answer)[0][3]) == [(0, b"a")]
+    await broker.stop()
+
+
+async def test_old_records_that_cannot_be_read_are_an_error_of_their_partition_alone(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(error_log, "_errors", error_log.StorageErrorLog())
+    broker = BrokerService(data_dir=tmp_path)
+    await broker.start()
+    await raw.create(broker, "t", partitions=2)
+    async with connected(broker) as client:
+        for partition in (0, 1):
+            young = build([b"a"], times_ms=[time.time_ns() // 1_000_000])
+            await client.ask(raw.PRODUCE, 7, raw.produce("t", young, partition=partition))
+    await broker.stop()
+    broker = BrokerService(data_dir=tmp_path)
+    await broker.start()
+    (tmp_path / "topics" / "t" / "0" / f"{0:020d}.log").write_bytes(b"")
+    async with connected(broker) as client:
+        for wait_ms, min_bytes in ((0, 1), (500, 100_000)):
+            asked = raw.fetch(("t", 0, 0), ("t", 1, 0), wait_ms=wait_ms, min_bytes=min_bytes)
+            damaged, whole = raw.fetched(await client.ask(raw.FETCH, 4, asked))
+            assert damaged == ("t", 0, ErrorCode.KAFKA_STORAGE_ERROR, b"")
+            assert records(whole[3]) == [(0, b"a")]
+        search = Writer().i32(-1).i32(1).string("t").i32(1).i32(0).i64(0).done()
+        answer = await client.ask(2, 1, search)
+        assert (answer.i32(), answer.string(), answer.i32(), answer.i32()) == (1, "t", 1, 0)
+        assert answer.i16() == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "t-0: the data directory cannot be read (a segment file is shorter than it was)" in caplog.text
     await broker.stop()

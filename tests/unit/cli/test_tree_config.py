@@ -1,4 +1,6 @@
 import errno
+import fcntl
+import json
 import random
 import socket
 from pathlib import Path
@@ -7,7 +9,7 @@ import pytest
 
 from services.cli.__main__ import _parser
 from services.cli.tree import config
-from services.cli.tree.config import check_counts, check_engine_flags, tree_config
+from services.cli.tree.config import check_counts, check_engine_flags, check_log_flags, tree_config
 from services.cli.tree.ports import CANDIDATE_PORTS, is_free
 from services.runtime import UserError
 
@@ -62,11 +64,53 @@ def test_a_full_disk_under_the_log_is_found_before_anything_starts(tmp_path, mon
         tree_config(flags("--port", "0", *data_dir), tmp_path, lambda _: None)
 
 
-def test_the_log_folder_begins_empty_and_keeps_no_probe(tmp_path):
-    (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "old").write_text("x")
+def put_log(folder, partitions=4):
+    """What a broker leaves."""
+    (folder / "topics" / "railbus.requests" / "0").mkdir(parents=True)
+    topics = {"railbus.requests": {"partitions": partitions, "config": {}}}
+    (folder / "topics.json").write_text(json.dumps({"format": 1, "topics": topics}))
+    (folder / "lock").write_text("")
+
+
+def test_the_log_of_earlier_trees_stays_and_no_probe_does(tmp_path):
+    put_log(tmp_path / "log")
     made = tree_config(flags("--port", "0"), tmp_path, lambda _: None)
-    assert list(made.log_dir.iterdir()) == []
+    assert made.log_dir == tmp_path / "log"
+    assert {path.name for path in made.log_dir.iterdir()} == {"topics", "topics.json", "lock"}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_forget_removes_the_log_and_nothing_else(tmp_path, named):
+    folder = tmp_path / ("mine" if named else "log")
+    put_log(folder)
+    (folder / "thesis.txt").write_text("x")
+    given = ("--data-dir", str(folder)) if named else ()
+    assert tree_config(flags("--port", "0", "--forget", *given), tmp_path, lambda _: None).log_dir == folder
+    assert {path.name for path in folder.iterdir()} == {"thesis.txt", "lock"}
+
+
+def test_a_log_that_another_broker_uses_is_neither_used_nor_forgotten(tmp_path):
+    put_log(tmp_path / "log")
+    with (tmp_path / "log" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for more in ((), ("--forget",)):
+            with pytest.raises(UserError, match="is in use by another broker: stop the tree"):
+                tree_config(flags("--port", "0", *more), tmp_path, lambda _: None)
+    assert (tmp_path / "log" / "topics.json").exists()
+
+
+def test_a_log_with_another_number_of_partitions_is_refused_with_both_remedies(tmp_path, monkeypatch):
+    put_log(tmp_path / "log", partitions=8)
+    with pytest.raises(UserError, match=r"has 8 partitions, and this tree 4: set RAILBUS_PARTITIONS=8, or .* --forget"):
+        tree_config(flags("--port", "0"), tmp_path, lambda _: None)
+    monkeypatch.setenv("RAILBUS_PARTITIONS", "8")
+    tree_config(flags("--port", "0"), tmp_path, lambda _: None)
+
+
+@pytest.mark.parametrize("broker", [("--kafka", "127.0.0.1:9092"), ("--kafka-nodes", "3")])
+def test_forget_without_the_embedded_broker_is_refused(broker):
+    with pytest.raises(UserError, match=f"--forget has no effect with {broker[0]}"):
+        check_log_flags(flags("--forget", *broker))
 
 
 @pytest.mark.parametrize(

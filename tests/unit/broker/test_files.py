@@ -1,0 +1,465 @@
+"""A log in files is the same list of batches as one in memory, whatever the broker's end, and memory stays bounded."""
+
+import os
+import resource
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from services.broker.groups.committed_offsets import CommittedOffsets
+from services.broker.storage import data_directory, error_log
+from services.broker.storage.data_directory import Storage
+from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, MIN_TAIL_BYTES, LogTail, TailBudget
+from services.broker.storage.partition_log import PartitionLog, TimestampAndOffset
+from services.broker.storage.segment import Segment
+from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
+from services.broker.storage.topics import Topics
+from tests.support.examples import examples
+from tests.unit.broker.batches import NOW_MS, build, records, split
+
+KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
+SMALL = {"retention.ms": "-1", "retention.bytes": str(8 * SMALLEST_SEGMENT_BYTES)}
+
+
+class Disk:
+    """A data directory with one topic `t`, that is closed as a broker does, or left as a killed one leaves it."""
+
+    def __init__(self, folder: Path, config: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.open()
+        if self.topics.get("t") is None:
+            self.topics.create("t", 1, KEEP_ALL if config is None else config, now_ms=NOW_MS)
+
+    def open(self) -> None:
+        self.storage = Storage(self.folder, tail_bytes=0)  # every tail has the least that there is
+        self.topics = Topics(TopicConfig(), self.storage)
+        self.storage.load(self.topics, CommittedOffsets(self.storage), NOW_MS)
+
+    def close(self) -> None:
+        self.storage.close()
+
+    def kill(self) -> None:
+        """Leave files as they are, as the kernel does for a killed process; give back its descriptors."""
+        for files in self.storage._partitions.values():
+            files.close()
+        self.storage._opened.close_all()
+        os.close(self.storage._journal._file)
+        os.close(self.storage._lock)
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.topics.existing("t").partitions[0]
+
+    @property
+    def partition(self) -> Path:
+        return self.folder / "topics" / "t" / "0"
+
+    def files(self, suffix: str = ".log") -> list[Path]:
+        return sorted(self.partition.glob(f"*{suffix}"))
+
+
+@pytest.fixture
+def disk(tmp_path):
+    opened = Disk(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+def put(log: PartitionLog, batch: bytes, now_ms: int = NOW_MS):
+    return log.produce(memoryview(batch), 7, now_ms)
+
+
+def fill(log: PartitionLog, count: int, size: int = 1000) -> list[tuple[int, bytes]]:
+    """Append so many batches of one record; return what a reader of all of them finds."""
+    first = log.end
+    values = [b"%d:" % (first + number) + b"x" * size for number in range(count)]
+    for value in values:
+        put(log, build([value]))
+    return [(first + number, value) for number, value in enumerate(values)]
+
+
+def everything(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
+    found, at = [], log.start
+    while at < log.end:
+        found += records(log.read(at, max_bytes, at_least_one=True))
+        at = found[-1][0] + 1
+    return found
+
+
+class FilesAreAListOfBatches(RuleBasedStateMachine):
+    """Append, retry, drop, read, search, and restart in every way, against a list."""
+
+    @initialize(append_time=st.booleans())
+    def begin(self, append_time: bool) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="railbus-files-"))
+        kind = "LogAppendTime" if append_time else "CreateTime"
+        self.disk = Disk(self.folder / "data", {**SMALL, "message.timestamp.type": kind})
+        self.append_time = append_time
+        self.batches: list[tuple[int, list[bytes], list[int]]] = []  # first offset, values, times
+        self.last: tuple[bytes, int] | None = None
+        self.sequence = 0
+        self.clock_ms = NOW_MS
+
+    def teardown(self) -> None:
+        if hasattr(self, "disk"):
+            self.disk.close()
+            shutil.rmtree(self.folder)
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][0] + len(self.batches[-1][1]) if self.batches else 0
+
+    @rule(late_ms=st.lists(st.integers(0, 50), min_size=1, max_size=4), size=st.sampled_from([1, 700, 9_000, 30_000]))
+    def append(self, late_ms: list[int], size: int) -> None:
+        values = [b"%d" % self.end + b"x" * size for _ in late_ms]
+        times_ms = [NOW_MS + each for each in late_ms]
+        self.clock_ms += 1
+        batch = build(values, times_ms=times_ms, producer=(7, 0, self.sequence))
+        assert put(self.disk.log, batch, self.clock_ms).offset == self.end
+        self.sequence += len(values)
+        self.last = batch, self.end
+        self.batches.append((self.end, values, [self.clock_ms] * len(values) if self.append_time else times_ms))
+
+    @rule(count=st.integers(1, 40), size=st.sampled_from([20, 3_000]))
+    def append_many(self, count: int, size: int) -> None:
+        for _ in range(count):
+            self.append([3], size)
+
+    @precondition(lambda self: self.last is not None)
+    @rule()
+    def retry(self) -> None:
+        batch, offset = self.last
+        appended = put(self.disk.log, batch, self.clock_ms)
+        assert (appended.offset, appended.duplicate) == (offset, True)
+
+    @rule()
+    def drop_what_is_too_much(self) -> None:
+        self.disk.log.expire(self.clock_ms)
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.disk.close()
+        self.disk.open()
+
+    @rule()
+    def kill_and_start(self) -> None:
+        self.disk.kill()
+        self.disk.open()
+
+    @rule()
+    def lose_what_can_be_made_again(self) -> None:
+        self.disk.kill()
+        for path in [*self.disk.files(".index"), self.disk.partition / "state.json"]:
+            path.unlink(missing_ok=True)
+        self.disk.open()
+
+    @rule(index=st.integers(0, 100), garbage=st.binary(max_size=60))
+    def damage_an_index(self, index: int, garbage: bytes) -> None:
+        self.disk.kill()
+        found = self.disk.files(".index")
+        if found:
+            found[index % len(found)].write_bytes(garbage)
+        self.disk.open()
+
+    @precondition(lambda self: len(self.batches) > 1)
+    @rule(cut=st.integers(1, 60))
+    def tear_the_last_write(self, cut: int) -> None:
+        newest = self.disk.files()[-1]
+        if newest.stat().st_size == 0 or self.disk.log.start == self.batches[-1][0]:
+            return
+        self.disk.kill()
+        with newest.open("r+b") as file:
+            file.truncate(newest.stat().st_size - cut)
+        self.disk.open()
+        _, values, _ = self.batches.pop()
+        assert self.disk.log.end == self.end
+        # What is gone was never there: a retry is appended.
+        self.sequence -= len(values)
+        self.last = None
+
+    @rule(
+        back=st.integers(1, 30) | st.integers(1, 10_000),
+        max_bytes=st.sampled_from([0, 100, 100_000, 1 << 20]) | st.integers(0, 30_000),
+    )
+    def read(self, back: int, max_bytes: int) -> None:
+        log = self.disk.log
+        if log.start == log.end:
+            return
+        offset = max(log.start, log.end - back)
+        data = log.read(offset, max_bytes, at_least_one=True)
+        assert len(data) <= max_bytes or len(split(data)) == 1
+        assert log.available(offset, max_bytes) >= min(len(data), max_bytes)
+        wanted = [
+            (base + index, value)
+            for base, values, _ in self.batches
+            if base + len(values) > offset
+            for index, value in enumerate(values)
+        ]
+        found = records(data)
+        assert found == wanted[: len(found)]
+        assert found
+        small = log.read(offset, max_bytes, at_least_one=False)
+        assert small == (data if len(data) <= max_bytes else b"")
+
+    @rule(late_ms=st.integers(-1, 130))
+    def search_by_time(self, late_ms: int) -> None:
+        at_ms = NOW_MS + late_ms
+        wanted = next(
+            (
+                TimestampAndOffset(base + index, time_ms)
+                for base, _, times_ms in self.batches
+                for index, time_ms in enumerate(times_ms)
+                if base + index >= self.disk.log.start and time_ms >= at_ms
+            ),
+            None,
+        )
+        assert self.disk.log.find_time(at_ms) == wanted
+
+    @invariant()
+    def everything_that_retention_left_is_there(self) -> None:
+        if not hasattr(self, "disk"):
+            return
+        log = self.disk.log
+        assert log.end == self.end
+        assert log.start in {0, self.end, *(base for base, *_ in self.batches)}
+        assert log.size == sum(path.stat().st_size for path in self.disk.files())
+        assert log.memory_bytes < 3 * MIN_TAIL_BYTES + 2 * 130_000
+
+
+FilesAreAListOfBatches.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
+test_files_are_a_list_of_batches = FilesAreAListOfBatches.TestCase
+
+
+def test_memory_does_not_grow_with_the_log(disk):
+    wanted = fill(disk.log, 6_000, 3_000)
+    assert disk.log.size > 18_000_000
+    assert disk.log.memory_bytes < 100_000
+    assert everything(disk.log) == wanted
+    assert len(disk.files()) == 2
+    disk.close()
+    disk.open()
+    assert disk.log.memory_bytes < 100_000
+    assert everything(disk.log) == wanted
+
+
+def test_files_of_old_segments_are_opened_and_closed(disk, monkeypatch):
+    monkeypatch.setattr("services.broker.storage.topic_config.LARGEST_SEGMENT_BYTES", SMALLEST_SEGMENT_BYTES)
+    wanted = fill(disk.log, 150, SMALLEST_SEGMENT_BYTES // 2)
+    assert len(disk.files()) > MAX_OPEN_SEGMENTS
+    for _ in range(2):
+        assert everything(disk.log) == wanted
+        assert len(disk.storage._opened._open) == MAX_OPEN_SEGMENTS
+    disk.log.config = TopicConfig(retention_bytes=0)
+    disk.log.expire(NOW_MS)
+    assert len(disk.storage._opened._open) == 0
+    assert len(disk.files()) == 1
+
+
+def read_files(monkeypatch) -> list[Path]:
+    """The segment files that are read whole from now on."""
+    whole, read_bytes = [], Path.read_bytes
+
+    def noted(path: Path) -> bytes:
+        if path.suffix == ".log":
+            whole.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    return whole
+
+
+def test_a_start_after_a_stop_reads_no_batch_and_after_a_kill_the_newest_segment(disk, monkeypatch):
+    for _ in range(3):
+        fill(disk.log, 5)
+        disk.log.begin_segment(NOW_MS)
+    wanted = everything(disk.log) + fill(disk.log, 5)
+    whole = read_files(monkeypatch)
+    disk.close()
+    disk.open()
+    assert whole == []
+    wanted += fill(disk.log, 5)
+    disk.kill()
+    disk.open()
+    assert whole == disk.files()[-1:]
+    assert everything(disk.log) == wanted
+
+
+def test_a_start_on_a_machine_that_went_down_reads_every_batch(disk, monkeypatch):
+    for _ in range(3):
+        fill(disk.log, 5)
+        disk.log.begin_segment(NOW_MS)
+    wanted = everything(disk.log)
+    whole = read_files(monkeypatch)
+    disk.kill()
+    monkeypatch.setattr(data_directory, "_boot_id", lambda: "another")
+    disk.open()
+    assert len(whole) == 4
+    assert everything(disk.log) == wanted
+    disk.close()
+    whole.clear()
+    disk.open()
+    assert whole == []
+
+
+def test_a_folder_of_the_version_before_is_read_and_goes_on(tmp_path):
+    """It has batches and no index; `lock` is empty. See tests/data/broker_log_1."""
+    shutil.copytree(Path(__file__).parents[2] / "data" / "broker_log_1", tmp_path / "data")
+    disk = Disk(tmp_path / "data")
+    assert everything(disk.log) == [(number, b"old %d" % number) for number in range(40)]
+    retried = build([b"old 39"], producer=(5, 0, 39), times_ms=[NOW_MS + 39])
+    assert put(disk.log, retried).duplicate
+    assert len(disk.files()) > 1
+    wanted = everything(disk.log) + fill(disk.log, 3)
+    disk.kill()
+    disk.open()
+    assert everything(disk.log) == wanted
+    disk.close()
+
+
+@contextmanager
+def disk_that_is_full(file_bytes: int):
+    """No file may grow beyond this size, as the kernel enforces it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_batch_that_the_disk_does_not_take_is_not_there_and_the_log_is_read_on(disk):
+    wanted = fill(disk.log, 30)
+    size = disk.log.size
+    with disk_that_is_full(size + 500):
+        for _ in range(2):
+            with pytest.raises(OSError, match="File too large"):
+                put(disk.log, build([b"y" * 1000], producer=(9, 0, 0)))
+        assert (disk.log.end, disk.log.size, disk.files()[0].stat().st_size) == (30, size, size)
+        assert everything(disk.log, 5_000) == wanted
+    assert not put(disk.log, build([b"y" * 1000], producer=(9, 0, 0))).duplicate
+    wanted.append((30, b"y" * 1000))
+    disk.kill()
+    disk.open()
+    assert everything(disk.log) == wanted
+
+
+def test_without_room_for_an_index_a_segment_is_read_without_it(disk, caplog, monkeypatch):
+    monkeypatch.setattr(error_log, "_errors", error_log.StorageErrorLog())
+    wanted = fill(disk.log, 40)
+    with disk_that_is_full(100):
+        disk.log.begin_segment(NOW_MS)
+    assert disk.files(".index")[0].stat().st_size <= 100
+    assert everything(disk.log, 3_000) == wanted
+    assert any("cannot be written" in line for line in caplog.messages)
+    disk.kill()
+    disk.open()
+    assert everything(disk.log) == wanted
+
+
+def test_retention_goes_on_while_there_is_no_room_for_a_new_segment(disk):
+    fill(disk.log, 5)
+    disk.log.begin_segment(NOW_MS)
+    fill(disk.log, 5)
+    disk.log.config = TopicConfig(retention_ms=1000)
+    blocked = disk.partition / f"{10:020d}.log"
+    blocked.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        disk.log.expire(NOW_MS + 2_000)
+    assert disk.log.start == 5
+    blocked.rmdir()
+    disk.log.expire(NOW_MS + 2_000)
+    assert (disk.log.start, disk.log.end) == (10, 10)
+
+
+def test_a_file_that_was_shortened_or_removed_under_the_broker_is_an_error_of_that_read_only(disk):
+    fill(disk.log, 40)
+    disk.log.begin_segment(NOW_MS)
+    newest = fill(disk.log, 1)
+    os.truncate(disk.files()[0], 100)
+    with pytest.raises(OSError, match=r"shorter|damaged"):
+        disk.log.read(20, 1000, at_least_one=True)
+    disk.storage._opened.close_all()
+    disk.files()[0].unlink()
+    with pytest.raises(OSError, match="No such file"):
+        disk.log.read(20, 1000, at_least_one=True)
+    assert records(disk.log.read(40, 1000, at_least_one=True)) == newest
+
+
+def test_an_index_without_its_segment_is_removed(disk):
+    fill(disk.log, 1)
+    stray = disk.partition / f"{99:020d}.index"
+    stray.write_bytes(b"")
+    disk.kill()
+    disk.open()
+    assert not stray.exists()
+
+
+def test_records_of_a_slow_topic_get_old_across_restarts(disk):
+    """A segment's age is that of its first record, not the time since the last start."""
+    disk.topics.configure(
+        "t", {"retention.ms": "80000", "message.timestamp.type": "LogAppendTime"}, validate_only=False
+    )
+    put(disk.log, build([b"a"]), NOW_MS - 20_000)
+    disk.close()
+    disk.open()
+    disk.log.expire(NOW_MS)
+    assert len(disk.files()) == 2
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.lists(st.sampled_from([61, 500, 1_000, 4_000, 7_000, 9_000]), min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.integers(0, 12_000),
+)
+def test_a_tail_in_two_buffers_reads_as_one_segment(sizes, back, max_bytes):
+    tail, whole = LogTail(0, TailBudget(0)), Segment(0, 0)
+    for offset, size in enumerate(sizes):
+        for each in (tail, whole):
+            each.append(bytes([offset]) * size, offset, 1, NOW_MS)
+    offset = max(tail.base, len(sizes) - back)
+    for at_least_one in (True, False):
+        assert tail.read(offset, max_bytes, at_least_one=at_least_one) == whole.read(
+            offset, max_bytes, at_least_one=at_least_one
+        )
+    assert tail.available(offset, max_bytes) >= min(max_bytes, whole.available(offset, max_bytes))
+
+
+def test_damage_that_no_index_tells_of_does_not_stop_a_start(disk):
+    wanted = fill(disk.log, 10)
+    disk.log.begin_segment(NOW_MS)
+    fill(disk.log, 1)
+    disk.kill()
+    (disk.partition / "state.json").unlink()
+    path = disk.files()[0]
+    before, data = path.stat(), bytearray(path.read_bytes())
+    data[5 * len(data) // 10 + 8] ^= 0x40  # of the sixth batch's length
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    disk.open()
+    assert everything(disk.log) == wanted[:5]
+    assert put(disk.log, build([b"next"])).offset == 5
+
+
+def test_what_was_known_of_lost_batches_stays_forgotten(disk):
+    """The stored state is beyond the end of a torn log; the log grows beyond the state again before the next kill."""
+    batches = [build([b"%d" % number], producer=(9, 0, number)) for number in range(6)]
+    for batch in batches[:4]:
+        put(disk.log, batch)
+    disk.close()
+    path = disk.files()[0]
+    os.truncate(path, path.stat().st_size // 2)
+    disk.open()
+    assert disk.log.end == 2
+    put(disk.log, build([b"another", b"one", b"and one", b"more"], producer=(8, 0, 0)))
+    disk.kill()
+    disk.open()
+    for number, batch in enumerate(batches[2:]):
+        assert put(disk.log, batch).offset == 6 + number
+    assert [value for _, value in everything(disk.log)][6:] == [b"2", b"3", b"4", b"5"]
