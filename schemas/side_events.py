@@ -108,7 +108,7 @@ class AttemptAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Where a request's time went until it was closed: consecutive parts, in milliseconds, by the broker's append times.
+    """Where a request's time went until it was closed: consecutive parts, in milliseconds, by the broker's clock.
 
     Attributes:
         post_ms: The edge had the request; the log did not yet.

@@ -1,7 +1,7 @@
 """When one request passed each stage of its way: what an account of its time is computed from. No I/O, no clock.
 
-One recorder for the router, which keeps it beside each open request, and for the audit, which reads a whole log: so both
-divide a request's time alike. What it keeps does not grow with the answer.
+One recorder for the router, which keeps it beside each open request, and for the audit, which reads a whole log: so
+both divide a request's time alike. What it keeps does not grow with the answer.
 """
 
 from collections.abc import Sequence
@@ -111,6 +111,7 @@ class StageRecorder:
     """
 
     __slots__ = (
+        "_run_ids",
         "closed_ms",
         "first_shown_ms",
         "last_shown_ms",
@@ -120,7 +121,6 @@ class StageRecorder:
         "runs",
         "screen",
         "verdict_ms",
-        "_run_ids",
     )
 
     def __init__(self, screen: Screen) -> None:
