@@ -110,8 +110,10 @@ def table(rows: list[Row]) -> list[str]:
     if not rows:
         return ["no request was closed in this time"]
     lines = [
-        f"{'tenant':16} {'lane':11} {'route':11} {'model':20} {'requests':>8}  {'first p50/p95/p99 ms':>22}"
-        f"  {'total p50/p95/p99 ms':>22}  {'in time':>16}  {'earned ms':>10} {'spent ms':>10} {'usd':>9}"
+        (
+            f"{'tenant':16} {'lane':11} {'route':11} {'model':20} {'requests':>8}  {'first p50/p95/p99 ms':>22}"
+            f"  {'total p50/p95/p99 ms':>22}  {'in time':>16}  {'earned ms':>10} {'spent ms':>10} {'usd':>9}"
+        )
     ]
     shown: list[tuple[Mapping[str, str | None], Totals]] = [(row.cell._asdict(), row.totals) for row in rows]
     if len(rows) > 1:

@@ -183,7 +183,10 @@ class Totals:
             final=final,
             sums=WindowSums(
                 **{name: self.of(name) for name in _COUNTS},
-                **{name: self.of(name) / 1_000 for name in _TIMES},
+                exposure_ms=self.of("exposure_ms") / 1_000,
+                spent_first_ms=self.of("spent_first_ms") / 1_000,
+                lost_ms=self.of("lost_ms") / 1_000,
+                engine_ms=self.of("engine_ms") / 1_000,
                 usd=self.of("usd") / 1e9,
             ),
             stages=StageTimes(**{name: self.of(name) / 1_000 for name in _STAGES}),

@@ -9,7 +9,9 @@ crash changes nothing (``services/books/partition.py``).
 import asyncio
 import contextlib
 import logging
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import faust
@@ -189,6 +191,7 @@ def _make_app(settings: Settings) -> Any:
         broker_session_timeout=bus.session_timeout_ms / 1_000,
         broker_heartbeat_interval=bus.session_timeout_ms / 5_000,
         consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=settings.ledger_instance,
         topic_partitions=bus.partitions,
         topic_replication_factor=bus.replication or 1,
         topic_disable_leader=True,
@@ -196,7 +199,7 @@ def _make_app(settings: Settings) -> Any:
         store="memory://",
         key_serializer="raw",
         value_serializer="raw",
-        datadir=settings.ledger_data_dir,
+        datadir=settings.ledger_data_dir or Path(tempfile.gettempdir()) / "railbus-ledger",
         autodiscover=False,
         web_enabled=False,
         loop=asyncio.get_running_loop(),

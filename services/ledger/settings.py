@@ -1,6 +1,5 @@
 """The ledger's settings."""
 
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +28,10 @@ class Settings:
             ``8.5``, or ``MODEL=8.5,MODEL=4``. Without it nothing is counted as earned.
         ledger_usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second
             divided by how many requests it usually has at once.
-        ledger_data_dir: Folder for Faust's own files. Nothing in it is needed: the state is on the log.
+        ledger_instance: A name that no other ledger has. A restart under the same name within the session timeout
+            causes no rebalance.
+        ledger_data_dir: Folder for Faust's own files; by default one for temporary files. Nothing in it is needed: the
+            state is on the log.
     """
 
     ledger_group: str = setting("ledger", "consumer group and prefix of the ledger's own topic")
@@ -40,7 +42,8 @@ class Settings:
     ledger_slo_total_ms: float = setting(2_000.0, "objective for the whole answer", ge=1, le=86_400_000)
     ledger_plain_token_ms: str = setting("", "time between two tokens without speculation, by model")
     ledger_usd_per_engine_s: float = setting(0.0, "US dollars for a request's second on an engine", ge=0, le=1_000)
-    ledger_data_dir: Path = setting(Path(tempfile.gettempdir()) / "railbus-ledger", "folder for Faust's own files")
+    ledger_instance: str | None = setting(None, "name of this ledger, unique: a restart then causes no rebalance")
+    ledger_data_dir: Path | None = field(default=None, metadata={"help": "folder for Faust's own files"})
     bus: BusSettings = field(default_factory=BusSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
 

@@ -135,7 +135,7 @@ class StageRecorder:
         self.runs: dict[int, RunTimes] = {}
         self._run_ids: dict[int, str] = {}
 
-    def feed(self, event: StreamEvent, log_ms: int) -> Sequence[Op]:
+    def feed(self, event: StreamEvent, log_ms: int) -> tuple[Op, ...]:
         """Fold the next event, which the broker appended at ``log_ms``; return the screen's ops."""
         screen = self.screen
         over = screen.closed is not None
@@ -153,7 +153,7 @@ class StageRecorder:
                     break
         return ops
 
-    def _feed_other(self, event: StreamEvent, log_ms: int) -> Sequence[Op]:
+    def _feed_other(self, event: StreamEvent, log_ms: int) -> tuple[Op, ...]:
         screen = self.screen
         attempts, verdict, closed = screen.attempts, screen.verdict, screen.closed
         ops = screen.feed(event, log_ms)

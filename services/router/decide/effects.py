@@ -88,7 +88,8 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, stam
 
 
 def _account(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
-    verdict, voice = state.screen.verdict, state.stages.voice_run and closed.attempt
+    verdict = state.screen.verdict
+    voice = None if state.stages.voice_run is None else closed.attempt
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
     return Account(
         **stamp.envelope(state),
