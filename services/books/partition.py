@@ -1,8 +1,10 @@
 """The books of one partition: entries of the requests, and the sums over windows. Pure.
 
 What is kept outlives a crash as a table of keys and values, of which a crash may cut off the newest changes, but never
-one from the middle. Two rules make any such prefix right:
+one from the middle. Three rules make any such prefix right:
 
+- Whether an event is late follows from the event alone: the time of its append, and that of its window or request. So
+  nothing that counts can come after its window was sealed, whoever reads the log, and how often.
 - A request's entry is one value. An event that is read again joins it and changes nothing.
 - The sums of an open window are not kept: they follow from the entries. When a window is old, its sums are written,
   then the mark ``sealed_s``, and only then its entries are deleted. Up to the mark, sums count and entries do not;
@@ -15,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from schemas.base import AnyEvent
+from schemas.ids import time_ms
 from schemas.side_events import Account, Detached, Window
 from services.books.config import BooksConfig
 from services.books.entry import Entry, facts_of, receipt_of
@@ -46,7 +49,7 @@ class PartitionBooks:
         entries: By request, of windows that are not sealed, and of receipts whose account was not read.
         windows: Sums by the window's start and by cell.
         sealed_s: Windows that end by then are sealed: nothing changes them any more.
-        late: Events that came too late.
+        late: Events that were left out because they came too late.
     """
 
     def __init__(self, number: int, config: BooksConfig) -> None:
@@ -66,13 +69,21 @@ class PartitionBooks:
         """Take an account or the end of a connection; return what changes in the table, in order."""
         match event:
             case Account():
-                changes = self._join(event.request_id, Entry(facts=facts_of(event), read_ms=appended_ms))
-                self._know("accounts", appended_ms)
+                source: Source = "accounts"
+                news = Entry(facts=facts_of(event), read_ms=appended_ms)
+                last_s = self._config.window_start_s(event.closed_at) + self._config.window_s
             case Detached():
-                changes = self._join(event.request_id, Entry(receipt=receipt_of(event), read_ms=appended_ms))
-                self._know("receipts", appended_ms)
+                source = "receipts"
+                news = Entry(receipt=receipt_of(event), read_ms=appended_ms)
+                last_s = time_ms(event.request_id) // 1_000
             case _:
                 return []
+        changes: list[Change] = []
+        if appended_ms < (last_s + self._config.keep_s) * 1_000:
+            changes = self._join(event.request_id, news)
+        else:
+            self.late += 1
+        self._know(source, appended_ms)
         return changes + self._seal() + self._delete()
 
     def caught_up(self, source: Source) -> None:
@@ -139,8 +150,7 @@ class PartitionBooks:
         old = None if before is None else share_of(before, self._config)
         new = share_of(after, self._config)
         if new is not None and self._sealed(new.start_s):
-            self.late += 1
-            return []
+            return []  # its window's sums have it: it was read before
         if old is not None:
             self._count(request_id, old, -1)
         if new is None:
@@ -181,10 +191,11 @@ class PartitionBooks:
         self.sealed_s = upto_s
         for start_s in old:
             self._drop(self._ids.pop(start_s))
-        self._drop_orphans(upto_s)
+        self._drop_orphans(upto_s - keep_s - width_s)
         return changes + self._forget(upto_s)
 
     def _drop_orphans(self, upto_s: int) -> None:
+        """Drop receipts for which no account can come in time, of a request that was closed within ``keep_s``."""
         while self._orphans:
             request_id = next(iter(self._orphans))
             if self.entries[request_id].read_ms >= upto_s * 1_000:

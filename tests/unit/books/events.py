@@ -21,7 +21,8 @@ def account(number=0, closed_s=1.0, *, tenant="acme", stages=None, **fields):
         speculation=Speculation(steps=4, drafted=12, accepted=7),
     )  # fmt: skip
     values = {
-        "request_id": uuid7(T0_MS + number, number), "tenant": tenant, "at": closed_at, "source": "router/1",
+        "request_id": uuid7(T0_MS + int(closed_s * 1_000), number), "tenant": tenant, "at": closed_at,
+        "source": "router/1",
         "outcome": "completed", "received_at": request_at, "closed_at": closed_at, "attempts": (attempt,),
         "request_at": request_at, "stages": stages, "first_text_ms": 60.0, "generation_ms": 50.0, "tokens": 11,
         "later_tokens": 10, "voice": 1, "route": "self_hosted", "policy_version": "p1",
@@ -33,20 +34,30 @@ def detached(number=0, closed_s=1.0, *, waited_ms=125.0, reason="complete", conn
     """The end of a connection of the same request."""
     closed_at = int((T0_S + closed_s) * 1_000_000)
     values = {
-        "request_id": uuid7(T0_MS + number, number), "tenant": "acme",
+        "request_id": uuid7(T0_MS + int(closed_s * 1_000), number), "tenant": "acme",
         "at": closed_at - 120_000 + int(waited_ms * 1_000), "source": "edge/1", "connection": connection,
         "reason": reason, "ops": 3, "ops_hash": "0" * 64, "first_text_ms": 61.5, "exposed_tokens": 4,
     }  # fmt: skip
     return Detached(**(values | fields))
 
 
-NUMBERS = st.integers(0, 5)
-SECONDS = st.integers(0, 200)
+CLOSED_S = (0, 3, 11, 26, 55, 180)
+"""When request 0, 1, 2 ... was closed, in seconds after T0."""
+
+NUMBERS = st.integers(0, len(CLOSED_S) - 1)
+
+
+def _account(number, **fields):
+    return account(number, CLOSED_S[number], **fields)
+
+
+def _detached(number, **fields):
+    return detached(number, CLOSED_S[number], **fields)
+
 
 ACCOUNTS = st.builds(
-    account,
+    _account,
     NUMBERS,
-    SECONDS,
     tenant=st.sampled_from(["acme", "zeta"]),
     outcome=st.sampled_from(["completed", "denied", "failed", "recalled", "cancelled"]),
     route=st.sampled_from(["self_hosted", "cloud"]),
@@ -56,9 +67,8 @@ ACCOUNTS = st.builds(
     fallbacks=st.integers(0, 1),
 )
 RECEIPTS = st.builds(
-    detached,
+    _detached,
     NUMBERS,
-    SECONDS,
     waited_ms=st.integers(0, 3_000),
     reason=st.sampled_from(["complete", "gone"]),
     connection=st.sampled_from(["c", "d"]),
