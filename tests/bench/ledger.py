@@ -70,8 +70,8 @@ async def closes(count: int, at_once: int, *, governed: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, running_tree(
         Path(folder), "--engine", "simulated", "--no-redis", governed=governed
     ) as tree:  # fmt: skip
-        waited_ms = await _ask(tree.url, count, at_once)
-        sums_ms = await _sums_ms(tree.kafka, set(waited_ms))
+        waited_ms = await ask(tree.url, count, at_once)
+        sums_ms = await sums_ms(tree.kafka, set(waited_ms))
     gaps_ms = sorted(abs(sums_ms[each] - waited_ms[each]) for each in waited_ms if each in sums_ms)
     near = sum(
         abs(sums_ms[each] - ms) <= max(NEAR_SHARE * ms, NEAR_MS) for each, ms in waited_ms.items() if each in sums_ms
@@ -85,7 +85,7 @@ async def closes(count: int, at_once: int, *, governed: bool) -> dict[str, Any]:
     }
 
 
-async def _ask(url: str, count: int, at_once: int) -> dict[str, float]:
+async def ask(url: str, count: int, at_once: int) -> dict[str, float]:
     """Return how long each answer took, by request id, from sending the request to the last byte."""
     waited_ms: dict[str, float] = {}
     numbers = iter(range(count))
@@ -104,7 +104,7 @@ async def _ask(url: str, count: int, at_once: int) -> dict[str, float]:
     return waited_ms
 
 
-async def _sums_ms(kafka: str, wanted: set[str]) -> dict[str, float]:
+async def sums_ms(kafka: str, wanted: set[str]) -> dict[str, float]:
     """Return the sum of the parts of each request that has an account and a receipt."""
     bus = BusSettings(bootstrap=kafka)
     entries: dict[str, Entry] = {}
