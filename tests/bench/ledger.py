@@ -71,10 +71,10 @@ async def closes(count: int, at_once: int, *, governed: bool) -> dict[str, Any]:
         Path(folder), "--engine", "simulated", "--no-redis", governed=governed
     ) as tree:  # fmt: skip
         waited_ms = await ask(tree.url, count, at_once)
-        sums_ms = await sums_ms(tree.kafka, set(waited_ms))
-    gaps_ms = sorted(abs(sums_ms[each] - waited_ms[each]) for each in waited_ms if each in sums_ms)
+        parts_ms = await sums_ms(tree.kafka, set(waited_ms))
+    gaps_ms = sorted(abs(parts_ms[each] - waited_ms[each]) for each in waited_ms if each in parts_ms)
     near = sum(
-        abs(sums_ms[each] - ms) <= max(NEAR_SHARE * ms, NEAR_MS) for each, ms in waited_ms.items() if each in sums_ms
+        abs(parts_ms[each] - ms) <= max(NEAR_SHARE * ms, NEAR_MS) for each, ms in waited_ms.items() if each in parts_ms
     )
     return {
         "requests": count,
