@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from aiohttp import web
 
-from services.bus import ensure_topics
+from services.bus import ensure_topics, wanted_replication
 from services.ledger.settings import Settings
 from services.runtime import health, process, settings
 from services.runtime.errors import UserError
@@ -23,7 +23,7 @@ async def main() -> None:
 
     own = settings.load_settings(Settings, os.environ)
     await ensure_topics(own.bus)  # Faust wants them there
-    service = LedgerService(own, f"ledger/{secrets.token_hex(3)}", _say_ready)
+    service = LedgerService(own, f"ledger/{secrets.token_hex(3)}", _say_ready, copies=await wanted_replication(own.bus))
 
     async def ledger(request: web.Request) -> web.Response:
         """Serve the sums of the last ``seconds``, an hour by default, as JSON."""

@@ -43,19 +43,20 @@ class LedgerApp:
     Args:
         settings: See ``Settings``.
         on_ready: Called once, when the table was read back and events are taken.
+        copies: How many copies the table's changelog gets.
 
     Attributes:
         books: Of the partitions that are held.
         ready: Whether events are taken.
     """
 
-    def __init__(self, settings: Settings, on_ready: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, on_ready: Callable[[], None], copies: int) -> None:
         self.books: dict[int, PartitionBooks] = {}
         self.ready = False
         self._config: BooksConfig = settings.config()
         self._unacked: asyncio.Queue[tuple[Any, list[Any]]] = asyncio.Queue(MOST_UNACKED)
         self._on_ready: Callable[[], None] | None = on_ready
-        self.app = _make_app(settings)
+        self.app = _make_app(settings, copies)
         self._table = self.app.Table("entries", partitions=settings.bus.partitions, key_type=bytes, value_type=bytes)
         self._table.on_recover(self._recovered)
         topic = self.app.topic(*_SOURCES, key_type=bytes, value_type=bytes, allow_empty=True)
@@ -178,7 +179,7 @@ def _headers(message: Any) -> list[tuple[str, bytes]]:
     return list(headers.items()) if isinstance(headers, dict) else list(headers)
 
 
-def _make_app(settings: Settings) -> Any:
+def _make_app(settings: Settings, copies: int) -> Any:
     for name in ("faust", "mode"):  # a line for each of its parts that starts or stops
         logging.getLogger(name).setLevel(logging.WARNING)
     bus: BusSettings = settings.bus
@@ -193,7 +194,7 @@ def _make_app(settings: Settings) -> Any:
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=settings.ledger_instance,
         topic_partitions=bus.partitions,
-        topic_replication_factor=bus.replication or 1,
+        topic_replication_factor=copies,
         topic_disable_leader=True,
         table_standby_replicas=0,
         store="memory://",

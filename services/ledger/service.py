@@ -29,10 +29,11 @@ class LedgerService:
         settings: See ``Settings``.
         source: Client id of its producer.
         on_ready: Called once, when events are taken.
+        copies: How many copies Faust's own topics get.
     """
 
-    def __init__(self, settings: Settings, source: str, on_ready: Callable[[], None]) -> None:
-        self._ledger = LedgerApp(settings, on_ready)
+    def __init__(self, settings: Settings, source: str, on_ready: Callable[[], None], *, copies: int) -> None:
+        self._ledger = LedgerApp(settings, on_ready, copies)
         self._producer = Producer(settings.bus, role="ledger", name=source)
         self._partitions = settings.bus.partitions
 
