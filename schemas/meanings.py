@@ -109,6 +109,11 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "shutdown": "The edge was stopped.",
         "error": "The stream ended with an error.",
     },
+    "Route": {
+        "none": "Nothing answered.",
+        "self_hosted": "A self-hosted engine answered.",
+        "cloud": "The cloud answered.",
+    },
     "CancelReason": {
         "client_gone": "The client was gone for too long.",
         "denied": "The verdict refused the prompt.",

@@ -25,7 +25,7 @@ from schemas.topics import (
     Topic,
 )
 
-RoleName = Literal["app", "edge", "generator", "vertex", "rails", "safety", "router", "operator"]
+RoleName = Literal["app", "edge", "generator", "vertex", "rails", "safety", "router", "ledger", "operator"]
 """Every program that writes or reads a topic. ``app`` is any program outside, ``operator`` the ``railbus`` command."""
 
 ROLES: Final[tuple[RoleName, ...]] = get_args(RoleName)
@@ -118,10 +118,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(cls=Recall, access=_stream("safety")),
         Kind(cls=Closed, access=_stream("router")),
         Kind(cls=Cancel, access=(_access_on(CONTROL, by=("router",), to=("generator", "vertex")),)),
-        Kind(cls=Attached, access=(_access_on(RECEIPTS, by=("edge",), to=()),)),
-        Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=()),)),
-        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=()),)),
-        Kind(cls=Window, access=(_access_on(LEDGER, by=(), to=()),)),  # no program writes it yet
+        Kind(cls=Attached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger",)),)),
+        Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger",)),)),
+        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger",)),)),
+        Kind(cls=Window, access=(_access_on(LEDGER, by=("ledger",), to=()),)),
         Kind(cls=DeadLetter, access=(_access_on(DEAD, by=("router",), to=()),)),
     )
 }

@@ -11,6 +11,8 @@ from schemas.stream import LastSeq, Outcome, Speculation, Trigger, Usage
 
 Transport = Literal["websocket", "sse", "http", "client"]
 DetachReason = Literal["complete", "gone", "slow", "shutdown", "error"]
+Route = Literal["none", "self_hosted", "cloud"]
+Buckets = Annotated[tuple[tuple[int, Count], ...], Meta(max_length=2_000)]
 CancelReason = Literal["client_gone", "denied", "recalled", "cutover", "expired", "operator", "lost_race"]
 
 
@@ -105,6 +107,35 @@ class AttemptAccount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Where a request's time went until it was closed: consecutive parts, in milliseconds, by the broker's clock.
+
+    Attributes:
+        post_ms: The edge had the request; the log did not yet.
+        lost_attempts_ms: An attempt ran that was given up.
+        worker_ms: The bus and the worker's queue, until the engine began.
+        engine_queue_ms: The engine's own queue.
+        prefill_ms: The first token: prefill, one step, the bus.
+        rails_ms: The first text was on the log; the verdict was not.
+        hold_back_ms: The first text waited until safety had cleared it.
+        decode_ms: The rest of the answer, from its first visible text on.
+        final_hold_back_ms: The last text waited until safety had cleared it.
+        close_ms: The final check and the router's decision.
+    """
+
+    post_ms: Ms = 0.0
+    lost_attempts_ms: Ms = 0.0
+    worker_ms: Ms = 0.0
+    engine_queue_ms: Ms = 0.0
+    prefill_ms: Ms = 0.0
+    rails_ms: Ms = 0.0
+    hold_back_ms: Ms = 0.0
+    decode_ms: Ms = 0.0
+    final_hold_back_ms: Ms = 0.0
+    close_ms: Ms = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Account(Event):
     """Router: the costs and times of one closed request.
 
@@ -118,6 +149,22 @@ class Account(Event):
         attempts: One account for each attempt.
         recalls: How many recalls were effective.
         cost_usd: Cost of cloud attempts, in US dollars.
+        request_at: ``at`` of the ``Request``: receipt by the edge's clock, to be compared with that edge's ``Detached``
+            alone. None: no ``Request`` was read.
+        stages: Where the time went from receipt to ``Closed``; None without a ``Request``.
+        first_text_ms: From receipt until text was visible on the log; None when none was.
+        governance_first_text_ms: How much later the first text was visible because of rails and safety.
+        governance_total_ms: How much later the last text was.
+        hidden_rails_ms: Time of the rails that nobody waited for.
+        generation_ms: From the voice's first chunk to its last.
+        tokens: The voice's tokens before ``Closed``.
+        later_tokens: Of those, all after its first chunk: what ``generation_ms`` was needed for.
+        clock_skew_ms: By how much the edge's clock and the broker's differ at least; it is taken out of ``post_ms``.
+        voice: The attempt that was the voice at the end.
+        route: Where that attempt ran; ``none`` when nothing answered.
+        fallbacks: Attempts that went to the cloud.
+        retries: Further attempts on the self-hosted engines.
+        policy_version: Of the policy that judged the request; None when none did.
     """
 
     outcome: Outcome
@@ -129,19 +176,99 @@ class Account(Event):
     attempts: Annotated[tuple[AttemptAccount, ...], Meta(max_length=100)] = ()
     recalls: Count = 0
     cost_usd: Annotated[float, Meta(ge=0)] = 0.0
+    request_at: AtUs | None = None
+    stages: StageTimes | None = None
+    first_text_ms: Ms | None = None
+    governance_first_text_ms: Ms = 0.0
+    governance_total_ms: Ms = 0.0
+    hidden_rails_ms: Ms = 0.0
+    generation_ms: Ms = 0.0
+    tokens: Count = 0
+    later_tokens: Count = 0
+    clock_skew_ms: float = 0.0
+    voice: Attempt | None = None
+    route: Route = "none"
+    fallbacks: Count = 0
+    retries: Count = 0
+    policy_version: Name | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSums:
+    """Sums over the requests of a window.
+
+    Attributes:
+        completed: Requests that ended ``completed``.
+        recalled: That ended ``recalled``.
+        denied: That ended ``denied``.
+        cancelled: That ended ``cancelled``.
+        failed: That ended ``failed``, ``expired`` or ``rejected``.
+        judged: To which the objective applies: completed, recalled and failed ones that are not batch.
+        good: Of those, the ones that met it: completed or recalled, first text and total in time.
+        delivered: Whose client had the whole answer.
+        fell_back: With an attempt in the cloud.
+        retried: With a further attempt on the self-hosted engines.
+        recalls: Recalls that took effect.
+        tokens: Tokens of the answers.
+        prompt_tokens: Tokens of the prompts, of every attempt.
+        recalled_tokens: Tokens that were visible when a recall removed them.
+        exposure_ms: Time for which recalled text was shown.
+        speculated: Requests in ``earned_ms``.
+        spent_first_ms: Latency that governance added before the first visible text.
+        lost_ms: Time in attempts that were given up.
+        engine_ms: Time that the self-hosted engines worked on these requests.
+        usd: What cloud and engines cost, in US dollars.
+    """
+
+    completed: Count = 0
+    recalled: Count = 0
+    denied: Count = 0
+    cancelled: Count = 0
+    failed: Count = 0
+    judged: Count = 0
+    good: Count = 0
+    delivered: Count = 0
+    fell_back: Count = 0
+    retried: Count = 0
+    recalls: Count = 0
+    tokens: Count = 0
+    prompt_tokens: Count = 0
+    recalled_tokens: Count = 0
+    exposure_ms: Ms = 0.0
+    speculated: Count = 0
+    spent_first_ms: Ms = 0.0
+    lost_ms: Ms = 0.0
+    engine_ms: Ms = 0.0
+    usd: Annotated[float, Meta(ge=0)] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window(AnyEvent):
-    """Ledger: sums over the accounts of one tenant in one window of time.
+    """Ledger: sums over the accounts and receipts of one kind of request in one window of time.
+
+    Windows that differ only in ``part`` add up. Of two records with the same key and part, the later one on the log
+    counts.
 
     Attributes:
         tenant: Whose accounts.
-        start_at: Window's start, microseconds since the epoch.
+        start_at: Window's start, microseconds since the epoch. A request belongs where it was closed.
         end_at: Window's end.
         requests: Requests closed in it.
-        earned_ms: Latency that speculation saved.
-        spent_ms: Latency that governance added.
+        earned_ms: Latency that speculation saved, where the plain time between two tokens is known.
+        spent_ms: Latency that governance added until the last text was visible.
+        lane: Of these requests.
+        route: Where their answers came from.
+        model: The model that answered; None when none did.
+        policy_version: Of the policy that judged them.
+        part: Partition number of the accounts.
+        final: No later record of this window and part follows.
+        sums: Further sums.
+        stages: Sums of the stages' times, ``Closed`` included.
+        delivery_ms: Sum of the time after ``Closed`` until the client had the last byte.
+        first_text: Time to the first text in milliseconds: buckets and how many requests are in each.
+        between_tokens: Mean time between two tokens of each request, likewise.
+        total: What each client waited, likewise.
+        exposed_tokens: Most tokens that each client was shown unchecked, likewise.
     """
 
     tenant: Tenant
@@ -150,6 +277,19 @@ class Window(AnyEvent):
     requests: Count
     earned_ms: float
     spent_ms: float
+    lane: Lane = "interactive"
+    route: Route = "none"
+    model: Name | None = None
+    policy_version: Name | None = None
+    part: Count = 0
+    final: bool = False
+    sums: WindowSums = field(default_factory=WindowSums)
+    stages: StageTimes = field(default_factory=StageTimes)
+    delivery_ms: Ms = 0.0
+    first_text: Buckets = ()
+    between_tokens: Buckets = ()
+    total: Buckets = ()
+    exposed_tokens: Buckets = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

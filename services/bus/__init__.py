@@ -18,7 +18,7 @@ from services.bus.errors import BusError, EventRejected, NotAcknowledged, Produc
 from services.bus.groups.group_reader import GroupReader
 from services.bus.groups.held_partitions import Assignment
 from services.bus.in_flight_limit import InFlightLimit
-from services.bus.kafka.topics import ensure_topics, partition_counts
+from services.bus.kafka.topics import ensure_topics, partition_counts, wanted_replication
 from services.bus.partitioner import partition_for
 from services.bus.read.log_clock import BrokerOffset, LogClock
 from services.bus.read.tail import TailReader
@@ -63,5 +63,6 @@ __all__ = [
     "filter_for_role",
     "partition_counts",
     "partition_for",
+    "wanted_replication",
     "write_raw_records",
 ]

@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "demo": "show what can happen to an answer, beside its log",
     "tail": "show the events on the log",
     "audit": "show what happened to a request, what its client saw, and where its time went",
+    "ledger": "show what requests cost and earned: times, objectives, fallbacks, money",
     "topics": "list the topics",
     "acls": "print the commands that give each service its rights on Kafka",
     "dead": "list, show and replay records that could not be read",

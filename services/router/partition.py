@@ -89,7 +89,7 @@ class RouterPartition:
                 return NO_WRITES
             state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, self._config)
             if self.deciding and isinstance(event, Request) and len(self.requests) > self._config.max_open:
-                state.on_request(event, traceparent, at_us)
+                state.on_request(event, traceparent, at_us, log_ms)
                 return [close_too_many_open(state, self._stamp(now_us))]
         match event:
             case Chunk():
@@ -99,7 +99,7 @@ class RouterPartition:
                     return NO_WRITES
             case Request():
                 self._count(event, at_us)
-                self._on_request(state, event, traceparent, at_us, now_us)
+                self._on_request(state, record, at_us, now_us)
             case Attached() | Detached():
                 state.on_receipt(event, at_us)
             case Account():
@@ -153,10 +153,11 @@ class RouterPartition:
         elif isinstance(event, Cutover) and event.trigger != "mask":
             self._means.retries.spend(0.0, at_us)
 
-    def _on_request(
-        self, state: RequestState, request: Request, traceparent: str | None, at_us: int, now_us: int
-    ) -> None:
-        if not state.on_request(request, traceparent, at_us):
+    def _on_request(self, state: RequestState, record: Received, at_us: int, now_us: int) -> None:
+        request = record.event
+        if not isinstance(request, Request):
+            return
+        if not state.on_request(request, record.traceparent, at_us, record.timestamp_ms):
             return
         state.request = request
         if (may_fall_back(state) or may_retry(state)) and now_us < state.deadline_us:

@@ -1,11 +1,15 @@
 """``/healthz``, ``/readyz`` and ``/metrics`` of a service that has no HTTP port of its own."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from services.runtime.errors import UserError
 from services.runtime.metrics import render_metrics
+
+if TYPE_CHECKING:  # aiohttp is imported only where a port is opened
+    from aiohttp.web import AbstractRouteDef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +28,12 @@ class HealthSettings:
 
 
 @asynccontextmanager
-async def serve_health(settings: HealthSettings, ready: Callable[[], bool]) -> AsyncIterator[None]:
+async def serve_health(
+    settings: HealthSettings, ready: Callable[[], bool], routes: "Iterable[AbstractRouteDef]" = ()
+) -> AsyncIterator[None]:
     """Serve while the block runs, unless the port is 0; ``/readyz`` answers 503 until ``ready()`` is true.
+
+    A service may add ``routes`` of its own.
 
     Raises:
         UserError: The port is taken.
@@ -49,7 +57,7 @@ async def serve_health(settings: HealthSettings, ready: Callable[[], bool]) -> A
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics), *routes])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

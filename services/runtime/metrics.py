@@ -185,6 +185,14 @@ POLICY_REFUSED: Final = Counter(
     "Edits of the policy that were refused while the service was running; the version before stays.",
 )
 
+# Ledger.
+LEDGER_READ: Final = Counter("railbus_ledger_read", "Records of accounts and receipts that the ledger has taken.")
+LEDGER_LATE: Final = Counter(
+    "railbus_ledger_late", "Accounts and receipts left out because they came after their window was sealed."
+)
+LEDGER_OPEN: Final = Gauge("railbus_ledger_open", "Requests that the ledger remembers: their windows may still change.")
+LEDGER_WINDOWS: Final = Counter("railbus_ledger_windows", "Windows published, each time that they had changed.")
+
 
 def render_metrics() -> tuple[bytes, str]:
     """Return all metrics in Prometheus' text format, and its content type."""

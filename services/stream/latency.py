@@ -12,28 +12,14 @@ time that was.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.base import AnyEvent
 from schemas.requests import Request
-from schemas.side_events import Detached
-from schemas.stream import Chunk, Closed, Cutover, Finished, Started, StreamEvent, Verdict
-from services.stream.ops import Refuse, Show, Withdraw
+from schemas.side_events import Detached, StageTimes
+from schemas.stream import StreamEvent
 from services.stream.screen import Screen
-
-Part = Literal[
-    "post",
-    "lost attempts",
-    "worker",
-    "engine queue",
-    "prefill",
-    "rails",
-    "hold-back",
-    "decode",
-    "final hold-back",
-    "close",
-    "delivery",
-]
+from services.stream.stages import Part, StageRecorder
 
 WAITS_FOR: Final[dict[Part, str]] = {
     "post": "the edge has the request; the log does not yet",
@@ -74,6 +60,7 @@ class Latency:
         plain_decode_ms: What the voice's tokens would have taken without speculation; None where that is not known.
         decode_ms: What they took: from its first chunk to its last.
         tokens: The voice's tokens.
+        later_tokens: Of those, all after its first chunk.
         clock_skew_ms: By how much the edge's clock and the broker's differ at least.
     """
 
@@ -86,6 +73,7 @@ class Latency:
     plain_decode_ms: float | None
     decode_ms: float
     tokens: int
+    later_tokens: int
     clock_skew_ms: float
 
     @property
@@ -102,150 +90,86 @@ def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: floa
         events: All events of the request. Those of one topic must be in the order of the log.
         plain_token_ms: Time between two tokens without speculation, as `railbus bench engine` measures it.
     """
-    times = _Times(request_id, events)
-    if times.received_ms is None or times.closed_ms is None:
+    recorder = StageRecorder(Screen(request_id))
+    received_ms: float | None = None
+    sent_ms: float | None = None
+    for appended_ms, event in events:
+        match event:
+            case Request() if event.attempt == 1 and received_ms is None:
+                received_ms, recorder.posted_ms = event.at / 1_000, float(appended_ms)
+            case Detached() if event.reason == "complete":
+                sent_ms = min(sent_ms or event.at / 1_000, event.at / 1_000)  # later ones read it again
+            case StreamEvent():
+                recorder.feed(event, int(appended_ms))  # a part of the answer may be held back by the log's time
+            case _:
+                pass
+    if received_ms is None or recorder.closed_ms is None:
         return None
-    stretches, clock_skew_ms = times.stretches(times.received_ms)
+    return measure(recorder, received_ms, sent_ms, plain_token_ms=plain_token_ms)
+
+
+def measure(
+    recorder: StageRecorder, received_ms: float, sent_ms: float | None = None, *, plain_token_ms: float | None = None
+) -> Latency:
+    """Return where the time of a closed request went.
+
+    Args:
+        recorder: What was noted of its log.
+        received_ms: When the edge received it, by its clock.
+        sent_ms: When the edge had sent the last byte, by the same clock; None where no client took all of it.
+        plain_token_ms: As for ``latency``.
+    """
+    stretches, clock_skew_ms = recorder.stretches(received_ms, sent_ms)
     parts = tuple((name, end - begin) for name, begin, end in stretches)
-    begin = times.received_ms + clock_skew_ms
+    begin = received_ms + clock_skew_ms
     ends = {name: end for name, _, end in stretches}
     by_name = dict(parts)
     rails_ms = by_name.get("rails", 0.0)
     to_first_ms = sum(by_name.get(name, 0.0) for name in _GOVERNANCE)
-    shown_ms = None if times.first_shown_ms is None else max(0.0, times.first_shown_ms - begin)
-    late_ms = _after(ends.get("final hold-back"), times.last_chunk_ms)
+    first_shown_ms = recorder.first_shown_ms
+    shown_ms = None if first_shown_ms is None else max(0.0, first_shown_ms - begin)
+    run = recorder.voice_run
+    first_ms, last_ms = (None, None) if run is None else (run.first_ms, run.last_ms)
+    later_tokens = 0 if run is None else run.answer_tokens - run.first_tokens
+    late_ms = _after(ends.get("final hold-back"), last_ms)
     return Latency(
         parts=parts,
         total_ms=stretches[-1][2] - begin,
         first_text_ms=shown_ms,
         governance_first_text_ms=min(to_first_ms, shown_ms or 0.0),
         governance_total_ms=min(late_ms, to_first_ms + by_name.get("final hold-back", 0.0)),
-        hidden_rails_ms=max(0.0, times.rails_ms - rails_ms),
-        plain_decode_ms=None if plain_token_ms is None else plain_token_ms * times.later_tokens,
-        decode_ms=_after(times.last_chunk_ms, times.first_chunk_ms),
-        tokens=times.tokens,
+        hidden_rails_ms=max(0.0, recorder.rails_ms - rails_ms),
+        plain_decode_ms=None if plain_token_ms is None else plain_token_ms * later_tokens,
+        decode_ms=_after(last_ms, first_ms),
+        tokens=0 if run is None else run.answer_tokens,
+        later_tokens=later_tokens,
         clock_skew_ms=clock_skew_ms,
     )
 
 
+def stage_times(found: Latency) -> StageTimes:
+    """Return the parts until ``Closed``, as an account has them."""
+    names = {name: name.replace(" ", "_").replace("-", "_") + "_ms" for name, _ in found.parts if name != "delivery"}
+    return StageTimes(**{names[name]: ms for name, ms in found.parts if name in names})
+
+
+def settle(parts: Sequence[int], waited: int) -> list[int]:
+    """Return an account's parts, and the delivery after them, such that they add up to what the client waited.
+
+    The same law as ``measure`` with ``sent_ms``, for who has the account and the receipt alone.
+
+    Args:
+        parts: In the order of ``StageTimes``.
+        waited: From receipt to the last byte sent, in the same unit.
+    """
+    excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's
+    left, settled = waited, []
+    for index, part in enumerate(parts):
+        took = min(part if index else part - excess, left)
+        settled.append(took)
+        left -= took
+    return [*settled, left]
+
+
 def _after(later_ms: float | None, earlier_ms: float | None) -> float:
     return 0.0 if later_ms is None or earlier_ms is None else max(0.0, later_ms - earlier_ms)
-
-
-class _Times:
-    """The times that divide a request's way, read from its events."""
-
-    def __init__(self, request_id: str, events: Iterable[LogEvent]) -> None:
-        self.received_ms: float | None = None
-        self.posted_ms: float | None = None
-        self.opened_ms: float | None = None
-        self.started_ms: float | None = None
-        self.queue_ms = 0.0
-        self.first_chunk_ms: float | None = None
-        self.last_chunk_ms: float | None = None
-        self.verdict_ms: float | None = None
-        self.rails_ms = 0.0
-        self.first_shown_ms: float | None = None
-        self.last_shown_ms: float | None = None
-        self.closed_ms: float | None = None
-        self.sent_ms: float | None = None
-        self.tokens = 0
-        self.later_tokens = 0
-        self._screen = Screen(request_id)
-        self._started: dict[str, float] = {}
-        self._chunks: list[tuple[float, Chunk]] = []
-        self._finished: list[Finished] = []
-        for appended_ms, event in events:
-            self._take(float(appended_ms), event)
-        self._read_voice()
-
-    def _take(self, at_ms: float, event: AnyEvent) -> None:
-        match event:
-            case Request() if event.attempt == 1 and self.posted_ms is None:
-                self.received_ms, self.posted_ms = event.at / 1_000, at_ms
-            case Detached() if event.reason == "complete":
-                self.sent_ms = max(self.sent_ms or 0.0, event.at / 1_000)
-            case StreamEvent():
-                self._take_stream(at_ms, event)
-            case _:
-                pass
-
-    def _take_stream(self, at_ms: float, event: StreamEvent) -> None:
-        screen = self._screen
-        attempts, verdict, over = screen.attempts, screen.verdict, screen.closed
-        ops = screen.feed(event, int(at_ms))  # a part of the answer may be held back by the log's time
-        match event:
-            case Started():
-                self._started.setdefault(event.run, at_ms)
-            case Chunk() if over is None:
-                self._chunks.append((at_ms, event))
-            case Finished():
-                self._finished.append(event)
-            case Cutover() if screen.attempts > attempts:
-                self.opened_ms = at_ms
-            case Verdict() if screen.verdict is not verdict:
-                self.verdict_ms, self.rails_ms = at_ms, event.total_ms
-            case Closed() if screen.closed is not over:
-                self.closed_ms = at_ms
-            case _:
-                pass
-        if over is None and any(isinstance(op, Show | Refuse | Withdraw) for op in ops):
-            self.first_shown_ms = at_ms if self.first_shown_ms is None else self.first_shown_ms
-            self.last_shown_ms = at_ms
-
-    def _read_voice(self) -> None:
-        """Keep the chunks of the run that answered; none of a prompt that was denied."""
-        voice, verdict = self._screen.voice, self._screen.verdict
-        if voice is None or (verdict is not None and verdict.decision == "deny"):
-            return
-        self.started_ms = self._started.get(voice.run)
-        chunks = {chunk.seq: (at_ms, chunk) for at_ms, chunk in reversed(self._chunks) if chunk.run == voice.run}
-        if chunks:
-            times = [at_ms for at_ms, _ in chunks.values()]
-            self.first_chunk_ms, self.last_chunk_ms = min(times), max(times)
-            self.tokens = sum(chunk.tokens for _, chunk in chunks.values())
-            self.later_tokens = self.tokens - chunks[min(chunks)][1].tokens
-        self.queue_ms = next((each.timings.queue_ms for each in self._finished if each.run == voice.run), 0.0)
-
-    def stretches(self, received_ms: float) -> tuple[Sequence[tuple[Part, float, float]], float]:
-        """Return each part with its begin and its end, and by how much the edge's clock was corrected."""
-        ends = [end for end in self._ends() if end[1] is not None]
-        first = ends[0][1] or received_ms
-        last = max(end or 0.0 for _, end in ends)
-        skew_ms = min(0.0, first - received_ms)  # received after it was on the log: the edge's clock is ahead
-        if self.sent_ms is not None and not skew_ms:
-            skew_ms = max(0.0, min(last - self.sent_ms, first - received_ms))
-        begin = received_ms + skew_ms
-        found: list[tuple[Part, float, float]] = []
-        for name, at_ms in ends:
-            end = max(begin, at_ms or begin)
-            found.append((name, begin, end))
-            begin = end
-        if self.sent_ms is not None:
-            found.append(("delivery", begin, max(begin, self.sent_ms + skew_ms)))
-        return found, skew_ms
-
-    def _ends(self) -> list[tuple[Part, float | None]]:
-        """Return when each part ended, in order; None for a part that was not passed."""
-        opened: list[tuple[Part, float | None]] = [("post", self.posted_ms), ("lost attempts", self.opened_ms)]
-        close: tuple[Part, float | None] = ("close", self.closed_ms)
-        first = self.first_chunk_ms
-        if first is None:  # no model text: a refusal, or a failure
-            return [*opened, ("rails", self.verdict_ms), close]
-        to_first: list[tuple[Part, float | None]] = [
-            ("worker", self.started_ms),
-            ("engine queue", self._queue_end(first)),
-            ("prefill", first),
-            ("rails", self._rails_end(first)),
-            ("hold-back", self.first_shown_ms),
-        ]
-        return [*opened, *to_first, ("decode", self.last_chunk_ms), ("final hold-back", self.last_shown_ms), close]
-
-    def _queue_end(self, first_ms: float) -> float | None:
-        return None if self.started_ms is None else min(first_ms, self.started_ms + self.queue_ms)
-
-    def _rails_end(self, first_ms: float) -> float | None:
-        """Return when the first text no longer waited for the verdict: the gate may be off."""
-        if self.verdict_ms is None or self.first_shown_ms is None:
-            return self.verdict_ms
-        return min(max(first_ms, self.verdict_ms), self.first_shown_ms)

@@ -62,9 +62,9 @@ class Tree:
 
 
 @contextmanager
-def running_tree(folder: Path, *args, governed=False, start_s=START_TIMEOUT_S, **env):
+def running_tree(folder: Path, *args, governed=False, ledger=False, start_s=START_TIMEOUT_S, **env):
     """A tree from its ready line on; whatever happens, none of its processes is left behind."""
-    args = (*args, "--governed" if governed else "--no-governed")
+    args = (*args, "--governed" if governed else "--no-governed", "--ledger" if ledger else "--no-ledger")
     process = subprocess.Popen(
         [sys.executable, "-m", "services.cli", "up", "--port", "0", *args],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, stdin=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 LIBRARIES = {
     "services.runtime": {"schemas"},
     "services.stream": {"schemas"},
+    "services.books": {"schemas", "services.stream"},
     "services.physics": {"schemas"},
     "services.policy": {"schemas", "services.runtime"},
     "services.bus": {"schemas", "services.runtime"},
@@ -30,6 +31,7 @@ KAFKA_CODEC = {"services.broker": ("aiokafka.protocol", "aiokafka.record", "aiok
 
 PURE = (
     "schemas",
+    "services.books",
     "services.broker.groups.group",
     "services.broker.storage.partition_log",
     "services.broker.storage.producer_state",

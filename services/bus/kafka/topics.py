@@ -58,6 +58,17 @@ async def partition_counts(settings: BusSettings) -> dict[str, int]:
         return await _partition_counts(admin)
 
 
+async def wanted_replication(settings: BusSettings) -> int:
+    """Return how many copies a topic gets on this cluster, for a client that makes its own; wait for the broker.
+
+    Raises:
+        KafkaError, OSError: The broker went away in between.
+    """
+    await wait_for_broker(settings)
+    async with _admin(settings) as admin:
+        return wanted_copies(settings, len((await admin.describe_cluster())["brokers"])).replication
+
+
 @asynccontextmanager
 async def _admin(settings: BusSettings) -> AsyncIterator[Any]:
     admin = AIOKafkaAdminClient(**common_options(settings, "railbus-topics"))

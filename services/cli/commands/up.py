@@ -25,7 +25,15 @@ from services.cli.tree.config import (
     tree_config,
     upstream_url,
 )
-from services.cli.tree.extras import MODEL_PATH, bring_weights, need_embedded, require_governance, require_vertex
+from services.cli.tree.extras import (
+    MODEL_PATH,
+    bring_weights,
+    has_ledger,
+    need_embedded,
+    require_governance,
+    require_ledger,
+    require_vertex,
+)
 from services.cli.tree.ports import port_or_free
 from services.cli.tree.process_specs import CLOUD_LABELS, KAFKA_RUNNER, LOOPBACK, TreeConfig, process_specs
 from services.cli.tree.state_file import RunningTree, state_dir, tree_lock, write_state
@@ -85,6 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="late and failed requests go to an emulator of it, on this machine",
     )
+    parser.add_argument(
+        "--ledger",
+        action=argparse.BooleanOptionalAction,
+        default=has_ledger(),
+        help="keep the ledger (default: if faust-streaming is installed)",
+    )
     parser.add_argument("--no-redis", action="store_true", help="go without Redis: no cache, limits kept in the edge")
     parser.add_argument(
         "--ask", metavar="PROMPT", nargs="?", const=SAMPLE_PROMPT, help="ask this, or a sample question, once it serves"
@@ -103,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
         require_governance(instead=", or start without them: --no-governed")
     if cloud_mode(args) != "off":
         require_vertex()
+    if args.ledger:
+        require_ledger()
     code = 0
 
     async def main() -> None:
@@ -148,7 +164,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
                 raise
             _say(str(error))  # a tree that serves goes on; only the process ids in its file are old
 
-    _say(f"starting {', '.join(spec.name for spec in specs)}")
+    _say(f"starting {', '.join(spec.name for spec in specs if spec.awaited)}")
     supervisor = Supervisor(specs, _say, started)
     async with supervisor.running():
         serving = True

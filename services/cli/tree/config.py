@@ -16,6 +16,7 @@ from services.cli.tree.log_folder import embedded_log_dir, kafka_log_dir
 from services.cli.tree.ports import MAX_PORT, MAX_TRIES, free_port, is_free, port_or_free, reserve, usual_port
 from services.cli.tree.process_specs import (
     GOVERNANCE_SERVICES,
+    LEDGER,
     LOOPBACK,
     CloudMode,
     TreeConfig,
@@ -169,7 +170,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         redis_url=redis_url if redis_port is None else f"redis://{LOOPBACK}:{redis_port}/0",
         health_ports={
             name: free_port()
-            for service in service_names(governed=args.governed, cloud=cloud)
+            for service in (*service_names(governed=args.governed, cloud=cloud), *((LEDGER,) if args.ledger else ()))
             for name in process_names(service, number)
         },
         governed=args.governed,
@@ -180,6 +181,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         counts=number,
         more_edge_ports=_more_edge_ports(edge_port, number["edge"] - 1),
         kafka_nodes=nodes,
+        ledger=args.ledger,
     )
 
 

@@ -24,6 +24,9 @@ GOVERNANCE_MODULES: Final = ("nemoguardrails", "presidio_analyzer", "regorus", "
 VERTEX_MODULES: Final = ("google.genai",)
 """Modules of the extra that the Vertex AI worker imports."""
 
+LEDGER_MODULES: Final = ("faust",)
+"""Modules of the extra that the ledger imports."""
+
 
 def install(extra: str) -> str:
     """Return the command that adds an extra to this installation; an empty name means no extra."""
@@ -76,6 +79,20 @@ def require_vertex() -> None:
         UserError: A package is not installed.
     """
     _require(VERTEX_MODULES, f"the Vertex AI worker needs %s: {install('vertex')}")
+
+
+def has_ledger() -> bool:
+    """Return whether the ledger can run."""
+    return all(map(_is_installed, LEDGER_MODULES))
+
+
+def require_ledger() -> None:
+    """Check that the ledger can run.
+
+    Raises:
+        UserError: A package is not installed.
+    """
+    _require(LEDGER_MODULES, f"the ledger needs %s: {install('faust')}, or start without it: --no-ledger")
 
 
 def _require(modules: Sequence[str], message: str) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -47,6 +47,7 @@ class TreeConfig:
         counts: How many processes there are of each service; one of those that are not named.
         more_edge_ports: Ports of the second edge and further ones.
         kafka_nodes: How many nodes of Apache Kafka the tree starts; 0 for none.
+        ledger: Whether the ledger runs.
     """
 
     engine: EngineName
@@ -66,6 +67,7 @@ class TreeConfig:
     counts: Mapping[str, int] = field(default_factory=dict)
     more_edge_ports: tuple[int, ...] = ()
     kafka_nodes: int = 0
+    ledger: bool = False
 
     @property
     def edge_ports(self) -> tuple[int, ...]:
@@ -85,6 +87,8 @@ class ProcessSpec:
         ready: Text in a line on its standard output once it serves.
         ready_s: Longest time from start to that line, in seconds.
         nice: Nice level, 0 to 19.
+        awaited: Whether the tree serves only when this process does. One that is not awaited starts after the others,
+            and the tree goes on without it if it cannot run.
     """
 
     name: str
@@ -94,9 +98,10 @@ class ProcessSpec:
     ready: str = "ready"
     ready_s: float = READY_TIMEOUT_S
     nice: int = 0
+    awaited: bool = True
 
 
-NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10}
+NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10, "ledger": 19}
 """Nice levels of services that no first token waits for: when many requests begin at once, the others run first. On
 two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus, not 53 to
 73."""
@@ -128,6 +133,9 @@ EMULATOR_NOTICE: Final = (
 """Shown on the page while the emulator is in use."""
 
 
+LEDGER: Final = "ledger"
+"""The service that reads accounts and receipts; no answer waits for it."""
+
 STOP_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_GENERATOR_DRAIN_MS": "2000", "RAILBUS_VERTEX_DRAIN_MS": "2000"}
 """The whole tree stops, edge first, and each stage gets five seconds: nobody reads what would be finished later."""
 
@@ -157,6 +165,10 @@ def process_specs(config: TreeConfig) -> list[ProcessSpec]:
         found += [_service(service, name, 1, config) for name in process_names(service, config.counts)]
     for name, port in zip(process_names("edge", config.counts), config.edge_ports, strict=True):
         found.append(_service("edge", name, 2, config, edge_port=port))
+    if config.ledger:
+        folder = {"RAILBUS_LEDGER_DATA_DIR": str(config.log_dir.parent / LEDGER)}
+        ledger = _service(LEDGER, LEDGER, 3, config)
+        found.append(replace(ledger, env={**ledger.env, **folder}, awaited=False, ready_s=KAFKA_START_TIMEOUT_S))
     return found
 
 

@@ -65,6 +65,7 @@ class Supervisor:
                     keepers += [tasks.create_task(self._keep_running(*item)) for item in serving.items()]
                     for event in serving.values():
                         await event.wait()
+                keepers += [tasks.create_task(self._keep_optional(spec)) for spec in self._specs if not spec.awaited]
                 yield
                 for keeper in keepers:
                     keeper.cancel()
@@ -76,7 +77,14 @@ class Supervisor:
     def _start_groups(self) -> list[list[ProcessSpec]]:
         """Return the servers, and then everything that needs them."""
         servers = [spec for spec in self._specs if spec.stage == 0]
-        return [servers, [spec for spec in self._specs if spec.stage > 0]]
+        return [servers, [spec for spec in self._specs if spec.stage > 0 and spec.awaited]]
+
+    async def _keep_optional(self, spec: ProcessSpec) -> None:
+        """Keep a service running that nothing waits for; if it cannot run, say so and go on without."""
+        try:
+            await self._keep_running(spec, asyncio.Event())
+        except UserError as error:
+            self._say(f"going on without {spec.name}: {error}")
 
     async def _keep_running(self, spec: ProcessSpec, serving: asyncio.Event) -> None:
         ends: list[float] = []

@@ -1,15 +1,17 @@
 """What follows from effective decisions: workers stopped, attempts begun, accounts written. Pure."""
 
 from dataclasses import replace
+from typing import TypedDict
 
 from schemas.requests import Request
-from schemas.side_events import Account, Cancel, CancelReason
+from schemas.side_events import Account, Cancel, CancelReason, StageTimes
 from schemas.stream import Closed, Outcome
 from schemas.topics import ACCOUNTS, CONTROL, DAY_MS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX
 from services.processor import Write
 from services.router.config import SETTLE_US
 from services.router.decide.cutovers import egress_objection, next_messages
 from services.router.state.request import EventStamp, RequestState, request_key
+from services.stream.latency import measure, stage_times
 
 _CANCEL_REASONS: dict[Outcome, CancelReason] = {
     "denied": "denied",
@@ -88,6 +90,7 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, stam
 
 def _account(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
     verdict = state.screen.verdict
+    voice = None if state.stages.voice_run is None else closed.attempt
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
     return Account(
         **stamp.envelope(state),
@@ -100,4 +103,43 @@ def _account(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
         attempts=tuple(accounts.values()),
         recalls=len(state.recalls),
         cost_usd=sum(state.config.prices.of(accounts[attempt].usage) for attempt in state.cloud_attempts),
+        voice=voice,
+        route="none" if voice is None else "cloud" if voice in state.cloud_attempts else "self_hosted",
+        fallbacks=len(state.cloud_attempts),
+        retries=len(state.retries),
+        policy_version=state.policy_version,
+        **_times(state),
     )
+
+
+class _Times(TypedDict, total=False):
+    request_at: int
+    stages: StageTimes
+    first_text_ms: float | None
+    governance_first_text_ms: float
+    governance_total_ms: float
+    hidden_rails_ms: float
+    generation_ms: float
+    tokens: int
+    later_tokens: int
+    clock_skew_ms: float
+
+
+def _times(state: RequestState) -> _Times:
+    """Return where the time went, computed once; nothing where the ``Request`` was not read."""
+    request_at = state.request_at
+    if request_at is None or state.stages.closed_ms is None:
+        return {}
+    found = measure(state.stages, request_at / 1_000)
+    return {
+        "request_at": request_at,
+        "stages": stage_times(found),
+        "first_text_ms": found.first_text_ms,
+        "governance_first_text_ms": found.governance_first_text_ms,
+        "governance_total_ms": found.governance_total_ms,
+        "hidden_rails_ms": found.hidden_rails_ms,
+        "generation_ms": found.decode_ms,
+        "tokens": found.tokens,
+        "later_tokens": found.later_tokens,
+        "clock_skew_ms": found.clock_skew_ms,
+    }

@@ -3,33 +3,26 @@
 from dataclasses import dataclass, field
 
 from schemas.side_events import AttemptAccount
-from schemas.stream import Chunk, Failed, Finished, Speculation, Started, Trigger, Usage
-from services.stream.order import ChunkOrder
+from schemas.stream import Failed, Finished, Speculation, Started, Trigger, Usage
+from services.stream.stages import RunTimes
 
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One attempt, by its first run in the log."""
+    """One attempt, by its first run in the log.
+
+    Attributes:
+        times: What the stages' recorder keeps of that run.
+    """
 
     attempt: int
+    times: RunTimes
     trigger: Trigger | None = None
     started: Started | None = None
-    first_chunk_at: int | None = None
-    last_chunk_at: int | None = None
-    order: ChunkOrder = field(default_factory=ChunkOrder)
-    tokens: int = 0
     error_class: str | None = None
     usage: Usage = field(default_factory=Usage)
     speculation: Speculation | None = None
     ended: bool = False
-
-    def add(self, event: Chunk) -> None:
-        """Count a chunk, and those that waited for it."""
-        for chunk in (event,) if self.order.take(event) else self.order.add(event):
-            if self.first_chunk_at is None:
-                self.first_chunk_at = chunk.at
-            self.last_chunk_at = chunk.at
-            self.tokens += chunk.tokens
 
     def end(self, event: Finished | Failed) -> None:
         """Note the worker's final event."""
@@ -46,7 +39,7 @@ class AttemptRecord:
         if not usage.completion_tokens:
             usage = Usage(
                 prompt_tokens=usage.prompt_tokens,
-                completion_tokens=self.tokens,
+                completion_tokens=self.times.tokens,
                 cached_tokens=usage.cached_tokens,
             )
         return AttemptAccount(
@@ -56,9 +49,9 @@ class AttemptRecord:
             engine=None if started is None else started.engine,
             trigger=self.trigger,
             started_at=None if started is None else started.at,
-            first_chunk_at=self.first_chunk_at,
-            last_chunk_at=self.last_chunk_at,
-            last_seq=self.order.next_seq - 1,
+            first_chunk_at=self.times.first_chunk_at,
+            last_chunk_at=self.times.last_chunk_at,
+            last_seq=self.times.order.next_seq - 1,
             error_class=self.error_class,
             usage=usage,
             speculation=self.speculation,

@@ -7,11 +7,12 @@ from typing import NamedTuple
 from schemas.base import Envelope, RequestRef, envelope
 from schemas.requests import MAX_WAITED_MS, Deadlines, Lane, Request, received_us
 from schemas.side_events import Attached, Detached
-from schemas.stream import Chunk, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent
+from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, StreamEvent, Verdict
 from services.router.config import RETRY_US, RouterConfig
 from services.router.state.attempt import AttemptRecord
 from services.stream import Screen
 from services.stream.order import FirstRuns
+from services.stream.stages import StageRecorder
 
 
 class EventStamp(NamedTuple):
@@ -47,6 +48,8 @@ class RequestState:
         client_gone_us: When its last client left; None while one is attached, or if none ever was.
         runs: The first run of each attempt; no other run counts.
         attempt_records: By attempt.
+        request_at: When the edge received it, by its clock; None before the ``Request`` was read.
+        policy_version: Of the policy that judged it first.
         cutovers: The effective ones, by the attempt that they opened.
         cutover_us: When they were appended.
         cloud_attempts: Attempts that went to the cloud.
@@ -69,6 +72,7 @@ class RequestState:
     opened_us: int
     config: RouterConfig
     screen: Screen = field(init=False)
+    stages: StageRecorder = field(init=False)
     received_us: int = field(init=False)
     attempt_opened_us: int = field(init=False)
     last_chunk_us: int = field(init=False)
@@ -82,7 +86,9 @@ class RequestState:
     traceparent: str | None = None
     client_gone_us: int | None = None
     runs: FirstRuns = field(default_factory=FirstRuns)
-    attempt_records: dict[int, AttemptRecord] = field(default_factory=lambda: {1: AttemptRecord(1)})
+    attempt_records: dict[int, AttemptRecord] = field(default_factory=dict)
+    request_at: int | None = None
+    policy_version: str | None = None
     cutovers: dict[int, Cutover] = field(default_factory=dict)
     cutover_us: dict[int, int] = field(default_factory=dict)
     cloud_attempts: list[int] = field(default_factory=list)
@@ -103,9 +109,11 @@ class RequestState:
 
     def __post_init__(self) -> None:
         self.screen = Screen(self.request_id, self.config.governance)
+        self.stages = StageRecorder(self.screen)
         self.received_us = self.attempt_opened_us = self.last_chunk_us = self.opened_us
+        self.record(1)
 
-    def on_request(self, request: Request, traceparent: str | None, at_us: int) -> bool:
+    def on_request(self, request: Request, traceparent: str | None, at_us: int, log_ms: int) -> bool:
         """Take a ``Request``. Return whether it is the client's, read for the first time."""
         if request.attempt > 1:
             self.republished.add(request.attempt)
@@ -115,6 +123,7 @@ class RequestState:
         if request.attempt > 1 or self.lane is not None:
             return False
         self.lane = request.lane
+        self.request_at, self.stages.posted_ms = request.at, log_ms
         self.traceparent = traceparent
         self.prompt_chars = sum(len(message.content) for message in request.messages)
         return True
@@ -136,14 +145,14 @@ class RequestState:
             case Chunk():
                 self._on_chunk(event, at_us, log_ms)
             case Started():
-                screen.feed(event, log_ms)
+                self.stages.feed(event, log_ms)
                 if self.runs.register(event):
                     self.record(event.attempt).started = event
                 queue_us = int(event.queue_ms * 1_000)
                 if not self.known and queue_us <= self.config.window_us:
                     self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), event.deadlines)
             case Finished() | Failed():
-                screen.feed(event, log_ms)
+                self.stages.feed(event, log_ms)
                 self._on_end(event)
             case Cutover():
                 self._on_cutover(event, at_us, log_ms)
@@ -153,9 +162,12 @@ class RequestState:
                 voice = screen.voice
                 if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
                     self.recalls.add(event.recall_id)
-                screen.feed(event, log_ms)
+                self.stages.feed(event, log_ms)
+            case Verdict() | Cleared() if self.policy_version is None:
+                self.policy_version = event.policy_version
+                self.stages.feed(event, log_ms)
             case _:
-                screen.feed(event, log_ms)
+                self.stages.feed(event, log_ms)
 
     def should_write(self, key: str, known_us: int, stamp: EventStamp) -> bool:
         """Return whether to write this decision now: not while an earlier write may still be read back."""
@@ -180,22 +192,23 @@ class RequestState:
 
     def record(self, attempt: int) -> AttemptRecord:
         """Return the attempt's record; a new one for a new attempt."""
-        return self.attempt_records.setdefault(attempt, AttemptRecord(attempt))
+        found = self.attempt_records.get(attempt)
+        if found is None:
+            found = self.attempt_records[attempt] = AttemptRecord(attempt, self.stages.run(attempt))
+        return found
 
     def _on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> None:
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken
-        screen.feed(event, log_ms)
+        self.stages.feed(event, log_ms)
         if screen.last_seq != last_seq:
             self.last_chunk_us = at_us
         if screen.has_spoken and not had_spoken:
             self.first_chunk_us = at_us
-        if self.runs.is_first(event.attempt, event.run):
-            self.attempt_records[event.attempt].add(event)
 
     def _on_cutover(self, event: Cutover, at_us: int, log_ms: int) -> None:
         before = self.screen.attempts
-        self.screen.feed(event, log_ms)
+        self.stages.feed(event, log_ms)
         self._pending.pop(cutover_key(event.attempt), None)
         if self.screen.attempts == before:
             return
@@ -218,7 +231,7 @@ class RequestState:
             self.failures[event.attempt] = event
 
     def _on_closed(self, event: Closed, at_us: int, log_ms: int) -> None:
-        self.screen.feed(event, log_ms)
+        self.stages.feed(event, log_ms)
         if self.screen.closed is event:
             self.closed_us = at_us
         if self.screen.closed is not None:

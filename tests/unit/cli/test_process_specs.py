@@ -119,3 +119,10 @@ def test_nodes_of_apache_kafka_start_first():
     assert (first.name, first.stage) == ("kafka", 0)
     assert first.command[2:] == ("--port", "30000", "--data-dir", "log", "--nodes", "3", "--restart")
     assert {spec.env["RAILBUS_KAFKA_BOOTSTRAP"] for spec in others if spec.stage} == {addresses}
+
+
+def test_the_ledger_stands_in_nobodys_way():
+    assert "ledger" not in {launch.name for launch in process_specs(plan())}
+    ledger = process_specs(plan(ledger=True, health_ports={"ledger": 7}))[-1]
+    assert (ledger.name, ledger.nice, ledger.awaited, ledger.env["RAILBUS_HEALTH_PORT"]) == ("ledger", 19, False, "7")
+    assert all(launch.awaited for launch in process_specs(plan(ledger=True))[:-1])

@@ -130,9 +130,24 @@ def test_a_number_of_processes_that_cannot_be_is_refused(given, said):
 
 
 def test_each_process_has_a_port_of_its_own(tmp_path):
-    given = ("--port", "0", "--edges", "3", "--routers", "2", "--safeties", "2", "--kafka-nodes", "3", "--no-redis")
+    given = (
+        "--port",
+        "0",
+        "--edges",
+        "3",
+        "--routers",
+        "2",
+        "--safeties",
+        "2",
+        "--kafka-nodes",
+        "3",
+        "--no-redis",
+        "--ledger",
+    )
     made = tree_config(flags(*given), tmp_path, lambda _: None)
-    assert made.health_ports.keys() == {"generator", "router", "router-2", "rails", "safety", "safety-2"}
+    assert made.health_ports.keys() == {
+        "generator", "router", "router-2", "rails", "safety", "safety-2", "ledger",
+    }  # fmt: skip
     assert len(set(made.edge_ports)) == 3
     assert made.broker_port is None
     ports = [int(address.rpartition(":")[2]) for address in made.kafka.split(",")]

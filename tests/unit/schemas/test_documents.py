@@ -21,7 +21,7 @@ def test_check_names_what_drifted(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(README.read_text("utf-8"), "utf-8")
     write(tmp_path, readme)
-    readme.write_text(readme.read_text("utf-8").replace("none yet", "somebody"), "utf-8")
+    readme.write_text(readme.read_text("utf-8").replace("Sums over accounts", "Somebody over accounts"), "utf-8")
     (tmp_path / "Chunk.schema.json").write_text("{}")
     (tmp_path / "Closed.schema.json").unlink()
     (tmp_path / "Ghost.schema.json").write_text("{}")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schemas.requests import Delivery, Message, Request
 from schemas.side_events import Detached
 from schemas.stream import Cleared, Closed, Cutover, RailOutcome, Timings, Verdict
-from services.stream.latency import LogEvent, latency
+from services.stream.latency import LogEvent, latency, settle
 from tests.support.examples import examples
 from tests.support.request_events import RequestEvents
 from tests.unit.stream.histories import REQUEST_ID, grow
@@ -225,6 +225,10 @@ def test_the_parts_of_any_history_add_up(data, steps, ahead_ms, took_ms, plain):
     assert all(ms >= 0 for _, ms in found.parts)
     assert sum(ms for _, ms in found.parts) == pytest.approx(found.total_ms)
     assert len({name for name, _ in found.parts}) == len(found.parts)
+    assert found.total_ms == pytest.approx((sent_us - log[0].event.at) / 1_000)
+    before = latency(REQUEST_ID, log[:-1])
+    settled = settle([round(ms * 1_000) for _, ms in before.parts], sent_us - log[0].event.at)
+    assert [each / 1_000 for each in settled] == pytest.approx([ms for _, ms in found.parts], abs=0.01)
     assert found.governance_first_text_ms <= found.total_ms + 1e-6
     assert found.governance_total_ms <= found.total_ms + 1e-6
     if found.first_text_ms is not None:

@@ -1,0 +1,36 @@
+"""The ledger's arithmetic: accounts and receipts joined by request, and sums over windows of time. No I/O, no clock.
+
+A total is a function of the set of accounts and receipts. Their order, repetitions and how they are spread over
+processes change nothing: what is kept of a request is a join of all that was read of it (the least account, the
+extremes of its receipts), and a window's sums are whole numbers that are added and taken away exactly.
+"""
+
+from services.books.config import BooksConfig, parse_plain_token_ms
+from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
+from services.books.histogram import RELATIVE_ERROR, Histogram
+from services.books.partition import Change, PartitionBooks, Source
+from services.books.report import Row, json_rows, merge, newest, table, totals_of_windows
+from services.books.totals import Cell, Totals
+
+__all__ = [
+    "RELATIVE_ERROR",
+    "BooksConfig",
+    "Cell",
+    "Change",
+    "Entry",
+    "Facts",
+    "Histogram",
+    "PartitionBooks",
+    "Receipt",
+    "Row",
+    "Source",
+    "Totals",
+    "facts_of",
+    "json_rows",
+    "merge",
+    "newest",
+    "parse_plain_token_ms",
+    "receipt_of",
+    "table",
+    "totals_of_windows",
+]

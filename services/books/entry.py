@@ -1,0 +1,179 @@
+"""What the ledger keeps of one request: a join of everything that was read of it.
+
+``join`` is commutative, associative and idempotent: any order of any repetitions of the same events gives the same
+entry. It is also small, because a ledger holds one for every request of the last minutes.
+"""
+
+from typing import Self
+
+import msgspec
+
+from schemas.requests import Lane
+from schemas.side_events import Account, AttemptAccount, Detached, Route, StageTimes
+from schemas.stream import Outcome
+
+CLOUD_ENGINE = "vertex"
+"""The engine's name in a cloud worker's ``Started``."""
+
+STAGES = StageTimes.__dataclass_fields__.keys()
+
+
+class Facts(msgspec.Struct, frozen=True, array_like=True):
+    """What an account says, in microseconds and whole numbers. The one that was written first counts."""
+
+    at: int
+    source: str
+    tenant: str
+    outcome: Outcome
+    lane: Lane
+    route: Route
+    model: str | None
+    policy_version: str | None
+    closed_at: int
+    request_at: int | None
+    stages_us: tuple[int, ...]
+    first_text_us: int | None
+    governance_first_us: int
+    governance_total_us: int
+    generation_us: int
+    tokens: int
+    later_tokens: int
+    prompt_tokens: int
+    speculated: bool
+    engine_us: int
+    fallbacks: int
+    retries: int
+    recalls: int
+    cloud_nano_usd: int
+
+
+class Receipt(msgspec.Struct, frozen=True, array_like=True):
+    """What the clients of a request were sent: of each value the one extreme that a person would ask for.
+
+    Attributes:
+        sent_at: When the first of them had the whole answer, by the edge's clock; None if none had.
+        first_text_us: The shortest time until one of them was sent text.
+        exposed_tokens: The most tokens that one was shown unchecked.
+        exposure_us: The longest time for which recalled text was shown to one.
+        recalled_tokens: The most tokens that were withdrawn from one.
+    """
+
+    sent_at: int | None = None
+    first_text_us: int | None = None
+    exposed_tokens: int = 0
+    exposure_us: int = 0
+    recalled_tokens: int = 0
+
+    def join(self, other: "Receipt") -> "Receipt":
+        """Return what both say together."""
+        return Receipt(
+            _least(self.sent_at, other.sent_at),
+            _least(self.first_text_us, other.first_text_us),
+            max(self.exposed_tokens, other.exposed_tokens),
+            max(self.exposure_us, other.exposure_us),
+            max(self.recalled_tokens, other.recalled_tokens),
+        )
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One request in the ledger.
+
+    Attributes:
+        facts: None while only receipts were read.
+        receipt: None while only the account was.
+        read_ms: When the broker had appended the last of what changed it.
+    """
+
+    facts: Facts | None = None
+    receipt: Receipt | None = None
+    read_ms: int = 0
+
+    def join(self, other: "Entry") -> "Entry":
+        """Return what both say together."""
+        facts, receipt = self.facts, self.receipt
+        if other.facts is not None and (facts is None or _before(other.facts, facts)):
+            facts = other.facts
+        if other.receipt is not None:
+            receipt = other.receipt if receipt is None else receipt.join(other.receipt)
+        return Entry(facts, receipt, max(self.read_ms, other.read_ms))
+
+    def says_the_same(self, other: "Entry") -> bool:
+        """Return whether both say the same, whenever it was read."""
+        return self.facts == other.facts and self.receipt == other.receipt
+
+    def encode(self) -> bytes:
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Read what ``encode`` wrote.
+
+        Raises:
+            msgspec.MsgspecError: Something else wrote it.
+        """
+        return msgspec.msgpack.decode(value, type=cls)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def facts_of(account: Account) -> Facts:
+    """Return what the ledger keeps of an account."""
+    voice = next((each for each in account.attempts if each.attempt == account.voice), None)
+    stages = account.stages
+    return Facts(
+        at=account.at,
+        source=account.source,
+        tenant=account.tenant,
+        outcome=account.outcome,
+        lane=account.lane,
+        route=account.route,
+        model=None if voice is None else voice.model,
+        policy_version=account.policy_version,
+        closed_at=account.closed_at,
+        request_at=account.request_at,
+        stages_us=() if stages is None else tuple(_us(getattr(stages, name)) for name in STAGES),
+        first_text_us=None if account.first_text_ms is None else _us(account.first_text_ms),
+        governance_first_us=_us(account.governance_first_text_ms),
+        governance_total_us=_us(account.governance_total_ms),
+        generation_us=_us(account.generation_ms),
+        tokens=account.tokens,
+        later_tokens=account.later_tokens,
+        prompt_tokens=sum(each.usage.prompt_tokens for each in account.attempts),
+        speculated=voice is not None and voice.speculation is not None and voice.speculation.drafted > 0,
+        engine_us=sum(map(_engine_us, account.attempts)),
+        fallbacks=account.fallbacks,
+        retries=account.retries,
+        recalls=account.recalls,
+        cloud_nano_usd=round(account.cost_usd * 1e9),
+    )
+
+
+def receipt_of(event: Detached) -> Receipt:
+    """Return what the ledger keeps of a connection's end."""
+    return Receipt(
+        sent_at=event.at if event.reason == "complete" else None,
+        first_text_us=None if event.first_text_ms is None else _us(event.first_text_ms),
+        exposed_tokens=event.exposed_tokens,
+        exposure_us=_us(event.exposure_ms),
+        recalled_tokens=event.recalled_tokens,
+    )
+
+
+def _before(one: Facts, other: Facts) -> bool:
+    return (one.at, _ENCODER.encode(one)) < (other.at, _ENCODER.encode(other))
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _us(ms: float) -> int:
+    return round(ms * 1_000)
+
+
+def _engine_us(attempt: AttemptAccount) -> int:
+    """Return how long a self-hosted worker was at it, by the worker's own clock."""
+    if attempt.engine == CLOUD_ENGINE or attempt.started_at is None or attempt.last_chunk_at is None:
+        return 0
+    return max(0, attempt.last_chunk_at - attempt.started_at)

@@ -1,0 +1,90 @@
+"""Histograms that can be added and taken from each other, with a bounded relative error.
+
+The buckets are those of DDSketch (Masson et al., VLDB 2019): bucket ``i`` holds what is above ``base**(i-1)`` and up to
+``base**i``, so that every quantile is known to within ``RELATIVE_ERROR``, whatever the distribution. Unlike the sketch,
+no bucket is ever merged with its neighbour: between ``LEAST`` and ``MOST`` there are about 580 of them.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import ceil, log
+from typing import Final
+
+RELATIVE_ERROR: Final = 0.02
+
+LEAST: Final = 0.01
+"""Values up to this are in the lowest bucket."""
+
+MOST: Final = 1e8
+"""Larger values are in the highest bucket; in milliseconds, more than a day."""
+
+_BASE: Final = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+_LOG_BASE: Final = log(_BASE)
+LOWEST: Final = ceil(log(LEAST) / _LOG_BASE) - 1
+HIGHEST: Final = ceil(log(MOST) / _LOG_BASE)
+
+
+def bucket_of(value: float) -> int:
+    """Return the number of a value's bucket."""
+    return LOWEST if value <= LEAST else HIGHEST if value >= MOST else ceil(log(value) / _LOG_BASE)
+
+
+def value_of(bucket: int) -> float:
+    """Return the value that stands for a bucket: no value in it is further away than ``RELATIVE_ERROR``."""
+    return 0.0 if bucket <= LOWEST else 2 * _BASE**bucket / (_BASE + 1)
+
+
+class Histogram:
+    """How many values are in each bucket.
+
+    Attributes:
+        counts: By bucket; no zeros.
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self, buckets: Iterable[tuple[int, int]] = ()) -> None:
+        self.counts: dict[int, int] = {}
+        for bucket, count in buckets:
+            self.add(bucket, count)
+
+    def add(self, bucket: int, count: int = 1) -> None:
+        """Add to a bucket; take from it with a negative count."""
+        now = self.counts.get(bucket, 0) + count
+        if now:
+            self.counts[bucket] = now
+        else:
+            self.counts.pop(bucket, None)
+
+    def merge(self, other: "Histogram") -> None:
+        """Add all that another one has."""
+        for bucket, count in other.counts.items():
+            self.add(bucket, count)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def buckets(self) -> tuple[tuple[int, int], ...]:
+        """Return the buckets in order."""
+        return tuple(sorted(self.counts.items()))
+
+    def quantile(self, share: float) -> float | None:
+        """Return the value below which this share of the values is; None without values."""
+        total = self.total
+        if not total:
+            return None
+        rank, seen = share * (total - 1), 0
+        for bucket, count in self.buckets():
+            seen += count
+            if seen > rank:
+                return value_of(bucket)
+        raise AssertionError("the counts add up to their total")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Histogram) and self.counts == other.counts
+
+    def __hash__(self) -> int:
+        raise TypeError("a histogram changes")
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self.buckets())

@@ -1,0 +1,235 @@
+"""The books of one partition: entries of the requests, and the sums over windows. Pure.
+
+What is kept outlives a crash as a table of keys and values, of which a crash may cut off the newest changes, but never
+one from the middle. Three rules make any such prefix right:
+
+- Whether an event is late follows from the event alone: the time of its append, and that of its window or request. So
+  nothing that counts can come after its window was sealed, whoever reads the log, and how often.
+- A request's entry is one value. An event that is read again joins it and changes nothing.
+- The sums of an open window are not kept: they follow from the entries. When a window is old, its sums are written,
+  then the mark ``sealed_s``, and only then its entries are deleted. Up to the mark, sums count and entries do not;
+  beyond it, entries count and sums do not.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, NamedTuple
+
+from schemas.base import AnyEvent
+from schemas.ids import time_ms
+from schemas.side_events import Account, Detached, Window
+from services.books.config import BooksConfig
+from services.books.entry import Entry, facts_of, receipt_of
+from services.books.totals import Cell, Share, Totals, share_of
+
+DELETES_EACH: Final = 8
+"""Entries of sealed windows that are deleted for each event read: more than one, so that they become fewer."""
+
+
+Source = Literal["accounts", "receipts"]
+"""The topics that a request is put together from."""
+
+
+class Change(NamedTuple):
+    """A key of the table and its new value; None deletes it."""
+
+    key: bytes
+    value: bytes | None
+
+
+class PartitionBooks:
+    """The books of one partition.
+
+    Args:
+        number: Its number; every key begins with it.
+        config: The operator's choices.
+
+    Attributes:
+        entries: By request, of windows that are not sealed, and of receipts whose account was not read.
+        windows: Sums by the window's start and by cell.
+        sealed_s: Windows that end by then are sealed: nothing changes them any more.
+        late: Events that were left out because they came too late.
+    """
+
+    def __init__(self, number: int, config: BooksConfig) -> None:
+        self.number = number
+        self.entries: dict[str, Entry] = {}
+        self.windows: dict[int, dict[Cell, Totals]] = {}
+        self.sealed_s = 0
+        self.late = 0
+        self._config = config
+        self._known_ms: dict[Source, int] = {"accounts": 0, "receipts": 0}
+        self._ids: dict[int, set[str]] = {}  # by window
+        self._orphans: dict[str, None] = {}  # receipts without account, oldest first
+        self._deletes: deque[str] = deque()  # bounded by the requests of the windows that were just sealed
+        self._dirty: dict[tuple[int, Cell], None] = {}
+
+    def take(self, event: AnyEvent, appended_ms: int) -> list[Change]:
+        """Take an account or the end of a connection; return what changes in the table, in order."""
+        match event:
+            case Account():
+                source: Source = "accounts"
+                news = Entry(facts=facts_of(event), read_ms=appended_ms)
+                last_s = self._config.window_start_s(event.closed_at) + self._config.window_s
+            case Detached():
+                source = "receipts"
+                news = Entry(receipt=receipt_of(event), read_ms=appended_ms)
+                last_s = time_ms(event.request_id) // 1_000
+            case _:
+                return []
+        changes: list[Change] = []
+        if appended_ms < (last_s + self._config.keep_s) * 1_000:
+            changes = self._join(event.request_id, news)
+        else:
+            self.late += 1
+        self._know(source, appended_ms)
+        return changes + self._seal() + self._delete()
+
+    def caught_up(self, source: Source) -> None:
+        """Note that a topic was read to its end: a silent one holds up no window.
+
+        Each topic tells how far the time of the log was read; the one that is behind decides which windows are old.
+        """
+        self._know(source, max(self._known_ms.values()))
+
+    def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take over what earlier owners kept; keys of other partitions are left out."""
+        prefix = b"%d/" % self.number
+        own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]
+        self.sealed_s = next((int(value) for key, value in own if key == b"s"), 0)
+        for key, value in own:
+            kind, _, rest = key.partition(b"/")
+            if kind == b"w":
+                start_s, cell = _read_window_key(rest)
+                if self._sealed(start_s):
+                    self.windows.setdefault(start_s, {})[cell] = Totals.decode(value)
+                    self._dirty[start_s, cell] = None
+            elif kind == b"e":
+                self._restore_entry(rest.decode(), Entry.decode(value))
+        self._orphans = dict.fromkeys(sorted(self._orphans, key=lambda each: self.entries[each].read_ms))
+
+    def dirty(self, most: int) -> Iterator[Window]:
+        """Yield windows that have changed since they were yielded, at most so many."""
+        for start_s, cell in list(self._dirty)[:most]:
+            del self._dirty[start_s, cell]
+            totals = self.windows.get(start_s, {}).get(cell)
+            if totals is not None:
+                width_s = self._config.window_s
+                yield totals.window(cell, start_s, width_s, part=self.number, final=self._sealed(start_s))
+
+    def all_windows(self) -> Iterator[Window]:
+        """Yield every window that is kept."""
+        width_s = self._config.window_s
+        for start_s, cells in self.windows.items():
+            for cell, totals in cells.items():
+                yield totals.window(cell, start_s, width_s, part=self.number, final=self._sealed(start_s))
+
+    def _know(self, source: Source, appended_ms: int) -> None:
+        self._known_ms[source] = max(self._known_ms[source], appended_ms)
+
+    def _sealed(self, start_s: int) -> bool:
+        return start_s + self._config.window_s <= self.sealed_s
+
+    def _restore_entry(self, request_id: str, entry: Entry) -> None:
+        share = share_of(entry, self._config)
+        if share is not None and self._sealed(share.start_s):
+            self._deletes.append(request_id)  # its window's sums have it
+            return
+        self.entries[request_id] = entry
+        if share is None:
+            self._orphans[request_id] = None
+        else:
+            self._count(request_id, share, 1)
+
+    def _join(self, request_id: str, news: Entry) -> list[Change]:
+        before = self.entries.get(request_id)
+        after = news if before is None else before.join(news)
+        if before is not None and after.says_the_same(before):
+            return []
+        old = None if before is None else share_of(before, self._config)
+        new = share_of(after, self._config)
+        if new is not None and self._sealed(new.start_s):
+            return []  # its window's sums have it: it was read before
+        if old is not None:
+            self._count(request_id, old, -1)
+        if new is None:
+            self._orphans.setdefault(request_id)
+        else:
+            self._orphans.pop(request_id, None)
+            self._count(request_id, new, 1)
+        self.entries[request_id] = after
+        return [Change(self._entry_key(request_id), after.encode())]
+
+    def _count(self, request_id: str, share: Share, sign: int) -> None:
+        start_s, cell = share.start_s, share.cell
+        cells = self.windows.setdefault(start_s, {})
+        totals = cells.get(cell)
+        if totals is None:
+            totals = cells[cell] = Totals()
+        totals.add(share, sign)
+        ids = self._ids.setdefault(start_s, set())
+        if sign > 0:
+            ids.add(request_id)
+        else:
+            ids.discard(request_id)
+        self._dirty[start_s, cell] = None
+
+    def _seal(self) -> list[Change]:
+        """Seal the windows that are old enough by the broker's clock."""
+        width_s, keep_s = self._config.window_s, self._config.keep_s
+        upto_s = (min(self._known_ms.values()) // 1_000 - keep_s) // width_s * width_s
+        if upto_s <= self.sealed_s:
+            return []
+        changes: list[Change] = []
+        old = sorted(start_s for start_s in self._ids if start_s + width_s <= upto_s)
+        for start_s in old:
+            for cell, totals in self.windows[start_s].items():
+                changes.append(Change(self._window_key(start_s, cell), totals.encode()))
+                self._dirty[start_s, cell] = None
+        changes.append(Change(b"%d/s" % self.number, b"%d" % upto_s))
+        self.sealed_s = upto_s
+        for start_s in old:
+            self._drop(self._ids.pop(start_s))
+        self._drop_orphans(upto_s - keep_s - width_s)
+        return changes + self._forget(upto_s)
+
+    def _drop_orphans(self, upto_s: int) -> None:
+        """Drop receipts for which no account can come in time, of a request that was closed within ``keep_s``."""
+        while self._orphans:
+            request_id = next(iter(self._orphans))
+            if self.entries[request_id].read_ms >= upto_s * 1_000:
+                break
+            del self._orphans[request_id]
+            self._drop((request_id,))
+
+    def _drop(self, request_ids: Iterable[str]) -> None:
+        for request_id in request_ids:
+            del self.entries[request_id]
+            self._deletes.append(request_id)
+
+    def _forget(self, upto_s: int) -> list[Change]:
+        """Drop the sums of windows that are shown no longer."""
+        oldest_s = upto_s - self._config.show_s
+        gone = [start_s for start_s in self.windows if start_s < oldest_s and start_s not in self._ids]
+        return [Change(self._window_key(start_s, cell), None) for start_s in gone for cell in self.windows.pop(start_s)]
+
+    def _delete(self) -> list[Change]:
+        """Delete some entries that no open window needs."""
+        changes: list[Change] = []
+        while self._deletes and len(changes) < DELETES_EACH:
+            request_id = self._deletes.popleft()
+            if request_id not in self.entries:  # else a receipt came after all
+                changes.append(Change(self._entry_key(request_id), None))
+        return changes
+
+    def _entry_key(self, request_id: str) -> bytes:
+        return b"%d/e/%s" % (self.number, request_id.encode())
+
+    def _window_key(self, start_s: int, cell: Cell) -> bytes:
+        return b"%d/w/%d/%s" % (self.number, start_s, json.dumps(cell).encode())
+
+
+def _read_window_key(rest: bytes) -> tuple[int, Cell]:
+    start_s, _, cell = rest.partition(b"/")
+    return int(start_s), Cell(*json.loads(cell))

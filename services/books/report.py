@@ -1,0 +1,147 @@
+"""Published windows, put together and shown: what ``GET /ledger`` and ``railbus ledger`` say."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from schemas.side_events import Window
+from services.books.config import US_PER_S
+from services.books.totals import HISTOGRAMS, Cell, Totals, totals_of
+
+_Z_95: Final = 1.959964
+"""Standard normal quantile of a two-sided interval of 95 %."""
+
+_QUANTILES: Final = (0.5, 0.95, 0.99)
+
+
+class Row(NamedTuple):
+    """The sums of one kind of request over some time."""
+
+    cell: Cell
+    totals: Totals
+
+
+def newest(windows: Iterable[Window]) -> list[Window]:
+    """Return of each window and part the record that is the last."""
+    found: dict[tuple[Cell, int, int], Window] = {}
+    for window in windows:
+        cell = Cell(window.tenant, window.lane, window.route, window.model, window.policy_version)
+        found[cell, window.start_at, window.part] = window
+    return list(found.values())
+
+
+def merge(windows: Iterable[Window], *, since_at: int = 0) -> list[Row]:
+    """Add up all windows that end after this time, by kind of request; the kinds with most requests first."""
+    found: dict[Cell, Totals] = {}
+    for window in windows:
+        if window.end_at > since_at and window.requests:
+            cell, totals = totals_of(window)
+            found.setdefault(cell, Totals()).merge(totals)
+    rows = [Row(cell, totals) for cell, totals in found.items()]
+    return sorted(rows, key=lambda row: (-row.totals.of("requests"), str(row.cell)))
+
+
+def totals_of_windows(windows: Iterable[Window]) -> dict[tuple[int, Cell], Totals]:
+    """Return the sums by window and kind of request; their parts are added up, and empty ones left out."""
+    found: dict[tuple[int, Cell], Totals] = {}
+    for window in windows:
+        if window.requests:
+            cell, totals = totals_of(window)
+            found.setdefault((window.start_at, cell), Totals()).merge(totals)
+    return found
+
+
+def everything(rows: Iterable[Row]) -> Totals:
+    """Return the sum of all rows."""
+    total = Totals()
+    for row in rows:
+        total.merge(row.totals)
+    return total
+
+
+def interval(good: int, judged: int) -> tuple[float, float] | None:
+    """Return Wilson's 95 % interval for a share; None without requests."""
+    if not judged:
+        return None
+    share, z2 = good / judged, _Z_95**2
+    middle = (share + z2 / (2 * judged)) / (1 + z2 / judged)
+    half = _Z_95 / (1 + z2 / judged) * (share * (1 - share) / judged + z2 / (4 * judged**2)) ** 0.5
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
+    """Return sums, quantiles, shares and rates over so many seconds as JSON has them."""
+    of = totals.of
+    requests, judged, good = of("requests"), of("judged"), of("good")
+    stages = totals.window(Cell("x", "interactive", "none", None, None), 0, 1, part=0, final=False)
+    return {
+        "requests": requests,
+        **{name: _quantiles(totals, index) for index, name in enumerate(HISTOGRAMS)},
+        "slo": {"judged": judged, "good": good, "share": good / judged if judged else None,
+                "interval_95": interval(good, judged)},
+        "goodput_per_s": good / seconds if seconds else None,
+        "earned_ms": of("earned") / 1_000,
+        "spent_ms": of("spent") / 1_000,
+        "balance_ms": (of("earned") - of("spent")) / 1_000,
+        "fallback_share": of("fell_back") / requests if requests else None,
+        "recalled_share": of("recalled") / requests if requests else None,
+        "sums": {name: getattr(stages.sums, name) for name in stages.sums.__dataclass_fields__},
+        "stages_ms": {
+            **{name.removesuffix("_ms"): getattr(stages.stages, name) for name in stages.stages.__dataclass_fields__},
+            "delivery": stages.delivery_ms,
+        },
+        "buckets": {name: totals.histograms[index].buckets() for index, name in enumerate(HISTOGRAMS)},
+    }  # fmt: skip
+
+
+def json_rows(windows: Iterable[Window], *, since_at: int, until_at: int) -> dict[str, Any]:
+    """Return the report as JSON has it: the total and each kind of request."""
+    seconds = max(0.0, (until_at - since_at) / US_PER_S)
+    rows = merge(windows, since_at=since_at)
+    return {
+        "since_at": since_at,
+        "until_at": until_at,
+        "total": json_of(everything(rows), seconds),
+        "rows": [row.cell._asdict() | json_of(row.totals, seconds) for row in rows],
+    }
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Return the report as lines of text."""
+    if not rows:
+        return ["no request was closed in this time"]
+    lines = [
+        (
+            f"{'tenant':16} {'lane':11} {'route':11} {'model':20} {'requests':>8}  {'first p50/p95/p99 ms':>22}"
+            f"  {'total p50/p95/p99 ms':>22}  {'in time':>16}  {'earned ms':>10} {'spent ms':>10} {'usd':>9}"
+        )
+    ]
+    shown: list[tuple[Mapping[str, str | None], Totals]] = [(row.cell._asdict(), row.totals) for row in rows]
+    if len(rows) > 1:
+        shown.append(({"tenant": "all"}, everything(rows)))
+    for cell, totals in shown:
+        of = totals.of
+        names = " ".join(
+            f"{(cell.get(name) or '-')[:width]:{width}}"
+            for name, width in (("tenant", 16), ("lane", 11), ("route", 11), ("model", 20))
+        )
+        bounds = interval(of("good"), of("judged"))
+        in_time = "-" if bounds is None else f"{of('good') / of('judged'):.1%} ({bounds[0]:.0%}-{bounds[1]:.0%})"
+        lines.append(
+            f"{names} {of('requests'):8}  {_three(totals, 0):>22}  {_three(totals, 2):>22}  {in_time:>16}"
+            f"  {of('earned') / 1_000:10.0f} {of('spent') / 1_000:10.0f} {of('usd') / 1e9:9.4f}"
+        )
+    total = everything(rows)
+    requests = total.of("requests")
+    lines += ["", "where the time of a request went, on average, in ms:"]
+    for name, ms in json_of(total, 0)["stages_ms"].items():
+        lines.append(f"  {name.replace('_', ' '):18} {ms / requests:10.2f}")
+    return lines
+
+
+def _quantiles(totals: Totals, index: int) -> dict[str, float | None]:
+    return {f"p{share * 100:g}": totals.histograms[index].quantile(share) for share in _QUANTILES}
+
+
+def _three(totals: Totals, index: int) -> str:
+    found = [totals.histograms[index].quantile(share) for share in _QUANTILES]
+    return "-" if found[0] is None else " / ".join(f"{value:.0f}" for value in found if value is not None)

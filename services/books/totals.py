@@ -1,0 +1,243 @@
+"""What one request adds to its window, and the sums of a window. Whole numbers: what was added can be taken away."""
+
+from typing import Final, NamedTuple, Self
+
+import msgspec
+
+from schemas.base import AtUs
+from schemas.requests import Lane
+from schemas.side_events import Route, StageTimes, Window, WindowSums
+from services.books.config import US_PER_S, BooksConfig
+from services.books.entry import STAGES, Entry, Facts, Receipt
+from services.books.histogram import Histogram, bucket_of
+from services.stream.latency import settle
+
+_FAILED: Final = frozenset({"failed", "expired", "rejected"})
+_JUDGED: Final = _FAILED | {"completed", "recalled"}
+_ANSWERED: Final = frozenset({"completed", "recalled"})
+
+_COUNTS: Final = (
+    "completed", "recalled", "denied", "cancelled", "failed", "judged", "good", "delivered", "fell_back", "retried",
+    "recalls", "tokens", "prompt_tokens", "recalled_tokens", "speculated",
+)  # fmt: skip
+_TIMES: Final = ("exposure_ms", "spent_first_ms", "lost_ms", "engine_ms")
+_STAGES: Final = tuple(STAGES)
+FIELDS: Final = ("requests", "earned", "spent", "usd", "delivery", *_COUNTS, *_TIMES, *_STAGES)
+"""The sums in the order in which they are kept; times in microseconds, money in billionths of a US dollar."""
+
+HISTOGRAMS: Final = ("first_text", "between_tokens", "total", "exposed_tokens")
+_AT: Final = {name: index for index, name in enumerate(FIELDS)}
+
+
+class Cell(NamedTuple):
+    """The kind of request that one row of sums is about."""
+
+    tenant: str
+    lane: Lane
+    route: Route
+    model: str | None
+    policy_version: str | None
+
+
+class Share(NamedTuple):
+    """What one request adds to its window.
+
+    Attributes:
+        start_s: Where the window begins.
+        sums: In the order of ``FIELDS``.
+        buckets: In the order of ``HISTOGRAMS``; None where the request has no such value.
+    """
+
+    start_s: int
+    cell: Cell
+    sums: tuple[int, ...]
+    buckets: tuple[int | None, ...]
+
+
+def share_of(entry: Entry, config: BooksConfig) -> Share | None:
+    """Return what a request adds; None while its account is missing."""
+    facts = entry.facts
+    if facts is None:
+        return None
+    receipt = entry.receipt or Receipt()
+    waited_us = _waited_us(facts, receipt)
+    stages = list(facts.stages_us) or [0] * len(_STAGES)
+    settled = [*stages, 0] if waited_us is None or not facts.stages_us else settle(stages, waited_us)
+    total_us = sum(settled) if facts.stages_us else None
+    first_us = receipt.first_text_us if receipt.first_text_us is not None else facts.first_text_us
+    judged = facts.outcome in _JUDGED and facts.lane != "batch"
+    values = {
+        "requests": 1,
+        "spent": facts.governance_total_us,
+        "usd": facts.cloud_nano_usd + round(config.usd_per_engine_s * facts.engine_us * 1_000),
+        "delivery": settled[-1],
+        "failed" if facts.outcome in _FAILED else facts.outcome: 1,
+        "judged": int(judged),
+        "good": int(judged and _good(facts, first_us, total_us, config)),
+        "delivered": int(receipt.sent_at is not None),
+        "fell_back": int(facts.fallbacks > 0),
+        "retried": int(facts.retries > 0),
+        "recalls": facts.recalls,
+        "tokens": facts.tokens,
+        "prompt_tokens": facts.prompt_tokens,
+        "recalled_tokens": receipt.recalled_tokens,
+        "exposure_ms": receipt.exposure_us,
+        "spent_first_ms": facts.governance_first_us,
+        "lost_ms": settled[_STAGES.index("lost_attempts_ms")],
+        "engine_ms": facts.engine_us,
+        **dict(zip(_STAGES, settled, strict=False)),
+    }
+    earned_us = _earned_us(facts, config)
+    if earned_us is not None:
+        values |= {"earned": earned_us, "speculated": 1}
+    between_ms = facts.generation_us / 1_000 / facts.later_tokens if facts.later_tokens else None
+    return Share(
+        config.window_start_s(facts.closed_at),
+        Cell(facts.tenant, facts.lane, facts.route, facts.model, facts.policy_version),
+        tuple(values.get(name, 0) for name in FIELDS),
+        (
+            _bucket(None if first_us is None else first_us / 1_000),
+            _bucket(between_ms),
+            _bucket(None if total_us is None else total_us / 1_000),
+            _bucket(None if entry.receipt is None else float(receipt.exposed_tokens)),
+        ),
+    )
+
+
+class Totals:
+    """The sums of one cell in one window.
+
+    Attributes:
+        sums: In the order of ``FIELDS``.
+        histograms: In the order of ``HISTOGRAMS``.
+    """
+
+    __slots__ = ("histograms", "sums")
+
+    def __init__(self) -> None:
+        self.sums = [0] * len(FIELDS)
+        self.histograms = tuple(Histogram() for _ in HISTOGRAMS)
+
+    def add(self, share: Share, sign: int = 1) -> None:
+        """Add a request; take it away with the sign -1."""
+        for index, value in enumerate(share.sums):
+            if value:
+                self.sums[index] += sign * value
+        for histogram, bucket in zip(self.histograms, share.buckets, strict=True):
+            if bucket is not None:
+                histogram.add(bucket, sign)
+
+    def merge(self, other: "Totals") -> None:
+        """Add all that another one has."""
+        self.sums = [one + two for one, two in zip(self.sums, other.sums, strict=True)]
+        for one, two in zip(self.histograms, other.histograms, strict=True):
+            one.merge(two)
+
+    def of(self, name: str) -> int:
+        """Return one sum, as it is kept."""
+        return self.sums[_AT[name]]
+
+    @property
+    def empty(self) -> bool:
+        return not self.of("requests")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Totals) and (self.sums, self.histograms) == (other.sums, other.histograms)
+
+    def __hash__(self) -> int:
+        raise TypeError("totals change")
+
+    def encode(self) -> bytes:
+        named = dict(zip(FIELDS, self.sums, strict=True))
+        return msgspec.msgpack.encode((named, tuple(each.buckets() for each in self.histograms)))
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Read what ``encode`` wrote; a sum that did not exist then is 0.
+
+        Raises:
+            msgspec.MsgspecError: Something else wrote it.
+        """
+        named, buckets = msgspec.msgpack.decode(
+            value, type=tuple[dict[str, int], tuple[tuple[tuple[int, int], ...], ...]]
+        )
+        totals = cls()
+        totals.sums = [named.get(name, 0) for name in FIELDS]
+        for histogram, pairs in zip(totals.histograms, buckets, strict=False):
+            for bucket, count in pairs:
+                histogram.add(bucket, count)
+        return totals
+
+    def window(self, cell: Cell, start_s: int, width_s: int, *, part: int, final: bool) -> Window:
+        """Return the event that publishes these sums."""
+        start_at: AtUs = start_s * US_PER_S
+        first, between, total, exposed = (each.buckets() for each in self.histograms)
+        return Window(
+            **cell._asdict(),
+            start_at=start_at,
+            end_at=start_at + width_s * US_PER_S,
+            requests=self.of("requests"),
+            earned_ms=self.of("earned") / 1_000,
+            spent_ms=self.of("spent") / 1_000,
+            part=part,
+            final=final,
+            sums=WindowSums(
+                **{name: self.of(name) for name in _COUNTS},
+                exposure_ms=self.of("exposure_ms") / 1_000,
+                spent_first_ms=self.of("spent_first_ms") / 1_000,
+                lost_ms=self.of("lost_ms") / 1_000,
+                engine_ms=self.of("engine_ms") / 1_000,
+                usd=self.of("usd") / 1e9,
+            ),
+            stages=StageTimes(**{name: self.of(name) / 1_000 for name in _STAGES}),
+            delivery_ms=self.of("delivery") / 1_000,
+            first_text=first,
+            between_tokens=between,
+            total=total,
+            exposed_tokens=exposed,
+        )
+
+
+def totals_of(window: Window) -> tuple[Cell, Totals]:
+    """Return the sums that an event publishes."""
+    totals = Totals()
+    sums, stages = window.sums, window.stages
+    values = {
+        "requests": window.requests,
+        "earned": round(window.earned_ms * 1_000),
+        "spent": round(window.spent_ms * 1_000),
+        "usd": round(sums.usd * 1e9),
+        "delivery": round(window.delivery_ms * 1_000),
+        **{name: getattr(sums, name) for name in _COUNTS},
+        **{name: round(getattr(sums, name) * 1_000) for name in _TIMES},
+        **{name: round(getattr(stages, name) * 1_000) for name in _STAGES},
+    }
+    totals.sums = [values[name] for name in FIELDS]
+    for histogram, name in zip(totals.histograms, HISTOGRAMS, strict=True):
+        for bucket, count in getattr(window, name):
+            histogram.add(bucket, count)
+    return Cell(window.tenant, window.lane, window.route, window.model, window.policy_version), totals
+
+
+def _waited_us(facts: Facts, receipt: Receipt) -> int | None:
+    if receipt.sent_at is None or facts.request_at is None:
+        return None
+    return max(0, receipt.sent_at - facts.request_at)
+
+
+def _good(facts: Facts, first_us: int | None, total_us: int | None, config: BooksConfig) -> bool:
+    if facts.outcome not in _ANSWERED or first_us is None or total_us is None:
+        return False
+    return first_us <= config.slo_first_ms * 1_000 and total_us <= config.slo_total_ms * 1_000
+
+
+def _earned_us(facts: Facts, config: BooksConfig) -> int | None:
+    """Return what speculation saved; None where nothing was drafted, or the plain time is not known."""
+    plain_ms = config.plain_ms(facts.model)
+    if not facts.speculated or plain_ms is None:
+        return None
+    return round(plain_ms * 1_000 * facts.later_tokens) - facts.generation_us
+
+
+def _bucket(value: float | None) -> int | None:
+    return None if value is None else bucket_of(value)

@@ -1,0 +1,86 @@
+"""``railbus ledger``: the sums that the ledger has published, over the last minutes or hours."""
+
+import argparse
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+
+from schemas.side_events import Window
+from schemas.topics import LEDGER
+from services.books import json_rows, merge, newest, table
+from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord, partition_counts
+from services.cli.common import add_kafka_option, bus_settings, reaching_broker, read_through, run_coroutine
+from services.runtime.clock import now_ms
+from services.runtime.errors import UserError
+
+MAX_WINDOWS: Final = 500_000
+"""Most records of ``railbus.ledger`` that are put together; more would not be read by a person."""
+
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LENGTH: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_kafka_option(parser)
+    parser.add_argument("--window", default="1h", metavar="LENGTH", help="how far back: 10m, 1h, 7d (%(default)s)")
+    parser.add_argument("--tenant", help="of this tenant alone")
+    parser.add_argument("--json", action="store_true", help="one JSON object, with buckets and sums")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Return 0; 1 when no window was published in this time."""
+    return run_coroutine(_show(args, bus_settings(args.kafka), length_ms(args.window)))
+
+
+def length_ms(text: str) -> int:
+    """Return the length that ``--window`` names, in milliseconds.
+
+    Raises:
+        UserError: It is none.
+    """
+    match = _LENGTH.fullmatch(text)
+    if match is None:
+        raise UserError(f"--window {text[:64]!r}: must be a length such as 90s, 10m, 1h or 7d")
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+async def _show(args: argparse.Namespace, settings: BusSettings, back_ms: int) -> int:
+    until_ms = now_ms()
+    since_at, until_at = (until_ms - back_ms) * 1_000, until_ms * 1_000
+    found = await _windows(settings, until_ms - back_ms)
+    windows = [window for window in newest(found) if window.end_at > since_at and args.tenant in {None, window.tenant}]
+    if args.json:
+        print(orjson.dumps(json_rows(windows, since_at=since_at, until_at=until_at)).decode())
+    else:
+        print("\n".join(table(merge(windows))))
+    return 0 if windows else 1
+
+
+async def _windows(settings: BusSettings, since_ms: int) -> list[Window]:
+    """Return the windows that were published since then.
+
+    Raises:
+        UserError: There are more than ``MAX_WINDOWS``, or the broker cannot be reached.
+    """
+    found: list[Window] = []
+
+    def take(records: Sequence[Received | UnreadableRecord]) -> None:
+        found.extend(each.event for each in records if isinstance(each, Received) and isinstance(each.event, Window))
+        if len(found) > MAX_WINDOWS:
+            raise UserError(f"more than {MAX_WINDOWS} windows were published in this time: take a shorter --window")
+
+    reader = TailReader(settings, handler=take)
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(reader.run())
+        ends = {}
+        async with reaching_broker(settings):
+            if (await partition_counts(settings)).get(LEDGER.name):
+                end = await reader.end_offset(LEDGER, 0)
+                if await reader.follow(LEDGER, 0, AtTime(since_ms)) < end:
+                    ends[LEDGER, 0] = end
+        await read_through(reader, ends)
+        reading.cancel()
+    return found

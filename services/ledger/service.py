@@ -1,0 +1,73 @@
+"""The ledger process: the Faust application, the windows that it publishes, and ``GET /ledger``."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import orjson
+
+from schemas.side_events import Window
+from schemas.topics import LEDGER
+from services.books import json_rows
+from services.bus import Producer
+from services.ledger.faust_app import LedgerApp
+from services.ledger.settings import Settings
+from services.runtime.clock import steady_us
+from services.runtime.metrics import LEDGER_WINDOWS
+
+PUBLISH_S: Final = 1.0
+"""How often windows that have changed are published."""
+
+PUBLISH_MOST: Final = 2_000
+"""Most windows of a partition that are published at once."""
+
+
+class LedgerService:
+    """One ledger process.
+
+    Args:
+        settings: See ``Settings``.
+        source: Client id of its producer.
+        on_ready: Called once, when events are taken.
+        copies: How many copies Faust's own topics get.
+    """
+
+    def __init__(self, settings: Settings, source: str, on_ready: Callable[[], None], *, copies: int) -> None:
+        self._ledger = LedgerApp(settings, on_ready, copies)
+        self._producer = Producer(settings.bus, role="ledger", name=source)
+        self._partitions = settings.bus.partitions
+
+    @property
+    def ready(self) -> bool:
+        """Whether events are taken."""
+        return self._ledger.ready
+
+    async def run(self) -> None:
+        """Keep the books until cancelled."""
+        await self._producer.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._publish(), name="ledger-publish")
+                tasks.create_task(self._ledger.run(), name="ledger-faust")
+        finally:
+            await self._producer.stop()
+
+    def report(self, seconds: int) -> bytes:
+        """Return the sums of the last seconds as JSON, of the partitions that this process holds."""
+        now_us = steady_us()
+        found = json_rows(self._windows(), since_at=now_us - seconds * 1_000_000, until_at=now_us)
+        held = sorted(self._ledger.books)
+        return orjson.dumps(found | {"partitions": held, "of_partitions": self._partitions})
+
+    def _windows(self) -> Iterator[Window]:
+        for books in self._ledger.books.values():
+            yield from books.all_windows()
+
+    async def _publish(self) -> None:
+        while True:
+            await asyncio.sleep(PUBLISH_S)
+            posted: list[asyncio.Future[Any]] = []
+            for books in tuple(self._ledger.books.values()):
+                posted += [await self._producer.post(LEDGER, window) for window in books.dirty(PUBLISH_MOST)]
+            await asyncio.gather(*posted)
+            LEDGER_WINDOWS.inc(len(posted))

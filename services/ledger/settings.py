@@ -1,0 +1,71 @@
+"""The ledger's settings."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.books import BooksConfig, parse_plain_token_ms
+from services.bus import BusSettings
+from services.runtime.errors import UserError
+from services.runtime.health import HealthSettings
+from services.runtime.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The ledger: windows, objectives, prices.
+
+    Attributes:
+        ledger_group: Name of the consumer group, and of the topic that keeps the ledger's state
+            (``NAME-entries-changelog``). Another name begins new books from the oldest account that the log has.
+        ledger_window_s: Width of a window.
+        ledger_keep_s: How long after its end a window takes late and repeated events. The ledger remembers every
+            request for so long, at about 1 KB each.
+        ledger_show_s: How long ``GET /ledger`` shows a window. ``railbus.ledger`` has it for as long as the topic keeps
+            records.
+        ledger_slo_first_ms: Objective for the first text of an interactive answer.
+        ledger_slo_total_ms: Objective for the whole of it.
+        ledger_plain_token_ms: Time between two tokens without speculation, as ``railbus bench engine`` measures it:
+            ``8.5``, or ``MODEL=8.5,MODEL=4``. Without it nothing is counted as earned.
+        ledger_usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second
+            divided by how many requests it usually has at once.
+        ledger_instance: A name that no other ledger has. A restart under the same name within the session timeout
+            causes no rebalance.
+        ledger_data_dir: Folder for Faust's own files; by default one for temporary files. Nothing in it is needed: the
+            state is on the log.
+    """
+
+    ledger_group: str = setting("ledger", "consumer group and prefix of the ledger's own topic")
+    ledger_window_s: int = setting(60, "width of a window in seconds", ge=1, le=86_400)
+    ledger_keep_s: int = setting(600, "how long a window takes late events, in seconds", ge=1, le=86_400)
+    ledger_show_s: int = setting(86_400, "how long a window is shown, in seconds", ge=60, le=30 * 86_400)
+    ledger_slo_first_ms: float = setting(200.0, "objective for the first text in milliseconds", ge=1, le=3_600_000)
+    ledger_slo_total_ms: float = setting(2_000.0, "objective for the whole answer", ge=1, le=86_400_000)
+    ledger_plain_token_ms: str = setting("", "time between two tokens without speculation, by model")
+    ledger_usd_per_engine_s: float = setting(0.0, "US dollars for a request's second on an engine", ge=0, le=1_000)
+    ledger_instance: str | None = setting(None, "name of this ledger, unique: a restart then causes no rebalance")
+    ledger_data_dir: Path | None = field(default=None, metadata={"help": "folder for Faust's own files"})
+    bus: BusSettings = field(default_factory=BusSettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
+
+    def config(self) -> BooksConfig:
+        """Return the settings as the books' configuration.
+
+        Raises:
+            UserError: A value cannot be read.
+        """
+        try:
+            plain_token_ms = parse_plain_token_ms(self.ledger_plain_token_ms)
+        except ValueError:
+            raise UserError(
+                f"RAILBUS_LEDGER_PLAIN_TOKEN_MS={self.ledger_plain_token_ms!r}: must be milliseconds such as 8.5, or"
+                " MODEL=8.5,MODEL=4"
+            ) from None
+        return BooksConfig(
+            window_s=self.ledger_window_s,
+            keep_s=self.ledger_keep_s,
+            show_s=self.ledger_show_s,
+            slo_first_ms=self.ledger_slo_first_ms,
+            slo_total_ms=self.ledger_slo_total_ms,
+            plain_token_ms=plain_token_ms,
+            usd_per_engine_s=self.ledger_usd_per_engine_s,
+        )

@@ -1,0 +1,236 @@
+"""When one request passed each stage of its way: what an account of its time is computed from. No I/O, no clock.
+
+One recorder for the router, which keeps it beside each open request, and for the audit, which reads a whole log: so
+both divide a request's time alike. What it keeps does not grow with the answer.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from schemas.stream import Chunk, Closed, Cutover, Finished, Started, StreamEvent, Verdict
+from services.stream.ops import Op, Refuse, Show, Withdraw
+from services.stream.order import ChunkOrder
+from services.stream.screen import Screen
+
+Part = Literal[
+    "post",
+    "lost attempts",
+    "worker",
+    "engine queue",
+    "prefill",
+    "rails",
+    "hold-back",
+    "decode",
+    "final hold-back",
+    "close",
+    "delivery",
+]
+
+Stretch = tuple[Part, float, float]
+"""A part, its begin and its end, in milliseconds since the epoch."""
+
+_SHOWN: Final = frozenset({Show, Refuse, Withdraw})
+
+
+class RunTimes:
+    """The first run of one attempt: its chunks in order, and when the broker appended them.
+
+    Attributes:
+        started_ms: When its ``Started`` was appended.
+        first_ms: When its first chunk was appended.
+        last_ms: When its newest chunk in order was; none after ``Closed`` counts.
+        tokens: Tokens in its chunks.
+        answer_tokens: Of those, the ones before ``Closed``.
+        first_tokens: Tokens of its first chunk.
+        queue_ms: How long the engine let it wait, as its worker says.
+        first_chunk_at: Time of its first chunk by the worker's clock, in microseconds.
+        last_chunk_at: Time of its newest chunk by that clock.
+        order: Its chunks in order.
+    """
+
+    __slots__ = (
+        "answer_tokens",
+        "finished",
+        "first_chunk_at",
+        "first_ms",
+        "first_tokens",
+        "last_chunk_at",
+        "last_ms",
+        "order",
+        "queue_ms",
+        "started_ms",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self.started_ms: float | None = None
+        self.first_ms: float | None = None
+        self.last_ms: float | None = None
+        self.tokens = 0
+        self.answer_tokens = 0
+        self.first_tokens = 0
+        self.queue_ms = 0.0
+        self.first_chunk_at: int | None = None
+        self.last_chunk_at: int | None = None
+        self.order = ChunkOrder()
+        self.finished = False
+
+    def add(self, event: Chunk, at_ms: float, *, closed: bool) -> None:
+        """Count a chunk, and those that waited for it; each once."""
+        order = self.order
+        for chunk in (event,) if order.take(event) else order.add(event):
+            tokens = chunk.tokens
+            self.tokens += tokens
+            self.last_chunk_at = chunk.at
+            if self.first_chunk_at is None:
+                self.first_chunk_at = chunk.at
+            if closed:
+                continue
+            self.answer_tokens += tokens
+            self.last_ms = at_ms
+            if self.first_ms is None:
+                self.first_ms = at_ms
+                self.first_tokens = tokens
+
+
+class StageRecorder:
+    """Folds a request's stream log into its screen, and notes when the broker appended what matters.
+
+    Args:
+        screen: The request's; only the recorder feeds it.
+
+    Attributes:
+        posted_ms: When the ``Request`` was appended, which the owner sets: it is not on the stream log.
+        opened_ms: When the last attempt was opened by a cutover.
+        verdict_ms: When the verdict was appended.
+        rails_ms: How long the rails took.
+        first_shown_ms: When the first text could be seen.
+        last_shown_ms: When the newest could.
+        closed_ms: When the effective ``Closed`` was appended.
+        runs: The first run of each attempt.
+    """
+
+    __slots__ = (
+        "_run_ids",
+        "closed_ms",
+        "first_shown_ms",
+        "last_shown_ms",
+        "opened_ms",
+        "posted_ms",
+        "rails_ms",
+        "runs",
+        "screen",
+        "verdict_ms",
+    )
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
+        self.posted_ms: float | None = None
+        self.opened_ms: float | None = None
+        self.verdict_ms: float | None = None
+        self.rails_ms = 0.0
+        self.first_shown_ms: float | None = None
+        self.last_shown_ms: float | None = None
+        self.closed_ms: float | None = None
+        self.runs: dict[int, RunTimes] = {}
+        self._run_ids: dict[int, str] = {}
+
+    def feed(self, event: StreamEvent, log_ms: int) -> tuple[Op, ...]:
+        """Fold the next event, which the broker appended at ``log_ms``; return the screen's ops."""
+        screen = self.screen
+        over = screen.closed is not None
+        if type(event) is Chunk:
+            ops = screen.feed(event, log_ms)
+            if self._run_ids.get(event.attempt) == event.run:
+                self.runs[event.attempt].add(event, log_ms, closed=over)
+        else:
+            ops = self._feed_other(event, log_ms)
+        if ops and not over:
+            for op in ops:
+                if type(op) in _SHOWN:
+                    self.first_shown_ms = log_ms if self.first_shown_ms is None else self.first_shown_ms
+                    self.last_shown_ms = log_ms
+                    break
+        return ops
+
+    def _feed_other(self, event: StreamEvent, log_ms: int) -> tuple[Op, ...]:
+        screen = self.screen
+        attempts, verdict, closed = screen.attempts, screen.verdict, screen.closed
+        ops = screen.feed(event, log_ms)
+        match event:
+            case Started():
+                if event.attempt not in self._run_ids:
+                    self._run_ids[event.attempt] = event.run
+                    self.run(event.attempt).started_ms = log_ms
+            case Finished() if self._run_ids.get(event.attempt) == event.run:
+                run = self.runs[event.attempt]
+                if not run.finished:
+                    run.finished, run.queue_ms = True, event.timings.queue_ms
+            case Cutover() if screen.attempts > attempts:
+                self.opened_ms = log_ms
+            case Verdict() if screen.verdict is not verdict:
+                self.verdict_ms, self.rails_ms = log_ms, event.total_ms
+            case Closed() if screen.closed is not closed:
+                self.closed_ms = log_ms
+            case _:
+                pass
+        return ops
+
+    def run(self, attempt: int) -> RunTimes:
+        """Return the times of an attempt's first run; empty ones before it started."""
+        found = self.runs.get(attempt)
+        if found is None:
+            found = self.runs[attempt] = RunTimes()
+        return found
+
+    @property
+    def voice_run(self) -> RunTimes | None:
+        """Return the run that answered; None if none did, or the prompt was denied."""
+        screen = self.screen
+        voice, verdict = screen.voice, screen.verdict
+        if voice is None or (verdict is not None and verdict.decision == "deny"):
+            return None
+        return self.runs.get(voice.attempt)
+
+    def stretches(self, received_ms: float, sent_ms: float | None = None) -> tuple[Sequence[Stretch], float]:
+        """Return each part with its begin and its end, and by how much the edge's clock was corrected."""
+        ends = [end for end in self._ends() if end[1] is not None]
+        first = ends[0][1] or received_ms
+        last = max(end or 0.0 for _, end in ends)
+        skew_ms = min(0.0, first - received_ms)  # received after it was on the log: the edge's clock is ahead
+        if sent_ms is not None and not skew_ms:
+            skew_ms = max(0.0, min(last - sent_ms, first - received_ms))
+        begin = received_ms + skew_ms
+        over = None if sent_ms is None else max(begin, sent_ms + skew_ms)  # a client may have all before ``Closed``
+        found: list[Stretch] = []
+        for name, at_ms in ends:
+            end = max(begin, at_ms or begin)
+            end = end if over is None else min(end, over)
+            found.append((name, begin, end))
+            begin = end
+        if over is not None:
+            found.append(("delivery", begin, over))
+        return found, skew_ms
+
+    def _ends(self) -> list[tuple[Part, float | None]]:
+        """Return when each part ended, in order; None for a part that was not passed."""
+        opened: list[tuple[Part, float | None]] = [("post", self.posted_ms), ("lost attempts", self.opened_ms)]
+        close: tuple[Part, float | None] = ("close", self.closed_ms)
+        run = self.voice_run
+        if run is None or run.first_ms is None:  # no model text: a refusal, or a failure
+            return [*opened, ("rails", self.verdict_ms), close]
+        first = run.first_ms
+        to_first: list[tuple[Part, float | None]] = [
+            ("worker", run.started_ms),
+            ("engine queue", None if run.started_ms is None else min(first, run.started_ms + run.queue_ms)),
+            ("prefill", first),
+            ("rails", self._rails_end(first)),
+            ("hold-back", self.first_shown_ms),
+        ]
+        return [*opened, *to_first, ("decode", run.last_ms), ("final hold-back", self.last_shown_ms), close]
+
+    def _rails_end(self, first_ms: float) -> float | None:
+        """Return when the first text no longer waited for the verdict: the gate may be off."""
+        if self.verdict_ms is None or self.first_shown_ms is None:
+            return self.verdict_ms
+        return min(max(first_ms, self.verdict_ms), self.first_shown_ms)

@@ -1,0 +1,118 @@
+"""The real ledger on a real broker: killed, robbed of its folder, fed twice and late, it comes to the same sums."""
+
+import asyncio
+import os
+import random
+import shutil
+
+import aiohttp
+import pytest
+
+from schemas.topics import ACCOUNTS, RECEIPTS
+from services.bus import RawRecord, write_raw_records
+from tests.integration.ledger.lab import KEEP_S, WINDOW_S, a_lab, a_request
+from tests.support.processes import free_port
+
+pytest.importorskip("faust", reason="needs faust-streaming: pip install 'railbus[faust]'")
+
+KILLS = int(os.environ.get("RAILBUS_TEST_LEDGER_KILLS", "3"))
+"""How often the ledger is killed; 20 is what the books are judged by."""
+
+
+@pytest.fixture
+async def lab(tmp_path):
+    async with a_lab(tmp_path) as made:
+        yield made
+
+
+async def test_the_ledger_answers_publishes_and_stops(lab):
+    await lab.start_ledger()
+    random_ = random.Random(1)
+    for number in range(50):
+        await lab.send(*a_request(number, random_))
+    await lab.comes_to_the_expected_sums()
+    report = await lab.report()
+    assert report["total"]["requests"] == 50
+    assert report["partitions"] == [0, 1, 2, 3]
+    assert report["total"]["sums"]["delivered"] == 50
+    async with aiohttp.ClientSession() as client:
+        for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/ledger?seconds=x", 400)):
+            async with client.get(f"http://127.0.0.1:{lab.port}{path}") as response:
+                assert response.status == status, path
+    assert await lab.ledger.stop() == 0
+
+
+async def test_what_cannot_be_read_is_left_to_the_router(lab):
+    await lab.start_ledger()
+    await write_raw_records(
+        lab.bus,
+        [
+            RawRecord(ACCOUNTS.name, 0, None, b"{", (("kind", b"Account"), ("v", b"1"))),
+            RawRecord(ACCOUNTS.name, 1, b"k", None, ()),
+            RawRecord(RECEIPTS.name, 2, b"k", b"\xff", (("kind", b"Detached"), ("v", b"99"))),
+        ],
+        name="t",
+    )
+    await lab.send(*a_request(0, random.Random(2)))
+    await lab.comes_to_the_expected_sums()
+    assert lab.ledger.running
+
+
+@pytest.mark.slow
+async def test_kills_a_lost_folder_repetitions_and_late_events_change_no_sum(lab):
+    random_ = random.Random(3)
+    stop = asyncio.Event()
+
+    async def traffic():
+        number = 0
+        while not stop.is_set():
+            one, two = a_request(number, random_)
+            await lab.send(one, two)
+            for event in (one, two):
+                if random_.random() < 0.3:  # a router or an edge that wrote twice
+                    await lab.send(event)
+            if random_.random() < 0.05:  # long after its window was sealed
+                await lab.send(*random_.sample(lab.sent, 2))
+            number += 1
+            await asyncio.sleep(0.005)
+
+    writing = asyncio.create_task(traffic())
+    await lab.start_ledger()
+    for kill in range(KILLS):
+        await asyncio.sleep(random_.uniform(0.2, 3.0))
+        lab.ledger.kill()
+        if kill % 2:
+            shutil.rmtree(lab.folder / "faust", ignore_errors=True)
+        await lab.start_ledger()
+    await asyncio.sleep(KEEP_S + 2 * WINDOW_S)  # so that some windows are sealed
+    stop.set()
+    await writing
+    await lab.comes_to_the_expected_sums()
+    lab.ledger.kill()
+    shutil.rmtree(lab.folder / "faust", ignore_errors=True)
+    await lab.start_ledger()  # what it answers now it has from its changelog alone
+    report = await lab.report()
+    expected = lab.expected()
+    assert report["total"]["requests"] == sum(totals.of("requests") for totals in expected.values())
+    assert report["total"]["sums"]["good"] == sum(totals.of("good") for totals in expected.values())
+    assert report["total"]["spent_ms"] == sum(totals.of("spent") for totals in expected.values()) / 1_000
+
+
+async def test_two_ledgers_share_the_partitions(lab):
+    await lab.start_ledger()
+    random_ = random.Random(4)
+    for number in range(100):
+        await lab.send(*a_request(number, random_))
+    await lab.comes_to_the_expected_sums()
+    first, first_port, lab.port = lab.ledger, lab.port, free_port()
+    try:
+        await lab.start_ledger(RAILBUS_LEDGER_DATA_DIR=str(lab.folder / "faust-2"))
+        for number in range(100, 200):
+            await lab.send(*a_request(number, random_))
+        await lab.comes_to_the_expected_sums()
+        held = (await lab.report())["partitions"]
+        lab.port = first_port
+        assert 0 < len(held) < 4
+        assert sorted(held + (await lab.report())["partitions"]) == [0, 1, 2, 3]
+    finally:
+        first.kill()

@@ -1,0 +1,194 @@
+"""The ledger's sums: a function of the set of events, whatever their order, repetitions and owners."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.ids import time_ms
+from services.books import BooksConfig, PartitionBooks, merge, totals_of_windows
+from services.books.report import interval, json_rows, newest, table
+from tests.support.examples import examples
+from tests.unit.books.events import ACCOUNTS, EVENTS, RECEIPTS, T0_MS, T0_S, account, detached
+
+CONFIG = BooksConfig(window_s=60, keep_s=600, plain_token_ms={"": 9.0}, usd_per_engine_s=0.001)
+SHORT = BooksConfig(window_s=10, keep_s=20, show_s=10_000)
+
+
+def books_of(events, config=CONFIG, at_ms=T0_MS, number=0):
+    books = PartitionBooks(number, config)
+    for event in events:
+        books.take(event, at_ms)
+    return books
+
+
+def closed_ms(event):
+    return time_ms(event.request_id)
+
+
+def sums(books):
+    return totals_of_windows(books.all_windows())
+
+
+def test_a_request_adds_what_its_account_and_its_receipt_say():
+    (row,) = merge(books_of([account(), detached()]).all_windows())
+    of = row.totals.of
+
+    assert row.cell == ("acme", "interactive", "self_hosted", "m", "p1")
+    assert (of("requests"), of("completed"), of("judged"), of("good"), of("delivered")) == (1, 1, 1, 1, 1)
+    assert of("delivery") == 5_000
+    assert of("earned") == 10 * 9_000 - 50_000
+    assert of("engine_ms") == 100_000
+    assert of("usd") == round(0.001 * 0.1 * 1e9)
+    assert row.totals.histograms[0].quantile(0.5) == pytest.approx(61.5, rel=0.02)
+    assert row.totals.histograms[2].quantile(0.5) == pytest.approx(125, rel=0.02)
+
+
+def test_the_parts_add_up_to_what_the_client_waited():
+    for waited_ms in (125.0, 118.0, 40.0):  # the client may have everything before ``Closed``
+        (row,) = merge(books_of([account(), detached(waited_ms=waited_ms)]).all_windows())
+        stages = json_rows(books_of([account(), detached(waited_ms=waited_ms)]).all_windows(), since_at=0, until_at=1)
+        assert sum(stages["total"]["stages_ms"].values()) == pytest.approx(waited_ms)
+        assert row.totals.histograms[2].quantile(0.5) == pytest.approx(waited_ms, rel=0.02)
+
+
+def test_an_answer_that_is_read_again_a_day_later_took_no_day():
+    (row,) = merge(books_of([account(), detached(), detached(waited_ms=86_400_000, connection="d")]).all_windows())
+    assert row.totals.histograms[2].quantile(1) == pytest.approx(125, rel=0.02)
+
+
+def test_a_late_answer_and_a_failed_one_miss_the_objective():
+    events = [account(0), detached(0, waited_ms=2_500), account(1, outcome="failed", voice=None, route="none")]
+    rows = merge(books_of(events).all_windows())
+    assert sum(row.totals.of("judged") for row in rows) == 2
+    assert sum(row.totals.of("good") for row in rows) == 0
+
+
+def test_a_denied_prompt_and_the_batch_have_no_objective():
+    rows = merge(books_of([account(0, outcome="denied"), account(1, lane="batch")]).all_windows())
+    assert sum(row.totals.of("judged") for row in rows) == 0
+
+
+def test_an_account_of_version_1_is_counted_without_times():
+    old = account(stages=None, request_at=None, voice=None, route="none", policy_version=None, attempts=())
+    bare = {
+        name: getattr(old, name)
+        for name in ("request_id", "tenant", "at", "source", "outcome", "received_at", "closed_at")
+    }
+    (row,) = merge(books_of([type(old)(**bare), detached()]).all_windows())
+    assert (row.totals.of("requests"), row.totals.histograms[2].total) == (1, 0)
+
+
+@settings(max_examples=examples(200))
+@given(EVENTS, st.randoms(), st.data())
+def test_order_and_repetition_change_nothing(events, random, data):
+    again = events + (data.draw(st.lists(st.sampled_from(events))) if events else [])
+    random.shuffle(again)
+    assert sums(books_of(again)) == sums(books_of(events))
+
+
+@settings(max_examples=examples(200))
+@given(EVENTS, st.integers(1, 4))
+def test_partitions_add_up(events, count):
+    parts = [
+        books_of([event for event in events if hash(event.request_id) % count == number], number=number)
+        for number in range(count)
+    ]
+    windows = [window for books in parts for window in books.all_windows()]
+    assert totals_of_windows(windows) == sums(books_of(events))
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.tuples(st.integers(-2_000, 45_000), ACCOUNTS | RECEIPTS), max_size=40),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 10)), max_size=5),
+)
+def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
+    """The table keeps a prefix of the changes; the reader goes on at an event that the prefix has wholly."""
+    steps = sorted(((closed_ms(event) + wait, event) for wait, event in steps), key=lambda step: step[0])
+    clean = PartitionBooks(0, SHORT)
+    for wait, event in steps:
+        clean.take(event, wait)
+
+    changes, ends = [], [0]  # the changelog, and its length after each event
+    books, position = PartitionBooks(0, SHORT), 0
+    crashes = list(crashes)
+    while position < len(steps):
+        wait, event = steps[position]
+        changes += books.take(event, wait)
+        position += 1
+        del ends[position:]
+        ends.append(len(changes))
+        if crashes and crashes[0][0] % len(steps) < position:
+            _, lost = crashes.pop(0)
+            changes = changes[: max(0, len(changes) - lost)]
+            position = max(index for index, end in enumerate(ends) if end <= len(changes))
+            del ends[position + 1 :]
+            table = {}
+            for key, value in changes:
+                if value is None:
+                    table.pop(key, None)
+                else:
+                    table[key] = value
+            ends[position] = len(changes)
+            books = PartitionBooks(0, SHORT)
+            books.restore(table.items())
+    assert sums(books) == sums(clean)
+
+
+def test_an_old_window_is_sealed_and_its_requests_are_forgotten():
+    books = PartitionBooks(0, SHORT)
+    books.take(account(0, 1), T0_MS + 1_000)
+    books.take(detached(0, 1), T0_MS + 1_000)
+    before = sums(books)
+    changes = books.take(account(1, 100), T0_MS + 100_000)
+    assert books.sealed_s == 0 or books.sealed_s <= T0_S  # the receipts were read only until second 1
+    changes += books.take(detached(1, 100), T0_MS + 100_000)
+    assert books.sealed_s == T0_S + 80
+    assert [key.split(b"/")[1] for key, _ in changes] == [b"e", b"e", b"w", b"s", b"e"]
+    assert changes[-1].value is None
+    assert len(books.entries) == 1
+    assert {key: value for key, value in sums(books).items() if key in before} == before
+
+    late = books.take(account(2, 1), T0_MS + 101_000)
+    assert (late, books.late) == ([], 1)
+    assert {key: value for key, value in sums(books).items() if key in before} == before
+
+
+def test_a_silent_topic_holds_up_no_window():
+    books = PartitionBooks(0, SHORT)
+    for second in range(0, 200, 5):
+        books.take(account(second, second), T0_MS + second * 1_000)
+        books.caught_up("receipts")
+    assert len(books.entries) < 8
+
+
+def test_receipts_without_an_account_are_forgotten():
+    books = PartitionBooks(0, SHORT)
+    for second in range(0, 200, 5):
+        books.take(detached(second, second), T0_MS + second * 1_000)
+        books.caught_up("accounts")
+    assert len(books.entries) < 15
+
+
+def test_of_published_windows_the_last_counts():
+    books = books_of([account(0)])
+    published = list(books.dirty(10))
+    books.take(account(1, 2), T0_MS)
+    published += books.dirty(10)
+    assert not list(books.dirty(10))
+    assert [window.requests for window in published] == [1, 2]
+    assert totals_of_windows(newest(published)) == sums(books)
+
+
+def test_the_interval_is_wilsons():
+    assert interval(0, 0) is None
+    assert interval(9, 10) == pytest.approx((0.5958, 0.9821), abs=1e-3)
+    low, high = interval(10, 10)
+    assert (high, low > 0.7) == (pytest.approx(1.0), True)
+
+
+def test_the_table_names_every_kind_and_their_sum():
+    events = [account(0), detached(0), account(1, tenant="zeta")]
+    lines = table(merge(books_of(events).all_windows()))
+    assert [line.split()[0] for line in lines[1:4]] == ["acme", "zeta", "all"]
+    assert table([]) == ["no request was closed in this time"]
