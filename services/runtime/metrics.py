@@ -185,6 +185,14 @@ POLICY_REFUSED: Final = Counter(
     "Edits of the policy that were refused while the service was running; the version before stays.",
 )
 
+# Archiver.
+ARCHIVED: Final = Counter("railbus_audit_archived", "Records written to the archive, by topic.", ["topic"])
+ARCHIVE_FILES: Final = Counter("railbus_audit_files", "Files written to the archive, by topic.", ["topic"])
+ARCHIVE_BUFFERED: Final = Gauge("railbus_audit_buffered_bytes", "Memory of records that wait for their file.")
+ARCHIVE_CONFLICTS: Final = Counter(
+    "railbus_audit_conflicts", "Files that another archiver had written first; nothing is archived twice."
+)
+
 
 def render_metrics() -> tuple[bytes, str]:
     """Return all metrics in Prometheus' text format, and its content type."""

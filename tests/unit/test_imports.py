@@ -16,6 +16,7 @@ LIBRARIES = {
     "services.bus": {"schemas", "services.runtime"},
     "services.worker": {"schemas", "services.runtime", "services.bus"},
     "services.processor": {"schemas", "services.runtime", "services.bus"},
+    "services.archive": {"schemas", "services.runtime", "services.bus"},
 }
 """What each library may import of this product. Services may import schemas and every library, and never each other."""
 
@@ -25,6 +26,9 @@ KAFKA_CODEC = {"services.broker": ("aiokafka.protocol", "aiokafka.record", "aiok
 
 PURE = (
     "schemas",
+    "services.archive.chain",
+    "services.archive.checkpoint",
+    "services.audit.buffer",
     "services.broker.groups.group",
     "services.broker.storage.partition_log",
     "services.broker.storage.producer_state",

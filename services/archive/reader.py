@@ -1,0 +1,136 @@
+"""Reads an archive: which files there are, and the records in them."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+
+from schemas.errors import UnreadableEvent
+from schemas.ids import time_ms
+from schemas.topics import DAY_MS
+from schemas.trace import is_traceparent
+from schemas.wire import TRACE_HEADER, decode, header
+from services.archive.checkpoint import DataFile, data_file
+from services.archive.extras import need
+from services.archive.records import RECORD_COLUMNS, stored_records
+from services.archive.sealing import KeyStore, owner_of, unseal
+from services.archive.store import Exists, Store
+from services.archive.writer import day_of
+from services.bus import Received, StoredRecord
+from services.runtime.errors import UserError
+
+ABOUT: Final = "archive.json"
+FORMAT: Final = 1
+
+BATCH_ROWS: Final = 65_536
+"""Rows that are in memory at once."""
+
+
+def begin_archive(store: Store, public_pem: bytes) -> None:
+    """Note what the folder is, unless that is known.
+
+    Raises:
+        UserError: It is an archive of a newer version, or cannot be written.
+    """
+    try:
+        store.put_new(ABOUT, orjson.dumps({"format": FORMAT, "public_key": public_pem.decode()}))
+    except Exists:
+        Archive(store)
+    except OSError as error:
+        raise UserError(f"the archive {store.location} cannot be written: {error.strerror or error}") from None
+
+
+class Archive:
+    """An archive to read.
+
+    Args:
+        store: Where it is.
+        keys: Opens sealed values; without it they stay sealed.
+
+    Attributes:
+        public_pem: The public key that its archiver noted in it.
+
+    Raises:
+        UserError: There is none, or one of a newer version.
+    """
+
+    def __init__(self, store: Store, keys: KeyStore | None = None) -> None:
+        self.store = store
+        self._keys = keys
+        try:
+            about = orjson.loads(store.read(ABOUT))
+            self.public_pem = str(about["public_key"]).encode()
+            version = int(about["format"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(
+                f"there is no archive at {store.location}: `railbus up --archive DIR` writes one, see --archive"
+            ) from None
+        if version > FORMAT:
+            raise UserError(f"the archive {store.location} has format {version}, this version reads {FORMAT}: upgrade")
+
+    def files(
+        self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
+    ) -> list[DataFile]:
+        """Return the data files that may have records of these topics and this time, in order."""
+        first = "" if from_ms is None else day_of(max(from_ms, 0))
+        last = "9" if to_ms is None else day_of(to_ms)
+        found: list[DataFile] = []
+        for folder in self.store.names("data"):
+            topic = folder.rpartition("topic=")[2]
+            if topics is not None and topic not in topics:
+                continue
+            for day in self.store.names(folder):
+                if first <= day.rpartition("day=")[2] <= last:
+                    found += [file for name in self.store.names(day) if (file := data_file(name)) is not None]
+        return sorted(found)
+
+    def table(self, file: DataFile, columns: Sequence[str], **filters: Any) -> Any:
+        """Return columns of a file; with ``filters`` only the rows where these columns have these values."""
+        pq = need("pyarrow.parquet")
+        wanted = [(name, "=", value) for name, value in filters.items()] or None
+        return pq.read_table(
+            self.store.path(file.path), columns=list(columns), filters=wanted, filesystem=self.store.filesystem,
+            partitioning=None,
+        )  # fmt: skip
+
+    def batches(self, file: DataFile, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield a file's rows in order, some at a time."""
+        pa, pq = need("pyarrow"), need("pyarrow.parquet")
+        with pq.ParquetFile(self.store.path(file.path), filesystem=self.store.filesystem) as opened:
+            for batch in opened.iter_batches(BATCH_ROWS, columns=list(columns)):
+                yield pa.Table.from_batches([batch])
+
+    def request(self, request_id: str) -> Iterator[StoredRecord]:
+        """Yield the records of a request, topic by topic, in order of their offsets."""
+        columns = (*RECORD_COLUMNS, "sealed", "request_id", "tenant")
+        for file in self.files(from_ms=time_ms(request_id) - DAY_MS):
+            table = self.table(file, columns, request_id=request_id)
+            if table.num_rows:
+                yield from self._opened(file.topic, table)
+
+    def records(self, file: DataFile, from_ms: int = 0, to_ms: int = 2**62) -> Iterator[StoredRecord]:
+        """Yield a file's records of this time."""
+        for table in self.batches(file, (*RECORD_COLUMNS, "sealed", "request_id", "tenant")):
+            yield from (record for record in self._opened(file.topic, table) if from_ms <= record.timestamp_ms < to_ms)
+
+    def _opened(self, topic: str, table: Any) -> Iterator[StoredRecord]:
+        records = stored_records(topic, table)
+        sealed = table.column("sealed")
+        if not any(sealed.to_pylist()):
+            yield from records
+            return
+        owners = zip(table.column("request_id").to_pylist(), table.column("tenant").to_pylist(), strict=True)
+        for record, is_sealed, owner in zip(records, sealed.to_pylist(), owners, strict=True):
+            yield unseal(record, owner_of(*owner), self._keys) if is_sealed else record
+
+
+def received(record: StoredRecord) -> Received | None:
+    """Return the event of a record; None if it is not one that this version reads, or sealed."""
+    try:
+        event = decode(record.value, record.headers, record.key)  # type: ignore[arg-type]
+    except UnreadableEvent:
+        return None
+    trace = header(record.headers, TRACE_HEADER) if len(record.headers) > 2 else None  # type: ignore[arg-type]
+    if trace is not None and not is_traceparent(trace):
+        trace = None
+    return Received(record.topic, record.partition, record.offset, record.timestamp_ms, event, trace)
