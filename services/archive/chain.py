@@ -124,7 +124,7 @@ def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes,
         return "reordered"
     if index + 1 < len(rows) and digest(before, rows[index + 1][0]) == rows[index + 1][1]:
         return "inserted"  # without this record the chain goes on
-    expected = offset if after is None else after + 1
+    expected = 0 if after is None else after + 1
     return "dropped" if offset > expected else "edited"
 
 

@@ -29,6 +29,7 @@ class Checkpoint:
         to_ms: Largest record time in the file.
         before: Digest before its first record, hex.
         head: Digest of its last record, hex.
+        file_sha256: Of the data file, hex. Empty in the copy that is inside the file: it cannot hold its own hash.
         signer: First 16 hex digits of the SHA-256 of the public key.
         signature: Ed25519 over everything else, base64.
     """
@@ -45,6 +46,7 @@ class Checkpoint:
     to_ms: int
     before: str
     head: str
+    file_sha256: str = ""
     signer: str = ""
     signature: str = ""
 
@@ -63,6 +65,14 @@ class Checkpoint:
     @property
     def signature_bytes(self) -> bytes:
         return base64.b64decode(self.signature)
+
+    def says_the_same(self, other: "Checkpoint") -> bool:
+        """Return whether both are about the same records."""
+        return self.without_file == other.without_file
+
+    @property
+    def without_file(self) -> "Checkpoint":
+        return replace(self, file_sha256="", signer="", signature="")
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)

@@ -4,6 +4,7 @@ Each file is checked against its signed checkpoint, the checkpoint against the f
 other by the chain, and the newest of all against the checkpoints and anchors that say how far the archive went.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -137,6 +138,10 @@ class _Partition:
             count, length = signed.total - signed.count, state.length
             self._state = state = ChainState(file.start, bytes.fromhex(signed.before), count, length)
         rows = self._rows(file)
+        noted_here = noted.get(file.start)
+        if rows is not None and noted_here is not None and not self._has_hash(file, noted_here):
+            places = f"look at offsets {file.start} to {noted_here.last}"
+            self._found(file.start, f"the file is not the one that was signed: {places}", file.path)
         if rows is None:
             self._found(file.start, "the file cannot be read", file.path)
             if signed is not None:
@@ -206,7 +211,7 @@ class _Partition:
                 self._found(start, "the checkpoint is not signed, or cannot be read", name)
             elif start not in by_start and start >= self._state.end:
                 self._found(start, f"the tail is cut off: offsets {start} to {checkpoint.last} were archived", name)
-            elif start in by_start and by_start[start] != checkpoint:
+            elif start in by_start and not by_start[start].says_the_same(checkpoint):
                 self._found(start, "the file and the checkpoint beside it were signed with different content", name)
         for start in sorted(by_start.keys() - noted.keys()):
             if start != max(by_start):  # the newest may have been written a moment ago
@@ -222,6 +227,9 @@ class _Partition:
             self._found(self._state.end, f"the tail is cut off: offset {anchor.last} was archived", "anchors")
         elif here != (anchor.head, anchor.total, anchor.length):
             self._found(anchor.start, "the archive has another history than the anchor", "anchors")
+
+    def _has_hash(self, file: DataFile, noted: Checkpoint) -> bool:
+        return hashlib.sha256(self._archive.store.read(file.path)).hexdigest() == noted.file_sha256
 
     def _rows(self, file: DataFile) -> list[tuple[ArchivedRecord, bytes]] | None:
         pa = need("pyarrow")

@@ -5,8 +5,10 @@ where that is, and a file can be created once. So a second archiver, or one that
 cannot add a record twice: of two that continue at the same offset, one is first, and the other continues behind it.
 """
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -103,12 +105,12 @@ class PartitionWriter:
         name = DataFile(self._topic, self._partition, start, day_of(plain[0].timestamp_ms)).path
         if any(file.start >= start for file in self._files()):  # of another day, should the log have changed
             raise Conflict(self.open())
+        content = _parquet(records, digests, checkpoint)
         try:
-            self._store.put_new(name, _parquet(records, digests, checkpoint))
+            self._store.put_new(name, content)
         except Exists:
             raise Conflict(self.open()) from None
-        self._note(checkpoint)
-        return checkpoint
+        return self._note(checkpoint, content)
 
     def _files(self) -> list[DataFile]:
         """Return the partition's files of the newest day that has any."""
@@ -130,16 +132,18 @@ class PartitionWriter:
                 f"the archive {self._store.location}: {file.path} is not signed with the key of RAILBUS_AUDIT_KEY: give"
                 " this archiver the archive's own key, or move the file away if it was put there by somebody else"
             )
-        self._note(checkpoint)
+        self._note(checkpoint, self._store.read(file.path))
 
-    def _note(self, checkpoint: Checkpoint) -> None:
+    def _note(self, checkpoint: Checkpoint, content: Any) -> Checkpoint:
         """Take a file as the newest, and keep its checkpoint beside it: so that a missing file is noticed."""
+        noted = replace(checkpoint, file_sha256=hashlib.sha256(content).hexdigest())
         self.newest = checkpoint
         self.state = state_after(checkpoint, self._topic, self._partition)
         with suppress(Exists):
             self._store.put_new(
-                checkpoint_path(checkpoint.topic, checkpoint.partition, checkpoint.start), checkpoint.to_json()
+                checkpoint_path(noted.topic, noted.partition, noted.start), self._signer.sign(noted).to_json()
             )
+        return checkpoint
 
 
 def checkpoint_in(store: Store, name: str) -> Checkpoint | None:
