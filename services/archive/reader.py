@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 
+from schemas.base import AnyEvent
 from schemas.errors import UnreadableEvent
 from schemas.ids import time_ms
 from schemas.topics import DAY_MS
@@ -12,7 +13,7 @@ from schemas.trace import is_traceparent
 from schemas.wire import TRACE_HEADER, decode, header
 from services.archive.checkpoint import DataFile, data_file
 from services.archive.extras import need
-from services.archive.records import RECORD_COLUMNS, stored_records
+from services.archive.records import RECORD_COLUMNS, stored_records, wire_records
 from services.archive.sealing import KeyStore, owner_of, unseal
 from services.archive.store import Exists, Store
 from services.archive.writer import day_of
@@ -22,7 +23,10 @@ from services.runtime.errors import UserError
 ABOUT: Final = "archive.json"
 FORMAT: Final = 1
 
-BATCH_ROWS: Final = 65_536
+SEALED_COLUMNS: Final = (*RECORD_COLUMNS, "sealed", "request_id", "tenant")
+"""Those of a record, and what says with whose key its value is encrypted."""
+
+BATCH_ROWS: Final = 16_384
 """Rows that are in memory at once."""
 
 
@@ -102,26 +106,47 @@ class Archive:
 
     def request(self, request_id: str) -> Iterator[StoredRecord]:
         """Yield the records of a request, topic by topic, in order of their offsets."""
-        columns = (*RECORD_COLUMNS, "sealed", "request_id", "tenant")
         for file in self.files(from_ms=time_ms(request_id) - DAY_MS):
-            table = self.table(file, columns, request_id=request_id)
+            table = self.table(file, SEALED_COLUMNS, request_id=request_id)
             if table.num_rows:
                 yield from self._opened(file.topic, table)
 
     def records(self, file: DataFile, from_ms: int = 0, to_ms: int = 2**62) -> Iterator[StoredRecord]:
         """Yield a file's records of this time."""
-        for table in self.batches(file, (*RECORD_COLUMNS, "sealed", "request_id", "tenant")):
-            yield from (record for record in self._opened(file.topic, table) if from_ms <= record.timestamp_ms < to_ms)
+        sealed = self._has_sealed(file)
+        for table in self.batches(file, SEALED_COLUMNS if sealed else RECORD_COLUMNS):
+            records = self._opened(file.topic, table) if sealed else stored_records(file.topic, table)
+            yield from (record for record in records if from_ms <= record.timestamp_ms < to_ms)
+
+    def events(self, file: DataFile) -> Iterator[list[AnyEvent]]:
+        """Yield a file's events alone, some at a time, without those that cannot be read: the fastest way to read."""
+        if self._has_sealed(file):
+            yield [event.event for record in self.records(file) if (event := received(record)) is not None]
+            return
+        for table in self.batches(file, RECORD_COLUMNS[3:]):
+            found = []
+            for key, value, headers in wire_records(table):
+                try:
+                    found.append(decode(value, headers, key))  # type: ignore[arg-type]
+                except UnreadableEvent:
+                    continue
+            yield found
+
+    def _has_sealed(self, file: DataFile) -> bool:
+        """Return whether a value of the file may be encrypted, by the file's statistics."""
+        pq = need("pyarrow.parquet")
+        metadata = pq.read_metadata(self.store.path(file.path), filesystem=self.store.filesystem)
+        index = metadata.schema.names.index("sealed") if "sealed" in metadata.schema.names else -1
+        for number in range(metadata.num_row_groups):
+            found = metadata.row_group(number).column(index).statistics
+            if found is None or not found.has_min_max or found.max:
+                return True
+        return False
 
     def _opened(self, topic: str, table: Any) -> Iterator[StoredRecord]:
-        records = stored_records(topic, table)
-        sealed = table.column("sealed")
-        if not any(sealed.to_pylist()):
-            yield from records
-            return
-        owners = zip(table.column("request_id").to_pylist(), table.column("tenant").to_pylist(), strict=True)
-        for record, is_sealed, owner in zip(records, sealed.to_pylist(), owners, strict=True):
-            yield unseal(record, owner_of(*owner), self._keys) if is_sealed else record
+        columns = [table.column(name).to_pylist() for name in ("sealed", "request_id", "tenant")]
+        for record, sealed, request_id, tenant in zip(stored_records(topic, table), *columns, strict=True):
+            yield unseal(record, owner_of(request_id, tenant), self._keys) if sealed else record
 
 
 def received(record: StoredRecord) -> Received | None:

@@ -25,8 +25,14 @@ class _Head(msgspec.Struct):
 
 _HEAD: Final = msgspec.json.Decoder(_Head)
 
+Headers = tuple[tuple[str, bytes | None], ...]
+
 RECORD_COLUMNS: Final = ("partition", "offset", "timestamp_ms", "key", "value", "header_names", "header_values")
 """The columns that a record of the log consists of."""
+
+
+QUERY_SCHEMA_NAMES: Final = (*RECORD_COLUMNS, *QueryFields._fields)
+"""Those, and the columns for queries: what an export has."""
 
 
 @cache
@@ -119,6 +125,12 @@ def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
             yield StoredRecord(topic, partition, offset, time_ms, key, value, header_pairs)
 
 
+def wire_records(table: Any) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
+    """Yield key, value and headers of each record of a table."""
+    for batch in table.to_batches():
+        yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), _headers(batch), strict=True)
+
+
 def archived_records(topic: str, table: Any) -> Iterator[tuple[ArchivedRecord, bytes]]:
     """Yield the records of a table as the chain covers them, with their digests."""
     columns = [table.column(name).to_pylist() for name in ("sealed", "digest", *QueryFields._fields)]
@@ -126,7 +138,7 @@ def archived_records(topic: str, table: Any) -> Iterator[tuple[ArchivedRecord, b
         yield ArchivedRecord(record, QueryFields(*fields), bool(sealed)), digest or b""
 
 
-def _headers(batch: Any) -> Iterator[tuple[tuple[str, bytes | None], ...]]:
+def _headers(batch: Any) -> Iterator[Headers]:
     """Yield the headers of each record; several times as fast as ``to_pylist`` of the columns."""
     names, values = batch.column("header_names"), batch.column("header_values")
     pairs = list(zip(names.flatten().to_pylist(), values.flatten().to_pylist(), strict=True))
