@@ -2,8 +2,9 @@
 
 import base64
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -13,7 +14,7 @@ from services.archive.records import QUERY_SCHEMA_NAMES, query_fields, table_of
 from services.bus import StoredRecord
 from services.runtime.errors import UserError
 
-BATCH = 50_000
+BATCH: Final = 50_000
 
 
 def export_records(records: Iterable[StoredRecord], target: Path) -> int:
@@ -54,27 +55,21 @@ def _json_lines(records: Iterable[StoredRecord], file: Any) -> int:
 
 
 def _parquet(records: Iterable[StoredRecord], file: Any) -> int:
-    pa, pq = need("pyarrow"), need("pyarrow.parquet")
-    writer, held, count = None, [], 0
-
-    def write() -> None:
-        nonlocal writer, count
-        table = table_of([ArchivedRecord(record, query_fields(record)) for record in held], [bytes(32)] * len(held))
-        table = table.select(QUERY_SCHEMA_NAMES).add_column(0, "topic", pa.array([record.topic for record in held]))
-        if writer is None:
-            writer = pq.ParquetWriter(file, table.schema, compression="zstd")
-        writer.write_table(table)
-        count += len(held)
-        held.clear()
-
-    for record in records:
-        held.append(record)
-        if len(held) == BATCH:
-            write()
-    if held or writer is None:
-        write()
-    writer.close()
+    pq = need("pyarrow.parquet")
+    count = 0
+    with pq.ParquetWriter(file, _table([]).schema, compression="zstd") as writer:
+        source = iter(records)
+        while batch := list(islice(source, BATCH)):
+            writer.write_table(_table(batch))
+            count += len(batch)
     return count
+
+
+def _table(records: list[StoredRecord]) -> Any:
+    pa = need("pyarrow")
+    table = table_of([ArchivedRecord(record, query_fields(record)) for record in records], [bytes(32)] * len(records))
+    topics = pa.array([record.topic for record in records], pa.string())
+    return table.select(QUERY_SCHEMA_NAMES).add_column(0, "topic", topics)
 
 
 def _base64(content: bytes | None) -> str | None:

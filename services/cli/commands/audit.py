@@ -81,7 +81,7 @@ def _replay(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--at", metavar="TIME",
-        help="only the text that was on the screen then: +1500 (milliseconds since the first event), or a date and time",
+        help="only the text that was on the screen then: +1500 (milliseconds since the first event), or a date",
     )  # fmt: skip
     how.add_argument("--speed", type=float, metavar="X", help="play it X times as fast as it was; 1 is real time")
 

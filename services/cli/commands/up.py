@@ -23,7 +23,14 @@ from services.cli.tree.config import (
     tree_config,
     upstream_url,
 )
-from services.cli.tree.extras import MODEL_PATH, bring_weights, need_embedded, require_governance, require_vertex
+from services.cli.tree.extras import (
+    MODEL_PATH,
+    bring_weights,
+    need_embedded,
+    require_audit,
+    require_governance,
+    require_vertex,
+)
 from services.cli.tree.ports import port_or_free
 from services.cli.tree.process_specs import CLOUD_LABELS, KAFKA_RUNNER, LOOPBACK, TreeConfig, process_specs
 from services.cli.tree.state_file import RunningTree, state_dir, tree_lock, write_state
@@ -69,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data-dir", type=Path, help="keep the embedded broker's log here (default: until the next start)"
     )
     parser.add_argument(
+        "--archive",
+        metavar="DIR",
+        help="archive every record in this folder, or s3://bucket/path; the key that signs is DIR-key.pem",
+    )
+    parser.add_argument(
         "--governed",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -98,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
         require_governance(instead=", or start without them: --no-governed")
     if cloud_mode(args) != "off":
         require_vertex()
+    if args.archive is not None:
+        require_audit()
     code = 0
 
     async def main() -> None:

@@ -25,6 +25,10 @@ VERTEX_MODULES: Final = ("google.genai",)
 """Modules of the extra that the Vertex AI worker imports."""
 
 
+AUDIT_MODULES: Final = ("pyarrow", "duckdb", "cryptography")
+"""Modules of the extra that archives need."""
+
+
 def install(extra: str) -> str:
     """Return the command that adds an extra to this installation; an empty name means no extra."""
     return f"pip install 'railbus[{extra}]'" if extra else "pip install --upgrade railbus"
@@ -76,6 +80,15 @@ def require_vertex() -> None:
         UserError: A package is not installed.
     """
     _require(VERTEX_MODULES, f"the Vertex AI worker needs %s: {install('vertex')}")
+
+
+def require_audit() -> None:
+    """Check that archives can be written and read.
+
+    Raises:
+        UserError: A package is not installed.
+    """
+    _require(AUDIT_MODULES, f"archives need %s: {install('audit')}")
 
 
 def _require(modules: Sequence[str], message: str) -> None:

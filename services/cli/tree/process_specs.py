@@ -47,6 +47,7 @@ class TreeConfig:
         counts: How many processes there are of each service; one of those that are not named.
         more_edge_ports: Ports of the second edge and further ones.
         kafka_nodes: How many nodes of Apache Kafka the tree starts; 0 for none.
+        archive: Settings of the archiver; empty where nothing is archived.
     """
 
     engine: EngineName
@@ -66,6 +67,7 @@ class TreeConfig:
     counts: Mapping[str, int] = field(default_factory=dict)
     more_edge_ports: tuple[int, ...] = ()
     kafka_nodes: int = 0
+    archive: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def edge_ports(self) -> tuple[int, ...]:
@@ -96,7 +98,7 @@ class ProcessSpec:
     nice: int = 0
 
 
-NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10}
+NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10, "audit": 15}
 """Nice levels of services that no first token waits for: when many requests begin at once, the others run first. On
 two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus, not 53 to
 73."""
@@ -116,6 +118,9 @@ UNGOVERNED_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "off", "R
 CLOUD_SERVICES: Final = ("vertex",)
 """Services that serve later attempts, started likewise."""
 
+AUDIT_SERVICES: Final = ("audit",)
+"""Services that keep the log for longer, started likewise."""
+
 CLOUD_LABELS: Final[Mapping[CloudMode, str]] = {"off": "off", "vertex": "vertex", "emulator": "vertex-emulator"}
 """Names in the ready line of the tree."""
 
@@ -132,9 +137,14 @@ STOP_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_GENERATOR_DRAIN_MS": "2000",
 """The whole tree stops, edge first, and each stage gets five seconds: nobody reads what would be finished later."""
 
 
-def service_names(*, governed: bool, cloud: CloudMode = "off") -> tuple[str, ...]:
+def service_names(*, governed: bool, cloud: CloudMode = "off", archived: bool = False) -> tuple[str, ...]:
     """Return the services that run between the log and the edge."""
-    return CORE_SERVICES + (GOVERNANCE_SERVICES if governed else ()) + (CLOUD_SERVICES if cloud != "off" else ())
+    return (
+        CORE_SERVICES
+        + (GOVERNANCE_SERVICES if governed else ())
+        + (CLOUD_SERVICES if cloud != "off" else ())
+        + (AUDIT_SERVICES if archived else ())
+    )
 
 
 def process_names(service: str, counts: Mapping[str, int]) -> tuple[str, ...]:
@@ -153,7 +163,7 @@ def process_specs(config: TreeConfig) -> list[ProcessSpec]:
         found.append(_redis(config.redis_port, config.redis_program))
     if config.emulator_port is not None:
         found.append(_emulator(config.emulator_port))
-    for service in service_names(governed=config.governed, cloud=config.cloud):
+    for service in service_names(governed=config.governed, cloud=config.cloud, archived=bool(config.archive)):
         found += [_service(service, name, 1, config) for name in process_names(service, config.counts)]
     for name, port in zip(process_names("edge", config.counts), config.edge_ports, strict=True):
         found.append(_service("edge", name, 2, config, edge_port=port))
@@ -220,6 +230,7 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
         **STOP_SETTINGS,
         **(GOVERNANCE_SETTINGS if config.governed else UNGOVERNED_SETTINGS),
         **_fallback(config),
+        **(config.archive if service in AUDIT_SERVICES else {}),
         **config.options,
     }
     if config.redis_url is not None:

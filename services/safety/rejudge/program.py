@@ -23,6 +23,7 @@ from services.bus import BusSettings
 from services.policy import BrokenPolicy, Policy, load
 from services.runtime.errors import UserError
 from services.runtime.settings import load_settings
+from services.runtime.task_groups import first_error
 from services.safety.checks.classifiers import classifiers_check
 from services.safety.checks.executor import Check
 from services.safety.checks.nemo import nemo_check
@@ -229,14 +230,6 @@ def main() -> int:
     args = parser().parse_args()
     try:
         return asyncio.run(rejudge(args))
-    except UserError as error:
-        sys.stderr.write(f"railbus audit: {error}\n")
-        return 2
-    except ExceptionGroup as group:
-        from services.runtime.task_groups import first_error
-
-        error = first_error(group)
-        if not isinstance(error, UserError):
-            raise
-        sys.stderr.write(f"railbus audit: {error}\n")
-        return 2
+    except* UserError as mistakes:
+        sys.stderr.write(f"railbus audit: {first_error(mistakes)}\n")
+    return 2
