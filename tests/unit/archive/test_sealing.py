@@ -11,6 +11,7 @@ from services.archive.sealing import KeyStore
 from services.archive.store import Store
 from services.archive.verify import verify
 from services.runtime import UserError
+from services.runtime.clock import now_ms
 from tests.support.archives import make_archive, stored
 from tests.support.request_events import RequestEvents
 
