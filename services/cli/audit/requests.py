@@ -20,6 +20,8 @@ from services.stream.latency import LogEvent, latency
 
 def show(args: argparse.Namespace) -> int:
     """Return 0; 1 when the request is not there."""
+    if args.plain_token_ms is not None and not 0 < args.plain_token_ms < 60_000:
+        raise UserError(f"--plain-token-ms {args.plain_token_ms:g}: must be between 0 and 60000")
     return run_coroutine(_show(args))
 
 
