@@ -78,6 +78,8 @@ class Store:
         if not self.is_folder:
             if self.exists(name):
                 raise Exists(name)
+            if self.filesystem.type_name == "local":  # object stores have no folders
+                self.filesystem.create_dir(self.path(name).rpartition("/")[0], recursive=True)
             with self.filesystem.open_output_stream(self.path(name)) as file:
                 file.write(content)
             return

@@ -67,12 +67,11 @@ class PartitionWriter:
             UserError: The newest file is not one of ours.
             OSError: The store does not answer.
         """
-        starts = [file.start for file in self._files()]
+        files = self._files()
         self.newest = None
-        if starts:
-            self._continue_after(max(starts))
-        else:
-            self.state = state_after(None, self._topic, self._partition)
+        self.state = state_after(None, self._topic, self._partition)
+        if files:
+            self._continue_after(max(files, key=lambda file: file.start))
         return self.state
 
     def append(self, records: Sequence[ArchivedRecord]) -> Checkpoint:
@@ -103,7 +102,7 @@ class PartitionWriter:
             )
         )
         name = DataFile(self._topic, self._partition, start, day_of(plain[0].timestamp_ms)).path
-        if any(file.start >= start for file in self._files()):  # of another day, should the log have changed
+        if self._store.exists(checkpoint_path(self._topic, self._partition, start)):  # perhaps in a file of another day
             raise Conflict(self.open())
         content = _parquet(records, digests, checkpoint)
         try:
@@ -113,20 +112,15 @@ class PartitionWriter:
         return self._note(checkpoint, content)
 
     def _files(self) -> list[DataFile]:
-        """Return the partition's files of the newest day that has any."""
-        days = sorted(self._store.names(f"data/topic={self._topic}"), reverse=True)
-        for day in days:
-            found = [data_file(name) for name in self._store.names(day)]
-            own = [file for file in found if file is not None and file.partition == self._partition]
-            if own:
-                return own
-        return []
+        """Return all files of the partition. The newest need not be of the newest day: clocks are set back."""
+        days = list(self._store.names(f"data/topic={self._topic}"))
+        found = [data_file(name) for day in days for name in self._store.names(day)]
+        return [file for file in found if file is not None and file.partition == self._partition]
 
-    def _continue_after(self, start: int) -> None:
-        (file,) = [each for each in self._files() if each.start == start]
+    def _continue_after(self, file: DataFile) -> None:
         checkpoint = checkpoint_in(self._store, file.path)
         if checkpoint is None or (checkpoint.topic, checkpoint.partition, checkpoint.start) != (
-            self._topic, self._partition, start,
+            file.topic, file.partition, file.start,
         ) or not self._trusted.is_signed(checkpoint):  # fmt: skip
             raise UserError(
                 f"the archive {self._store.location}: {file.path} is not signed with the key of RAILBUS_AUDIT_KEY: give"

@@ -29,11 +29,16 @@ def stored(events: Iterable[object], topic: str, partition: int = 0, *, begin_ms
 
 
 def make_archive(
-    folder: Path, records: Sequence[StoredRecord], *, per_file: int = 20, seal_keys: KeyStore | None = None
+    folder: Path,
+    records: Sequence[StoredRecord],
+    *,
+    per_file: int = 20,
+    seal_keys: KeyStore | None = None,
+    scheme: str = "",
 ) -> Archive:
-    """Write an archive with its key beside it (``FOLDER.pem``)."""
+    """Write an archive with its key beside it (``FOLDER.pem``); with ``file://`` as an object store is written."""
     signer = Signer.load_or_create(folder.with_suffix(".pem"))
-    store = Store(str(folder))
+    store = Store(f"{scheme}{folder}")
     begin_archive(store, signer.public_pem)
     for (topic, partition), own in groupby(sorted(records), key=lambda record: record[:2]):
         writer = PartitionWriter(store, signer, topic, partition)
