@@ -25,7 +25,7 @@ from schemas.topics import (
     Topic,
 )
 
-RoleName = Literal["app", "edge", "generator", "vertex", "rails", "safety", "router", "ledger", "operator"]
+RoleName = Literal["app", "edge", "generator", "vertex", "rails", "safety", "router", "ledger", "audit", "operator"]
 """Every program that writes or reads a topic. ``app`` is any program outside, ``operator`` the ``railbus`` command."""
 
 ROLES: Final[tuple[RoleName, ...]] = get_args(RoleName)
@@ -88,8 +88,8 @@ class Kind:
 
 
 def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ...]) -> TopicAccess:
-    """Return the access on one topic; the router and the operator read every topic."""
-    return TopicAccess(topic, frozenset(by), frozenset((*to, "router", "operator")))
+    """Return the access on one topic; the router, the archiver and the operator read every topic."""
+    return TopicAccess(topic, frozenset(by), frozenset((*to, "router", "audit", "operator")))
 
 
 def _stream(*by: RoleName, safety: bool = True) -> tuple[TopicAccess]:

@@ -21,7 +21,7 @@ from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.topics import ensure_topics, partition_counts, wanted_replication
 from services.bus.partitioner import partition_for
 from services.bus.read.log_clock import BrokerOffset, LogClock
-from services.bus.read.tail import TailReader
+from services.bus.read.tail import RawTailReader, TailReader
 from services.bus.records import (
     AtTime,
     Partition,
@@ -29,6 +29,7 @@ from services.bus.records import (
     Received,
     RecordFilter,
     RecordHandler,
+    StoredRecord,
     TopicPartitions,
     UnreadableRecord,
     filter_for_role,
@@ -53,9 +54,11 @@ __all__ = [
     "Producer",
     "ProducerClosed",
     "RawRecord",
+    "RawTailReader",
     "Received",
     "RecordFilter",
     "RecordHandler",
+    "StoredRecord",
     "TailReader",
     "TopicPartitions",
     "UnreadableRecord",

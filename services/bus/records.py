@@ -43,6 +43,27 @@ class Received(NamedTuple):
     traceparent: str | None
 
 
+class StoredRecord(NamedTuple):
+    """A record as it is on the log, not decoded.
+
+    Attributes:
+        timestamp_ms: As in ``Received``.
+        headers: A value may be None. Where the broker's batch cannot be unpacked, key and value are None, and the only
+            header is ``BROKEN_BATCH`` with the reason.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+BROKEN_BATCH = "railbus-broken-batch"
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
     """A record that cannot be decoded, as it is on the log; the bus has counted and logged it.
@@ -65,6 +86,9 @@ class UnreadableRecord:
 
 RecordHandler = Callable[[Sequence[Received | UnreadableRecord]], None]
 """Must return at once: the loop never awaits the work on a record. An error ends reading."""
+
+StoredRecordHandler = Callable[[Sequence[StoredRecord]], None]
+"""As ``RecordHandler``, for records that are not decoded."""
 
 RecordFilter = Callable[[str, bytes | None], bool]
 """Whether to decode a record of this kind and key. Called for known and unknown kinds alike."""

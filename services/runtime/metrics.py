@@ -193,6 +193,14 @@ LEDGER_LATE: Final = Counter(
 LEDGER_OPEN: Final = Gauge("railbus_ledger_open", "Requests that the ledger remembers: their windows may still change.")
 LEDGER_WINDOWS: Final = Counter("railbus_ledger_windows", "Windows published, each time that they had changed.")
 
+# Archiver.
+ARCHIVED: Final = Counter("railbus_audit_archived", "Records written to the archive, by topic.", ["topic"])
+ARCHIVE_FILES: Final = Counter("railbus_audit_files", "Files written to the archive, by topic.", ["topic"])
+ARCHIVE_BUFFERED: Final = Gauge("railbus_audit_buffered_bytes", "Memory of records that wait for their file.")
+ARCHIVE_CONFLICTS: Final = Counter(
+    "railbus_audit_conflicts", "Files that another archiver had written first; nothing is archived twice."
+)
+
 
 def render_metrics() -> tuple[bytes, str]:
     """Return all metrics in Prometheus' text format, and its content type."""

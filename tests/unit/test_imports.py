@@ -17,6 +17,7 @@ LIBRARIES = {
     "services.bus": {"schemas", "services.runtime"},
     "services.worker": {"schemas", "services.runtime", "services.bus"},
     "services.processor": {"schemas", "services.runtime", "services.bus"},
+    "services.archive": {"schemas", "services.runtime", "services.bus"},
 }
 """What each library may import of this product. Services may import schemas and every library, and never each other."""
 
@@ -31,6 +32,9 @@ KAFKA_CODEC = {"services.broker": ("aiokafka.protocol", "aiokafka.record", "aiok
 
 PURE = (
     "schemas",
+    "services.archive.chain",
+    "services.archive.checkpoint",
+    "services.audit.buffer",
     "services.books",
     "services.broker.groups.group",
     "services.broker.storage.partition_log",
@@ -39,6 +43,8 @@ PURE = (
     "services.bus.groups.held_partitions",
     "services.bus.read.log_clock",
     "services.bus.write.outbox",
+    "services.cli.audit.page",
+    "services.cli.audit.refold",
     "services.cli.bench.arms",
     "services.cli.client.answer_summary",
     "services.cli.client.chat_request",
@@ -101,6 +107,7 @@ PURE = (
     "services.safety.decide",
     "services.processor.fair_queue",
     "services.safety.partition",
+    "services.safety.rejudge.compare",
     "services.simulator",
     "services.stream",
     "services.vertex.errors",

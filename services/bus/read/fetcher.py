@@ -9,7 +9,7 @@ of the cost of reading.
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
@@ -24,7 +24,7 @@ from services.bus.kafka.broker_health import backoff_s
 from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetch_connection import FetchConnection
 from services.bus.read.fetch_wire import PartitionData, decode
-from services.bus.read.record_decoder import RecordDecoder, UnpackedRecord, unpack
+from services.bus.read.record_decoder import RawDecoder, RecordDecoder, UnpackedRecord, unpack
 from services.bus.records import Partition, Received, UnreadableRecord
 from services.runtime.clock import steady_us
 from services.runtime.errors import UserError
@@ -94,7 +94,7 @@ class Fetcher:
         self,
         cluster: Cluster,
         *,
-        decoder: RecordDecoder,
+        decoder: RecordDecoder | RawDecoder,
         hand_over: HandOver,
         in_flight_limit: InFlightLimit | None = None,
         on_moved: OnMoved | None = None,
@@ -228,7 +228,7 @@ class Fetcher:
     def _slice(self, items: Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]) -> bool:
         """Hand over the next records; return whether there may be more."""
         most = MAX_RECORDS if self._in_flight is None else max(1, min(MAX_RECORDS, self._in_flight.free))
-        events: list[Received | UnreadableRecord] = []
+        events: list[Any] = []  # as the decoder makes them
         progress: dict[Partition, int] = {}
         looked_at = 0
         for partition, position, item in items:

@@ -13,7 +13,7 @@ from schemas.errors import MalformedEvent, SkippedEvent, UnreadableEvent
 from schemas.topics import DEAD
 from schemas.trace import is_traceparent
 from schemas.wire import KIND_HEADER, TRACE_HEADER, decode, header
-from services.bus.records import Partition, Received, RecordFilter, UnreadableRecord
+from services.bus.records import BROKEN_BATCH, Partition, Received, RecordFilter, StoredRecord, UnreadableRecord
 from services.runtime.logging import logger
 from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED
 
@@ -146,3 +146,29 @@ class RecordDecoder:
         if line is not None:
             # Every start of a router reads a foreign record on railbus.dead again; `railbus dead list` shows it.
             _log.log(DEBUG if partition[0] == DEAD.name else WARNING, "%s", line)
+
+
+class RawDecoder:
+    """Hands every record over as it is."""
+
+    def __init__(self) -> None:
+        self._consumed: Counter[str] = Counter()
+
+    def decode_item(self, partition: Partition, item: UnpackedRecord) -> StoredRecord | None:
+        """Return the record of one step, or a placeholder for a batch that cannot be unpacked."""
+        record = item.record
+        if record is not None:
+            self._consumed[partition[0]] += 1
+            return StoredRecord(
+                *partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+            )
+        if item.broken is None:
+            return None
+        MALFORMED.labels(partition[0]).inc()
+        return StoredRecord(*partition, item.first, 0, None, None, ((BROKEN_BATCH, item.broken.encode()),))
+
+    def count(self) -> None:
+        """Add the records since the last call to the metrics."""
+        for topic, number in self._consumed.items():
+            CONSUMED.labels(topic).inc(number)
+        self._consumed.clear()

@@ -1,15 +1,15 @@
 """Follow chosen partitions: no group, so no rebalance interrupts."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from schemas.topics import Topic
 from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetcher import Events, Fetcher
-from services.bus.read.record_decoder import RecordDecoder
-from services.bus.records import AtTime, Partition, RecordFilter, RecordHandler
+from services.bus.read.record_decoder import RawDecoder, RecordDecoder
+from services.bus.records import AtTime, Partition, RecordFilter, RecordHandler, StoredRecordHandler
 from services.bus.settings import BusSettings
 
 Start = int | AtTime | Literal["end", "beginning"]
@@ -36,11 +36,20 @@ class TailReader:
         include_newer: bool = False,
         in_flight_limit: InFlightLimit | None = None,
     ) -> None:
-        self._handler = handler
+        self._open(settings, handler, RecordDecoder(record_filter, include_newer=include_newer), in_flight_limit)
+
+    def _open(
+        self,
+        settings: BusSettings,
+        handler: RecordHandler | StoredRecordHandler,
+        decoder: RecordDecoder | RawDecoder,
+        in_flight_limit: InFlightLimit | None,
+    ) -> None:
+        self._handler: Callable[[Sequence[Any]], None] = handler
         self._cluster = Cluster(settings, "tail")
         self._fetcher = Fetcher(
             self._cluster,
-            decoder=RecordDecoder(record_filter, include_newer=include_newer),
+            decoder=decoder,
             hand_over=self._hand_over,
             in_flight_limit=in_flight_limit,
         )
@@ -122,3 +131,12 @@ class TailReader:
     def _hand_over(self, events: Events, _: Mapping[Partition, int]) -> None:
         if events:
             self._handler(events)
+
+
+class RawTailReader(TailReader):
+    """Follows partitions likewise, and hands over every record as it is on the log."""
+
+    def __init__(
+        self, settings: BusSettings, *, handler: StoredRecordHandler, in_flight_limit: InFlightLimit | None = None
+    ) -> None:
+        self._open(settings, handler, RawDecoder(), in_flight_limit)

@@ -1,109 +1,118 @@
-"""``railbus audit``: what happened to a request, what its client saw, and where its time went."""
+"""``railbus audit``: what happened to a request, what its client saw, and whether an archive is as it was written."""
 
 import argparse
-import asyncio
-import sys
-from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Final
 
-import orjson
+from services.cli.common import add_kafka_option, check_request_id
 
-from schemas.topics import TOPICS, Topic
-from services.bus import BusSettings, Received, TailReader, UnreadableRecord, partition_counts, partition_for
-from services.cli.common import (
-    add_kafka_option,
-    bus_settings,
-    check_request_id,
-    reaching_broker,
-    read_through,
-    request_start,
-    run_coroutine,
-)
-from services.cli.show.event_format import event_json
-from services.cli.show.timeline import belongs_to, in_log_order, latency_json, latency_table, receipts, timeline
-from services.runtime.errors import UserError
-from services.stream.latency import LogEvent, latency
-
-MAX_EVENTS: Final = 200_000
-"""Most events of one request; a request has at most one for each token, and a few."""
+ACTIONS: Final = {
+    "show": "one request: its events, what its client saw, where its time went",
+    "replay": "one request: what its client saw, when",
+    "find": "requests by tenant, outcome, rule, category, time or text",
+    "export": "write records to a Parquet file or as JSON lines",
+    "verify": "check an archive: name every edit, drop, reorder and cut tail",
+    "rejudge": "judge old traffic by another policy: which recalls and denials change",
+    "forget": "destroy the keys of a request's or a tenant's sealed texts",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    show = actions.add_parser("show", help="one request: its events, what its client saw, where its time went")
-    show.add_argument("request", metavar="ID", help="the request's id, as `railbus ask` prints it")
-    add_kafka_option(show)
-    show.add_argument("--only-latency", action="store_true", help="leave the events out")
-    show.add_argument("--json", action="store_true", help="one JSON object: latency and events")
-    show.add_argument("--show-prompts", action="store_true", help="show prompts; they may be personal")
-    show.add_argument(
+    parsers = {name: actions.add_parser(name, help=about) for name, about in ACTIONS.items()}
+    for name in ("show", "replay"):
+        parsers[name].add_argument("request", metavar="ID", help="the request's id, as `railbus ask` prints it")
+    for name in ("show", "replay", "find", "export", "rejudge"):
+        add_kafka_option(parsers[name])
+        parsers[name].add_argument("--archive", metavar="DIR", help="read this archive instead of the topics")
+        parsers[name].add_argument(
+            "--keys", type=Path, metavar="FILE", help="the archiver's RAILBUS_AUDIT_SEAL_KEYS, if texts are sealed"
+        )
+    for name in ("find", "export", "rejudge"):
+        parsers[name].add_argument(
+            "--from", dest="from_", default="1d", metavar="TIME", help="from this time on: 7d, 2026-01-31 (%(default)s)"
+        )
+        parsers[name].add_argument("--to", dest="to_", default="end", metavar="TIME", help="before this time (now)")
+    _show(parsers["show"])
+    _replay(parsers["replay"])
+    _find(parsers["find"])
+    parsers["export"].add_argument(
+        "file", type=Path, metavar="FILE", help="a new file; its name ends with .parquet or .jsonl"
+    )
+    _verify(parsers["verify"])
+    _rejudge(parsers["rejudge"])
+    _forget(parsers["forget"])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Return 0; 1 when the request is not there, the archive was changed, or rejudging finds differences."""
+    if args.action in {"show", "replay"}:
+        check_request_id(args.request)
+        module = import_module("services.cli.audit.requests")
+    else:
+        module = import_module("services.cli.audit.archives")
+    return int(getattr(module, args.action)(args))
+
+
+def _show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only-latency", action="store_true", help="leave the events out")
+    parser.add_argument("--json", action="store_true", help="one JSON object: latency and events")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the timeline to this file")
+    parser.add_argument("--show-prompts", action="store_true", help="show prompts; they may be personal")
+    parser.add_argument(
         "--plain-token-ms", type=float, metavar="MS",
         help="time between two tokens without speculation (`railbus bench engine` measures it): shows what it earned",
     )  # fmt: skip
 
 
-def run(args: argparse.Namespace) -> int:
-    """Return 0; 1 when the request is not on the log."""
-    check_request_id(args.request)
-    if args.plain_token_ms is not None and not 0 < args.plain_token_ms < 60_000:
-        raise UserError(f"--plain-token-ms {args.plain_token_ms:g}: must be between 0 and 60000")
-    return run_coroutine(_show(args, bus_settings(args.kafka)))
+def _replay(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--at", metavar="TIME",
+        help="only the text that was on the screen then: +1500 (milliseconds since the first event), or a date",
+    )  # fmt: skip
+    how.add_argument("--speed", type=float, metavar="X", help="play it X times as fast as it was; 1 is real time")
 
 
-async def _show(args: argparse.Namespace, settings: BusSettings) -> int:
-    records = await _records(args.request, settings)
-    if not records:
-        sys.stderr.write(
-            f"railbus audit: no event of request {args.request} is on the log at {settings.bootstrap}: check the id"
-            " (`railbus ask` prints it); the log may be younger than the request\n"
-        )
-        return 1
-    records = in_log_order(records)
-    events = [LogEvent(record.timestamp_ms, record.event) for record in records]
-    found = latency(args.request, events, plain_token_ms=args.plain_token_ms)
-    if args.json:
-        body = [orjson.loads(event_json(record, prompts=args.show_prompts)) for record in records]
-        shown = {"request_id": args.request, "latency": None if found is None else latency_json(found)}
-        print(orjson.dumps(shown if args.only_latency else shown | {"events": body}).decode())
-        return 0
-    if not args.only_latency:
-        lines = [*timeline(args.request, events, prompts=args.show_prompts), "", *receipts(args.request, events)]
-        print("\n".join(lines) + "\n")
-    print(
-        "\n".join(latency_table(found))
-        if found is not None
-        else "the request is not closed yet: no account of its time"
+def _find(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", help="of this tenant")
+    parser.add_argument("--outcome", help="that ended so: completed, recalled, denied, failed, cancelled, expired")
+    parser.add_argument("--rule", help="with a recall of this rule")
+    parser.add_argument("--category", help="with a recall of this category")
+    parser.add_argument("--text", help="with this text in the prompt or an answer, in upper or lower case")
+    parser.add_argument(
+        "--most", type=int, default=100, metavar="N", help="at most so many, oldest first (%(default)s)"
     )
-    return 0
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
 
 
-async def _records(request_id: str, settings: BusSettings) -> list[Received]:
-    """Return all events of a request that are on the log now.
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--archive", metavar="DIR", required=True, help="the archive to check")
+    parser.add_argument(
+        "--public-key", type=Path, action="append", metavar="FILE",
+        help="PEM file of a key that may have signed it; without one, the key that the archive itself names",
+    )  # fmt: skip
+    parser.add_argument(
+        "--anchors", type=Path, action="append", metavar="FILE", help="checkpoints that were kept elsewhere"
+    )
+    parser.add_argument("--write-anchors", type=Path, metavar="FILE", help="write the newest checkpoints to this file")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
 
-    Raises:
-        UserError: There are more than ``MAX_EVENTS``, or the broker cannot be reached.
-    """
-    found: list[Received] = []
 
-    def take(records: Sequence[Received | UnreadableRecord]) -> None:
-        found.extend(each for each in records if isinstance(each, Received) and belongs_to(request_id, each))
-        if len(found) > MAX_EVENTS:
-            raise UserError(f"request {request_id} has more than {MAX_EVENTS} events: something writes it in a loop")
+def _rejudge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", type=Path, required=True, metavar="DIR", help="folder of the policy to judge by")
+    parser.add_argument(
+        "--labels", type=Path, metavar="FILE",
+        help='JSON lines {"id": REQUEST, "span": [FIRST, END], "category": NAME}: shows recall and precision',
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one JSON object with every difference")
 
-    key = request_id.encode()
-    reader = TailReader(settings, handler=take, record_filter=lambda _, found_key: found_key == key)
-    start = request_start(request_id)
-    async with asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(reader.run())
-        async with reaching_broker(settings):
-            counts = await partition_counts(settings)
-            ends: dict[tuple[Topic, int], int] = {}
-            for topic in TOPICS:
-                if topic.key == "request_id" and counts.get(topic.name, 0):
-                    partition = (topic, partition_for(request_id, counts[topic.name]))
-                    end = await reader.end_offset(*partition)
-                    if await reader.follow(*partition, start) < end:
-                        ends[partition] = end
-        await read_through(reader, ends)
-        reading.cancel()
-    return found
+
+def _forget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys", type=Path, required=True, metavar="FILE", help="the archiver's RAILBUS_AUDIT_SEAL_KEYS"
+    )
+    whose = parser.add_mutually_exclusive_group(required=True)
+    whose.add_argument("--request", metavar="ID", help="of this request")
+    whose.add_argument("--tenant", help="of all requests of this tenant")

@@ -30,6 +30,7 @@ from services.cli.tree.extras import (
     bring_weights,
     has_ledger,
     need_embedded,
+    require_audit,
     require_governance,
     require_ledger,
     require_vertex,
@@ -81,6 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--forget", action="store_true", help="begin a new log: remove what earlier trees left there")
     parser.add_argument(
+        "--archive",
+        metavar="DIR",
+        help="archive every record in this folder, or s3://bucket/path; the key that signs is DIR-key.pem",
+    )
+    parser.add_argument(
         "--governed",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -119,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
         require_vertex()
     if args.ledger:
         require_ledger()
+    if args.archive is not None:
+        require_audit()
     code = 0
 
     async def main() -> None:

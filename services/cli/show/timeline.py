@@ -1,16 +1,13 @@
 """One request as people read it: its events with what the client saw, and where its time went. Pure."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
-
 from schemas.base import Event
 from schemas.requests import Request
-from schemas.side_events import Attached, Detached
 from schemas.stream import StreamEvent
 from services.bus import Received
+from services.cli.audit.refold import ReceiptCheck
 from services.cli.show.event_format import describe_event
 from services.cli.show.terminal import printable
 from services.stream import Screen
@@ -46,28 +43,21 @@ def timeline(request_id: str, events: Sequence[LogEvent], *, prompts: bool) -> l
     return lines
 
 
-def receipts(request_id: str, events: Sequence[LogEvent]) -> list[str]:
+def receipts(checks: Sequence[ReceiptCheck], ops: int) -> list[str]:
     """Return a line for each connection's receipt: whether it was sent what the log says, by the hash over its ops."""
-    screen, sent = Screen(request_id), hashlib.sha256()
-    digests = [sent.hexdigest()]
-    for appended_ms, event in events:
-        for op in screen.feed(event, appended_ms) if isinstance(event, StreamEvent) else ():
-            sent.update(orjson.dumps(op) + b"\n")
-            digests.append(sent.hexdigest())
-    resumed = {
-        event.connection for _, event in events if isinstance(event, Attached) and event.resumed_from is not None
-    }
     lines = []
-    for _, event in events:
-        if not isinstance(event, Detached):
-            continue
-        if event.connection in resumed:
-            verdict = "resumed an answer: its ops begin in the middle and are not compared"
-        elif event.ops < len(digests) and digests[event.ops] == event.ops_hash:
-            verdict = f"was sent exactly the first {event.ops} of {len(digests) - 1} ops that the log gives"
+    for check in checks:
+        receipt = check.receipt
+        begin = f" after {check.resumed_from}" if check.resumed_from is not None else ""
+        if check.matches is None:
+            verdict = "was sent too much to find out what it was"
+        elif not check.matches:
+            verdict = "was sent other ops than the log gives"
+        elif check.shortened:
+            verdict = f"was sent what the log gives{begin}, without text that had been taken back by then"
         else:
-            verdict = "was sent other ops than the log gives: it joined later, or the edge sent something else"
-        lines.append(f"connection {_safe(event.connection)} {verdict}")
+            verdict = f"was sent exactly the first {receipt.ops} of {ops - check.first} ops that the log gives{begin}"
+        lines.append(f"connection {_safe(receipt.connection)} {verdict}")
     return lines
 
 

@@ -35,6 +35,9 @@ GENERATOR_PYTHON: Final = "RAILBUS_GENERATOR_PYTHON"
 
 VERTEX_MODEL: Final = "RAILBUS_VERTEX_MODEL"
 
+AUDIT_KEY: Final = "RAILBUS_AUDIT_KEY"
+AUDIT_ANCHORS: Final = "RAILBUS_AUDIT_ANCHORS"
+
 _OPTIONS: Final[Mapping[str, str]] = {
     "upstream_url": UPSTREAM_URL,
     "model": "RAILBUS_MODEL",
@@ -170,7 +173,10 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         redis_url=redis_url if redis_port is None else f"redis://{LOOPBACK}:{redis_port}/0",
         health_ports={
             name: free_port()
-            for service in (*service_names(governed=args.governed, cloud=cloud), *((LEDGER,) if args.ledger else ()))
+            for service in (
+                *service_names(governed=args.governed, cloud=cloud, archived=args.archive is not None),
+                *((LEDGER,) if args.ledger else ()),
+            )
             for name in process_names(service, number)
         },
         governed=args.governed,
@@ -182,7 +188,28 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         more_edge_ports=_more_edge_ports(edge_port, number["edge"] - 1),
         kafka_nodes=nodes,
         ledger=args.ledger,
+        archive={} if args.archive is None else archive_settings(args.archive, folder, os.environ),
     )
+
+
+def archive_settings(location: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the archiver's settings: key and anchors beside the archive, not in it, unless the operator named others.
+
+    Args:
+        location: Folder or URI of the archive.
+        folder: The tree's own folder, for key and anchors of an archive that is no folder.
+        env: The operator's variables.
+    """
+    if "://" in location:
+        chosen, beside, name = location, folder, "archive"
+    else:
+        path = Path(location).absolute()
+        chosen, beside, name = str(path), path.parent, path.name
+    return {
+        "RAILBUS_ARCHIVE": chosen,
+        AUDIT_KEY: env.get(AUDIT_KEY) or str(beside / f"{name}-key.pem"),
+        AUDIT_ANCHORS: env.get(AUDIT_ANCHORS) or str(beside / f"{name}-anchors.jsonl"),
+    }
 
 
 def find_redis_program() -> Path | None:

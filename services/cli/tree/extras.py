@@ -28,6 +28,10 @@ LEDGER_MODULES: Final = ("faust",)
 """Modules of the extra that the ledger imports."""
 
 
+AUDIT_MODULES: Final = ("pyarrow", "duckdb", "cryptography")
+"""Modules of the extra that archives need."""
+
+
 def install(extra: str) -> str:
     """Return the command that adds an extra to this installation; an empty name means no extra."""
     return f"pip install 'railbus[{extra}]'" if extra else "pip install --upgrade railbus"
@@ -93,6 +97,15 @@ def require_ledger() -> None:
         UserError: A package is not installed.
     """
     _require(LEDGER_MODULES, f"the ledger needs %s: {install('faust')}, or start without it: --no-ledger")
+
+
+def require_audit() -> None:
+    """Check that archives can be written and read.
+
+    Raises:
+        UserError: A package is not installed.
+    """
+    _require(AUDIT_MODULES, f"archives need %s: {install('audit')}")
 
 
 def _require(modules: Sequence[str], message: str) -> None:

@@ -48,6 +48,7 @@ class TreeConfig:
         more_edge_ports: Ports of the second edge and further ones.
         kafka_nodes: How many nodes of Apache Kafka the tree starts; 0 for none.
         ledger: Whether the ledger runs.
+        archive: Settings of the archiver; empty where nothing is archived.
     """
 
     engine: EngineName
@@ -68,6 +69,7 @@ class TreeConfig:
     more_edge_ports: tuple[int, ...] = ()
     kafka_nodes: int = 0
     ledger: bool = False
+    archive: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def edge_ports(self) -> tuple[int, ...]:
@@ -101,7 +103,7 @@ class ProcessSpec:
     awaited: bool = True
 
 
-NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10, "ledger": 19}
+NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10, "audit": 15, "ledger": 19}
 """Nice levels of services that no first token waits for: when many requests begin at once, the others run first. On
 two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus, not 53 to
 73."""
@@ -120,6 +122,9 @@ UNGOVERNED_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "off", "R
 
 CLOUD_SERVICES: Final = ("vertex",)
 """Services that serve later attempts, started likewise."""
+
+AUDIT_SERVICES: Final = ("audit",)
+"""Services that keep the log for longer, started likewise."""
 
 CLOUD_LABELS: Final[Mapping[CloudMode, str]] = {"off": "off", "vertex": "vertex", "emulator": "vertex-emulator"}
 """Names in the ready line of the tree."""
@@ -140,9 +145,14 @@ STOP_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_GENERATOR_DRAIN_MS": "2000",
 """The whole tree stops, edge first, and each stage gets five seconds: nobody reads what would be finished later."""
 
 
-def service_names(*, governed: bool, cloud: CloudMode = "off") -> tuple[str, ...]:
+def service_names(*, governed: bool, cloud: CloudMode = "off", archived: bool = False) -> tuple[str, ...]:
     """Return the services that run between the log and the edge."""
-    return CORE_SERVICES + (GOVERNANCE_SERVICES if governed else ()) + (CLOUD_SERVICES if cloud != "off" else ())
+    return (
+        CORE_SERVICES
+        + (GOVERNANCE_SERVICES if governed else ())
+        + (CLOUD_SERVICES if cloud != "off" else ())
+        + (AUDIT_SERVICES if archived else ())
+    )
 
 
 def process_names(service: str, counts: Mapping[str, int]) -> tuple[str, ...]:
@@ -161,7 +171,7 @@ def process_specs(config: TreeConfig) -> list[ProcessSpec]:
         found.append(_redis(config.redis_port, config.redis_program))
     if config.emulator_port is not None:
         found.append(_emulator(config.emulator_port))
-    for service in service_names(governed=config.governed, cloud=config.cloud):
+    for service in service_names(governed=config.governed, cloud=config.cloud, archived=bool(config.archive)):
         found += [_service(service, name, 1, config) for name in process_names(service, config.counts)]
     for name, port in zip(process_names("edge", config.counts), config.edge_ports, strict=True):
         found.append(_service("edge", name, 2, config, edge_port=port))
@@ -232,6 +242,7 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
         **STOP_SETTINGS,
         **(GOVERNANCE_SETTINGS if config.governed else UNGOVERNED_SETTINGS),
         **_fallback(config),
+        **(config.archive if service in AUDIT_SERVICES else {}),
         **config.options,
     }
     if config.redis_url is not None:

@@ -7,8 +7,8 @@ from schemas.base import AnyEvent
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
 from schemas.stream import Chunk, Closed
 from schemas.wire import encode, key_of
-from services.bus import Received, UnreadableRecord
-from services.bus.read.record_decoder import REPEAT_S, DecodeErrorLog, RecordDecoder, UnpackedRecord
+from services.bus import Received, StoredRecord, UnreadableRecord
+from services.bus.read.record_decoder import REPEAT_S, DecodeErrorLog, RawDecoder, RecordDecoder, UnpackedRecord
 from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED
 
 TOPIC = "railbus.streams"
@@ -155,3 +155,13 @@ def test_a_batch_that_cannot_be_unpacked_is_one_unread() -> None:
 
 def test_a_step_without_a_record_is_nothing() -> None:
     assert take(RecordDecoder(), UnpackedRecord(20)) == []
+
+
+def test_the_raw_decoder_hands_over_what_is_no_event_and_says_what_cannot_be_unpacked() -> None:
+    decoder = RawDecoder()
+    record = SimpleNamespace(offset=7, timestamp=99, key=None, value=b"\xff", headers=[("kind", None)])
+    found = decoder.decode_item(("railbus.streams", 1), UnpackedRecord(8, record))
+    assert found == StoredRecord("railbus.streams", 1, 7, 99, None, b"\xff", (("kind", None),))
+    broken = decoder.decode_item(("railbus.streams", 1), UnpackedRecord(20, None, "no codec", 10))
+    assert broken == StoredRecord("railbus.streams", 1, 10, 0, None, None, (("railbus-broken-batch", b"no codec"),))
+    assert decoder.decode_item(("railbus.streams", 1), UnpackedRecord(21)) is None

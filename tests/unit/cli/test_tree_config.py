@@ -11,6 +11,7 @@ from services.cli.__main__ import _parser
 from services.cli.tree import config
 from services.cli.tree.config import check_counts, check_engine_flags, check_log_flags, tree_config
 from services.cli.tree.ports import CANDIDATE_PORTS, is_free
+from services.cli.tree.process_specs import process_specs
 from services.runtime import UserError
 
 
@@ -152,6 +153,26 @@ def test_each_process_has_a_port_of_its_own(tmp_path):
     assert made.broker_port is None
     ports = [int(address.rpartition(":")[2]) for address in made.kafka.split(",")]
     assert ports == list(range(ports[0], ports[0] + 3))
+
+
+def test_key_and_anchors_are_beside_the_archive_unless_others_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAILBUS_AUDIT_KEY", "RAILBUS_AUDIT_ANCHORS"):
+        monkeypatch.delenv(name, raising=False)
+    made = tree_config(flags("--port", "0", "--no-redis", "--archive", "kept"), tmp_path, lambda _: None)
+    assert "audit" in made.health_ports
+    assert made.archive == {
+        "RAILBUS_ARCHIVE": str(tmp_path / "kept"),
+        "RAILBUS_AUDIT_KEY": str(tmp_path / "kept-key.pem"),
+        "RAILBUS_AUDIT_ANCHORS": str(tmp_path / "kept-anchors.jsonl"),
+    }
+    own = config.archive_settings("s3://bucket/kept", tmp_path, {"RAILBUS_AUDIT_KEY": "/keys/own.pem"})
+    assert own["RAILBUS_ARCHIVE"] == "s3://bucket/kept"
+    assert own["RAILBUS_AUDIT_KEY"] == "/keys/own.pem"
+    assert own["RAILBUS_AUDIT_ANCHORS"] == str(tmp_path / "archive-anchors.jsonl")
+    (audit,) = [spec for spec in process_specs(made) if spec.name == "audit"]
+    assert audit.env["RAILBUS_ARCHIVE"] == made.archive["RAILBUS_ARCHIVE"]
+    assert not any("RAILBUS_AUDIT_KEY" in spec.env for spec in process_specs(made) if spec.name != "audit")
 
 
 def test_further_edges_take_the_ports_after_the_first_ones_where_they_are_free(tmp_path):

@@ -79,9 +79,10 @@ def test_roles_put_together_write_what_each_of_them_writes():
     assert both[STREAMS.name] == {Cutover, Closed}
 
 
-def test_the_router_and_the_operator_read_everything():
+def test_the_router_the_archiver_and_the_operator_read_everything():
     everything = {topic.name: {kind.cls for kind in kinds_on(topic)} for topic in TOPICS}
-    assert reads("router") == reads("operator") == everything
+    assert reads("router") == reads("audit") == reads("operator") == everything
+    assert not writes("audit")
 
 
 def test_what_was_said_wrongly_before():

@@ -1,0 +1,132 @@
+"""The hash chain over the records of one partition. Pure.
+
+Each record's digest covers the digest before it, so that the last digest stands for all records up to there.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, NamedTuple
+
+import orjson
+
+from services.bus import StoredRecord
+
+DIGEST_BYTES: Final = 32
+_FIXED: Final = struct.Struct(">qqiii")
+_LENGTHS: Final = struct.Struct(">ii")
+_NONE: Final = -1
+
+Change = Literal["edited", "dropped", "inserted", "reordered"]
+
+
+class QueryFields(NamedTuple):
+    """What queries look for: None where it cannot be read.
+
+    Attributes:
+        at_us: When its writer says that it was written, microseconds since the epoch.
+    """
+
+    kind: str | None
+    request_id: str | None
+    tenant: str | None
+    at_us: int | None
+
+
+class ArchivedRecord(NamedTuple):
+    """A record as the archive holds it.
+
+    Attributes:
+        record: Its value is ciphertext where ``sealed``.
+        fields: Read from the value before it was encrypted.
+        sealed: Whether the value is encrypted with its request's key.
+    """
+
+    record: StoredRecord
+    fields: QueryFields
+    sealed: bool = False
+
+
+class ChainBreak(NamedTuple):
+    """A place where records and digests do not agree.
+
+    Attributes:
+        offset: Of the first record that does not follow from the one before.
+        after: Offset of the record before it; None at the beginning.
+    """
+
+    change: Change
+    offset: int
+    after: int | None
+
+
+def genesis(topic: str, partition: int) -> bytes:
+    """Return the digest before the first record of a partition."""
+    return hashlib.sha256(f"railbus archive 1\n{topic}\n{partition}\n".encode()).digest()
+
+
+def digest(before: bytes, archived: ArchivedRecord) -> bytes:
+    """Return the digest of a record that follows ``before``."""
+    record, fields, sealed = archived
+    key, value, headers = record.key, record.value, record.headers
+    parts = [
+        before,
+        _FIXED.pack(record.offset, record.timestamp_ms, _size(key), _size(value), len(headers) << 1 | sealed),
+        key or b"",
+        value or b"",
+        orjson.dumps(fields[:]),
+    ]
+    for name, content in headers:
+        encoded = name.encode()
+        parts += (_LENGTHS.pack(len(encoded), _size(content)), encoded, content or b"")
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def chained(before: bytes, records: Iterable[ArchivedRecord]) -> Iterator[bytes]:
+    """Yield the digest of each record."""
+    for record in records:
+        before = digest(before, record)
+        yield before
+
+
+def size(record: StoredRecord) -> int:
+    """Return the bytes of key and value: the length that checkpoints sum up."""
+    return len(record.key or b"") + len(record.value or b"")
+
+
+def breaks(
+    before: bytes, rows: Iterable[tuple[ArchivedRecord, bytes]], after: int | None = None
+) -> Iterator[ChainBreak]:
+    """Yield every place where the records do not follow from one another.
+
+    After a break the recorded digest counts, so that later changes are found too.
+
+    Args:
+        before: The digest before the first record.
+        rows: The records with their recorded digests, as they stand in the file.
+        after: Offset of the record before the first.
+    """
+    held = list(rows)
+    for index, (archived, recorded) in enumerate(held):
+        offset = archived.record.offset
+        if digest(before, archived) != recorded:
+            yield ChainBreak(_change(held, index, before, after), offset, after)
+        before, after = recorded, offset
+
+
+def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes, after: int | None) -> Change:
+    """Say what probably happened: the break itself is certain, its cause is read off the neighbours."""
+    offset = rows[index][0].record.offset
+    following = rows[index + 1][0].record.offset if index + 1 < len(rows) else None
+    if after is not None and offset == after:
+        return "inserted"
+    if (after is not None and offset < after) or (following is not None and following < offset):
+        return "reordered"
+    if index + 1 < len(rows) and digest(before, rows[index + 1][0]) == rows[index + 1][1]:
+        return "inserted"  # without this record the chain goes on
+    expected = 0 if after is None else after + 1
+    return "dropped" if offset > expected else "edited"
+
+
+def _size(content: bytes | None) -> int:
+    return _NONE if content is None else len(content)

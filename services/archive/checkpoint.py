@@ -1,0 +1,144 @@
+"""What one file of the archive holds, and the state of its partition's chain after it. Pure."""
+
+import base64
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from services.archive.chain import genesis
+
+CHECKPOINT_KEY: Final = b"railbus.checkpoint"
+"""Where the checkpoint is in a Parquet file's own metadata."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One file, and everything before it in its partition.
+
+    Attributes:
+        start: The offset that the file before it ended at: no other file of the partition may have the same.
+        first: Offset of its first record; larger than ``start`` where the log had none between.
+        last: Offset of its last record.
+        count: How many records it has.
+        total: How many records the partition has up to its end.
+        length: Bytes of keys and values of all of them.
+        from_ms: Smallest record time in the file, milliseconds since the epoch.
+        to_ms: Largest record time in the file.
+        before: Digest before its first record, hex.
+        head: Digest of its last record, hex.
+        file_sha256: Of the data file, hex. Empty in the copy that is inside the file: it cannot hold its own hash.
+        signer: First 16 hex digits of the SHA-256 of the public key.
+        signature: Ed25519 over everything else, base64.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    first: int
+    last: int
+    count: int
+    total: int
+    length: int
+    from_ms: int
+    to_ms: int
+    before: str
+    head: str
+    file_sha256: str = ""
+    signer: str = ""
+    signature: str = ""
+
+    @property
+    def end(self) -> int:
+        """The offset at which the next file starts."""
+        return self.last + 1
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What the signature covers."""
+        return b"railbus checkpoint 1\n" + orjson.dumps(
+            asdict(replace(self, signature="")), option=orjson.OPT_SORT_KEYS
+        )
+
+    @property
+    def signature_bytes(self) -> bytes:
+        return base64.b64decode(self.signature)
+
+    def says_the_same(self, other: "Checkpoint") -> bool:
+        """Return whether both are about the same records."""
+        return self.without_file == other.without_file
+
+    @property
+    def without_file(self) -> "Checkpoint":
+        return replace(self, file_sha256="", signer="", signature="")
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)
+
+
+def read_checkpoint(data: bytes) -> Checkpoint | None:
+    """Return the checkpoint in some JSON; None if it is none."""
+    try:
+        return msgspec.json.decode(data, type=Checkpoint)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainState:
+    """How far a partition is archived.
+
+    Attributes:
+        end: The next offset; 0 where nothing is archived, wherever the log begins.
+        head: The newest digest.
+    """
+
+    end: int
+    head: bytes
+    total: int
+    length: int
+
+
+def state_after(checkpoint: Checkpoint | None, topic: str, partition: int) -> ChainState:
+    """Return the state after a checkpoint, or before the first."""
+    if checkpoint is None:
+        return ChainState(0, genesis(topic, partition), 0, 0)
+    return ChainState(checkpoint.end, bytes.fromhex(checkpoint.head), checkpoint.total, checkpoint.length)
+
+
+_DATA_NAME: Final = re.compile(
+    r"(?:^|/)data/topic=(?P<topic>[^/]+)/day=(?P<day>\d{4}-\d{2}-\d{2})/p(?P<partition>\d{5})-o(?P<start>\d{20})\.parquet$"
+)
+
+
+class DataFile(msgspec.Struct, frozen=True, order=True):
+    """The name of a data file; files sort by topic, partition and start."""
+
+    topic: str
+    partition: int
+    start: int
+    day: str
+
+    @property
+    def path(self) -> str:
+        name = f"p{self.partition:05d}-o{self.start:020d}.parquet"
+        return f"data/topic={self.topic}/day={self.day}/{name}"
+
+
+def data_file(path: str) -> DataFile | None:
+    """Return what a path says; None if it is no data file's."""
+    found = _DATA_NAME.search(path)
+    if found is None:
+        return None
+    return DataFile(found["topic"], int(found["partition"]), int(found["start"]), found["day"])
+
+
+def checkpoint_path(topic: str, partition: int, start: int) -> str:
+    return f"checkpoints/{topic}/{partition}/{start:020d}.json"
+
+
+def anchors_json(anchors: Any) -> bytes:
+    """Return checkpoints as lines of JSON."""
+    return b"".join(anchor.to_json() + b"\n" for anchor in anchors)

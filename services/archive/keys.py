@@ -1,0 +1,116 @@
+"""Ed25519 keys of the archive's checkpoints."""
+
+import base64
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from services.archive.checkpoint import Checkpoint
+from services.archive.extras import need
+from services.runtime.errors import UserError
+
+
+class Signer:
+    """A private key."""
+
+    def __init__(self, private: Any) -> None:
+        self._private = private
+        self.public_pem = _public_pem(private.public_key())
+        self.name = key_name(self.public_pem)
+
+    @classmethod
+    def load_or_create(cls, path: Path) -> "Signer":
+        """Read the key; where there is none, make one that only its owner can read, and ``FILE.pub`` beside it.
+
+        Raises:
+            UserError: The file cannot be read or written, or is no Ed25519 key.
+        """
+        ed25519 = need("cryptography.hazmat.primitives.asymmetric.ed25519")
+        serialization = need("cryptography.hazmat.primitives.serialization")
+        try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pem = ed25519.Ed25519PrivateKey.generate().private_bytes(
+                    serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                )
+                _create(path, pem)
+            private = serialization.load_pem_private_key(path.read_bytes(), None)
+            if not isinstance(private, ed25519.Ed25519PrivateKey):
+                raise UserError(f"RAILBUS_AUDIT_KEY={path}: holds no Ed25519 key")
+            signer = cls(private)
+            public = path.with_name(path.name + ".pub")
+            if not public.exists():
+                public.write_bytes(signer.public_pem)
+        except OSError as error:
+            raise UserError(f"RAILBUS_AUDIT_KEY={path}: {error.strerror}") from None
+        except (ValueError, TypeError):
+            raise UserError(f"RAILBUS_AUDIT_KEY={path}: is no PEM file of an Ed25519 key without a password") from None
+        return signer
+
+    def sign(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the checkpoint with its signature."""
+        unsigned = replace(checkpoint, signer=self.name)
+        return replace(unsigned, signature=base64.b64encode(self._private.sign(unsigned.signed_bytes)).decode())
+
+
+class Verifier:
+    """Public keys, by name."""
+
+    def __init__(self, pems: list[bytes]) -> None:
+        serialization = need("cryptography.hazmat.primitives.serialization")
+        self._keys = {key_name(pem): serialization.load_pem_public_key(pem) for pem in pems}
+
+    @classmethod
+    def load(cls, paths: list[Path]) -> "Verifier":
+        """Read public keys.
+
+        Raises:
+            UserError: A file cannot be read or holds no public key.
+        """
+        try:
+            return cls([path.read_bytes() for path in paths])
+        except OSError as error:
+            raise UserError(f"--public-key {error.filename}: {error.strerror}") from None
+        except ValueError:
+            raise UserError(f"--public-key {', '.join(map(str, paths))}: is no PEM file of a public key") from None
+
+    def is_signed(self, checkpoint: Checkpoint) -> bool:
+        """Return whether one of the keys signed it."""
+        key = self._keys.get(checkpoint.signer)
+        if key is None:
+            return False
+        try:
+            key.verify(checkpoint.signature_bytes, checkpoint.signed_bytes)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is not signed
+            del error
+            return False
+        return True
+
+
+def key_name(pem: bytes) -> str:
+    """Return the first 16 hex digits of a public key's SHA-256."""
+    return hashlib.sha256(pem).hexdigest()[:16]
+
+
+def _create(path: Path, content: bytes) -> None:
+    """Write a new file with mode 600; where another process was first, its file stays."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+
+
+def _public_pem(public: Any) -> bytes:
+    serialization = need("cryptography.hazmat.primitives.serialization")
+    return bytes(public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))

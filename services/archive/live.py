@@ -1,0 +1,53 @@
+"""The records of a running broker, as an archive would hold them: for audits of what is not archived."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from schemas.topics import TOPICS, Topic
+from services.bus import AtTime, BusSettings, RawTailReader, StoredRecord, partition_counts
+from services.runtime.errors import UserError
+
+MAX_RECORDS: Final = 2_000_000
+"""Most records that are read at once: they are held in memory. An archive has no such limit."""
+
+CONNECT_S: Final = 15.0
+POLL_S: Final = 0.02
+
+
+async def live_records(settings: BusSettings, from_ms: int, topics: Collection[Topic] = TOPICS) -> list[StoredRecord]:
+    """Return the records of these topics from a time on, as they are on the log now, by topic, partition and offset.
+
+    Raises:
+        UserError: There are more than ``MAX_RECORDS``, or the broker cannot be reached.
+    """
+    found: list[StoredRecord] = []
+
+    def take(records: Sequence[StoredRecord]) -> None:
+        found.extend(records)
+        if len(found) > MAX_RECORDS:
+            raise UserError(
+                f"more than {MAX_RECORDS:,} records are on the log since then: give a later --from, or read an archive"
+                " with --archive"
+            )
+
+    reader = RawTailReader(settings, handler=take)
+    ends: dict[tuple[Topic, int], int] = {}
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(reader.run())
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                counts = await partition_counts(settings)
+                for topic in topics:
+                    for number in range(counts.get(topic.name, 0)):
+                        end = await reader.end_offset(topic, number)
+                        if await reader.follow(topic, number, AtTime(from_ms)) < end:
+                            ends[topic, number] = end
+        except TimeoutError:
+            raise UserError(
+                f"the broker at {settings.bootstrap} does not answer: start it, or name another with --kafka"
+            ) from None
+        while any((reader.position(*partition) or 0) < end for partition, end in ends.items()):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        reading.cancel()
+    return sorted(found, key=lambda record: record[:3])

@@ -1,0 +1,161 @@
+"""Reads an archive: which files there are, and the records in them."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+
+from schemas.base import AnyEvent
+from schemas.errors import UnreadableEvent
+from schemas.ids import time_ms
+from schemas.topics import DAY_MS
+from schemas.trace import is_traceparent
+from schemas.wire import TRACE_HEADER, decode, header
+from services.archive.checkpoint import DataFile, data_file
+from services.archive.extras import need
+from services.archive.records import RECORD_COLUMNS, stored_records, wire_records
+from services.archive.sealing import KeyStore, owner_of, unseal
+from services.archive.store import Exists, Store
+from services.archive.writer import day_of
+from services.bus import Received, StoredRecord
+from services.runtime.errors import UserError
+
+ABOUT: Final = "archive.json"
+FORMAT: Final = 1
+
+SEALED_COLUMNS: Final = (*RECORD_COLUMNS, "sealed", "request_id", "tenant")
+"""Those of a record, and what says with whose key its value is encrypted."""
+
+BATCH_ROWS: Final = 16_384
+"""Rows that are in memory at once."""
+
+
+def begin_archive(store: Store, public_pem: bytes) -> None:
+    """Note what the folder is, unless that is known.
+
+    Raises:
+        UserError: It is an archive of a newer version, or cannot be written.
+    """
+    try:
+        store.put_new(ABOUT, orjson.dumps({"format": FORMAT, "public_key": public_pem.decode()}))
+    except Exists:
+        Archive(store)
+    except OSError as error:
+        raise UserError(f"the archive {store.location} cannot be written: {error.strerror or error}") from None
+
+
+class Archive:
+    """An archive to read.
+
+    Args:
+        store: Where it is.
+        keys: Opens sealed values; without it they stay sealed.
+
+    Attributes:
+        public_pem: The public key that its archiver noted in it.
+
+    Raises:
+        UserError: There is none, or one of a newer version.
+    """
+
+    def __init__(self, store: Store, keys: KeyStore | None = None) -> None:
+        self.store = store
+        self._keys = keys
+        try:
+            about = orjson.loads(store.read(ABOUT))
+            self.public_pem = str(about["public_key"]).encode()
+            version = int(about["format"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(
+                f"there is no archive at {store.location}: `railbus up --archive DIR` writes one, see --archive"
+            ) from None
+        if version > FORMAT:
+            raise UserError(f"the archive {store.location} has format {version}, this version reads {FORMAT}: upgrade")
+
+    def files(
+        self, topics: Collection[str] | None = None, from_ms: int | None = None, to_ms: int | None = None
+    ) -> list[DataFile]:
+        """Return the data files that may have records of these topics and this time, in order."""
+        first = "" if from_ms is None else day_of(max(from_ms, 0))
+        last = "9" if to_ms is None else day_of(to_ms)
+        found: list[DataFile] = []
+        for folder in self.store.names("data"):
+            topic = folder.rpartition("topic=")[2]
+            if topics is not None and topic not in topics:
+                continue
+            for day in self.store.names(folder):
+                if first <= day.rpartition("day=")[2] <= last:
+                    found += [file for name in self.store.names(day) if (file := data_file(name)) is not None]
+        return sorted(found)
+
+    def table(self, file: DataFile, columns: Sequence[str], **filters: Any) -> Any:
+        """Return columns of a file; with ``filters`` only the rows where these columns have these values."""
+        pq = need("pyarrow.parquet")
+        wanted = [(name, "=", value) for name, value in filters.items()] or None
+        return pq.read_table(
+            self.store.path(file.path), columns=list(columns), filters=wanted, filesystem=self.store.filesystem,
+            partitioning=None,
+        )  # fmt: skip
+
+    def batches(self, file: DataFile, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield a file's rows in order, some at a time."""
+        pa, pq = need("pyarrow"), need("pyarrow.parquet")
+        with pq.ParquetFile(self.store.path(file.path), filesystem=self.store.filesystem) as opened:
+            for batch in opened.iter_batches(BATCH_ROWS, columns=list(columns)):
+                yield pa.Table.from_batches([batch])
+
+    def request(self, request_id: str) -> Iterator[StoredRecord]:
+        """Yield the records of a request, topic by topic, in order of their offsets."""
+        for file in self.files(from_ms=time_ms(request_id) - DAY_MS):
+            table = self.table(file, SEALED_COLUMNS, request_id=request_id)
+            if table.num_rows:
+                yield from self._opened(file.topic, table)
+
+    def records(self, file: DataFile, from_ms: int = 0, to_ms: int = 2**62) -> Iterator[StoredRecord]:
+        """Yield a file's records of this time."""
+        sealed = self._has_sealed(file)
+        for table in self.batches(file, SEALED_COLUMNS if sealed else RECORD_COLUMNS):
+            records = self._opened(file.topic, table) if sealed else stored_records(file.topic, table)
+            yield from (record for record in records if from_ms <= record.timestamp_ms < to_ms)
+
+    def events(self, file: DataFile) -> Iterator[list[AnyEvent]]:
+        """Yield a file's events alone, some at a time, without those that cannot be read: the fastest way to read."""
+        if self._has_sealed(file):
+            yield [event.event for record in self.records(file) if (event := received(record)) is not None]
+            return
+        for table in self.batches(file, RECORD_COLUMNS[3:]):
+            found = []
+            for key, value, headers in wire_records(table):
+                try:
+                    found.append(decode(value, headers, key))  # type: ignore[arg-type]
+                except UnreadableEvent:
+                    continue
+            yield found
+
+    def _has_sealed(self, file: DataFile) -> bool:
+        """Return whether a value of the file may be encrypted, by the file's statistics."""
+        pq = need("pyarrow.parquet")
+        metadata = pq.read_metadata(self.store.path(file.path), filesystem=self.store.filesystem)
+        index = metadata.schema.names.index("sealed") if "sealed" in metadata.schema.names else -1
+        for number in range(metadata.num_row_groups):
+            found = metadata.row_group(number).column(index).statistics
+            if found is None or not found.has_min_max or found.max:
+                return True
+        return False
+
+    def _opened(self, topic: str, table: Any) -> Iterator[StoredRecord]:
+        columns = [table.column(name).to_pylist() for name in ("sealed", "request_id", "tenant")]
+        for record, sealed, request_id, tenant in zip(stored_records(topic, table), *columns, strict=True):
+            yield unseal(record, owner_of(request_id, tenant), self._keys) if sealed else record
+
+
+def received(record: StoredRecord) -> Received | None:
+    """Return the event of a record; None if it is not one that this version reads, or sealed."""
+    try:
+        event = decode(record.value, record.headers, record.key)  # type: ignore[arg-type]
+    except UnreadableEvent:
+        return None
+    trace = header(record.headers, TRACE_HEADER) if len(record.headers) > 2 else None  # type: ignore[arg-type]
+    if trace is not None and not is_traceparent(trace):
+        trace = None
+    return Received(record.topic, record.partition, record.offset, record.timestamp_ms, event, trace)

@@ -1,0 +1,149 @@
+"""Records as Arrow tables, with columns for queries beside the bytes of the log."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from schemas.ids import is_uuid7
+from schemas.wire import KIND_HEADER, header
+from services.archive.chain import DIGEST_BYTES, ArchivedRecord, QueryFields
+from services.archive.extras import need
+from services.bus import StoredRecord
+
+
+class _Head(msgspec.Struct):
+    """What most events have; the rest of the JSON is skipped."""
+
+    request_id: Any = None
+    tenant: Any = None
+    at: Any = None
+    key_b64: Any = None  # of a dead letter: the key of the record that it holds
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+RECORD_COLUMNS: Final = ("partition", "offset", "timestamp_ms", "key", "value", "header_names", "header_values")
+"""The columns that a record of the log consists of."""
+
+
+QUERY_SCHEMA_NAMES: Final = (*RECORD_COLUMNS, *QueryFields._fields)
+"""Those, and the columns for queries: what an export has."""
+
+
+@cache
+def schema() -> Any:
+    """Return the columns of a data file."""
+    pa = need("pyarrow")
+    text = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp_ms", pa.int64()),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("header_names", pa.list_(pa.string())),
+            ("header_values", pa.list_(pa.binary())),
+            ("sealed", pa.bool_()),
+            ("digest", pa.binary(DIGEST_BYTES)),
+            ("kind", text),
+            ("request_id", pa.string()),
+            ("tenant", text),
+            ("at_us", pa.int64()),
+        ]
+    )
+
+
+def query_fields(record: StoredRecord) -> QueryFields:
+    """Return kind, request id, tenant and time of writing; None for what cannot be read."""
+    kind = header(record.headers, KIND_HEADER)  # type: ignore[arg-type]
+    request_id = None
+    if record.key is not None and len(record.key) == 36:
+        text = record.key.decode("ascii", "replace")
+        request_id = text if is_uuid7(text) else None
+    try:
+        head = _HEAD.decode(record.value or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return QueryFields(kind, request_id, None, None)
+    tenant = head.tenant if isinstance(head.tenant, str) else None
+    at_us = head.at if isinstance(head.at, int) and 0 <= head.at <= 2**53 else None
+    for other in (head.request_id, _decoded(head.key_b64)):
+        if request_id is None and isinstance(other, str) and is_uuid7(other):
+            request_id = other
+    return QueryFields(kind, request_id, tenant, at_us)
+
+
+def _decoded(text: Any) -> str | None:
+    try:
+        return base64.b64decode(text, validate=True).decode("ascii")
+    except (TypeError, ValueError):
+        return None
+
+
+def table_of(records: Sequence[ArchivedRecord], digests: Sequence[bytes]) -> Any:
+    """Return the table of some records of one topic."""
+    pa = need("pyarrow")
+    plain = [each.record for each in records]
+    offsets = [0]
+    for record in plain:
+        offsets.append(offsets[-1] + len(record.headers))
+    places = pa.array(offsets, pa.int32())
+    names = pa.array([name for record in plain for name, _ in record.headers], pa.string())
+    values = pa.array([value for record in plain for _, value in record.headers], pa.binary())
+    columns = [
+        [record.partition for record in plain],
+        [record.offset for record in plain],
+        [record.timestamp_ms for record in plain],
+        [record.key for record in plain],
+        [record.value for record in plain],
+        pa.ListArray.from_arrays(places, names),
+        pa.ListArray.from_arrays(places, values),
+        [each.sealed for each in records],
+        list(digests),
+        *([each.fields[index] for each in records] for index in range(len(QueryFields._fields))),
+    ]
+    arrays = [
+        column if isinstance(column, pa.Array) else pa.array(column, field.type)
+        for column, field in zip(columns, schema(), strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema())
+
+
+def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
+    """Yield the records of a table as they were on the log."""
+    for batch in table.combine_chunks().to_batches():
+        partitions, offsets, times, keys, values = (batch.column(name).to_pylist() for name in RECORD_COLUMNS[:5])
+        headers = _headers(batch)
+        for partition, offset, time_ms, key, value, header_pairs in zip(
+            partitions, offsets, times, keys, values, headers, strict=True
+        ):
+            yield StoredRecord(topic, partition, offset, time_ms, key, value, header_pairs)
+
+
+def wire_records(table: Any) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
+    """Yield key, value and headers of each record of a table."""
+    for batch in table.to_batches():
+        yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), _headers(batch), strict=True)
+
+
+def archived_records(topic: str, table: Any) -> Iterator[tuple[ArchivedRecord, bytes]]:
+    """Yield the records of a table as the chain covers them, with their digests."""
+    columns = [table.column(name).to_pylist() for name in ("sealed", "digest", *QueryFields._fields)]
+    for record, sealed, digest, *fields in zip(stored_records(topic, table), *columns, strict=True):
+        yield ArchivedRecord(record, QueryFields(*fields), bool(sealed)), digest or b""
+
+
+def _headers(batch: Any) -> Iterator[Headers]:
+    """Yield the headers of each record; several times as fast as ``to_pylist`` of the columns."""
+    names, values = batch.column("header_names"), batch.column("header_values")
+    pairs = list(zip(names.flatten().to_pylist(), values.flatten().to_pylist(), strict=True))
+    low = 0
+    for length in names.value_lengths().to_pylist():
+        high = low + (length or 0)
+        yield tuple(pairs[low:high])
+        low = high

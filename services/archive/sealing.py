@@ -1,0 +1,149 @@
+"""Values that can be erased: each request's texts are encrypted with a key of its own, kept outside the archive.
+
+Whoever destroys the key makes the texts unreadable. The chain covers the ciphertext, so that it still verifies.
+AES-256 in GCM mode, with the record's place as associated data: a value that was moved to another place does not open.
+"""
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from services.archive.chain import ArchivedRecord, QueryFields
+from services.archive.extras import need
+from services.bus import StoredRecord
+from services.runtime.errors import UserError
+
+OPEN_KINDS: Final = frozenset(
+    {
+        "Started",
+        "Finished",
+        "Failed",
+        "Cutover",
+        "Cleared",
+        "Closed",
+        "Cancel",
+        "Attached",
+        "Detached",
+        "Account",
+        "Window",
+    }
+)
+"""Kinds without text of a person or a model. Values of every other kind are sealed, unknown ones too."""
+
+NONCE_BYTES: Final = 12
+KEY_BYTES: Final = 32
+CACHED_KEYS: Final = 4_096
+WAIT_S: Final = 30.0
+"""Longest wait for another process that writes keys."""
+
+WITHOUT_REQUEST: Final = ""
+"""The key of values that name no request, such as dead letters: one for each tenant, or for all without one."""
+
+
+class KeyStore:
+    """The keys of requests, in one SQLite file. Several archivers of one host may share it.
+
+    Args:
+        path: The file; it is created.
+
+    Raises:
+        UserError: It cannot be used.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        if not create and not path.exists():
+            raise UserError(f"the key store {path} does not exist: name the archiver's RAILBUS_AUDIT_SEAL_KEYS")
+        try:
+            if create and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+            self._connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA secure_delete=ON")  # a deleted key is overwritten, not only unlinked
+            self._connection.execute("PRAGMA synchronous=FULL")  # a key is on disk before anything it seals
+            if create:
+                self._connection.execute(
+                    "CREATE TABLE IF NOT EXISTS keys (request_id TEXT, tenant TEXT, key BLOB NOT NULL,"
+                    " PRIMARY KEY (request_id, tenant)) WITHOUT ROWID"
+                )
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(f"the key store {path} cannot be used: {error}") from None
+        self._get = lru_cache(CACHED_KEYS)(self._look_up)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def make(self, whose: Sequence[tuple[str, str]]) -> None:
+        """Make the keys that do not exist, in one transaction, for pairs of request id and tenant."""
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO keys VALUES (?, ?, ?)",
+                [(*each, secrets.token_bytes(KEY_BYTES)) for each in whose],
+            )
+            self._connection.execute("COMMIT")
+
+    def key(self, request_id: str, tenant: str) -> bytes | None:
+        """Return a key; None if it was destroyed, or never made."""
+        return self._get(request_id, tenant)
+
+    def forget(self, *, request_id: str | None = None, tenant: str | None = None) -> int:
+        """Destroy the keys of a request, or of all requests of a tenant; return how many there were."""
+        self._get.cache_clear()
+        column, value = ("request_id", request_id) if request_id is not None else ("tenant", tenant)
+        found = self._connection.execute(f"DELETE FROM keys WHERE {column} = ?", (value,)).rowcount  # noqa: S608 - ours
+        self._connection.execute("VACUUM")
+        return found
+
+    def _look_up(self, request_id: str, tenant: str) -> bytes | None:
+        row = self._connection.execute(
+            "SELECT key FROM keys WHERE request_id = ? AND tenant = ?", (request_id, tenant)
+        ).fetchone()
+        return None if row is None else bytes(row[0])
+
+
+def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore) -> list[ArchivedRecord]:
+    """Encrypt the values that may hold text."""
+    wanted = {owner_of(fields.request_id, fields.tenant) for _, fields in records if fields.kind not in OPEN_KINDS}
+    if wanted:
+        keys.make(sorted(wanted))
+    return [_seal(record, fields, keys) for record, fields in records]
+
+
+def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
+    """Return the record with its value; with none if its key was destroyed or is not known here."""
+    key = None if keys is None else keys.key(*owner)
+    if key is None or record.value is None:
+        return record._replace(value=None)
+    aead, invalid = need("cryptography.hazmat.primitives.ciphers.aead"), need("cryptography.exceptions").InvalidTag
+    nonce, ciphertext = record.value[:NONCE_BYTES], record.value[NONCE_BYTES:]
+    try:
+        return record._replace(value=aead.AESGCM(key).decrypt(nonce, ciphertext, _place(record)))
+    except invalid:
+        return record._replace(value=None)
+
+
+def _seal(record: StoredRecord, fields: QueryFields, keys: KeyStore) -> ArchivedRecord:
+    if fields.kind in OPEN_KINDS or record.value is None:
+        return ArchivedRecord(record, fields)
+    key = keys.key(*owner_of(fields.request_id, fields.tenant))
+    assert key is not None, "it was made above"  # noqa: S101
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    sealed = nonce + _aead(key).encrypt(nonce, record.value, _place(record))
+    return ArchivedRecord(record._replace(value=sealed), fields, sealed=True)
+
+
+def owner_of(request_id: str | None, tenant: str | None) -> tuple[str, str]:
+    """Return whose key seals a value."""
+    return request_id or WITHOUT_REQUEST, tenant or ""
+
+
+def _aead(key: bytes) -> Any:
+    return need("cryptography.hazmat.primitives.ciphers.aead").AESGCM(key)
+
+
+def _place(record: StoredRecord) -> bytes:
+    return f"{record.topic}/{record.partition}/{record.offset}".encode()

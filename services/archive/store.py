@@ -1,0 +1,117 @@
+"""Where an archive is: a folder, or an object store that pyarrow reaches (``s3://bucket/path``).
+
+A file appears whole or not at all, and is never replaced. In a folder the file system decides who was first. pyarrow
+has no conditional write for object stores: there the store is asked first whether the object exists, and only the
+consumer group keeps two archivers from writing the same file between question and answer.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from services.archive.extras import need
+from services.runtime.errors import UserError
+
+ABANDONED_S: Final = 3_600.0
+"""Age at which a temporary file is of a process that was killed."""
+
+
+class Exists(Exception):
+    """The file is there already."""
+
+
+class Store:
+    """One archive's files.
+
+    Args:
+        location: A folder, or a URI such as ``s3://bucket/path?endpoint_override=...``.
+
+    Raises:
+        UserError: The location cannot be used.
+    """
+
+    def __init__(self, location: str) -> None:
+        fs = need("pyarrow.fs")
+        self.location = location
+        self.is_folder = "://" not in location
+        try:
+            self.filesystem, self._root = fs.FileSystem.from_uri(
+                str(Path(location).absolute()) if self.is_folder else location
+            )
+        except (ValueError, OSError) as error:
+            raise UserError(f"the archive {location}: {str(error)[:300]}") from None
+
+    def path(self, name: str) -> str:
+        """Return a file's path in ``filesystem``."""
+        return f"{self._root}/{name}"
+
+    def exists(self, name: str) -> bool:
+        return bool(self.filesystem.get_file_info(self.path(name)).is_file)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with self.filesystem.open_input_file(self.path(name)) as file:
+            return bytes(file.read())
+
+    def names(self, folder: str, *, recursive: bool = False) -> Iterator[str]:
+        """Yield the names of what is in a folder, none where there is no such folder."""
+        fs = need("pyarrow.fs")
+        selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=recursive)
+        for info in self.filesystem.get_file_info(selector):
+            yield info.path[len(self._root) + 1 :]
+
+    def put_new(self, name: str, content: Any) -> None:
+        """Write a file that must not exist yet; it is on disk when this returns.
+
+        Raises:
+            Exists: Another process was first.
+            OSError: It cannot be written.
+        """
+        if not self.is_folder:
+            if self.exists(name):
+                raise Exists(name)
+            if self.filesystem.type_name == "local":  # object stores have no folders
+                self.filesystem.create_dir(self.path(name).rpartition("/")[0], recursive=True)
+            with self.filesystem.open_output_stream(self.path(name)) as file:
+                file.write(content)
+            return
+        target, temporary = Path(self.path(name)), Path(self.path(f"tmp/{secrets.token_hex(8)}"))
+        for folder in (target.parent, temporary.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                raise Exists(name) from None
+            _sync(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def remove_abandoned(self) -> None:
+        """Remove temporary files of processes that were killed."""
+        if not self.is_folder:
+            return
+        with suppress(OSError):
+            for path in Path(self.path("tmp")).iterdir():
+                if time.time() - path.stat().st_mtime > ABANDONED_S:
+                    path.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,277 @@
+"""Names what was changed in an archive: edits, drops, insertions, reorders, and tails that were cut off.
+
+Each file is checked against its signed checkpoint, the checkpoint against the file before it, the records against each
+other by the chain, and the newest of all against the checkpoints and anchors that say how far the archive went.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from services.archive.chain import ArchivedRecord, breaks, chained, size
+from services.archive.checkpoint import ChainState, Checkpoint, DataFile, read_checkpoint, state_after
+from services.archive.extras import need
+from services.archive.keys import Verifier
+from services.archive.reader import Archive
+from services.archive.records import archived_records, schema
+from services.archive.store import Store
+from services.archive.writer import checkpoint_in
+
+MAX_FINDINGS: Final = 1_000
+"""Most findings that are kept; further ones are only counted."""
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tampering:
+    """Something that was changed.
+
+    Attributes:
+        offset: Where, in the partition's own offsets.
+        what: One sentence.
+        file: The data file or checkpoint.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    what: str
+    file: str
+
+
+@dataclass(slots=True)
+class Verification:
+    """The outcome.
+
+    Attributes:
+        tampering: What was changed, place by place; at most ``MAX_FINDINGS``.
+        count: How many there were.
+        gaps: Offsets that the log itself did not have between two records: retention, compaction, control records.
+        heads: The newest checkpoint of each partition, to be kept elsewhere as anchors.
+    """
+
+    tampering: list[Tampering] = field(default_factory=list)
+    count: int = 0
+    files: int = 0
+    records: int = 0
+    gaps: int = 0
+    heads: dict[Place, Checkpoint] = field(default_factory=dict)
+
+    def add(self, found: Tampering) -> None:
+        self.count += 1
+        if len(self.tampering) < MAX_FINDINGS:
+            self.tampering.append(found)
+
+
+def verify(archive: Archive, keys: Verifier, anchors: Iterable[Checkpoint] = ()) -> Verification:
+    """Check a whole archive.
+
+    Args:
+        archive: The archive.
+        keys: The public keys that may have signed it.
+        anchors: Checkpoints that were kept elsewhere; the archive must reach as far and agree.
+    """
+    outcome = Verification()
+    files: dict[Place, list[DataFile]] = defaultdict(list)
+    for file in archive.files():
+        files[file.topic, file.partition].append(file)
+    noted = _noted(archive.store)
+    kept: dict[Place, list[Checkpoint]] = defaultdict(list)
+    for anchor in anchors:
+        kept[anchor.topic, anchor.partition].append(anchor)
+    for place in sorted({*files, *noted, *kept}):
+        _Partition(archive, keys, place, outcome).check(files[place], noted.get(place, {}), kept[place])
+    return outcome
+
+
+def read_anchors(text: bytes) -> list[Checkpoint] | None:
+    """Return the checkpoints of an anchors file; None if a line is none."""
+    found = [read_checkpoint(line) for line in text.splitlines() if line.strip()]
+    return None if any(anchor is None for anchor in found) else [anchor for anchor in found if anchor is not None]
+
+
+class _Partition:
+    """One partition, file by file."""
+
+    def __init__(self, archive: Archive, keys: Verifier, place: Place, outcome: Verification) -> None:
+        self._archive = archive
+        self._keys = keys
+        self._place = place
+        self._outcome = outcome
+        self._state: ChainState = state_after(None, *place)
+        self._last: int | None = None  # offset of the last record
+        self._at: dict[int, tuple[str, int, int]] = {}  # by the file's end: head, records and bytes up to there
+
+    def check(self, files: list[DataFile], noted: Mapping[int, Checkpoint | None], anchors: list[Checkpoint]) -> None:
+        by_start: dict[int, Checkpoint] = {}
+        for file in sorted(files, key=lambda each: (each.start, each.day)):
+            checkpoint = self._check_file(file, noted)
+            if checkpoint is not None:
+                by_start[file.start] = checkpoint
+        self._check_noted(noted, by_start)
+        for anchor in anchors:
+            self._check_anchor(anchor)
+        if by_start:
+            newest = by_start[max(by_start)]
+            self._outcome.heads[self._place] = newest
+
+    def _check_file(self, file: DataFile, noted: Mapping[int, Checkpoint | None]) -> Checkpoint | None:
+        outcome, state = self._outcome, self._state
+        outcome.files += 1
+        if file.start < state.end:
+            self._found(file.start, "a file begins before the one before it ends: a copy, or a moved one", file.path)
+            return None
+        if file.start > state.end:
+            self._found(state.end, f"records are missing up to offset {file.start - 1}: a file was removed", file.path)
+        signed = checkpoint_in(self._archive.store, file.path)
+        if signed is None or not self._keys.is_signed(signed) or (signed.topic, signed.partition, signed.start) != (
+            file.topic, file.partition, file.start,
+        ):  # fmt: skip
+            self._found(file.start, "the file's own checkpoint is missing, of another file, or not signed", file.path)
+            signed = noted.get(file.start)
+            if signed is None or not self._keys.is_signed(signed):
+                signed = None
+        if file.start > state.end and signed is not None:  # go on behind the gap
+            count, length = signed.total - signed.count, state.length
+            self._state = state = ChainState(file.start, bytes.fromhex(signed.before), count, length)
+        rows = self._rows(file)
+        noted_here = noted.get(file.start)
+        if rows is not None and noted_here is not None and not self._has_hash(file, noted_here):
+            places = f"look at offsets {file.start} to {noted_here.last}"
+            self._found(file.start, f"the file is not the one that was signed: {places}", file.path)
+        if rows is None:
+            self._found(file.start, "the file cannot be read", file.path)
+            if signed is not None:
+                self._continue(signed)
+            return signed
+        self._check_rows(file, rows, signed)
+        if signed is not None:
+            self._continue(signed)
+        elif rows:
+            head = list(chained(state.head, (archived for archived, _ in rows)))[-1]
+            self._last = rows[-1][0].record.offset
+            self._state = ChainState(self._last + 1, head, state.total + len(rows), state.length)
+        return signed
+
+    def _check_rows(self, file: DataFile, rows: list[tuple[ArchivedRecord, bytes]], signed: Checkpoint | None) -> None:
+        outcome, state = self._outcome, self._state
+        outcome.records += len(rows)
+        before = outcome.count
+        for change, offset, after in breaks(state.head, rows, self._last):
+            self._found(offset, _sentence(change, offset, after), file.path)
+        wrong = [archived.record.offset for archived, _ in rows if archived.record.partition != file.partition]
+        if wrong:
+            self._found(wrong[0], "the record is of another partition", file.path)
+        offsets = [archived.record.offset for archived, _ in rows]
+        outcome.gaps += sum(1 for low, high in zip([file.start - 1, *offsets], offsets, strict=False) if high > low + 1)
+        if signed is None:
+            return
+        if outcome.count == before:
+            self._check_end(file, rows, signed)
+        elif (signed.count, signed.last) != (len(rows), offsets[-1] if offsets else -1) and offsets:
+            self._check_cut(file, offsets, signed)
+
+    def _check_end(self, file: DataFile, rows: list[tuple[ArchivedRecord, bytes]], signed: Checkpoint) -> None:
+        """Compare records that follow from one another with what was signed."""
+        state = self._state
+        offsets = [archived.record.offset for archived, _ in rows]
+        if len(rows) < signed.count and (not offsets or offsets[-1] < signed.last):
+            return self._check_cut(file, offsets, signed)
+        head = rows[-1][1].hex() if rows else state.head.hex()
+        length = state.length + sum(size(archived.record) for archived, _ in rows)
+        told = (len(rows), state.total + len(rows), length, head, state.head.hex())
+        if told != (signed.count, signed.total, signed.length, signed.head, signed.before):
+            self._found(
+                file.start,
+                f"offsets {file.start} to {signed.last} were written anew with a chain of their own: they are not what"
+                " was signed",
+                file.path,
+            )
+        return None
+
+    def _check_cut(self, file: DataFile, offsets: list[int], signed: Checkpoint) -> None:
+        last = offsets[-1] if offsets else file.start - 1
+        if last < signed.last:
+            self._found(last + 1, f"the file's tail is cut off: it went on to offset {signed.last}", file.path)
+
+    def _continue(self, signed: Checkpoint) -> None:
+        self._state = state_after(signed, *self._place)
+        self._last = signed.last
+        self._at[signed.end] = (signed.head, signed.total, signed.length)
+
+    def _check_noted(self, noted: Mapping[int, Checkpoint | None], by_start: Mapping[int, Checkpoint]) -> None:
+        """Compare the checkpoints beside the data with those inside it."""
+        topic, partition = self._place
+        for start, checkpoint in sorted(noted.items()):
+            name = f"checkpoints/{topic}/{partition}/{start:020d}.json"
+            if checkpoint is None or not self._keys.is_signed(checkpoint) or checkpoint.start != start:
+                self._found(start, "the checkpoint is not signed, or cannot be read", name)
+            elif start not in by_start and start >= self._state.end:
+                self._found(start, f"the tail is cut off: offsets {start} to {checkpoint.last} were archived", name)
+            elif start in by_start and not by_start[start].says_the_same(checkpoint):
+                self._found(start, "the file and the checkpoint beside it were signed with different content", name)
+        for start in sorted(by_start.keys() - noted.keys()):
+            if start != max(by_start):  # the newest may have been written a moment ago
+                name = f"checkpoints/{topic}/{partition}/{start:020d}.json"
+                self._found(start, "the checkpoint was removed", name)
+
+    def _check_anchor(self, anchor: Checkpoint) -> None:
+        if not self._keys.is_signed(anchor):
+            self._found(anchor.start, "the anchor is not signed with a key that is trusted", "anchors")
+            return
+        here = self._at.get(anchor.end)
+        if here is None and anchor.end > self._state.end:
+            self._found(self._state.end, f"the tail is cut off: offset {anchor.last} was archived", "anchors")
+        elif here != (anchor.head, anchor.total, anchor.length):
+            self._found(anchor.start, "the archive has another history than the anchor", "anchors")
+
+    def _has_hash(self, file: DataFile, noted: Checkpoint) -> bool:
+        return hashlib.sha256(self._archive.store.read(file.path)).hexdigest() == noted.file_sha256
+
+    def _rows(self, file: DataFile) -> list[tuple[ArchivedRecord, bytes]] | None:
+        pa = need("pyarrow")
+        try:
+            table = self._archive.table(file, schema().names)
+            return list(archived_records(file.topic, table))
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _found(self, offset: int, what: str, file: str) -> None:
+        self._outcome.add(Tampering(*self._place, offset, what, file))
+
+
+def _sentence(change: str, offset: int, after: int | None) -> str:
+    match change:
+        case "dropped":
+            first = 0 if after is None else after + 1
+            return f"records between offsets {first} and {offset} were dropped, or this one edited"
+        case "reordered":
+            return f"the record at offset {offset} is out of order"
+        case "inserted":
+            return f"the record at offset {offset} was inserted"
+        case _:
+            return f"the record at offset {offset} was edited, or one before it dropped"
+
+
+def _noted(store: Store) -> dict[Place, dict[int, Checkpoint | None]]:
+    """Return the checkpoints beside the data, by partition and start; None for what is none."""
+    found: dict[Place, dict[int, Checkpoint | None]] = defaultdict(dict)
+    for topic, partition, name in _checkpoint_names(store):
+        start = name.rpartition("/")[2].removesuffix(".json")
+        try:
+            found[topic, partition][int(start)] = read_checkpoint(store.read(name))
+        except (OSError, ValueError):
+            found[topic, partition][int(start) if start.isdigit() else 0] = None
+    return found
+
+
+def _checkpoint_names(store: Store) -> Iterator[tuple[str, int, str]]:
+    for folder in store.names("checkpoints"):
+        for inner in store.names(folder):
+            number: Any = inner.rpartition("/")[2]
+            if number.isdigit():
+                for name in store.names(inner):
+                    yield folder.rpartition("/")[2], int(number), name

@@ -1,0 +1,60 @@
+"""The records of one partition that wait for their file. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.archive.chain import size
+from services.bus import StoredRecord
+
+UNIT_BYTES: Final = 1_024
+"""Buffers are counted in units of so many bytes; each record is at least one."""
+
+OVERHEAD_BYTES: Final = 500
+"""About what a record in memory takes beside its key and value."""
+
+DAY_MS: Final = 86_400_000
+
+
+@dataclass(slots=True)
+class PartitionBuffer:
+    """Records in order of their offsets, each once.
+
+    Attributes:
+        next_offset: Records before it are archived, or wait here.
+        units: How much waits.
+        since_us: When the oldest waiting record was read; None while none waits.
+    """
+
+    next_offset: int
+    units: int = 0
+    since_us: int | None = None
+    _records: list[StoredRecord] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: StoredRecord, now_us: int) -> None:
+        """Take a record, unless it was taken before."""
+        if record.offset < self.next_offset:
+            return  # read again: after a reconnection, or because the broker lost the end of its log
+        self.next_offset = record.offset + 1
+        self.units += units_of(record)
+        self._records.append(record)
+        if self.since_us is None:
+            self.since_us = now_us
+
+    def take(self) -> list[StoredRecord]:
+        """Return the oldest records, those of one day, and keep the rest."""
+        records = self._records
+        day = records[0].timestamp_ms // DAY_MS if records else 0
+        end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))
+        taken, self._records = records[:end], records[end:]
+        self.units -= sum(map(units_of, taken))
+        if not self._records:
+            self.since_us = None
+        return taken
+
+
+def units_of(record: StoredRecord) -> int:
+    """Return how much memory a record takes, in units."""
+    return (size(record) + OVERHEAD_BYTES + UNIT_BYTES - 1) // UNIT_BYTES

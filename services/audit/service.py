@@ -1,0 +1,215 @@
+"""The archiver's process: a group assigns partitions, a tail reader reads them, files are written in a thread.
+
+The archive says where a partition goes on, not the group's committed offset: a file that was written is never written
+again, whenever the process ends. No offset is committed at all.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from schemas.topics import TOPIC_NAMED, TOPICS
+from services.archive.chain import ArchivedRecord
+from services.archive.checkpoint import Checkpoint
+from services.archive.keys import Signer
+from services.archive.reader import begin_archive
+from services.archive.records import query_fields
+from services.archive.sealing import KeyStore, seal_all
+from services.archive.store import Store
+from services.archive.writer import Conflict, PartitionWriter
+from services.audit.anchors import write_anchors
+from services.audit.buffer import UNIT_BYTES, PartitionBuffer
+from services.audit.settings import Settings
+from services.bus import Assignment, BusSettings, GroupReader, InFlightLimit, Partition, RawTailReader, StoredRecord
+from services.runtime.clock import steady_us
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+from services.runtime.metrics import ARCHIVE_BUFFERED, ARCHIVE_CONFLICTS, ARCHIVE_FILES, ARCHIVED
+
+GROUP: Final = "audit"
+LOOK_S: Final = 0.05
+"""Time between two looks for files that are due."""
+
+RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
+"""Waits after a write that the store refused; the last one repeats. Reading pauses when the buffers are full."""
+
+_log = logger("audit")
+
+T = TypeVar("T")
+
+
+class ArchiveService:
+    """One archiver.
+
+    Args:
+        on_ready: Called once, when every assigned partition is read.
+
+    Raises:
+        UserError: A setting is missing or cannot be used.
+    """
+
+    def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
+        if settings.archive is None:
+            raise UserError("RAILBUS_ARCHIVE is not set: name the folder of the archive")
+        self._settings = settings
+        self._signer = Signer.load_or_create(settings.audit_key)
+        self._store = Store(settings.archive)
+        begin_archive(self._store, self._signer.public_pem)
+        self._store.remove_abandoned()
+        self._seal_keys = None if settings.audit_seal_keys is None else KeyStore(settings.audit_seal_keys, create=True)
+        self._on_ready: Callable[[], None] | None = on_ready
+        self._limit = InFlightLimit(settings.audit_buffer_mb * 1_048_576 // UNIT_BYTES)
+        self._tail = RawTailReader(bus, handler=self._on_records, in_flight_limit=self._limit)
+        self._group = GroupReader(
+            bus, topics=TOPICS, group=GROUP, handler=None, commit="never", on_assigned=self._on_assigned,
+            instance_id=settings.audit_instance,
+        )  # fmt: skip
+        self._held: frozenset[Partition] = frozenset()
+        self._changes: asyncio.Queue[tuple[Partition, bool]] = asyncio.Queue()  # bounded by partitions x rebalances
+        self._writers: dict[Partition, PartitionWriter] = {}
+        self._buffers: dict[Partition, PartitionBuffer] = {}
+        self._writing = 0  # units that are in no buffer and not on disk yet
+        self._anchors: dict[Partition, Checkpoint] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether the group was joined and every assigned partition is read."""
+        return self._group.joined and self._held <= self._buffers.keys()
+
+    async def run(self) -> None:
+        """Archive until cancelled; then write what waits.
+
+        Raises:
+            UserError: The broker refuses the credentials, or the archive is another archiver's.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tail.run())
+                tasks.create_task(self._group.run())
+                tasks.create_task(self._take_changes())
+                tasks.create_task(self._write_due())
+        finally:
+            await self._write_rest()
+            if self._seal_keys is not None:
+                self._seal_keys.close()
+
+    def _on_assigned(self, assignment: Assignment) -> None:
+        self._held = assignment.held
+        for partition in sorted(assignment.lost):
+            self._buffers.pop(partition, None)  # its next owner reads from the archive's end on
+            self._changes.put_nowait((partition, False))
+        for partition in sorted(assignment.gained):
+            self._changes.put_nowait((partition, True))
+        self._count()
+
+    def _on_records(self, records: Sequence[StoredRecord]) -> None:
+        now_us = steady_us()
+        for record in records:
+            buffer = self._buffers.get((record.topic, record.partition))
+            if buffer is not None:
+                buffer.add(record, now_us)
+        self._count()
+
+    async def _take_changes(self) -> None:
+        """Begin and end to read partitions, in the order of the assignments."""
+        while True:
+            (name, number), gained = await self._changes.get()
+            await self._tail.unfollow(TOPIC_NAMED[name], number)
+            if gained and (name, number) in self._held:
+                await self._follow((name, number))
+
+    async def _follow(self, partition: Partition) -> None:
+        name, number = partition
+        writer = PartitionWriter(self._store, self._signer, name, number)
+        state = await _persistently(writer.open, f"{name}[{number}]: its place in the archive cannot be read")
+        self._writers[partition] = writer
+        self._buffers[partition] = PartitionBuffer(state.end)
+        begin = await self._tail.follow(TOPIC_NAMED[name], number, state.end)
+        if begin < state.end:
+            _log.error(
+                "%s[%d]: the log ends at offset %d, the archive at %d: the log has lost records or was made anew; what"
+                " it has below that offset is not archived again: begin a new archive", name, number, begin, state.end,
+            )  # fmt: skip
+        elif begin > state.end > 0:
+            _log.error("%s[%d]: offsets %d to %d are gone: they were deleted before they were archived",
+                       name, number, state.end, begin - 1)  # fmt: skip
+
+    async def _write_due(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._on_ready is not None and self.ready:
+                on_ready, self._on_ready = self._on_ready, None
+                on_ready()
+            for partition in self._due():
+                await self._write(partition)
+            if self._limit.free < self._limit.limit // 2 and self._buffers:
+                await self._write(max(self._buffers, key=lambda each: self._buffers[each].units))
+
+    def _due(self) -> list[Partition]:
+        oldest_us = steady_us() - self._settings.audit_flush_ms * 1_000
+        most = self._settings.audit_file_mb * 1_048_576 // UNIT_BYTES
+        return [
+            partition
+            for partition, buffer in self._buffers.items()
+            if buffer.since_us is not None and (buffer.since_us <= oldest_us or buffer.units >= most)
+        ]
+
+    async def _write(self, partition: Partition) -> None:
+        """Write what waits of one partition, a file for each day."""
+        buffer, writer = self._buffers.get(partition), self._writers.get(partition)
+        while buffer is not None and writer is not None and len(buffer):
+            before = buffer.units
+            records = buffer.take()
+            self._writing = before - buffer.units
+            try:
+                checkpoint = await _persistently(
+                    partial(self._append, writer, records), f"{partition[0]}[{partition[1]}] cannot be archived"
+                )
+            except Conflict as conflict:
+                ARCHIVE_CONFLICTS.inc()
+                _log.warning("%s[%d]: another archiver wrote up to offset %d: going on there",
+                             *partition, conflict.state.end)  # fmt: skip
+                if self._buffers.get(partition) is buffer:
+                    del self._buffers[partition]
+                    self._changes.put_nowait((partition, True))
+                return
+            finally:
+                self._writing = 0
+                self._count()
+            ARCHIVED.labels(partition[0]).inc(checkpoint.count)
+            ARCHIVE_FILES.labels(partition[0]).inc()
+            self._anchors[partition] = checkpoint
+            if self._settings.audit_anchors is not None:
+                write_anchors(self._settings.audit_anchors, self._anchors.values())
+
+    async def _write_rest(self) -> None:
+        for partition in tuple(self._buffers):
+            await self._write(partition)
+
+    def _append(self, writer: PartitionWriter, records: Sequence[StoredRecord]) -> Checkpoint:
+        return writer.append(self._sealed(records))
+
+    def _sealed(self, records: Sequence[StoredRecord]) -> list[ArchivedRecord]:
+        pairs = [(record, query_fields(record)) for record in records]
+        if self._seal_keys is None:
+            return [ArchivedRecord(record, fields) for record, fields in pairs]
+        return seal_all(pairs, self._seal_keys)
+
+    def _count(self) -> None:
+        units = self._writing + sum(buffer.units for buffer in self._buffers.values())
+        ARCHIVE_BUFFERED.set(units * UNIT_BYTES)
+        self._limit.set_in_flight(units)
+
+
+async def _persistently(work: Callable[[], T], trouble: str) -> T:
+    """Do blocking work in a thread, again after an error of the store."""
+    for attempt in itertools.count():
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            if attempt == 0:
+                _log.error("%s: %s; trying again", trouble, error.strerror or error)
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+    raise AssertionError("unreachable")

@@ -1,0 +1,169 @@
+"""``railbus audit find``, ``export``, ``verify``, ``rejudge`` and ``forget``: more than one request."""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from schemas.topics import TOPICS
+from services.archive.checkpoint import Checkpoint, anchors_json
+from services.archive.keys import Verifier
+from services.archive.live import live_records
+from services.archive.sealing import KeyStore
+from services.archive.verify import MAX_FINDINGS, read_anchors
+from services.archive.verify import verify as verify_archive
+from services.bus import AtTime, StoredRecord
+from services.cli.audit.export import export_records
+from services.cli.audit.find import FoundRequest, Wanted, find_in_archive, find_in_records
+from services.cli.audit.sources import archived_records, open_archive
+from services.cli.common import bus_settings, check_request_id, run_coroutine
+from services.cli.show.terminal import printable
+from services.cli.time_spec import parse_time_spec
+from services.cli.tree.extras import require_governance
+from services.runtime.clock import now_ms
+from services.runtime.errors import UserError
+
+END_MS: Final = 2**47
+"""After every time that there will be."""
+
+
+def find(args: argparse.Namespace) -> int:
+    """Return 0; 1 when nothing is found."""
+    from_ms, to_ms = _times(args)
+    wanted = Wanted(
+        from_ms=from_ms, to_ms=to_ms, tenant=args.tenant, outcome=args.outcome, rule=args.rule,
+        category=args.category, text=args.text, most=args.most,
+    )  # fmt: skip
+    if args.archive is not None and args.keys is None:
+        found = find_in_archive(open_archive(args.archive), wanted)
+    else:
+        found = find_in_records(_records(args, from_ms, END_MS), wanted)
+    for each in found:
+        print(orjson.dumps(each._asdict()).decode() if args.json else _line(each))
+    if not found:
+        sys.stderr.write("railbus audit: no request is like that; --from says how far back was searched\n")
+    return 0 if found else 1
+
+
+def export(args: argparse.Namespace) -> int:
+    """Return 0."""
+    from_ms, to_ms = _times(args)
+    count = export_records(_records(args, from_ms, to_ms), args.file)
+    sys.stderr.write(f"wrote {count} records to {args.file}\n")
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Return 0 if the archive is as it was written, else 1."""
+    archive = open_archive(args.archive)
+    keys = Verifier.load(args.public_key) if args.public_key else Verifier([archive.public_pem])
+    anchors = [anchor for path in args.anchors or () for anchor in _anchors(path)]
+    outcome = verify_archive(archive, keys, anchors)
+    if args.write_anchors is not None and not outcome.count:
+        _write(args.write_anchors, anchors_json(outcome.heads.values()))
+    if args.json:
+        told = asdict(outcome) | {"heads": [asdict(head) for head in outcome.heads.values()]}
+        print(orjson.dumps(told).decode())
+        return 1 if outcome.count else 0
+    for each in outcome.tampering:
+        print(f"{each.topic}[{each.partition}] offset {each.offset}: {each.what}  ({each.file})")
+    if outcome.count > MAX_FINDINGS:
+        print(f"and {outcome.count - MAX_FINDINGS} more")
+    gaps = f"; the log itself had {outcome.gaps} gaps between offsets" if outcome.gaps else ""
+    state = f"{outcome.count} changes" if outcome.count else "nothing was changed"
+    print(f"{outcome.records} records in {outcome.files} files: {state}{gaps}")
+    if not args.public_key:
+        sys.stderr.write(
+            "checked with the key that the archive itself names: whoever can write there can replace both; keep the"
+            " public key elsewhere and give it with --public-key\n"
+        )
+    if not anchors:
+        sys.stderr.write(
+            "without --anchors nobody knows how far the archive went: a tail that was removed together with its"
+            " checkpoints is not noticed\n"
+        )
+    return 1 if outcome.count else 0
+
+
+def rejudge(args: argparse.Namespace) -> int:
+    """Return 0 if nothing is different, 1 if something is; the safety service's own program does it."""
+    require_governance(instead="")
+    from_ms, to_ms = _times(args)
+    options = ["--policy", str(args.policy), "--from-ms", str(from_ms), "--to-ms", str(to_ms)]
+    if args.archive is not None:
+        options += ["--archive", args.archive]
+    else:
+        options += ["--kafka", bus_settings(args.kafka).bootstrap]
+    for name in ("keys", "labels"):
+        if getattr(args, name) is not None:
+            options += [f"--{name}", str(getattr(args, name))]
+    options += ["--json"] if args.json else []
+    command = [sys.executable, "-P", "-m", "services.safety.rejudge", *options]
+    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell
+
+
+def forget(args: argparse.Namespace) -> int:
+    """Return 0; 1 when there was no key."""
+    check_request_id(args.request)
+    keys = KeyStore(args.keys)
+    count = keys.forget(request_id=args.request, tenant=args.tenant)
+    keys.close()
+    whose = f"request {args.request}" if args.request is not None else f"tenant {args.tenant}"
+    print(f"{count} keys of {whose} destroyed: its texts in archives cannot be read any more")
+    return 0 if count else 1
+
+
+def _records(args: argparse.Namespace, from_ms: int, to_ms: int) -> Iterable[StoredRecord]:
+    if args.archive is not None:
+        return archived_records(open_archive(args.archive, args.keys), from_ms, to_ms)
+    found: list[StoredRecord] = []
+
+    async def read() -> int:
+        found.extend(await live_records(bus_settings(args.kafka), from_ms, TOPICS))
+        return 0
+
+    run_coroutine(read())
+    return [record for record in found if record.timestamp_ms < to_ms]
+
+
+def _times(args: argparse.Namespace) -> tuple[int, int]:
+    found = []
+    for flag, text in (("--from", args.from_), ("--to", args.to_)):
+        try:
+            at = parse_time_spec(text, now_ms())
+        except ValueError as error:
+            raise UserError(f"{flag} {error}") from None
+        found.append(at.time_ms if isinstance(at, AtTime) else 0 if at == "beginning" else END_MS)
+    return found[0], found[1]
+
+
+def _anchors(path: Path) -> list[Checkpoint]:
+    try:
+        found = read_anchors(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"--anchors {path}: {error.strerror}") from None
+    if found is None:
+        raise UserError(f"--anchors {path}: has a line that is no checkpoint")
+    return found
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"--write-anchors {path}: {error.strerror}") from None
+
+
+def _line(found: FoundRequest) -> str:
+    when = datetime.fromtimestamp(found.first_ms / 1_000).astimezone().isoformat(timespec="milliseconds")
+    recalls = ", ".join(found.rules)
+    return printable(
+        f"{when}  {found.request_id}  {found.tenant or '-':<12} {found.outcome or 'open':<10} {found.events:6} events"
+        + (f"  recalls: {recalls}" if recalls else "")
+    )

@@ -1,0 +1,130 @@
+"""One request folded again: every op with its place and time, and what each connection was sent of them. Pure."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import orjson
+
+from schemas.side_events import Attached, Detached
+from schemas.stream import StreamEvent
+from schemas.topics import STREAMS
+from services.bus import Received
+from services.stream import AS_STARTED, Governance, Screen, catch_up
+from services.stream.ops import Op, Refuse, Replace, Restart, Withdraw, apply
+
+MOST_LINES: Final = 2_000_000
+"""Most op lines that are hashed to find out what one connection was sent."""
+
+
+class FoldedOp(NamedTuple):
+    """An op that the fold gives.
+
+    Attributes:
+        op_id: ``partition:offset:index``, as the edge names it.
+        at_ms: When the broker appended the record that it follows from.
+        event: Which of the request's stream events that was.
+    """
+
+    op: Op
+    op_id: str
+    at_ms: int
+    event: int
+
+
+def refold(request_id: str, records: Sequence[Received], governance: Governance = AS_STARTED) -> list[FoldedOp]:
+    """Return every op of a request, from its records in log order."""
+    screen, found = Screen(request_id, governance), []
+    for number, record in enumerate(stream_records(records)):
+        assert isinstance(record.event, StreamEvent), "stream_records chooses them"  # noqa: S101 - for the type checker
+        for index, op in enumerate(screen.feed(record.event, record.timestamp_ms)):
+            op_id = f"{record.partition}:{record.offset}:{index}"
+            found.append(FoldedOp(op, op_id, record.timestamp_ms, number))
+    return found
+
+
+def stream_records(records: Sequence[Received]) -> Iterator[Received]:
+    """Yield the records of the stream log."""
+    return (record for record in records if record.topic == STREAMS.name and isinstance(record.event, StreamEvent))
+
+
+def visible_after(ops: Sequence[FoldedOp]) -> Iterator[tuple[FoldedOp, str]]:
+    """Yield each op with the text that a client shows after it."""
+    visible = ""
+    for folded in ops:
+        visible = apply(visible, folded.op)
+        yield folded, visible
+
+
+class ReceiptCheck(NamedTuple):
+    """What the log says about a connection's receipt.
+
+    Attributes:
+        matches: Whether the log gives exactly what the receipt's hash says was sent; None where that would take too
+            long to find out.
+        first: Index of the first op that it was sent.
+        shortened: Whether text that was taken back by then had been left out for it.
+    """
+
+    receipt: Detached
+    resumed_from: str | None
+    matches: bool | None
+    first: int = 0
+    shortened: bool = False
+
+
+def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list[ReceiptCheck]:
+    """Compare every receipt with the ops.
+
+    A client that joins while an answer runs is first sent the history. Text that was taken back by then is left out of
+    it (``catch_up``), and how far the history went, the receipt does not say: all places are tried.
+    """
+    resumed = {r.event.connection: r.event.resumed_from for r in records if isinstance(r.event, Attached)}
+    receipts = [record.event for record in records if isinstance(record.event, Detached)]
+    return [_check(receipt, resumed.get(receipt.connection), ops) for receipt in receipts]
+
+
+def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp]) -> ReceiptCheck:
+    first = 0
+    if resumed_from is not None:
+        first = next((index + 1 for index, folded in enumerate(ops) if folded.op_id == resumed_from), -1)
+        if first < 0:
+            return ReceiptCheck(receipt, resumed_from, matches=False)
+    rest = ops[first:]
+    lines = [orjson.dumps(folded.op) + b"\n" for folded in rest]
+    if _hash(lines[: receipt.ops]) == receipt.ops_hash and receipt.ops <= len(lines):
+        return ReceiptCheck(receipt, resumed_from, matches=True, first=first)
+    visible = [0, *(len(text) for _, text in visible_after(ops))][first:]
+    budget = MOST_LINES
+    ends = _history_ends(rest)
+    begun = hashlib.sha256()
+    for sent in range(len(rest)):  # so many were sent one by one before a history was shortened
+        if sent:
+            begun.update(lines[sent - 1])
+        for end in (end for end in ends if end > sent):
+            shortened = catch_up(visible[sent], [folded.op for folded in rest[sent:end]])
+            budget -= receipt.ops
+            if budget < 0:
+                return ReceiptCheck(receipt, resumed_from, matches=None, first=first)
+            told = begun.copy()
+            told.update(b"".join([*(orjson.dumps(op) + b"\n" for op in shortened), *lines[end:]][: receipt.ops - sent]))
+            enough = sent + len(shortened) + len(lines) - end >= receipt.ops >= sent
+            if enough and told.hexdigest() == receipt.ops_hash:
+                return ReceiptCheck(receipt, resumed_from, matches=True, first=first, shortened=True)
+    return ReceiptCheck(receipt, resumed_from, matches=False, first=first)
+
+
+def _history_ends(ops: Sequence[FoldedOp]) -> list[int]:
+    """Return where a history may end so that it is another than one that ends earlier: behind what takes text back."""
+    ends = set()
+    for index, folded in enumerate(ops):
+        if isinstance(folded.op, Replace | Withdraw | Restart | Refuse):
+            last = index
+            while last + 1 < len(ops) and ops[last + 1].event == folded.event:
+                last += 1
+            ends.add(last + 1)
+    return sorted(ends)
+
+
+def _hash(lines: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(lines)).hexdigest()

@@ -1,0 +1,59 @@
+"""What the client saw, when: a request's ops by the time of the log."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from services.cli.audit.refold import FoldedOp, visible_after
+from services.cli.show.terminal import printable
+from services.stream.ops import Begin, Close, Finish, Refuse, Replace, Restart, Show, Withdraw
+
+LONGEST_WAIT_S: Final = 30.0
+"""Longest pause between two ops while a replay is played."""
+
+
+def visible_at(ops: Sequence[FoldedOp], at_ms: int) -> str:
+    """Return the text that was on the screen at a time of the log."""
+    visible = ""
+    for folded, text in visible_after(ops):
+        if folded.at_ms > at_ms:
+            break
+        visible = text
+    return visible
+
+
+def replay_lines(ops: Sequence[FoldedOp], zero_ms: int) -> Iterator[str]:
+    """Yield a line for each op: milliseconds since the first event, what happened, and the text after it."""
+    for folded, text in visible_after(ops):
+        yield f"{folded.at_ms - zero_ms:+9d} ms  {_step(folded):<28} {_one_line(text)}"
+
+
+async def play(ops: Sequence[FoldedOp], zero_ms: int, speed: float) -> None:
+    """Print the lines at the pace of the log, times ``speed``."""
+    before_ms = zero_ms
+    for folded, line in zip(ops, replay_lines(ops, zero_ms), strict=True):
+        await asyncio.sleep(min(max(0, folded.at_ms - before_ms) / 1_000 / speed, LONGEST_WAIT_S))
+        before_ms = folded.at_ms
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def _step(folded: FoldedOp) -> str:
+    match folded.op:
+        case Begin() | Restart():
+            return f"{folded.op.op} attempt {folded.op.attempt}"
+        case Show():
+            return f"show {folded.op.tokens} tokens"
+        case Replace() | Withdraw():
+            return f"{folded.op.op} ({folded.op.category})"
+        case Refuse():
+            return "refuse"
+        case Finish():
+            return f"finish ({folded.op.finish_reason})"
+        case Close():
+            return f"close ({folded.op.outcome})"
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", " ").replace("\t", " ").rstrip()

@@ -1,0 +1,105 @@
+"""``railbus audit show`` and ``replay``: one request."""
+
+import argparse
+import sys
+from datetime import UTC, datetime
+
+import orjson
+
+from services.bus import Received
+from services.cli.audit.page import timeline_page
+from services.cli.audit.refold import check_receipts, refold
+from services.cli.audit.replay import play, replay_lines, visible_at
+from services.cli.audit.sources import archived_request, live_request, open_archive
+from services.cli.common import bus_settings, run_coroutine
+from services.cli.show.event_format import event_json
+from services.cli.show.timeline import in_log_order, latency_json, latency_table, receipts, timeline
+from services.runtime.errors import UserError
+from services.stream.latency import LogEvent, latency
+
+
+def show(args: argparse.Namespace) -> int:
+    """Return 0; 1 when the request is not there."""
+    if args.plain_token_ms is not None and not 0 < args.plain_token_ms < 60_000:
+        raise UserError(f"--plain-token-ms {args.plain_token_ms:g}: must be between 0 and 60000")
+    return run_coroutine(_show(args))
+
+
+def replay(args: argparse.Namespace) -> int:
+    """Return 0; 1 when the request is not there."""
+    if args.speed is not None and not 0 < args.speed <= 1_000_000:
+        raise UserError(f"--speed {args.speed:g}: must be more than 0, and at most 1000000")
+    return run_coroutine(_replay(args))
+
+
+async def _show(args: argparse.Namespace) -> int:
+    records = await _records(args)
+    if not records:
+        return 1
+    events = [LogEvent(record.timestamp_ms, record.event) for record in records]
+    found = latency(args.request, events, plain_token_ms=args.plain_token_ms)
+    if args.json:
+        body = [orjson.loads(event_json(record, prompts=args.show_prompts)) for record in records]
+        shown = {"request_id": args.request, "latency": None if found is None else latency_json(found)}
+        print(orjson.dumps(shown if args.only_latency else shown | {"events": body}).decode())
+        return 0
+    ops = refold(args.request, records)
+    checks = check_receipts(records, ops)
+    if args.html is not None:
+        try:
+            args.html.write_text(timeline_page(args.request, records, ops, checks, found), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"--html {args.html}: {error.strerror}") from None
+        sys.stderr.write(f"wrote {args.html}: open it in a browser\n")
+        return 0
+    if not args.only_latency:
+        lines = [*timeline(args.request, events, prompts=args.show_prompts), "", *receipts(checks, len(ops))]
+        print("\n".join(lines) + "\n")
+    print(
+        "\n".join(latency_table(found))
+        if found is not None
+        else "the request is not closed yet: no account of its time"
+    )
+    return 0
+
+
+async def _replay(args: argparse.Namespace) -> int:
+    records = await _records(args)
+    if not records:
+        return 1
+    zero_ms = records[0].timestamp_ms
+    ops = refold(args.request, records)
+    if args.at is not None:
+        print(visible_at(ops, _moment(args.at, zero_ms)))
+    elif args.speed is not None:
+        await play(ops, zero_ms, args.speed)
+    else:
+        print("\n".join(replay_lines(ops, zero_ms)))
+    return 0
+
+
+async def _records(args: argparse.Namespace) -> list[Received]:
+    """Return a request's events in log order, or say that there are none."""
+    if args.archive is not None:
+        archive = open_archive(args.archive, args.keys)
+        records, where = archived_request(archive, args.request), f"in the archive {args.archive}"
+    else:
+        settings = bus_settings(args.kafka)
+        records, where = await live_request(args.request, settings), f"on the log at {settings.bootstrap}"
+    if not records:
+        sys.stderr.write(
+            f"railbus audit: no event of request {args.request} is {where}: check the id (`railbus ask` prints it);"
+            f" {'it' if args.archive else 'the log'} may be younger than the request\n"
+        )
+    return in_log_order(records)
+
+
+def _moment(text: str, zero_ms: int) -> int:
+    if text.startswith("+") and text[1:].isdigit() and len(text) < 12:
+        return zero_ms + int(text[1:])
+    try:
+        return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1_000)
+    except ValueError:
+        raise UserError(
+            f"--at {text[:64]!r}: write +1500 (milliseconds since the first event) or 2026-01-31T12:00:00.5"
+        ) from None

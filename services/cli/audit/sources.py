@@ -1,0 +1,103 @@
+"""Where audited records come from: the topics of a running broker, or an archive."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from schemas.topics import TOPICS, Topic
+from services.bus import (
+    BusSettings,
+    Received,
+    StoredRecord,
+    TailReader,
+    UnreadableRecord,
+    partition_counts,
+    partition_for,
+)
+from services.cli.common import reaching_broker, read_through, request_start
+from services.cli.show.timeline import belongs_to
+from services.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from services.archive.reader import Archive
+
+MAX_EVENTS: Final = 200_000
+"""Most events of one request; a request has at most one for each token, and a few."""
+
+
+def open_archive(location: str, keys: Path | None = None) -> "Archive":
+    """Open an archive, with the keys of its sealed texts if they are named.
+
+    Raises:
+        UserError: There is none, or the extra is missing.
+    """
+    from services.archive.reader import Archive
+    from services.archive.sealing import KeyStore
+    from services.archive.store import Store
+
+    return Archive(Store(location), None if keys is None else KeyStore(keys))
+
+
+def archived_request(archive: "Archive", request_id: str) -> list[Received]:
+    """Return all events of a request in an archive.
+
+    Raises:
+        UserError: There are more than ``MAX_EVENTS``.
+    """
+    from services.archive.reader import received
+
+    found: list[Received] = []
+    for record in archive.request(request_id):
+        event = received(record)
+        if event is not None and belongs_to(request_id, event):
+            found.append(event)
+            check_count(request_id, found)
+    return found
+
+
+async def live_request(request_id: str, settings: BusSettings) -> list[Received]:
+    """Return all events of a request that are on the log now.
+
+    Raises:
+        UserError: There are more than ``MAX_EVENTS``, or the broker cannot be reached.
+    """
+    found: list[Received] = []
+
+    def take(records: Sequence[Received | UnreadableRecord]) -> None:
+        found.extend(each for each in records if isinstance(each, Received) and belongs_to(request_id, each))
+        check_count(request_id, found)
+
+    key = request_id.encode()
+    reader = TailReader(settings, handler=take, record_filter=lambda _, found_key: found_key == key)
+    start = request_start(request_id)
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(reader.run())
+        async with reaching_broker(settings):
+            counts = await partition_counts(settings)
+            ends: dict[tuple[Topic, int], int] = {}
+            for topic in TOPICS:
+                if topic.key == "request_id" and counts.get(topic.name, 0):
+                    partition = (topic, partition_for(request_id, counts[topic.name]))
+                    end = await reader.end_offset(*partition)
+                    if await reader.follow(*partition, start) < end:
+                        ends[partition] = end
+        await read_through(reader, ends)
+        reading.cancel()
+    return found
+
+
+def check_count(request_id: str, found: Sequence[Received]) -> None:
+    """Refuse a request with too many events.
+
+    Raises:
+        UserError: It has.
+    """
+    if len(found) > MAX_EVENTS:
+        raise UserError(f"request {request_id} has more than {MAX_EVENTS} events: something writes it in a loop")
+
+
+def archived_records(archive: "Archive", from_ms: int, to_ms: int) -> Iterator[StoredRecord]:
+    """Yield an archive's records of a time, file by file."""
+    for file in archive.files(from_ms=from_ms, to_ms=to_ms):
+        yield from archive.records(file, from_ms, to_ms)

@@ -1,0 +1,1 @@
+"""Judge recorded traffic again, under any policy: ``railbus audit rejudge``."""

@@ -1,0 +1,182 @@
+"""Recorded recalls against those under another policy, and both against labels. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from schemas.stream import Recall
+from services.safety.rejudge.judge import UNCHECKED, JudgedRun, RunId
+
+Change = Literal["appears", "disappears", "moves"]
+
+
+class Difference(NamedTuple):
+    """A recall that is not the same under the policy.
+
+    Attributes:
+        before: The recorded one; None for one that appears.
+        after: The one under the policy; None for one that disappears.
+    """
+
+    change: Change
+    run: RunId
+    before: Recall | None
+    after: Recall | None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """All differences.
+
+    Attributes:
+        same: How many recalls are the same.
+        unchecked: Recorded recalls because a check had not answered; they are not compared.
+    """
+
+    same: int = 0
+    unchecked: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+
+def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
+    """Return what is different. A recall moves if the same rule recalls another span of the same run."""
+    found = Comparison()
+    for name, run in runs.items():
+        recorded = [recall for recall in run.recorded.values() if recall.category != UNCHECKED]
+        judged = [recall for recall, _ in run.judged if recall.category != UNCHECKED]
+        found.unchecked += len(run.recorded) - len(recorded)
+        known = {_content(recall) for recall in recorded}
+        now = {_content(recall) for recall in judged}
+        found.same += len(known & now)
+        gone = [recall for recall in recorded if _content(recall) not in now]
+        for after in (recall for recall in judged if _content(recall) not in known):
+            before = next((recall for recall in gone if recall.rule == after.rule), None)
+            if before is not None:
+                gone.remove(before)
+            found.differences.append(Difference("appears" if before is None else "moves", name, before, after))
+        found.differences += [Difference("disappears", name, recall, None) for recall in gone]
+    found.differences.sort(key=lambda each: (each.run, (each.after or each.before).start))  # type: ignore[union-attr]
+    return found
+
+
+def _content(recall: Recall) -> tuple[object, ...]:
+    """Return what a recall does; its id and its policy's version are not part of that."""
+    return recall.rule, recall.category, recall.start, recall.end, recall.action, recall.replacement
+
+
+class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a person found in an answer.
+
+    Attributes:
+        id: The request.
+        span: First code point of the answer's text and one past the last.
+        category: What it is.
+    """
+
+    id: str
+    span: tuple[int, int]
+    category: str
+
+
+@dataclass(slots=True)
+class RuleScore:
+    """How good one rule is.
+
+    Attributes:
+        recalls: How often it recalled text.
+        right: How many of these overlap a label of its category.
+        exposed_chars: Of each recall, the code points between the begin of what it found and the end of what was there
+            when it was found: with optimistic delivery at most so many were visible.
+        removed_chars: Code points that it took away.
+        wrong_chars: Those of recalls that overlap no label.
+    """
+
+    rule: str
+    category: str
+    recalls: int = 0
+    right: int = 0
+    exposed_chars: list[int] = field(default_factory=list)
+    removed_chars: int = 0
+    wrong_chars: int = 0
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "rule": self.rule,
+            "category": self.category,
+            "recalls": self.recalls,
+            "right": self.right,
+            "precision": self.right / self.recalls if self.recalls else None,
+            "exposed_chars_p50": median(self.exposed_chars) if self.exposed_chars else None,
+            "exposed_chars_max": max(self.exposed_chars, default=None),
+            "removed_chars": self.removed_chars,
+            "wrong_chars": self.wrong_chars,
+        }
+
+
+@dataclass(slots=True)
+class Scores:
+    """Scores of all rules, and how much of what people found was recalled.
+
+    Attributes:
+        labels: By category, how many labels there are.
+        found: By category, how many of them a recall of that category overlaps.
+        unknown: Labels of requests that were not judged.
+    """
+
+    rules: list[RuleScore]
+    labels: dict[str, int]
+    found: dict[str, int]
+    unknown: int
+
+
+def score(runs: Mapping[RunId, JudgedRun], labels: Iterable[Label] | None, requests: set[str]) -> Scores:
+    """Score each rule; without labels only what it costs."""
+    by_request: dict[str, list[Label]] = defaultdict(list)
+    for label in labels or ():
+        by_request[label.id].append(label)
+    rules: dict[tuple[str, str], RuleScore] = {}
+    hit: set[tuple[str, tuple[int, int], str]] = set()
+    for (request_id, _, _), run in runs.items():
+        for recall, chars in run.judged:
+            one = rules.setdefault((recall.rule, recall.category), RuleScore(recall.rule, recall.category))
+            one.recalls += 1
+            removed = chars if recall.action == "stop" else recall.end - recall.start
+            one.removed_chars += removed
+            one.exposed_chars.append(chars - recall.start)
+            overlapping = [label for label in by_request.get(request_id, ()) if _overlaps(label, recall)]
+            if overlapping:
+                one.right += 1
+                hit |= {(label.id, label.span, label.category) for label in overlapping}
+            else:
+                one.wrong_chars += removed
+    judged = [label for own in by_request.values() for label in own if label.id in requests]
+    total: dict[str, int] = defaultdict(int)
+    found: dict[str, int] = defaultdict(int)
+    for label in judged:
+        total[label.category] += 1
+        found[label.category] += (label.id, label.span, label.category) in hit
+    unknown = sum(map(len, by_request.values())) - len(judged)
+    return Scores(
+        sorted(rules.values(), key=lambda each: (-each.recalls, each.rule)), dict(total), dict(found), unknown
+    )
+
+
+def _overlaps(label: Label, recall: Recall) -> bool:
+    return label.category == recall.category and label.span[0] < recall.end and recall.start < label.span[1]
+
+
+def read_labels(lines: Sequence[bytes]) -> list[Label] | int:
+    """Return the labels of JSON lines, or the number of the first line that is none."""
+    found: list[Label] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(msgspec.json.decode(line, type=Label))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return number
+    return found

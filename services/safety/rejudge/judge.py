@@ -1,0 +1,166 @@
+"""The recorded stream log through safety's own decisions, under another policy.
+
+Nothing of it depends on time: what safety writes follows from the text and the policy. Recorded recalls and clearances
+are not shown to it; they are what its own are compared with. The service's queue is left out: it only shares out time.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas.base import AnyEvent, Event
+from schemas.registry import reads
+from schemas.requests import LONGEST_TOTAL_MS, Request
+from schemas.stream import Chunk, Cleared, Recall, StreamEvent, Verdict
+from schemas.topics import STREAMS
+from services.policy import AdmissionRequest, Policy, RulingError
+from services.safety.checks.executor import Check
+from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, Tier, Unchecked
+from services.safety.decide.recalls import CheckContext
+from services.safety.decide.request import AttemptOutputs, RequestCheck
+from services.safety.partition import SafetyPartition
+
+UNCHECKED: Final = "unchecked"
+"""The category of a recall because a check gave no answer: it says nothing about the policy."""
+
+ADMISSION: Final = "admission"
+"""The name of the input rail that Rego decides."""
+
+_GIVEN: Final = reads("safety")[STREAMS.name] - {Cleared, Recall}
+
+RunId = tuple[str, int, str]
+"""A request's id, an attempt and a run."""
+
+
+@dataclass(slots=True)
+class JudgedRun:
+    """What was recorded about one run, and what the policy says.
+
+    Attributes:
+        chars: Code points of its text so far.
+        recorded: Recalls on the log, by id.
+        judged: Recalls under the policy, with the code points that there were when each was made.
+    """
+
+    chars: int = 0
+    recorded: dict[str, Recall] = field(default_factory=dict)
+    judged: list[tuple[Recall, int]] = field(default_factory=list)
+
+
+class Judge:
+    """Judges the stream log of one archive, partition by partition, record by record.
+
+    Args:
+        policy: The policy to judge by.
+        checks: Its checks, by tier.
+        wanted: Whether to judge a request.
+
+    Attributes:
+        runs: By run. They stay in memory: judge a long archive a time at a time.
+        chunks: How many chunks were judged.
+        requests: How many requests were judged.
+        versions: Which policy versions the recorded recalls and clearances are of, and how many.
+        admissions: Requests by id: whether admission refused it then and would now; only those where both are known.
+    """
+
+    def __init__(self, policy: Policy, checks: Mapping[Tier, Check], wanted: Callable[[str], bool]) -> None:
+        self._policy = policy
+        self._checks = checks
+        self._wanted = wanted
+        self._context = CheckContext("rejudge")
+        self._number: int | None = None
+        self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
+        self._asked: dict[str, bool] = {}  # by request id, whether admission refuses it under the policy
+        self.runs: dict[RunId, JudgedRun] = {}
+        self.chunks = 0
+        self.requests: set[str] = set()
+        self.versions: dict[str, int] = {}
+        self.admissions: dict[str, tuple[bool, bool]] = {}
+
+    def ask(self, request: Request) -> None:
+        """Judge a request's admission; call it before the stream log is judged."""
+        if request.attempt > 1 or not self._wanted(request.request_id):
+            return
+        question = AdmissionRequest(
+            tenant=request.tenant,
+            model=request.model,
+            lane=request.lane,
+            attempt=request.attempt,
+            prompt_chars=sum(len(message.content) for message in request.messages),
+            max_tokens=request.sampling.max_tokens,
+            mode=request.delivery.mode,
+            egress=request.egress,
+        )
+        try:
+            self._asked[request.request_id] = not self._policy.admit(question).allow
+        except RulingError:
+            self._asked[request.request_id] = True
+
+    async def take(self, partition: int, events: Sequence[AnyEvent]) -> None:
+        """Judge events of the stream log, in order of their offsets."""
+        if partition != self._number:
+            self._number = partition
+            self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
+        wanted, runs, requests = self._wanted, self.runs, self._partition.requests
+        for event in events:
+            if not isinstance(event, StreamEvent) or not wanted(event.request_id):
+                continue
+            if isinstance(event, Chunk):
+                self.chunks += 1
+                run = runs.get((event.request_id, event.attempt, event.run)) or self._run(event)
+                run.chars += len(event.text)
+                request = requests.get(event.request_id)
+                if request is not None and ((outputs := request.add(event)) or request.unread):
+                    await self._perform(request, [(event.attempt, outputs)])
+            elif type(event) in _GIVEN:
+                await self._take(event)
+            else:
+                self._note(event)
+
+    async def _take(self, event: StreamEvent) -> None:
+        """Judge anything but a chunk."""
+        if isinstance(event, Verdict):
+            self._on_verdict(event)
+        request = self._partition.check_of(event, self._policy, self._context)
+        if request is not None:
+            self.requests.add(event.request_id)
+            await self._perform(request, request.take(event))
+
+    def _run(self, event: Chunk | Recall) -> JudgedRun:
+        return self.runs.setdefault((event.request_id, event.attempt, event.run), JudgedRun())
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, Recall):
+            self._run(event).recorded.setdefault(event.recall_id, event)
+        if isinstance(event, Recall | Cleared):
+            self.versions[event.policy_version] = self.versions.get(event.policy_version, 0) + 1
+
+    def _on_verdict(self, event: Verdict) -> None:
+        results = {rail.rail: rail.result for rail in event.rails}
+        now = self._asked.pop(event.request_id, None)
+        if now is not None and results.get(ADMISSION) in {"passed", "blocked"}:
+            self.admissions[event.request_id] = (results[ADMISSION] == "blocked", now)
+
+    async def _perform(self, request: RequestCheck, outputs_by_attempt: Sequence[AttemptOutputs]) -> None:
+        """Answer the checks, one after the other, and note the recalls."""
+        waiting = deque((attempt, output) for attempt, outputs in outputs_by_attempt for output in outputs)
+        while waiting or request.unread:
+            if not waiting:
+                waiting.extend((attempt, output) for attempt, outputs in request.read() for output in outputs)
+                continue
+            attempt, output = waiting.popleft()
+            if isinstance(output, CheckRequest):
+                outcome = await _outcome(self._checks[output.tier].find(output.text))
+                waiting.extend((attempt, more) for more in request.take_outcome(attempt, output, outcome))
+            elif request.new(output) and isinstance(output, Recall):
+                run = self._run(output)
+                run.judged.append((output, run.chars))
+        self._partition.forget_if_over(request)
+
+
+async def _outcome(finding: Awaitable[tuple[object, ...]]) -> CheckOutcome:
+    try:
+        return CheckResult(await finding)  # type: ignore[arg-type]
+    except Exception as error:  # noqa: BLE001 - whatever a check raises, the text was not checked
+        return Unchecked(type(error).__name__)

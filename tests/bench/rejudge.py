@@ -1,0 +1,77 @@
+"""How many archived chunks a second `railbus audit rejudge` judges on one core, from Parquet.
+
+    python -m tests.bench.rejudge [--streams 500] [--chars 4] [--chunks 200] [--policy default]
+
+The archive is made first; reading it, decoding and judging are timed by the process's own CPU time. The traffic was
+recorded under the same policy, so that nothing may be different.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from schemas.topics import STREAMS
+from services.policy import load
+from services.safety.rejudge.compare import compare
+from services.safety.rejudge.judge import Judge
+from services.safety.rejudge.program import build_checks, streams
+from tests.bench.safety_throughput import additions, events
+from tests.support.archives import make_archive, stored
+from tests.support.recorded import recorded
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def measure(args) -> dict:
+    policy = load(ROOT / "policies" / args.policy)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "archive"
+        log = await recorded(policy, events(args.streams, args.chunks, args.chars))
+        make_archive(folder, stored(log, STREAMS.name), per_file=100_000)
+        count = len(log)
+        checks = await build_checks(policy)
+        judge = Judge(policy, checks, lambda _: True)
+        del log
+        gc.collect()
+        gc.freeze()  # as the program does
+        gc.set_threshold(100_000)
+        before = additions()
+        where = argparse.Namespace(archive=str(folder), keys=None, from_ms=0, to_ms=2**47)
+        begun, wall = time.process_time(), time.monotonic()
+        async for partition, records in streams(where):
+            await judge.take(partition, records)
+        spent, wall = time.process_time() - begun, time.monotonic() - wall
+        found = compare(judge.runs)
+        for check in checks.values():
+            await check.close()
+        begun = time.process_time()
+        async for _ in streams(where):
+            pass
+        reading = time.process_time() - begun
+        return {
+            "chunks": judge.chunks,
+            "records": count,
+            "chunks_per_cpu_s": round(judge.chunks / spent),
+            "chunks_per_s": round(judge.chunks / wall),
+            "reading_alone_chunks_per_cpu_s": round(judge.chunks / reading),
+            "recalls_the_same": found.same,
+            "recalls_different": len(found.differences),
+            "million_additions_per_s": [round(before, 1), round(additions(), 1)],
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--chunks", type=int, default=200)
+    parser.add_argument("--chars", type=int, default=4)
+    parser.add_argument("--policy", default="default")
+    print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=2))
+
+
+if __name__ == "__main__":
+    main()

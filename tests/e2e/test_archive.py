@@ -1,0 +1,34 @@
+"""The archive says what people saw: folded again, it gives every byte that recording clients have."""
+
+import json
+
+import pytest
+
+from services.policy import DEFAULT_POLICY
+from tests.chaos.replay import play, tree_with_archive
+
+pytest.importorskip("pyarrow")
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_folded_archive_gives_what_was_sent_and_every_receipts_hash(tmp_path):
+    with tree_with_archive(tmp_path) as tree:
+        found = await play(tree, tmp_path / "archive", requests=40, at_once=8, seed=3)
+        assert found.wrong == []
+        assert (found.requests, min(found.resumes, found.recalls, found.cutovers) > 0) == (40, True), found
+
+        key, anchors = tmp_path / "archive-key.pem.pub", tmp_path / "archive-anchors.jsonl"
+        options = ("--archive", str(tmp_path / "archive"))
+        checked = tree.railbus("audit", "verify", *options, "--public-key", str(key), "--anchors", str(anchors))
+        assert (checked.returncode, checked.stderr) == (0, ""), checked
+        recalled = tree.railbus("audit", "find", *options, "--category", "email", "--json")
+        assert recalled.returncode == 0, recalled
+        request_id = json.loads(recalled.stdout.splitlines()[0])["request_id"]
+        live, kept = (tree.railbus("audit", "show", request_id, *where) for where in ((), options))
+        assert live.stdout == kept.stdout
+        assert "replaces characters" in kept.stdout
+        same = tree.railbus("audit", "rejudge", "--policy", str(DEFAULT_POLICY), *options, "--json", timeout=120)
+        told = json.loads(same.stdout)
+        assert (same.returncode, told["differences"]) == (0, []), same
+        assert told["same"] >= found.recalls > 0

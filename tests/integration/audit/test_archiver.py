@@ -1,0 +1,126 @@
+"""An archive has every record of the log once, whenever archivers are killed, and however many there are."""
+
+import asyncio
+import os
+import random
+import signal
+
+import pytest
+
+from tests.integration.audit.lab import places
+from tests.support.waiting import until
+
+pytest.importorskip("pyarrow")
+
+KILLS = int(os.environ.get("RAILBUS_ARCHIVER_KILLS", "3"))
+"""How often the archiver is killed; 50 takes two minutes."""
+
+
+async def whole(lab, within_s=60.0):
+    """Wait until the archive has as many records as the log; both must be the same then, byte for byte."""
+    logged = await lab.on_log()
+    await until(lambda: lab.count() >= len(logged), "everything is archived", within_s=within_s, every_s=0.1)
+    archived = lab.archived()
+    assert max(places(archived).values()) == 1
+    assert sorted(archived) == sorted(logged)
+
+
+async def test_every_record_is_archived_as_it_is_on_the_log(lab):
+    archiver = lab.archiver()
+    await archiver.ready()
+    await lab.ask(5)
+    await whole(lab)
+    assert await archiver.stop() == 0
+    keyed = [record for record in lab.archived() if record.topic == "railbus.streams"]
+    assert {record.headers[0][0] for record in keyed} == {"kind"}
+    assert (lab.folder / "key.pem").stat().st_mode & 0o777 == 0o600
+    assert not list((lab.archive_folder / "tmp").iterdir())
+
+
+async def test_what_waits_is_written_at_the_end(lab):
+    archiver = lab.archiver(RAILBUS_AUDIT_FLUSH_MS="3600000")
+    await archiver.ready()
+    await lab.ask(3)
+    logged = await lab.on_log()
+    await asyncio.sleep(0.5)
+    assert await archiver.stop() == 0
+    assert places(lab.archived()) == places(logged)
+
+
+@pytest.mark.slow
+async def test_kills_leave_no_gap_and_no_record_twice(lab):
+    rng = random.Random(7)
+    archiver = lab.archiver()
+    await archiver.ready()
+    writing = asyncio.create_task(_write_all_the_time(lab))
+    for number in range(KILLS):
+        await asyncio.sleep(rng.uniform(0.0, 1.0))
+        archiver.kill()
+        archived = lab.count()
+        archiver = lab.archiver()
+        if number % 3 < 2:
+            await archiver.ready()
+            await until(lambda before=archived: lab.count() > before, "it goes on", every_s=0.05)
+        else:
+            await asyncio.sleep(rng.uniform(0.5, 3.0))  # killed while it starts, or while it joins
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    await archiver.ready()
+    await whole(lab)
+
+
+@pytest.mark.slow
+async def test_two_archivers_one_of_them_paused_and_then_killed(lab):
+    first, second = lab.archiver(), lab.archiver()
+    await first.ready()
+    await second.ready()
+    writing = asyncio.create_task(_write_all_the_time(lab))
+    await asyncio.sleep(0.5)
+    first.signal(signal.SIGSTOP)  # it loses its partitions, and does not know
+    await asyncio.sleep(3.5)
+    first.signal(signal.SIGCONT)
+    await asyncio.sleep(1.0)
+    third = lab.archiver()
+    await third.ready()
+    second.kill()
+    await asyncio.sleep(0.5)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    await whole(lab)
+
+
+async def test_two_archivers_that_do_not_know_of_each_other_write_no_record_twice(lab, tmp_path):
+    """As after a partition of the network: two members of different groups hold everything at once."""
+    from services.archive.chain import ArchivedRecord
+    from services.archive.keys import Signer
+    from services.archive.reader import begin_archive
+    from services.archive.records import query_fields
+    from services.archive.store import Store
+    from services.archive.writer import Conflict, PartitionWriter
+
+    await lab.ask(4)
+    records = [record for record in await lab.on_log() if record.topic == "railbus.streams" and record.partition == 0]
+    signer = Signer.load_or_create(lab.folder / "key.pem")
+    store = Store(str(lab.archive_folder))
+    begin_archive(store, signer.public_pem)
+    writers = [PartitionWriter(store, signer, "railbus.streams", 0) for _ in range(2)]
+    rng = random.Random(3)
+    conflicts = 0
+    for writer in writers:
+        writer.open()
+    while any(writer.state.end < len(records) for writer in writers):
+        writer = rng.choice(writers)
+        if not (rest := records[writer.state.end :][: rng.randint(1, 5)]):
+            continue
+        try:
+            writer.append([ArchivedRecord(record, query_fields(record)) for record in rest])
+        except Conflict:
+            conflicts += 1
+    assert conflicts
+    assert lab.archived() == records
+
+
+async def _write_all_the_time(lab):
+    while True:
+        await lab.ask(3)
+        await asyncio.sleep(0.02)

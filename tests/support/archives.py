@@ -1,0 +1,51 @@
+"""Archives that tests make: from records of their own, without a broker."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from schemas.wire import encode, key_of
+from services.archive.chain import ArchivedRecord
+from services.archive.keys import Signer
+from services.archive.reader import Archive, begin_archive
+from services.archive.records import query_fields
+from services.archive.sealing import KeyStore, seal_all
+from services.archive.store import Store
+from services.archive.writer import PartitionWriter
+from services.bus import StoredRecord
+
+BEGIN_MS = 1_790_000_000_000
+
+
+def stored(events: Iterable[object], topic: str, partition: int = 0, *, begin_ms: int = BEGIN_MS) -> list[StoredRecord]:
+    """Return the events as they would be on the log: one a millisecond, in the order given."""
+    found = []
+    for offset, event in enumerate(events):
+        value, headers = encode(event)  # type: ignore[arg-type]
+        found.append(
+            StoredRecord(topic, partition, offset, begin_ms + offset, key_of(event), value, tuple(headers))  # type: ignore[arg-type]
+        )
+    return found
+
+
+def make_archive(
+    folder: Path,
+    records: Sequence[StoredRecord],
+    *,
+    per_file: int = 20,
+    seal_keys: KeyStore | None = None,
+    scheme: str = "",
+) -> Archive:
+    """Write an archive with its key beside it (``FOLDER.pem``); with ``file://`` as an object store is written."""
+    signer = Signer.load_or_create(folder.with_suffix(".pem"))
+    store = Store(f"{scheme}{folder}")
+    begin_archive(store, signer.public_pem)
+    for (topic, partition), own in groupby(sorted(records), key=lambda record: record[:2]):
+        writer = PartitionWriter(store, signer, topic, partition)
+        writer.open()
+        held = list(own)
+        for begin in range(0, len(held), per_file):
+            pairs = [(record, query_fields(record)) for record in held[begin : begin + per_file]]
+            plain = [ArchivedRecord(record, fields) for record, fields in pairs]
+            writer.append(plain if seal_keys is None else seal_all(pairs, seal_keys))
+    return Archive(store, seal_keys)

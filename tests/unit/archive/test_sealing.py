@@ -1,0 +1,99 @@
+"""Sealed texts: readable with their key, gone without it, and the chain verifies either way."""
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from schemas.topics import REQUESTS, STREAMS
+from services.archive.keys import Verifier
+from services.archive.reader import Archive, received
+from services.archive.sealing import KeyStore
+from services.archive.store import Store
+from services.archive.verify import verify
+from services.runtime import UserError
+from services.runtime.clock import now_ms
+from tests.support.archives import make_archive, stored
+from tests.support.request_events import RequestEvents
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    """An archive of three requests, its records, and its keys."""
+    asked = [RequestEvents() for _ in range(3)]
+    streams = [event for each in asked for event in (each.started(), *(each.chunk(seq) for seq in range(5)))]
+    records = stored(streams, STREAMS.name, begin_ms=now_ms())
+    records += stored([each.request for each in asked], REQUESTS.name, begin_ms=now_ms())
+    keys = KeyStore(tmp_path / "keys.sqlite", create=True)
+    make_archive(tmp_path / "archive", records, per_file=7, seal_keys=keys)
+    yield tmp_path, asked, records, keys
+    keys.close()
+
+
+def everything(folder, keys=None):
+    archive = Archive(Store(str(folder / "archive")), keys)
+    return [record for file in archive.files() for record in archive.records(file)]
+
+
+def is_whole(folder):
+    archive = Archive(Store(str(folder / "archive")))
+    return verify(archive, Verifier([archive.public_pem])).count == 0
+
+
+def test_with_the_keys_every_byte_is_there(sealed):
+    folder, asked, records, keys = sealed
+    assert sorted(everything(folder, keys)) == sorted(records)
+    one = Archive(Store(str(folder / "archive")), keys).request(asked[1].id)
+    assert sum(received(record) is not None for record in one) == 7
+
+
+def test_without_them_no_text_is(sealed):
+    folder, _, records, _ = sealed
+    found = everything(folder)
+    assert [record[:5] for record in sorted(found)] == [record[:5] for record in sorted(records)]
+    assert {received(record) is None for record in found} == {True, False}  # what has no text is readable
+    data = b"".join(path.read_bytes() for path in folder.glob("archive/data/*/*/*"))
+    assert b"hello" not in data
+    assert is_whole(folder)
+
+
+def test_a_request_that_is_forgotten_cannot_be_read_and_the_others_can(sealed):
+    folder, asked, _, keys = sealed
+    assert keys.forget(request_id=asked[1].id) == 1
+    kept = {
+        record.key
+        for record in everything(folder, keys)
+        if record.value is not None and b"Chunk" in str(record.headers).encode()
+    }
+    assert kept == {asked[0].id.encode(), asked[2].id.encode()}
+    assert is_whole(folder)
+    keys.close()
+    again = KeyStore(folder / "keys.sqlite")
+    assert again.key(asked[1].id, "acme") is None
+    assert again.forget(tenant="acme") == 2
+    again.close()
+    assert all(received(record) is None for record in everything(folder, None) if record.topic == REQUESTS.name)
+
+
+def test_a_destroyed_key_is_not_in_the_file_any_more(sealed):
+    folder, asked, _, keys = sealed
+    key = keys.key(asked[0].id, "acme")
+    assert key in (folder / "keys.sqlite").read_bytes()
+    keys.forget(request_id=asked[0].id)
+    assert key not in (folder / "keys.sqlite").read_bytes()
+
+
+def test_a_value_that_was_moved_does_not_open(sealed):
+    from services.archive.sealing import unseal
+
+    folder, asked, _, keys = sealed
+    chunk = next(r for r in everything(folder) if r.topic == STREAMS.name)
+    archive = Archive(Store(str(folder / "archive")))
+    table = archive.table(archive.files()[-1], ["value", "offset", "sealed"])
+    index = table.column("sealed").to_pylist().index(True)
+    moved = chunk._replace(value=table.column("value").to_pylist()[index], offset=10**6)
+    assert unseal(moved, (asked[0].id, "acme"), keys).value is None
+
+
+def test_a_missing_key_store_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="name the archiver's RAILBUS_AUDIT_SEAL_KEYS"):
+        KeyStore(tmp_path / "none")

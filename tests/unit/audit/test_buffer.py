@@ -1,0 +1,41 @@
+"""The archiver's buffer: every record once, in order, and each batch of one day."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.audit.buffer import DAY_MS, PartitionBuffer, units_of
+from services.bus import StoredRecord
+
+
+def record(offset, time_ms=0, value=b""):
+    return StoredRecord("railbus.streams", 0, offset, time_ms, None, value, ())
+
+
+reads = st.tuples(st.integers(0, 20), st.sampled_from((0, 0, 0, DAY_MS)), st.integers(0, 3_000))
+steps = st.lists(reads | st.just("take"), max_size=40)
+
+
+@given(st.integers(0, 5), steps)
+def test_what_comes_again_is_taken_once_and_no_batch_has_two_days(start, plan):
+    buffer, taken, seen, time_ms = PartitionBuffer(start), [], {}, 0
+    for step in [*plan, *["take"] * 50]:
+        if step == "take":
+            batch = buffer.take()
+            assert len({each.timestamp_ms // DAY_MS for each in batch}) <= 1
+            taken += batch
+        else:
+            offset, later_ms, size = step
+            time_ms += later_ms
+            seen.setdefault(offset, record(offset, time_ms, bytes(size)))
+            buffer.add(seen[offset], now_us=7)
+        assert (buffer.since_us is None) == (len(buffer) == 0)
+        assert buffer.units >= 0
+    offsets = [each.offset for each in taken]
+    assert offsets == sorted(set(offsets))
+    assert all(offset >= start for offset in offsets)
+    assert (len(buffer), buffer.units) == (0, 0)
+
+
+def test_a_record_without_a_value_takes_memory_too():
+    assert units_of(record(0)) == 1
+    assert units_of(record(0, value=bytes(10_000))) == 11

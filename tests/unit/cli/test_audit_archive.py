@@ -1,0 +1,150 @@
+"""`railbus audit` on an archive: what it prints, and what it says about mistakes."""
+
+import json
+import shutil
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("duckdb")
+
+from schemas.stream import Closed, Recall
+from schemas.topics import REQUESTS, STREAMS
+from services.cli.__main__ import main
+from services.runtime.clock import now_ms
+from tests.support.archives import make_archive, stored
+from tests.support.request_events import RequestEvents
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """An archive of four answers, one of them with a redacted span; and their events."""
+    folder = tmp_path_factory.mktemp("audit") / "archive"
+    asked = [RequestEvents(tenant=tenant) for tenant in ("acme", "acme", "clinic", "acme")]
+    streams = []
+    for number, each in enumerate(asked):
+        streams += [each.started(), *(each.chunk(seq) for seq in range(5))]
+        if number == 1:
+            about = each.about() | {"attempt": 1, "run": f"{each.run}/1"}
+            found = {"recall_id": "a" * 32, "rule": "pii/email", "category": "email", "policy_version": "v"}
+            streams.append(Recall(**about, **found, start=3, end=6, action="redact", replacement="[gone]"))
+        outcome = "failed" if number == 3 else "completed"
+        streams += [each.finished(4), Closed(**each.about(), outcome=outcome)]
+    begin_ms = now_ms()
+    records = stored([each.request for each in asked], REQUESTS.name, begin_ms=begin_ms)
+    make_archive(folder, records + stored(streams, STREAMS.name, begin_ms=begin_ms), per_file=9)
+    return folder, asked
+
+
+def railbus(capsys, *args):
+    code = main(["audit", *map(str, args)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ((), {0, 1, 2, 3}),
+        (("--rule", "pii/email"), {1}),
+        (("--category", "email", "--tenant", "acme"), {1}),
+        (("--outcome", "failed"), {3}),
+        (("--text", "BCABCa"), {0, 1, 2, 3}),
+        (("--text", "Hello", "--outcome", "completed"), {0, 1, 2}),
+        (("--most", "1"), {0}),
+    ],
+)
+def test_find(archive, capsys, options, numbers):
+    folder, asked = archive
+    code, out, _ = railbus(capsys, "find", "--archive", folder, "--json", *options)
+    assert code == 0
+    assert {json.loads(line)["request_id"] for line in out.splitlines()} == {asked[number].id for number in numbers}
+
+
+def test_find_nothing(archive, capsys):
+    code, out, err = railbus(capsys, "find", "--archive", archive[0], "--text", "zebra", "--from", "beginning")
+    assert (code, out) == (1, "")
+    assert "no request is like that" in err
+
+
+def test_show_and_replay(archive, capsys, tmp_path):
+    folder, asked = archive
+    code, out, _ = railbus(capsys, "show", asked[1].id, "--archive", folder)
+    assert code == 0
+    assert "replaces characters 3 to 6 by '[gone]' (email)" in out
+    assert "hello" not in out
+    code, out, _ = railbus(capsys, "replay", asked[1].id, "--archive", folder, "--at", "+1000000")
+    assert (code, out) == (0, "abc[gone]abcabcabc\n")
+    code, out, _ = railbus(capsys, "replay", asked[1].id, "--archive", folder, "--speed", "1000")
+    assert "replace (email)" in out
+    page = tmp_path / "page.html"
+    assert railbus(capsys, "show", asked[1].id, "--archive", folder, "--html", page)[0] == 0
+    text = page.read_text()
+    assert asked[1].id in text
+    assert "http" not in text.replace("http-equiv", "")  # nothing comes from elsewhere
+    assert "hello" not in text
+
+
+def test_export(archive, capsys, tmp_path):
+    folder, _ = archive
+    for name in ("all.jsonl", "all.parquet"):
+        assert railbus(capsys, "export", tmp_path / name, "--archive", folder)[0] == 0
+        assert "wrote 37 records" in railbus(capsys, "export", tmp_path / f"2{name}", "--archive", folder)[2]
+    from pyarrow.parquet import read_table
+
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    table = read_table(tmp_path / "all.parquet")
+    assert table.column("request_id").to_pylist() == [line["request_id"] for line in lines]
+    assert set(table.column("topic").to_pylist()) == {REQUESTS.name, STREAMS.name}
+    code, _, err = railbus(capsys, "export", tmp_path / "all.jsonl", "--archive", folder)
+    assert (code, "the file exists" in err) == (2, True)
+
+
+def test_verify(archive, capsys, tmp_path):
+    folder, _ = archive
+    copy, anchors = tmp_path / "archive", tmp_path / "anchors.jsonl"
+    shutil.copytree(folder, copy)
+    key = folder.with_suffix(".pem.pub")
+    code, out, err = railbus(capsys, "verify", "--archive", copy, "--public-key", key, "--write-anchors", anchors)
+    assert (code, out) == (0, "37 records in 5 files: nothing was changed\n")
+    assert "without --anchors" in err
+    last = max(copy.glob(f"data/topic={STREAMS.name}/*/*.parquet"), key=lambda path: path.name)
+    last.unlink()
+    for path in copy.glob(f"checkpoints/{STREAMS.name}/0/*{last.stem[-20:]}.json"):
+        path.unlink()
+    assert railbus(capsys, "verify", "--archive", copy, "--public-key", key)[0] == 0
+    code, out, _ = railbus(capsys, "verify", "--archive", copy, "--public-key", key, "--anchors", anchors)
+    assert code == 1
+    assert "railbus.streams[0] offset 27: the tail is cut off: offset 32 was archived" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("find", "--archive", "nowhere"), "there is no archive at nowhere"),
+        (("export", "x.csv", "--archive", "{archive}"), "must end with .parquet or .jsonl"),
+        (("verify", "--archive", "{archive}", "--public-key", "nowhere"), "--public-key nowhere"),
+        (
+            ("verify", "--archive", "{archive}", "--anchors", "{archive}/archive.json"),
+            "has a line that is no checkpoint",
+        ),
+        (("find", "--archive", "{archive}", "--from", "soon"), "--from 'soon' is no moment"),
+        (("replay", "{id}", "--archive", "{archive}", "--at", "later"), "--at 'later': write +1500"),
+        (("replay", "{id}", "--archive", "{archive}", "--speed", "0"), "--speed 0: must be more than 0"),
+        (("forget", "--keys", "nowhere", "--tenant", "acme"), "the key store nowhere does not exist"),
+        (("show", "{id}", "--plain-token-ms", "0"), "--plain-token-ms 0: must be between 0 and 60000"),
+        (("find", "--archive", "no-such-scheme://x"), "the archive no-such-scheme://x"),
+    ],
+)
+def test_a_mistake_is_one_sentence(archive, capsys, args, said):
+    folder, asked = archive
+    code, out, err = railbus(capsys, *(arg.format(archive=folder, id=asked[0].id) for arg in args))
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_request_that_is_not_there(archive, capsys):
+    code, _, err = railbus(capsys, "show", "019a8c1f-0000-7000-8000-000000000000", "--archive", archive[0])
+    assert code == 1
+    assert "check the id" in err
