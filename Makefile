@@ -2,7 +2,7 @@
 # make demo                what can happen to an answer, beside its log
 # make test                lint, types and every test
 # make test-fast           the unit tests alone: no process trees, no broker of Java's
-# make tools               what some tests need beside Python: Chromium and kcat (by apt-get, as root), OPA (by Go), Apache Kafka (by Maven)
+# make tools               what some tests need beside Python: Chromium, kcat and Prometheus (by apt-get, as root), OPA (by Go), Apache Kafka (by Maven)
 # make test-vllm           the real engine, on the CPU, in an environment of its own (6 GB, made on the first call)
 # make bench               what a hop, a stream and a feature cost
 # make eval                what the policy's rails find, and find wrongly, in texts that ship in packages
@@ -73,7 +73,7 @@ test-fast: $(VENV)/.test
 
 # Neither may fail a run: a test that misses its tool is skipped and says which.
 tools:
-	@for tool in chromium kcat; do \
+	@for tool in chromium kcat prometheus; do \
 	  command -v $$tool >/dev/null && continue; \
 	  echo "installing $$tool" >&2; \
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$tool >/dev/null; } \

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from services.runtime.errors import UserError
-from services.runtime.metrics import render_metrics
+from services.runtime.metrics import READY, render_metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ async def serve_health(settings: HealthSettings, ready: Callable[[], bool]) -> A
 
     async def metrics(_: web.Request) -> web.Response:
         """Serve the metrics in Prometheus' text format."""
+        READY.set(ready())
         body, content_type = render_metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from services.edge.delivery.hub import Hub
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys
-from services.runtime.metrics import render_metrics
+from services.runtime.metrics import READY, render_metrics
 
 HEALTH_PATHS: Final = ("/healthz", "/health")
 READY_PATH: Final = "/readyz"
@@ -49,6 +49,7 @@ class StatusEndpoint:
     async def metrics(self, request: web.Request) -> web.Response:
         """Return the metrics in Prometheus' text format; needs a key where keys are required."""
         self._keys.tenant_of(request.headers)
+        READY.set(await self._reachable())
         body, content_type = render_metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})
 
