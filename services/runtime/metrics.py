@@ -210,6 +210,24 @@ LOOKS: Final = Counter(
 )
 LOOKS_OPEN: Final = Gauge("railbus_safety_looks_open", "Windows of text that wait for their check.")
 SAFETY_EXPIRED: Final = Counter("railbus_safety_expired", "Requests forgotten because no Closed event came for them.")
+
+# Tracer.
+TRACER_OPEN: Final = Gauge("railbus_tracer_open", "Requests that have no trace yet.")
+TRACER_WAITING: Final = Gauge("railbus_tracer_waiting_spans", "Spans that wait for the collector.")
+TRACER_SPANS: Final = Counter(
+    "railbus_tracer_spans",
+    "Spans of closed requests; outcome is exported, dropped (too many waited) or failed (the collector did not take"
+    " them).",
+    ["outcome"],
+)
+TRACER_UNTRACED: Final = Counter(
+    "railbus_tracer_untraced",
+    "Requests without a trace; reason is unsampled (their client wants none), unclosed (no Closed came) or crowded"
+    " (too many events of open requests).",
+    ["reason"],
+)
+
+# Policy, in rails and safety.
 POLICY_REFUSED: Final = Counter(
     "railbus_policy_refused",
     "Edits of the policy that were refused while the service was running; the version before stays.",
@@ -225,6 +243,8 @@ for _counter, _values in (
 ):  # fmt: skip
     for _value in get_args(_values):
         _counter.labels(_value)
+for _outcome in ("exported", "dropped", "failed"):
+    TRACER_SPANS.labels(_outcome)
 
 
 def render_metrics() -> tuple[bytes, str]:

@@ -20,10 +20,18 @@ from services.cli.tree.config import (
     check_engine_flags,
     cloud_mode,
     engine_options,
+    is_traced,
     tree_config,
     upstream_url,
 )
-from services.cli.tree.extras import MODEL_PATH, bring_weights, need_embedded, require_governance, require_vertex
+from services.cli.tree.extras import (
+    MODEL_PATH,
+    bring_weights,
+    need_embedded,
+    require_governance,
+    require_otel,
+    require_vertex,
+)
 from services.cli.tree.ports import port_or_free
 from services.cli.tree.process_specs import CLOUD_LABELS, KAFKA_RUNNER, LOOPBACK, TreeConfig, process_specs
 from services.cli.tree.state_file import RunningTree, state_dir, tree_lock, write_state
@@ -81,6 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="late and failed requests go to an emulator of it, on this machine",
     )
+    parser.add_argument(
+        "--traces",
+        metavar="URL",
+        help="send a trace of each request to this OpenTelemetry collector (default: $OTEL_EXPORTER_OTLP_ENDPOINT)",
+    )
     parser.add_argument("--no-redis", action="store_true", help="go without Redis: no cache, limits kept in the edge")
     parser.add_argument(
         "--ask", metavar="PROMPT", nargs="?", const=SAMPLE_PROMPT, help="ask this, or a sample question, once it serves"
@@ -98,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
         require_governance(instead=", or start without them: --no-governed")
     if cloud_mode(args) != "off":
         require_vertex()
+    if is_traced(args):
+        require_otel()
     code = 0
 
     async def main() -> None:

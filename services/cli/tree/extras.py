@@ -24,6 +24,9 @@ GOVERNANCE_MODULES: Final = ("nemoguardrails", "presidio_analyzer", "regorus", "
 VERTEX_MODULES: Final = ("google.genai",)
 """Modules of the extra that the Vertex AI worker imports."""
 
+TRACER_MODULES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+"""Modules of the extra that the tracer imports."""
+
 
 def install(extra: str) -> str:
     """Return the command that adds an extra to this installation; an empty name means no extra."""
@@ -76,6 +79,15 @@ def require_vertex() -> None:
         UserError: A package is not installed.
     """
     _require(VERTEX_MODULES, f"the Vertex AI worker needs %s: {install('vertex')}")
+
+
+def require_otel() -> None:
+    """Check that the tracer can run.
+
+    Raises:
+        UserError: A package is not installed.
+    """
+    _require(TRACER_MODULES, f"traces need %s: {install('otel')}")
 
 
 def _require(modules: Sequence[str], message: str) -> None:

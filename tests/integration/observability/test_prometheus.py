@@ -88,7 +88,7 @@ def panels():
                 yield pytest.param(target["expr"], id=f"{path.stem}: {panel['title']}: {target['legendFormat']}")
 
 
-@pytest.mark.parametrize("expression", panels())
+@pytest.mark.parametrize("expression", list(panels()))
 def test_a_panel_finds_its_series(scraped, expression):
     _, prometheus = scraped
     query = expression.replace("$__rate_interval", "10m")
