@@ -123,6 +123,7 @@ class Processor:
         self._on_ready = on_ready
         self._skews = SkewMeter()
         self._event_age = EVENT_AGE.labels(config.group)
+        self._replayed = REPLAYED.labels(config.group)
         self._draining = False
         self._tasks: asyncio.TaskGroup | None = None
         self._reader = GroupReader(
@@ -277,7 +278,7 @@ class Processor:
         self._event_age.observe((now - at_us) / 1_000)
         if len(self._deciding) < len(self._held):
             replayed = sum(record.partition not in self._deciding for record in records)
-            REPLAYED.labels(self._config.group).inc(replayed)
+            self._replayed.inc(replayed)
         if core.busy:
             self._work.set()
         self._update_limit()

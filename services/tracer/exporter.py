@@ -45,7 +45,7 @@ class SpanExporter:
             raise UserError("traces need OpenTelemetry: pip install 'railbus[otel]'") from None
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # one line for an outage is enough: ours
         self._endpoint = endpoint
-        self._otlp = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
+        self._otlp: Any = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
         self._success = SpanExportResult.SUCCESS
         self._limit = limit
         self._queue: deque[Trace] = deque()

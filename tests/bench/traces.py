@@ -106,7 +106,7 @@ async def _ask(url: str, requests: int, clients: int, tokens: int) -> dict[str, 
             async with http.post(f"{url}/v1/chat/completions", json=body) as answer:
                 assert answer.status == 200, await answer.text()
                 await answer.read()
-                found[answer.headers["X-Request-Id"]] = (time.perf_counter() - begun) * 1_000
+                found[answer.headers["X-Request-Id"].removeprefix("chatcmpl-")] = (time.perf_counter() - begun) * 1_000
 
     async with aiohttp.ClientSession() as http:
         await asyncio.gather(*(client(http) for _ in range(clients)))
