@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
@@ -44,7 +45,7 @@ class SpanExporter:
         except ModuleNotFoundError:
             raise UserError("traces need OpenTelemetry: pip install 'railbus[otel]'") from None
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # one line for an outage is enough: ours
-        self._endpoint = endpoint
+        self._where = urlsplit(endpoint).netloc.rpartition("@")[2]  # without a password
         self._otlp: Any = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
         self._success = SpanExportResult.SUCCESS
         self._limit = limit
@@ -99,9 +100,12 @@ class SpanExporter:
         sent = result is self._success
         TRACER_SPANS.labels("exported" if sent else "failed").inc(len(spans))
         if not sent and not self._away:
-            _log.warning("the collector at %s takes no spans: they are dropped until it does", self._endpoint)
+            _log.warning(
+                "the collector at %s takes no spans: they are dropped until it does (OTLP over HTTP is usually port 4318)",
+                self._where,
+            )
         elif sent and self._away:
-            _log.info("the collector at %s takes spans again", self._endpoint)
+            _log.info("the collector at %s takes spans again", self._where)
         self._away = not sent
 
 

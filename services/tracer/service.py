@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import urlsplit
 
 from schemas.registry import read_kinds
 from schemas.topics import RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
@@ -26,7 +27,7 @@ class TracerService:
     """One tracer process.
 
     Raises:
-        UserError: No collector is named, or the extra ``otel`` is not installed.
+        UserError: No collector is named, its address is not valid, or the extra ``otel`` is not installed.
     """
 
     def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
@@ -34,6 +35,11 @@ class TracerService:
             raise UserError(
                 "OTEL_EXPORTER_OTLP_ENDPOINT is not set: name a collector that takes OTLP over HTTP, such as"
                 " http://127.0.0.1:4318, or do not start the tracer"
+            )
+        parts = urlsplit(settings.endpoint)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise UserError(
+                f"OTEL_EXPORTER_OTLP_ENDPOINT={settings.endpoint!r}: must be an address such as http://127.0.0.1:4318"
             )
         self._exporter = SpanExporter(settings.endpoint, settings.traces_queue)
         self._core = TracerCore(settings.total_max_ms)

@@ -122,8 +122,15 @@ async def _played_and_seen(lab, receiver):
     return request_id in receiver.by_request()
 
 
-async def test_without_a_collector_it_does_not_start(lab):
-    process = lab.start()
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({}, "OTEL_EXPORTER_OTLP_ENDPOINT is not set: name a collector"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "127.0.0.1:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT='127.0.0.1:4318': must be an"),
+    ],
+)
+async def test_without_a_collector_it_does_not_start(lab, env, said):
+    process = lab.start(**env)
     assert await process.ended() == 2
-    assert process.stderr.startswith("railbus tracer: OTEL_EXPORTER_OTLP_ENDPOINT is not set")
+    assert process.stderr.startswith(f"railbus tracer: {said}")
     assert process.stderr.count("\n") == 1
