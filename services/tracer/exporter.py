@@ -101,7 +101,7 @@ class SpanExporter:
         TRACER_SPANS.labels("exported" if sent else "failed").inc(len(spans))
         if not sent and not self._away:
             _log.warning(
-                "the collector at %s takes no spans: they are dropped until it does (OTLP over HTTP is usually port 4318)",
+                "the collector at %s takes no spans: they are dropped until it does (the usual port for HTTP is 4318)",
                 self._where,
             )
         elif sent and self._away:
