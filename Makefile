@@ -140,6 +140,7 @@ opa:
 otelcol:
 	@command -v go >/dev/null || { echo "Go is needed to build the collector: https://go.dev/doc/install" >&2; exit 2; }
 	go install go.opentelemetry.io/collector/cmd/builder@v0.164.0
+	@mkdir -p build
 	"$$(go env GOPATH)/bin/builder" --config infra/observability/collector/builder.yml
 	@cp build/otelcol/otelcol-railbus "$$(go env GOPATH)/bin/"
 	@echo "built $$(go env GOPATH)/bin/otelcol-railbus" >&2
