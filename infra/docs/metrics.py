@@ -18,6 +18,8 @@ PARTS = {
     "safety": "Safety",
     "policy": "Policy, in rails and safety",
     "generator": "Generator and Vertex worker",
+    "tracer": "Tracer",
+    "runtime": "Every process",
 }
 
 

@@ -20,6 +20,7 @@ from services.bus import (
     Position,
     Producer,
     Received,
+    RecordFilter,
     TopicPartitions,
     UnreadableRecord,
     partition_for,
@@ -56,6 +57,7 @@ class ProcessorConfig:
             what is done.
         progress_topic: With ``rewind_ms``: a topic that only this service writes to. Its newest record says since when
             no member has worked, so that an outage longer than ``rewind_ms`` is made up for.
+        record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Read records written for a newer reader too, as ``UnreadableRecord``.
         instance_id: Static membership.
         limit: Most records read and not processed, unsent writes included.
@@ -67,6 +69,7 @@ class ProcessorConfig:
     topics: Sequence[Topic]
     rewind_ms: int | None = None
     progress_topic: Topic | None = None
+    record_filter: RecordFilter | None = None
     include_newer: bool = False
     instance_id: str | None = None
     limit: int = 10_000
@@ -78,7 +81,7 @@ class Processor:
     """One member of a group.
 
     Args:
-        producer: Started and stopped here.
+        producer: Started and stopped here; None for a core that writes nothing to the log.
         perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
         on_written: Called with every event that was given to the producer.
         on_not_written: Called with every write that the broker did not take; it is logged already.
@@ -90,7 +93,7 @@ class Processor:
         settings: BusSettings,
         config: ProcessorConfig,
         core: Core,
-        producer: Producer,
+        producer: Producer | None,
         *,
         perform: Callable[[Effect], None] | None = None,
         on_written: Callable[[Write], None] | None = None,
@@ -120,6 +123,7 @@ class Processor:
         self._on_ready = on_ready
         self._skews = SkewMeter()
         self._event_age = EVENT_AGE.labels(config.group)
+        self._replayed = REPLAYED.labels(config.group)
         self._draining = False
         self._tasks: asyncio.TaskGroup | None = None
         self._reader = GroupReader(
@@ -127,6 +131,7 @@ class Processor:
             topics=config.topics,
             group=config.group,
             handler=self._on_records,
+            record_filter=config.record_filter,
             in_flight_limit=self._in_flight,
             include_newer=config.include_newer,
             on_assigned=self._on_assigned,
@@ -150,7 +155,8 @@ class Processor:
         Raises:
             UserError: The broker refuses the credentials, or does not let us read or write.
         """
-        await self._producer.start()
+        if self._producer is not None:
+            await self._producer.start()
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for work in (self._send(), self._step(), self._report_lag()):
@@ -160,7 +166,8 @@ class Processor:
             self._tasks = None
             if self._alarm is not None:
                 self._alarm.cancel()
-            await self._producer.stop()
+            if self._producer is not None:
+                await self._producer.stop()
 
     def perform_all(self, effects: Iterable[Effect]) -> None:
         """Perform effects, in order."""
@@ -271,7 +278,7 @@ class Processor:
         self._event_age.observe((now - at_us) / 1_000)
         if len(self._deciding) < len(self._held):
             replayed = sum(record.partition not in self._deciding for record in records)
-            REPLAYED.labels(self._config.group).inc(replayed)
+            self._replayed.inc(replayed)
         if core.busy:
             self._work.set()
         self._update_limit()
@@ -335,6 +342,9 @@ class Processor:
 
     async def _post(self, write: Write) -> None:
         event = write.event
+        if self._producer is None:
+            msg = f"group {self._config.group} has no producer, and its core writes {type(event).__name__}"
+            raise RuntimeError(msg)
         if isinstance(event, Event) and partition_for(event.request_id, self._partitions) not in self._held:
             self._finish(write)  # another member has its partition now
             return

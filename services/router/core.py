@@ -49,6 +49,15 @@ class RouterCore(Core):
         """Return how many requests have no account yet."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
+    @property
+    def breaker_open(self) -> bool:
+        """Return whether new requests go straight to the cloud, but for probes."""
+        return self._shared.breaker.state != "closed"
+
+    def fallback_used(self, now_us: int) -> float:
+        """Return the share of the last minute's fallback budget that is spent."""
+        return self._shared.budget.used(now_us)
+
     def gained(self, number: int) -> None:
         """Begin to fold a partition."""
         self._partitions[number] = RouterPartition(self._config, self._shared, self._source)

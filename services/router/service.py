@@ -5,14 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from schemas.side_events import Account, Cancel, DeadLetter
-from schemas.stream import Cutover
+from schemas.stream import Closed, Cutover
 from schemas.topics import ACCOUNTS, DAY_MS, DEAD
 from services.bus import AtTime, Producer, Received, TailReader, UnreadableRecord
 from services.processor import Processor, ProcessorConfig, Write
 from services.router.core import READ_TOPICS, RouterCore
 from services.router.settings import Settings
 from services.runtime.clock import now_ms, steady_us
-from services.runtime.metrics import CANCELS, CUTOVERS, DEAD_LETTERS, REQUESTS_CLOSED, ROUTER_OPEN
+from services.runtime.metrics import (
+    BREAKER_OPEN,
+    CANCELS,
+    CLOSED_CAUSES,
+    CUTOVERS,
+    DEAD_LETTERS,
+    FALLBACK_USED,
+    REQUESTS_CLOSED,
+    ROUTER_OPEN,
+)
 
 GROUP: Final = "router"
 
@@ -59,6 +68,8 @@ class RouterService:
         self._processor = Processor(
             settings.bus, reading, self._core, producer, on_written=self._count, on_ready=on_ready
         )
+        BREAKER_OPEN.set_function(lambda: self._core.breaker_open)
+        FALLBACK_USED.set_function(lambda: self._core.fallback_used(clock()))
 
     @property
     def ready(self) -> bool:
@@ -95,6 +106,8 @@ class RouterService:
         match write.event:
             case Cancel():
                 CANCELS.labels(write.event.reason).inc()
+            case Closed() if write.event.cause is not None:
+                CLOSED_CAUSES.labels(write.event.cause).inc()
             case Cutover():
                 CUTOVERS.labels(write.event.trigger).inc()
             case Account():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.runtime.errors import UserError
-from services.runtime.metrics import render_metrics
+from services.runtime.metrics import READY, render_metrics
 
 if TYPE_CHECKING:  # aiohttp is imported only where a port is opened
     from aiohttp.web import AbstractRouteDef
@@ -53,6 +53,7 @@ async def serve_health(
 
     async def metrics(_: web.Request) -> web.Response:
         """Serve the metrics in Prometheus' text format."""
+        READY.set(ready())
         body, content_type = render_metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})
 

@@ -1,8 +1,14 @@
 """Every metric of the product, named once. Times are milliseconds; labels have few values by construction."""
 
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, Histogram, generate_latest
+
+from schemas.side_events import CancelReason
+from schemas.stream import Cause, Outcome, Trigger, VerdictDecision
+from schemas.topics import TOPICS
+
+READY: Final = Gauge("railbus_runtime_ready", "1 while the process answers /readyz with 200, otherwise 0.")
 
 _MS_BUCKETS: Final = (1, 2, 5, 10, 20, 35, 50, 75, 100, 150, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)
 
@@ -138,6 +144,17 @@ EDGE_TTFT: Final = Histogram(
     "From the receipt of a request to sending its first text, in milliseconds: what a person waits.",
     buckets=_MS_BUCKETS,
 )
+EXPOSED_TOKENS: Final = Histogram(
+    "railbus_edge_exposed_tokens",
+    "Most tokens that a connection was shown beyond what was cleared, one observation for each connection.",
+    buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1_024),
+)
+EXPOSURE_MS: Final = Histogram(
+    "railbus_edge_exposure_ms",
+    "How long text that was recalled later had been shown, in milliseconds: one observation for each connection that"
+    " was shown such text.",
+    buckets=_MS_BUCKETS,
+)
 OPS_SENT: Final = Counter("railbus_edge_ops", "Ops sent to clients.")
 SENDS_DROPPED: Final = Counter("railbus_edge_dropped", "Connections dropped because their client read too slowly.")
 RESUMES: Final = Counter("railbus_edge_resumes", "Streams resumed at a position.")
@@ -145,6 +162,19 @@ RESUMES: Final = Counter("railbus_edge_resumes", "Streams resumed at a position.
 # Router.
 ROUTER_OPEN: Final = Gauge("railbus_router_open", "Requests that are not closed yet.")
 REQUESTS_CLOSED: Final = Counter("railbus_router_closed", "Requests closed, by outcome.", ["outcome"])
+CLOSED_CAUSES: Final = Counter(
+    "railbus_router_closed_causes",
+    "Closed events written, by cause. One that has no effect, because another came first, counts too.",
+    ["cause"],
+)
+BREAKER_OPEN: Final = Gauge(
+    "railbus_router_breaker_open",
+    "1 while the circuit breaker sends new requests straight to the cloud or probes the self-hosted path, otherwise 0.",
+)
+FALLBACK_USED: Final = Gauge(
+    "railbus_router_fallback_used",
+    "Share of the last minute's fallback budget that is spent, in requests or in money, whichever is more; 1 is all.",
+)
 CUTOVERS: Final = Counter("railbus_router_cutovers", "Cutovers written, by trigger.", ["trigger"])
 CANCELS: Final = Counter("railbus_router_cancels", "Cancels written, by reason.", ["reason"])
 DEAD_LETTERS: Final = Counter("railbus_router_dead_letters", "Dead letters written.")
@@ -180,6 +210,24 @@ LOOKS: Final = Counter(
 )
 LOOKS_OPEN: Final = Gauge("railbus_safety_looks_open", "Windows of text that wait for their check.")
 SAFETY_EXPIRED: Final = Counter("railbus_safety_expired", "Requests forgotten because no Closed event came for them.")
+
+# Tracer.
+TRACER_OPEN: Final = Gauge("railbus_tracer_open", "Requests that have no trace yet.")
+TRACER_WAITING: Final = Gauge("railbus_tracer_waiting_spans", "Spans that wait for the collector.")
+TRACER_SPANS: Final = Counter(
+    "railbus_tracer_spans",
+    "Spans of closed requests; outcome is exported, dropped (too many waited) or failed (the collector did not take"
+    " them).",
+    ["outcome"],
+)
+TRACER_UNTRACED: Final = Counter(
+    "railbus_tracer_untraced",
+    "Requests without a trace; reason is unsampled (their client wants none), unclosed (no Closed came) or crowded"
+    " (too many events of open requests).",
+    ["reason"],
+)
+
+# Policy, in rails and safety.
 POLICY_REFUSED: Final = Counter(
     "railbus_policy_refused",
     "Edits of the policy that were refused while the service was running; the version before stays.",
@@ -200,6 +248,19 @@ ARCHIVE_BUFFERED: Final = Gauge("railbus_audit_buffered_bytes", "Memory of recor
 ARCHIVE_CONFLICTS: Final = Counter(
     "railbus_audit_conflicts", "Files that another archiver had written first; nothing is archived twice."
 )
+
+# A counter that appears with its first event has no increase at that event: no alert would see it.
+for _topic in TOPICS:
+    RECORDS_REFUSED.labels(_topic.name)
+    UNSENT.labels(_topic.name)
+for _counter, _values in (
+    (REQUESTS_CLOSED, Outcome), (CLOSED_CAUSES, Cause), (CUTOVERS, Trigger), (CANCELS, CancelReason),
+    (VERDICTS, VerdictDecision),
+):  # fmt: skip
+    for _value in get_args(_values):
+        _counter.labels(_value)
+for _outcome in ("exported", "dropped", "failed"):
+    TRACER_SPANS.labels(_outcome)
 
 
 def render_metrics() -> tuple[bytes, str]:

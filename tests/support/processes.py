@@ -22,7 +22,7 @@ STOP_TIMEOUT_S: Final = 30.0
 
 def bare_environment(**env: str) -> dict[str, str]:
     """This process's environment without any setting of the product, and these variables."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAILBUS_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAILBUS_", "OTEL_"))}
     return kept | env
 
 

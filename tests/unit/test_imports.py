@@ -110,6 +110,9 @@ PURE = (
     "services.safety.rejudge.compare",
     "services.simulator",
     "services.stream",
+    "services.tracer.attributes",
+    "services.tracer.core",
+    "services.tracer.spans",
     "services.vertex.errors",
     "services.vertex.mapping",
     "services.worker.event_builder",
@@ -271,3 +274,16 @@ def test_what_is_imported_from_us_exists(top):
                 known = defined(file / "__init__.py" if file.is_dir() else file.with_suffix(".py"))
                 missing += [f"{path.name}:{node.lineno} {a.name}" for a in node.names if a.name not in known]
     assert not missing
+
+
+def test_opentelemetry_is_imported_where_spans_are_exported_and_nowhere_else():
+    """Without a collector tracing costs nothing: what is not imported does not run."""
+    users = {module for module, path in SOURCES.items() if any(is_within(n, ("opentelemetry",)) for n in imports(path))}
+    assert users == {"services.tracer.exporter"}
+    at_start = [
+        name
+        for node in ast.parse(SOURCES["services.tracer.exporter"].read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+    ]
+    assert not any(name.startswith("opentelemetry") for name in at_start)

@@ -22,6 +22,7 @@ from services.cli.tree.config import (
     check_log_flags,
     cloud_mode,
     engine_options,
+    is_traced,
     tree_config,
     upstream_url,
 )
@@ -33,6 +34,7 @@ from services.cli.tree.extras import (
     require_audit,
     require_governance,
     require_ledger,
+    require_otel,
     require_vertex,
 )
 from services.cli.tree.ports import port_or_free
@@ -105,6 +107,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=has_ledger(),
         help="keep the ledger (default: if faust-streaming is installed)",
     )
+    parser.add_argument(
+        "--traces",
+        metavar="URL",
+        help="send a trace of each request to this OpenTelemetry collector (default: $OTEL_EXPORTER_OTLP_ENDPOINT)",
+    )
     parser.add_argument("--no-redis", action="store_true", help="go without Redis: no cache, limits kept in the edge")
     parser.add_argument(
         "--ask", metavar="PROMPT", nargs="?", const=SAMPLE_PROMPT, help="ask this, or a sample question, once it serves"
@@ -127,6 +134,8 @@ def run(args: argparse.Namespace) -> int:
         require_ledger()
     if args.archive is not None:
         require_audit()
+    if is_traced(args):
+        require_otel()
     code = 0
 
     async def main() -> None:

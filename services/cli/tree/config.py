@@ -33,6 +33,9 @@ UPSTREAM_URL: Final = "RAILBUS_UPSTREAM_URL"
 GENERATOR_PYTHON: Final = "RAILBUS_GENERATOR_PYTHON"
 """Python interpreter that runs the generator, where its engine is installed in an environment of its own."""
 
+OTLP_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""Collector of traces, by OpenTelemetry's own name: if it is set, a tracer runs."""
+
 VERTEX_MODEL: Final = "RAILBUS_VERTEX_MODEL"
 
 AUDIT_KEY: Final = "RAILBUS_AUDIT_KEY"
@@ -43,6 +46,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "model": "RAILBUS_MODEL",
     "model_path": MODEL_PATH,
     "draft_path": "RAILBUS_VLLM_DRAFT",
+    "traces": OTLP_ENDPOINT,
 }
 """The variable that each flag sets for every service."""
 
@@ -135,8 +139,13 @@ def cloud_mode(args: argparse.Namespace) -> CloudMode:
     return "vertex" if args.vertex else "emulator" if args.vertex_emulator else "off"
 
 
+def is_traced(args: argparse.Namespace) -> bool:
+    """Return whether a collector is named, by flag or in the environment."""
+    return bool(args.traces or os.environ.get(OTLP_ENDPOINT))
+
+
 def engine_options(args: argparse.Namespace) -> dict[str, str]:
-    """Return the variables that the flags about the engine set."""
+    """Return the variables that flags set."""
     flags = ((variable, getattr(args, flag)) for flag, variable in _OPTIONS.items())
     return {variable: str(value) for variable, value in flags if value is not None}
 
@@ -174,13 +183,16 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         health_ports={
             name: free_port()
             for service in (
-                *service_names(governed=args.governed, cloud=cloud, archived=args.archive is not None),
+                *service_names(
+                    governed=args.governed, cloud=cloud, archived=args.archive is not None, traced=is_traced(args)
+                ),
                 *((LEDGER,) if args.ledger else ()),
             )
             for name in process_names(service, number)
         },
         governed=args.governed,
         cloud=cloud,
+        traced=is_traced(args),
         emulator_port=free_port() if cloud == "emulator" else None,
         options=options,
         generator_python=_generator_python(args.engine),

@@ -27,9 +27,11 @@ VERTEX_MODULES: Final = ("google.genai",)
 LEDGER_MODULES: Final = ("faust",)
 """Modules of the extra that the ledger imports."""
 
-
 AUDIT_MODULES: Final = ("pyarrow", "duckdb", "cryptography")
 """Modules of the extra that archives need."""
+
+TRACER_MODULES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+"""Modules of the extra that the tracer imports."""
 
 
 def install(extra: str) -> str:
@@ -106,6 +108,15 @@ def require_audit() -> None:
         UserError: A package is not installed.
     """
     _require(AUDIT_MODULES, f"archives need %s: {install('audit')}")
+
+
+def require_otel() -> None:
+    """Check that the tracer can run.
+
+    Raises:
+        UserError: A package is not installed.
+    """
+    _require(TRACER_MODULES, f"traces need %s: {install('otel')}")
 
 
 def _require(modules: Sequence[str], message: str) -> None:

@@ -41,6 +41,7 @@ class TreeConfig:
         health_ports: Port of ``/healthz`` of each process of a service that has no HTTP port of its own.
         governed: Rails and safety run; text waits for the verdict and is checked.
         cloud: Where late and failed requests fall back to: nowhere, Vertex AI, or its emulator.
+        traced: A tracer sends a trace of each request to a collector.
         emulator_port: Port of the emulator; None when there is none.
         options: Variables that the operator's flags set for every service.
         generator_python: Interpreter of the generator: an engine may need an environment of its own.
@@ -62,6 +63,7 @@ class TreeConfig:
     health_ports: Mapping[str, int]
     governed: bool = False
     cloud: CloudMode = "off"
+    traced: bool = False
     emulator_port: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     generator_python: str = sys.executable
@@ -103,7 +105,7 @@ class ProcessSpec:
     awaited: bool = True
 
 
-NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10, "audit": 15, "ledger": 19}
+NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10, "audit": 15, "tracer": 15, "ledger": 19}
 """Nice levels of services that no first token waits for: when many requests begin at once, the others run first. On
 two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus, not 53 to
 73."""
@@ -126,6 +128,9 @@ CLOUD_SERVICES: Final = ("vertex",)
 AUDIT_SERVICES: Final = ("audit",)
 """Services that keep the log for longer, started likewise."""
 
+TRACE_SERVICES: Final = ("tracer",)
+"""Services that send traces to a collector, started likewise."""
+
 CLOUD_LABELS: Final[Mapping[CloudMode, str]] = {"off": "off", "vertex": "vertex", "emulator": "vertex-emulator"}
 """Names in the ready line of the tree."""
 
@@ -145,13 +150,16 @@ STOP_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_GENERATOR_DRAIN_MS": "2000",
 """The whole tree stops, edge first, and each stage gets five seconds: nobody reads what would be finished later."""
 
 
-def service_names(*, governed: bool, cloud: CloudMode = "off", archived: bool = False) -> tuple[str, ...]:
-    """Return the services that run between the log and the edge."""
+def service_names(
+    *, governed: bool, cloud: CloudMode = "off", archived: bool = False, traced: bool = False
+) -> tuple[str, ...]:
+    """Return the services that run beside the log and the edge."""
     return (
         CORE_SERVICES
         + (GOVERNANCE_SERVICES if governed else ())
         + (CLOUD_SERVICES if cloud != "off" else ())
         + (AUDIT_SERVICES if archived else ())
+        + (TRACE_SERVICES if traced else ())
     )
 
 
@@ -171,7 +179,10 @@ def process_specs(config: TreeConfig) -> list[ProcessSpec]:
         found.append(_redis(config.redis_port, config.redis_program))
     if config.emulator_port is not None:
         found.append(_emulator(config.emulator_port))
-    for service in service_names(governed=config.governed, cloud=config.cloud, archived=bool(config.archive)):
+    services = service_names(
+        governed=config.governed, cloud=config.cloud, archived=bool(config.archive), traced=config.traced
+    )
+    for service in services:
         found += [_service(service, name, 1, config) for name in process_names(service, config.counts)]
     for name, port in zip(process_names("edge", config.counts), config.edge_ports, strict=True):
         found.append(_service("edge", name, 2, config, edge_port=port))

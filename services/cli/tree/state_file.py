@@ -1,4 +1,7 @@
-"""The running tree's addresses: a small file that ``railbus up`` writes and the other commands read."""
+"""The running tree's addresses: a small file that ``railbus up`` writes and the other commands read.
+
+Beside it is ``scrape.json``, the same addresses as Prometheus' file-based service discovery reads them.
+"""
 
 import errno
 import fcntl
@@ -8,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
+from urllib.parse import urlsplit
 
 from services.runtime.errors import UserError
 
@@ -69,20 +73,31 @@ def tree_lock(folder: Path) -> Iterator[None]:
             yield
         finally:
             _state_file(folder).unlink(missing_ok=True)
+            _scrape_file(folder).unlink(missing_ok=True)
 
 
 def write_state(tree: RunningTree, folder: Path) -> None:
-    """Write the file, whole or not at all.
+    """Write both files, each whole or not at all.
 
     Raises:
         UserError: The folder cannot be written, or its disk is full.
     """
-    fresh = folder / "up.json.new"
-    try:
-        fresh.write_text(json.dumps(asdict(tree), indent=2) + "\n", encoding="utf-8")
-        fresh.replace(_state_file(folder))
-    except OSError as error:
-        raise _unwritable(folder, error) from None
+    for path, content in ((_scrape_file(folder), scrape_targets(tree)), (_state_file(folder), asdict(tree))):
+        fresh = path.with_name(f"{path.name}.new")
+        try:
+            fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            fresh.replace(path)
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+
+
+def scrape_targets(tree: RunningTree) -> list[dict[str, Any]]:
+    """Return where ``/metrics`` of each process is, as ``file_sd_configs`` of Prometheus reads it."""
+    edges = {f"edge-{number}" if number > 1 else "edge": url for number, url in enumerate(tree.edges, start=1)}
+    return [
+        {"targets": [urlsplit(url).netloc], "labels": {"service": name.split("-")[0], "process": name}}
+        for name, url in {**edges, **tree.health}.items()
+    ]
 
 
 def _open_lock(folder: Path) -> TextIO:
@@ -132,3 +147,7 @@ def _lock_file(folder: Path) -> Path:
 
 def _state_file(folder: Path) -> Path:
     return folder / "up.json"
+
+
+def _scrape_file(folder: Path) -> Path:
+    return folder / "scrape.json"

@@ -10,7 +10,7 @@ from services.bus import BusError, Producer
 from services.edge.delivery.subscription import Subscription
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
-from services.runtime.metrics import DETACHED, EDGE_TTFT, SENDS_DROPPED
+from services.runtime.metrics import DETACHED, EDGE_TTFT, EXPOSED_TOKENS, EXPOSURE_MS, SENDS_DROPPED
 
 _log = logger("edge")
 
@@ -68,6 +68,9 @@ class ReceiptWriter:
             SENDS_DROPPED.inc()
         if receipt.first_text_ms is not None and stream.connection.resumed_from is None:
             EDGE_TTFT.observe(receipt.first_text_ms)
+        EXPOSED_TOKENS.observe(receipt.exposed_tokens)
+        if receipt.recalled_tokens:
+            EXPOSURE_MS.observe(receipt.exposure_ms)
         self._put(receipt)
 
     def _put(self, receipt: Attached | Detached) -> None:

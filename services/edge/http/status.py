@@ -9,7 +9,7 @@ from aiohttp import web
 from services.edge.delivery.hub import Hub
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys
-from services.runtime.metrics import render_metrics
+from services.runtime.metrics import READY, render_metrics
 
 HEALTH_PATHS: Final = ("/healthz", "/health")
 READY_PATH: Final = "/readyz"
@@ -65,6 +65,7 @@ class StatusEndpoint:
         tenant = self._keys.tenant_of(request.headers)
         if self._metrics_readers and tenant not in self._metrics_readers:
             raise ApiError(403, "This key may not read the metrics.", code="metrics_not_allowed")
+        READY.set(await self._reachable())
         body, content_type = render_metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})
 

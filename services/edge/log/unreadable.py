@@ -2,17 +2,17 @@
 
 from typing import Final
 
-from schemas.wire import KIND_HEADER, header
+from schemas.wire import KIND_HEADER
 from services.bus import UnreadableRecord
 from services.edge.errors import ApiError
 
-TAKE_TEXT_BACK: Final = frozenset({"Recall", "Verdict", "Cutover"})
+TAKE_TEXT_BACK: Final = frozenset({b"Recall", b"Verdict", b"Cutover"})
 """Kinds after which text that was shown may have to go. A reader that skips one goes on showing it."""
 
 
 def takes_text_back(record: UnreadableRecord) -> bool:
     """Return whether a client of this request may be shown nothing more."""
-    return header(record.headers, KIND_HEADER) in TAKE_TEXT_BACK
+    return any(name == KIND_HEADER and kind in TAKE_TEXT_BACK for name, kind in record.headers)
 
 
 def newer_version() -> ApiError:

@@ -96,13 +96,24 @@ class FallbackBudget:
 
     def allows(self, usd: float, now_us: int) -> bool:
         """Return whether one more fallback at this estimated price is within the limits."""
+        fallbacks, most, spent_usd = self._totals(now_us)
+        if fallbacks + 1 > most:
+            return False
+        return self.limits.usd is None or spent_usd + usd <= self.limits.usd
+
+    def used(self, now_us: int) -> float:
+        """Return the share of the budget that is spent, of requests or of money, whichever is more; 0 of no budget."""
+        fallbacks, most, spent_usd = self._totals(now_us)
+        of_requests = fallbacks / most if most else 0.0
+        return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)
+
+    def _totals(self, now_us: int) -> tuple[int, int, float]:
+        """Return the fallbacks of the last ``WINDOW_S`` seconds, how many there may be, and their price."""
         requests = fallbacks = 0
-        spent_usd = usd
+        spent_usd = 0.0
         for tracker in self._trackers:
             totals = tracker.totals(now_us)
             requests += totals[0]
             fallbacks += totals[1]
             spent_usd += totals[2]
-        if fallbacks + 1 > max(self.limits.free, int(self.limits.ratio * requests)):
-            return False
-        return self.limits.usd is None or spent_usd <= self.limits.usd
+        return fallbacks, max(self.limits.free, int(self.limits.ratio * requests)), spent_usd

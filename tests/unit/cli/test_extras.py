@@ -8,6 +8,8 @@ def test_what_is_there_is_enough(monkeypatch):
     monkeypatch.setattr(extras, "GOVERNANCE_MODULES", ("json", "email.mime"))
     monkeypatch.setattr(extras, "VERTEX_MODULES", ("json",))
     monkeypatch.setattr(extras, "EMBEDDED", ("json",))
+    monkeypatch.setattr(extras, "TRACER_MODULES", ("json",))
+    extras.require_otel()
     extras.need_embedded()
     extras.require_governance(instead="")
     extras.require_vertex()
@@ -25,5 +27,8 @@ def test_what_is_missing_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr(extras, "EMBEDDED", ("no_such_module",))
     with pytest.raises(UserError, match=r"engine llama needs no_such_module: pip install 'railbus\[embedded\]', or"):
         extras.need_embedded()
+    monkeypatch.setattr(extras, "TRACER_MODULES", ("json", "no_such_module"))
+    with pytest.raises(UserError, match=r"traces need no_such_module: pip install 'railbus\[otel\]'"):
+        extras.require_otel()
     with pytest.raises(UserError, match=r"json\.no_such_part: pip install 'railbus\[vertex\]'"):
         extras.require_vertex()

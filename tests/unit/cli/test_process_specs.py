@@ -57,6 +57,14 @@ def test_governed_it_starts_rails_and_safety_and_everybody_waits_for_them():
         assert off.items() <= plain[name].items()  # the services' own default is to wait
 
 
+def test_a_tracer_runs_only_where_a_collector_is_named():
+    plain, traced = process_specs(plan()), process_specs(plan(traced=True))
+    (tracer,) = [launch for launch in traced if launch.name == "tracer"]
+    assert [launch for launch in traced if launch is not tracer] == [*traced[:4], traced[-1]]
+    assert len(traced) == len(plain) + 1
+    assert tracer.nice > max(launch.nice for launch in plain)
+
+
 def test_who_is_in_the_way_of_the_first_token_goes_before_who_is_not():
     nice = {
         launch.name: launch.nice for launch in process_specs(plan(governed=True, cloud="emulator", emulator_port=7001))

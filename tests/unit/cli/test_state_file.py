@@ -1,11 +1,12 @@
 import errno
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from services.cli.tree.state_file import RunningTree, find_running_tree, tree_lock, write_state
+from services.cli.tree.state_file import RunningTree, find_running_tree, scrape_targets, tree_lock, write_state
 from services.runtime import UserError
 
 TREE = RunningTree(pid=1, url="http://127.0.0.1:8080", kafka="127.0.0.1:9092", partitions=4, pids={"edge": 7})
@@ -29,6 +30,24 @@ def test_a_tree_is_found_while_it_runs_and_not_after(tmp_path):
         write_state(TREE, tmp_path)
         assert find_running_tree(tmp_path) == TREE
     assert find_running_tree(tmp_path) is None
+
+
+def test_prometheus_finds_every_process_while_the_tree_runs(tmp_path):
+    tree = RunningTree(
+        pid=1, url="http://127.0.0.1:8080", kafka="k", partitions=4, edges=["http://127.0.0.1:8080", "http://127.0.0.1:81"],
+        health={"router": "http://127.0.0.1:9", "router-2": "http://127.0.0.1:10"},
+    )  # fmt: skip
+    with tree_lock(tmp_path):
+        write_state(tree, tmp_path)
+        found = json.loads((tmp_path / "scrape.json").read_text())
+    assert not (tmp_path / "scrape.json").exists()
+    assert found == scrape_targets(tree)
+    assert [(each["targets"], each["labels"]["service"], each["labels"]["process"]) for each in found] == [
+        (["127.0.0.1:8080"], "edge", "edge"),
+        (["127.0.0.1:81"], "edge", "edge-2"),
+        (["127.0.0.1:9"], "router", "router"),
+        (["127.0.0.1:10"], "router", "router-2"),
+    ]
 
 
 def test_a_second_tree_is_refused_and_the_first_is_named(tmp_path):

@@ -39,6 +39,17 @@ def test_a_usual_port_that_is_taken_is_reported_with_its_replacement(tmp_path):
     assert f"--kafka 127.0.0.1:{config.KAFKA_PORT}" in lines[1]
 
 
+def test_a_collector_is_named_by_flag_or_by_opentelemetrys_variable(tmp_path, monkeypatch):
+    monkeypatch.delenv(config.OTLP_ENDPOINT, raising=False)
+    plain = tree_config(flags("--port", "0"), tmp_path, lambda _: None)
+    assert (plain.traced, "tracer" in plain.health_ports) == (False, False)
+    made = tree_config(flags("--port", "0", "--traces", "http://127.0.0.1:4318"), tmp_path, lambda _: None)
+    assert (made.traced, "tracer" in made.health_ports) == (True, True)
+    assert made.options[config.OTLP_ENDPOINT] == "http://127.0.0.1:4318"
+    monkeypatch.setenv(config.OTLP_ENDPOINT, "http://127.0.0.1:4318")
+    assert tree_config(flags("--port", "0"), tmp_path, lambda _: None).traced
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -15,7 +15,7 @@ DOCKERFILE = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8")
 
 # For development only: Apache Kafka has the broker's place here, compose is the supervisor, and the planner a command.
 NOT_DEPLOYED = {"broker", "cli", "planner"}
-EXACT_TAG = re.compile(r"[a-z0-9./-]+:\d+\.\d+\.\d+(-[a-z0-9.-]+)?")
+EXACT_TAG = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+\.\d+(-[a-z0-9.-]+)?")
 
 each_service = pytest.mark.parametrize("name", SERVICES)
 each_own = pytest.mark.parametrize("name", OWN)

@@ -54,6 +54,23 @@ def test_money_is_counted_over_all_partitions_and_forgotten_with_one() -> None:
     assert here.allows(1.0, 0)
 
 
+def test_what_is_used_is_the_larger_share_of_requests_and_of_money() -> None:
+    budget = FallbackBudget(FallbackLimits(ratio=0.0, free=4, usd=1.0))
+    tracker = budget.open()
+    assert budget.used(0) == 0
+    tracker.spend(0.1, 0)
+    assert budget.used(0) == pytest.approx(0.25)
+    tracker.spend(0.8, 0)
+    assert budget.used(0) == pytest.approx(0.9)
+    tracker.spend(0.1, 0)
+    assert budget.used(0) == pytest.approx(1.0)
+    assert not tracker.allows(0.01, 0)
+    assert budget.used(WINDOW_S * S) == 0
+    assert (
+        FallbackBudget(FallbackLimits(ratio=0.0, free=0)).used(0) == 0
+    )  # nothing may go to the cloud: nothing is spent
+
+
 def test_totals_follow_every_change_within_one_second() -> None:
     tracker = FallbackBudget(FallbackLimits()).open()
     tracker.add_request(0)

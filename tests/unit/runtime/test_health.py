@@ -26,10 +26,12 @@ async def test_health_readiness_and_metrics() -> None:
     async with serve_health(HealthSettings(port=port), lambda: ready):
         assert (await get(port, "/healthz"))[0] == 200
         assert (await get(port, "/readyz"))[0] == 503
+        assert "\nrailbus_runtime_ready 0.0" in (await get(port, "/metrics"))[2]
         ready = True
         assert (await get(port, "/readyz"))[0] == 200
         status, content_type, text = await get(port, "/metrics")
         assert status == 200
+        assert "\nrailbus_runtime_ready 1.0" in text
         assert content_type.startswith("text/plain")
         assert 'railbus_bus_commits_total{group="sample"} 1.0' in text
         assert (await get(port, "/other"))[0] == 404

@@ -1,0 +1,154 @@
+"""Sends traces to a collector, by OpenTelemetry's own exporter in a thread. Nothing waits for it.
+
+OpenTelemetry is imported here, where a collector was named, and nowhere else.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+from services.runtime.metrics import TRACER_SPANS, TRACER_WAITING
+from services.tracer.spans import Span, Trace
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+_log = logger("tracer")
+
+BATCH_SPANS: Final = 512
+"""About how many spans go to the collector at once."""
+
+LAST_S: Final = 3.0
+"""How long the last spans may take when the process is asked to stop."""
+
+
+class SpanExporter:
+    """A queue of traces, and the thread that empties it.
+
+    Args:
+        endpoint: The collector's base address; ``/v1/traces`` is appended.
+        limit: Most spans that wait; a trace that comes when there are more is dropped.
+
+    Raises:
+        UserError: The extra ``otel`` is not installed.
+    """
+
+    def __init__(self, endpoint: str, limit: int) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.trace.export import SpanExportResult
+        except ModuleNotFoundError:
+            raise UserError("traces need OpenTelemetry: pip install 'railbus[otel]'") from None
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # one line for an outage is enough: ours
+        self._where = urlsplit(endpoint).netloc.rpartition("@")[2]  # without a password
+        self._otlp: Any = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
+        self._success = SpanExportResult.SUCCESS
+        self._limit = limit
+        self._queue: deque[Trace] = deque()
+        self._waiting = 0
+        self._filled = asyncio.Event()
+        self._convert = Converter()
+        self._away = False
+
+    def put(self, trace: Trace) -> None:
+        """Queue a trace, or drop it if the queue is full."""
+        size = len(trace.spans)
+        if self._waiting + size > self._limit:
+            TRACER_SPANS.labels("dropped").inc(size)
+            return
+        self._queue.append(trace)
+        self._waiting += size
+        TRACER_WAITING.set(self._waiting)
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Send until cancelled; then send what waits, in bounded time."""
+        try:
+            while True:
+                await self._filled.wait()
+                await self._send(self._next_batch())
+        finally:
+            try:
+                async with asyncio.timeout(LAST_S):
+                    while self._queue:
+                        await self._send(self._next_batch())
+            except TimeoutError:
+                TRACER_SPANS.labels("dropped").inc(self._waiting)
+            self._otlp.shutdown()
+
+    def _next_batch(self) -> list[Trace]:
+        batch: list[Trace] = []
+        size = 0
+        while self._queue and size < BATCH_SPANS:
+            batch.append(self._queue.popleft())
+            size += len(batch[-1].spans)
+        self._waiting -= size
+        TRACER_WAITING.set(self._waiting)
+        if not self._queue:
+            self._filled.clear()
+        return batch
+
+    async def _send(self, traces: Sequence[Trace]) -> None:
+        """Send a batch; OpenTelemetry tries again for ten seconds (``OTEL_EXPORTER_OTLP_TIMEOUT``), then it is lost."""
+        spans = [self._convert.span(trace.trace_id, span) for trace in traces for span in trace.spans]
+        result = await asyncio.to_thread(self._otlp.export, spans)
+        sent = result is self._success
+        TRACER_SPANS.labels("exported" if sent else "failed").inc(len(spans))
+        if not sent and not self._away:
+            _log.warning(
+                "the collector at %s takes no spans: they are dropped until it does (the usual port for HTTP is 4318)",
+                self._where,
+            )
+        elif sent and self._away:
+            _log.info("the collector at %s takes spans again", self._where)
+        self._away = not sent
+
+
+class Converter:
+    """Makes OpenTelemetry's spans of ours."""
+
+    def __init__(self) -> None:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import Event, ReadableSpan
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+        self._resource, self._event, self._span, self._context = Resource, Event, ReadableSpan, SpanContext
+        self._kinds = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
+        self._status, self._ok, self._error = Status, Status(StatusCode.UNSET), StatusCode.ERROR
+        self._sampled = TraceFlags(TraceFlags.SAMPLED)
+        self._scope = InstrumentationScope("railbus")
+        self._resources: dict[tuple[str, str], Any] = {}
+
+    def span(self, trace_id: int, span: Span) -> "ReadableSpan":
+        """Return a span as the exporter takes it."""
+        attributes = span.attributes if span.error is None else {"error.type": span.error, **span.attributes}
+        return self._span(
+            name=span.name,
+            context=self._context(trace_id, span.span_id, is_remote=False, trace_flags=self._sampled),
+            parent=None
+            if span.parent_id is None
+            else self._context(trace_id, span.parent_id, is_remote=False, trace_flags=self._sampled),
+            resource=self._resource_of(span),
+            attributes=attributes,
+            events=[self._event(each.name, each.attributes, each.at_ns) for each in span.events],
+            kind=self._kinds[span.kind],
+            status=self._ok if span.error is None else self._status(self._error, span.error),
+            start_time=span.start_ns,
+            end_time=span.end_ns,
+            instrumentation_scope=self._scope,
+        )
+
+    def _resource_of(self, span: Span) -> Any:
+        key = (span.service, span.source)
+        if key not in self._resources:
+            if len(self._resources) > 1_000:
+                self._resources.clear()  # instances come and go
+            named = {"service.name": f"railbus-{span.service}", "service.namespace": "railbus"}
+            self._resources[key] = self._resource(named | ({"service.instance.id": span.source} if span.source else {}))
+        return self._resources[key]

@@ -1,0 +1,99 @@
+"""The tracer process: the core, the processor around it, and the exporter."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from schemas.registry import read_kinds
+from schemas.topics import RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
+from services.bus import BusSettings, RecordFilter
+from services.processor import Effect, Processor, ProcessorConfig
+from services.runtime.errors import UserError
+from services.runtime.metrics import TRACER_OPEN, TRACER_UNTRACED
+from services.tracer.core import MEMORY_MS, ExportTrace, TracerCore
+from services.tracer.exporter import SpanExporter
+from services.tracer.settings import Settings
+
+GROUP: Final = "tracer"
+
+READ_TOPICS: Final = (REQUESTS, REQUESTS_BATCH, STREAMS, RECEIPTS)
+
+COUNT_S: Final = 1.0
+"""Interval at which the gauges are set."""
+
+
+class TracerService:
+    """One tracer process.
+
+    Raises:
+        UserError: No collector is named, its address is not valid, or the extra ``otel`` is not installed.
+    """
+
+    def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
+        if settings.endpoint is None:
+            raise UserError(
+                "OTEL_EXPORTER_OTLP_ENDPOINT is not set: name a collector that takes OTLP over HTTP, such as"
+                " http://127.0.0.1:4318, or do not start the tracer"
+            )
+        parts = urlsplit(settings.endpoint)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise UserError(
+                f"OTEL_EXPORTER_OTLP_ENDPOINT={settings.endpoint!r}: must be an address such as http://127.0.0.1:4318"
+            )
+        self._exporter = SpanExporter(settings.endpoint, settings.traces_queue)
+        self._core = TracerCore(settings.total_max_ms)
+        reading = ProcessorConfig(
+            group=GROUP,
+            topics=READ_TOPICS,
+            rewind_ms=settings.total_max_ms + MEMORY_MS,
+            record_filter=wanted(settings.traces_ratio),
+            instance_id=settings.tracer_instance,
+        )
+        self._processor = Processor(bus, reading, self._core, None, perform=self._perform, on_ready=on_ready)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the tracer has caught up with the log."""
+        return self._processor.ready
+
+    async def run(self) -> None:
+        """Export until cancelled.
+
+        Raises:
+            UserError: The broker refuses the credentials.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._exporter.run(), name="tracer-exporter")
+            tasks.create_task(self._count(), name="tracer-count")
+            tasks.create_task(self._processor.run(), name="tracer-processor")
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, ExportTrace):
+            self._exporter.put(effect.trace)
+
+    async def _count(self) -> None:
+        seen = dict.fromkeys(("unsampled", "unclosed", "crowded"), 0)
+        while True:
+            TRACER_OPEN.set(self._core.open)
+            for reason, before in seen.items():
+                seen[reason] = getattr(self._core, reason)
+                TRACER_UNTRACED.labels(reason).inc(seen[reason] - before)
+            await asyncio.sleep(COUNT_S)
+
+
+def wanted(ratio: float) -> RecordFilter:
+    """Let through what the tracer reads, of this share of the requests; the rest is not even decoded."""
+    kinds = read_kinds("tracer", *READ_TOPICS)
+    if ratio >= 1:
+        return lambda kind, _key: kind in kinds
+    below = int(ratio * 2**32)
+    return lambda kind, key: kind in kinds and key is not None and _share(key) < below
+
+
+def _share(key: bytes) -> int:
+    """Return 32 random bits of a request's id; 0 for what is no id."""
+    try:
+        return int(key[-8:], 16)
+    except ValueError:
+        return 0

@@ -1,0 +1,31 @@
+"""The tracer's settings."""
+
+from dataclasses import dataclass, field
+
+from schemas.requests import LONGEST_TOTAL_MS
+from schemas.topics import DAY_MS
+from services.runtime.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The tracer, which exports a trace of each request.
+
+    Attributes:
+        endpoint: Where spans go by OTLP over HTTP, such as ``http://127.0.0.1:4318``. OpenTelemetry's other variables
+            hold as well, such as ``OTEL_EXPORTER_OTLP_HEADERS``.
+        traces_ratio: Share of the requests that are traced, chosen by their id. A request whose client says in its
+            ``traceparent`` that it is not sampled is never traced.
+        traces_queue: Spans that may wait for the collector; further ones are dropped and counted.
+        tracer_instance: A name that no other tracer has. A restart under the same name within the session timeout
+            causes no rebalance.
+        total_max_ms: Longest total deadline, as for the router: a request is remembered for so long and a minute more.
+    """
+
+    endpoint: str | None = field(
+        default=None, metadata={"env": "OTEL_EXPORTER_OTLP_ENDPOINT", "help": "collector that takes OTLP over HTTP"}
+    )
+    traces_ratio: float = setting(1.0, "share of requests that are traced", ge=0, le=1)
+    traces_queue: int = setting(20_000, "most spans that wait for the collector", ge=100, le=1_000_000)
+    tracer_instance: str | None = setting(None, "name of this tracer, unique: a restart then causes no rebalance")
+    total_max_ms: int = setting(LONGEST_TOTAL_MS, "longest total deadline of a request", ge=1_000, le=DAY_MS)

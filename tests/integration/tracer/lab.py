@@ -1,0 +1,57 @@
+"""A tracer with a real broker and a real collector; the test plays everybody else."""
+
+import secrets
+from collections.abc import Mapping
+from typing import ClassVar
+
+from schemas.side_events import Detached
+from schemas.stream import Cleared, Closed, Verdict
+from schemas.topics import REQUESTS
+from schemas.trace import traceparent_for
+from services.runtime.clock import now_us
+from services.stream.latency import LogEvent, latency
+from tests.support.lab import Lab
+from tests.support.request_events import RequestEvents
+
+
+class TracerLab(Lab):
+    """Requests that are played on the log, and their accounts as the log has them."""
+
+    service = "services.tracer"
+    settings: ClassVar[Mapping[str, str]] = {"RAILBUS_KAFKA_LINGER_MS": "0"}
+
+    async def tracer(self, endpoint, **env):
+        return await self.run(OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, **env)
+
+    async def play(self, chunks=4, *, traceparent=None, receipt=True):
+        """Write one request's events, each after the one before was acknowledged; return its id."""
+        made = RequestEvents()
+        trace = traceparent or traceparent_for(made.id, secrets.randbits(64))
+        await self.producer.send(REQUESTS, made.request, traceparent=trace)
+        await self.send(made.started(input_gate="hold", output_check="on"))
+        await self.send(Verdict(**made.about(), decision="allow", policy_version="v", total_ms=0.5))
+        for seq in range(chunks):
+            await self.send(made.chunk(seq))
+        run = f"{made.run}/1"
+        await self.send(
+            made.finished(chunks - 1),
+            Cleared(**made.about(), attempt=1, run=run, seq=chunks - 1, final=True, policy_version="v"),
+            Closed(**made.about(), outcome="completed", attempt=1, cause="answered"),
+        )
+        if receipt:
+            about = made.about() | {"at": now_us()}
+            await self.send(Detached(**about, connection="c", reason="complete", ops=3, ops_hash="0" * 64))
+        return made.id
+
+    def account(self, request_id):
+        """The request's account, from the log as the test has read it."""
+        events = [
+            LogEvent(record.timestamp_ms, record.event)
+            for record in self.log
+            if getattr(record.event, "request_id", None) == request_id
+        ]
+        return latency(request_id, events)
+
+
+def part_spans(spans):
+    return [span for span in spans if "railbus.part" in span.attributes]
