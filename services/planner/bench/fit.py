@@ -8,7 +8,8 @@ from typing import Final
 from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
-from services.physics.roofline import Precision, prefill_flop, step_ms
+from services.physics.precisions import Precision
+from services.physics.roofline import prefill_flop, step_ms
 from services.physics.speculation import OVERHEAD
 from services.planner.bench.closed_loops import ShapeMeasurement
 from services.planner.bench.statistics import median

@@ -8,7 +8,8 @@ from typing import get_args
 import orjson
 
 from services.physics.efficiency import Engine
-from services.physics.roofline import KvPrecision, Precision
+from services.physics.precisions import Precision
+from services.physics.roofline import KvPrecision
 from services.planner.bench import calibration_report
 from services.planner.bench.calibration import calibrate
 from services.planner.bench.results import read_result
