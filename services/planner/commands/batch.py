@@ -1,0 +1,128 @@
+"""The command ``railbus plan batch``."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from services.physics.batches import BatchWork
+from services.planner.batch.choose import answers, good_enough
+from services.planner.batch.plan import plan_batch
+from services.planner.batch.prices import Prices, default_text, read_prices
+from services.planner.batch.report import as_json, lines
+from services.planner.batch.ways import BatchJob
+from services.planner.catalogue import find_gpu, find_model
+from services.runtime.errors import UserError
+
+HOURS: Final = {"m": 1 / 60, "min": 1 / 60, "h": 1.0, "d": 24.0}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+    job = parser.add_argument_group("the job")
+    job.add_argument("--requests", type=int, default=200_000, help="number of requests (200000)")
+    job.add_argument("--shared", type=int, default=2_400, help="tokens at the beginning of every prompt (2400)")
+    job.add_argument("--own", type=int, default=600, help="further tokens of each prompt (600)")
+    job.add_argument("--output", type=int, default=300, help="tokens of each answer (300)")
+    job.add_argument("--model", default="gemma-3-12b", help="model, or its config.json (gemma-3-12b)")
+    ways = parser.add_argument_group("the ways")
+    ways.add_argument("--gpu", default="rtx-4080", help="GPU of your own, from the catalogue, or none (rtx-4080)")
+    ways.add_argument("--gpus", default="1,2,4,8", help="numbers of GPUs to consider (1,2,4,8)")
+    ways.add_argument(
+        "--smaller", default="gemma-2-9b,gemma-2-2b", help="smaller models that may do, or none (gemma-2-9b,gemma-2-2b)"
+    )
+    ways.add_argument("--draft", default="gemma-3-1b", help="model that drafts, or none (gemma-3-1b)")
+    ways.add_argument("--alpha", type=float, default=0.7, help="probability that a drafted token is accepted (0.7)")
+    ways.add_argument("--refine", type=float, default=0.1, help="share that a cascade passes on (0.1)")
+    ways.add_argument("--best", type=float, default=0.01, help="share of the best that a cascade looks for (0.01)")
+    ways.add_argument(
+        "--rho", type=float, default=0.8, help="rank correlation of a cascade's first score and the final one (0.8)"
+    )
+    asked = parser.add_argument_group("the questions")
+    asked.add_argument("--within", metavar="TIME", help="answer: the cheapest within this time, such as 5h, 90m, 2d")
+    asked.add_argument("--budget", type=float, metavar="MONEY", help="answer: the best within this money")
+    asked.add_argument(
+        "--quality-loss", type=float, default=5.0, help="points of the score that an answer may be worse (5)"
+    )
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="your prices, limits and scores (TOML)")
+    parser.add_argument("--show-prices", action="store_true", help="print the file of prices, to edit, and end")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; return the exit code."""
+    if args.show_prices:
+        sys.stdout.write(default_text())
+        return 0
+    prices, job = read_prices(args.prices), _job(args)
+    within_h = None if args.within is None else _hours(args.within)
+    if args.budget is not None and not args.budget > 0:
+        raise UserError(f"--budget {args.budget:g}: give an amount above 0")
+    plan = plan_batch(job, prices)
+    if not plan.ways:
+        reasons = "; ".join(f"{each.name}: {each.reason}; {each.remedy}" for each in plan.refusals)
+        raise UserError(f"there is no way to do this: {reasons or 'the prices name no hardware and no offer'}")
+    found = answers(
+        good_enough(plan.ways, job, _wanted(prices, args.model)), within_h=within_h, budget=args.budget
+    )  # fmt: skip
+    if args.plot is not None:
+        from services.planner.batch.plots import draw_batch
+
+        title = f"{job.work.requests:,} x ({job.work.shared} + {job.work.own} + {job.work.output}), {job.model.name}"
+        for path in draw_batch(plan.ways, title, args.plot):
+            sys.stderr.write(f"drawn: {path}\n")
+    if args.json:
+        text = orjson.dumps(as_json(job, prices, plan, found), option=orjson.OPT_INDENT_2)
+        sys.stdout.write(text.decode() + "\n")
+    else:
+        sys.stdout.write("\n".join(lines(job, prices, plan, found)) + "\n")
+    return 0
+
+
+def _job(args: argparse.Namespace) -> BatchJob:
+    try:
+        return BatchJob(
+            work=BatchWork(requests=args.requests, shared=args.shared, own=args.own, output=args.output),
+            model=find_model(args.model),
+            gpu=None if args.gpu == "none" else find_gpu(args.gpu),
+            smaller=tuple(find_model(name) for name in _names(args.smaller)),
+            draft=None if args.draft == "none" else find_model(args.draft),
+            alpha=args.alpha,
+            counts=_counts(args.gpus),
+            refined=args.refine,
+            best=args.best,
+            rho=args.rho,
+            quality_loss=args.quality_loss,
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _names(text: str) -> list[str]:
+    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        found = sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1 or found[-1] > 1_024:
+        raise UserError(f"--gpus {text!r}: give whole numbers within 1 and 1024, such as 1,2,4,8")
+    return tuple(found)
+
+
+def _hours(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(m|min|h|d)", text.strip())
+    hours = float(match[1]) * HOURS[match[2]] if match else 0.0
+    if hours <= 0:
+        raise UserError(f"--within {text!r}: give a time such as 5h, 90m or 2d")
+    return hours
+
+
+def _wanted(prices: Prices, model: str) -> float | None:
+    return prices.scores.get(model)

@@ -1,0 +1,58 @@
+"""What a screen keeps of the best: the design's table, a simulation, and the limits."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.planner.batch.cascade import rank_correlation, recall
+
+
+@pytest.mark.parametrize(
+    ("rho", "at_10k", "at_20k"), [(0.7, 0.63, 0.79), (0.8, 0.79, 0.91), (0.9, 0.93, 0.99)]
+)  # fmt: skip
+def test_the_designs_table(rho, at_10k, at_20k):
+    """The best 1 % of 200,000, kept by a screen that passes on 10,000 or 20,000."""
+    assert recall(rho, best=0.01, kept=0.05) == pytest.approx(at_10k, abs=0.02)
+    assert recall(rho, best=0.01, kept=0.10) == pytest.approx(at_20k, abs=0.02)
+
+
+def test_a_simulation_with_the_measured_rank_correlation_agrees():
+    rng = random.Random(7)
+    final = [rng.gauss(0, 1) for _ in range(40_000)]
+    screen = [0.8 * value + 0.6 * rng.gauss(0, 1) for value in final]
+    rho = rank_correlation(screen, final)
+    assert 0.77 < rho < 0.80  # a little below the correlation of the values, 0.8
+    order = sorted(range(len(final)), key=final.__getitem__, reverse=True)[:400]
+    bar = sorted(screen, reverse=True)[2_000]
+    kept = sum(screen[each] > bar for each in order) / 400
+    assert recall(rho, best=0.01, kept=0.05) == pytest.approx(kept, abs=0.06)
+
+
+@given(st.floats(-1, 1), st.floats(0.001, 0.5), st.floats(0.001, 0.999), st.floats(0, 0.2))
+def test_more_kept_or_better_scores_never_find_less(rho, best, kept, more):
+    found = recall(rho, best=best, kept=kept)
+    assert -1e-9 <= found <= 1 + 1e-9
+    assert recall(rho, best=best, kept=min(1, kept + more)) >= found - 1e-9
+    assert recall(min(1, rho + more), best=best, kept=kept) >= found - 5e-3
+
+
+def test_the_limits():
+    assert recall(0, best=0.01, kept=0.1) == pytest.approx(0.1, abs=1e-6)
+    assert recall(1, best=0.01, kept=0.05) == 1
+    assert recall(0.5, best=0.01, kept=1) == 1
+    assert recall(0.5, best=0.01, kept=0) == 0
+    with pytest.raises(ValueError, match="rho"):
+        recall(1.1, best=0.1, kept=0.1)
+    with pytest.raises(ValueError, match="best"):
+        recall(0.5, best=0, kept=0.1)
+
+
+def test_a_rank_correlation_of_small_samples():
+    assert rank_correlation([1, 2, 3, 4], [10, 100, 1_000, 10_000]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 1, 2, 2], [1, 2, 3, 4]) == pytest.approx(0.894, abs=0.001)
+    for first, second in (([1, 2], [1, 2]), ([1, 2, 3], [1, 2]), ([1, 1, 1], [1, 2, 3])):
+        with pytest.raises(ValueError, match="rank correlation"):
+            rank_correlation(first, second)
