@@ -82,6 +82,7 @@ PURE = (
     "services.planner.latency.plan",
     "services.planner.latency.plan_input",
     "services.planner.latency.report",
+    "services.planner.serve",
     "services.policy.matching",
     "services.processor.core",
     "services.processor.fair_queue",

@@ -4,7 +4,7 @@ import argparse
 import subprocess
 import sys
 
-PLANS = ("latency", "batch")
+PLANS = ("latency", "batch", "serve")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
