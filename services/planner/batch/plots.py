@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STYLES: Final[dict[Kind, tuple[str, str]]] = {
+    "measured": ("*", "#000000"),
     "local": ("o", "#1f4e79"), "less work": ("v", "#5b9bd5"), "smaller model": ("s", "#548235"),
     "several GPUs": ("D", "#7030a0"), "rented": ("^", "#c55a11"), "API": ("P", "#c00000"), "cascade": ("X", "#7f6000"),
 }  # fmt: skip

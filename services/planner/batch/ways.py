@@ -10,7 +10,7 @@ from services.physics.checks import fraction
 from services.physics.gpus import Gpu
 from services.physics.models import Model
 
-Kind = Literal["local", "precision", "less work", "smaller model", "several GPUs", "rented", "API", "cascade"]
+Kind = Literal["measured", "local", "less work", "smaller model", "several GPUs", "rented", "API", "cascade"]
 Complexity = Literal["low", "medium", "high"]
 
 LAW_ERROR: Final = 0.08

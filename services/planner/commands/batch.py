@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,10 @@ from services.planner.batch.choose import answers, good_enough
 from services.planner.batch.plan import plan_batch
 from services.planner.batch.prices import Prices, default_text, read_prices
 from services.planner.batch.report import as_json, lines
-from services.planner.batch.ways import BatchJob
+from services.planner.batch.sample import measured_ways, sampled_engine
+from services.planner.batch.sample_file import divided, read_prompts
+from services.planner.batch.sample_runner import run_loops
+from services.planner.batch.ways import BatchJob, Way
 from services.planner.catalogue import find_gpu, find_model
 from services.runtime.errors import UserError
 
@@ -41,6 +45,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     ways.add_argument(
         "--rho", type=float, default=0.8, help="rank correlation of a cascade's first score and the final one (0.8)"
     )
+    sample = parser.add_argument_group("a sample, run before the plan is made")
+    sample.add_argument(
+        "--sample",
+        type=Path,
+        metavar="FILE",
+        help="prompts: OpenAI's batch JSONL, objects with a prompt, or a prompt a line",
+    )
+    sample.add_argument("--engine", default="llama", help="simulated, llama, openai (or a running edge), vllm (llama)")
+    sample.add_argument("--sample-size", type=int, default=200, help="prompts to run, spread over the file (200)")
+    sample.add_argument("--at-once", type=int, default=4, help="requests at once (4)")
+    sample.add_argument("--limit-s", type=float, default=600.0, help="time for the sample (600)")
+    sample.add_argument("--request-s", type=float, default=120.0, help="a request that takes longer has failed (120)")
+    sample.add_argument("--engine-per-hour", type=float, default=0.0, help="what the engine's hour costs (0)")
     asked = parser.add_argument_group("the questions")
     asked.add_argument("--within", metavar="TIME", help="answer: the cheapest within this time, such as 5h, 90m, 2d")
     asked.add_argument("--budget", type=float, metavar="MONEY", help="answer: the best within this money")
@@ -62,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
     within_h = None if args.within is None else _hours(args.within)
     if args.budget is not None and not args.budget > 0:
         raise UserError(f"--budget {args.budget:g}: give an amount above 0")
+    measured = [] if args.sample is None else _sampled(args, job, prices)
     plan = plan_batch(job, prices)
+    plan = replace(plan, ways=(*measured, *plan.ways))
     if not plan.ways:
         reasons = "; ".join(f"{each.name}: {each.reason}; {each.remedy}" for each in plan.refusals)
         raise UserError(f"there is no way to do this: {reasons or 'the prices name no hardware and no offer'}")
@@ -81,6 +100,24 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write("\n".join(lines(job, prices, plan, found)) + "\n")
     return 0
+
+
+def _sampled(args: argparse.Namespace, job: BatchJob, prices: Prices) -> list[Way]:
+    """Run the sample; return the ways on its engine."""
+    if not (10 <= args.sample_size <= 2_000 and 2 <= args.at_once <= 256):
+        raise UserError("--sample-size must be within 10 and 2000, --at-once within 2 and 256")
+    if not (0 < args.limit_s <= 7_200 and 0 < args.request_s <= 600 and args.engine_per_hour >= 0):
+        raise UserError(
+            "--limit-s must be within 0 and 7200, --request-s within 0 and 600, --engine-per-hour not negative"
+        )
+    prompts = read_prompts(args.sample, args.sample_size)
+    loops = [(at_once, job.work.output, texts) for at_once, texts in divided(prompts, args.at_once)]
+    sys.stderr.write(f"running {len(prompts)} prompts on engine {args.engine}, at most {args.limit_s:g} s\n")
+    try:
+        engine = sampled_engine(run_loops(args.engine, loops, limit_s=args.limit_s, request_s=args.request_s))
+    except ValueError as error:
+        raise UserError(f"--sample {args.sample}: {error}") from None
+    return measured_ways(job, engine, f"{args.engine}, sampled", _wanted(prices, args.model), args.engine_per_hour)
 
 
 def _job(args: argparse.Namespace) -> BatchJob:

@@ -39,8 +39,8 @@ def lines(
         f"tokens ({demand.cached} cached) and {demand.output} of answer"
     )
     yield (
-        f"promised to {SHARE:.0%}: first token within {limits.ttft_ms:g} ms{total}; a token each {limits.token_ms:g} ms "
-        "on average"
+        f"promised to {SHARE:.0%}: first token within {limits.ttft_ms:g} ms{total}; a token each "
+        f"{limits.token_ms:g} ms on average"
     )
     yield ""
     width = max([len(plan.kind.name) for plan in plans] + [6])
