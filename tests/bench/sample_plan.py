@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wrong = sum(a[0] <= b[0] for a, b in apart)
     strict = sorted(order) == sorted(order, key=lambda each: each[1])
     print(
-        f"median error {median(errors):.1%}, worst {max(errors):.1%}; ranking: {len(apart) - wrong} of {len(apart)} pairs "
-        f"that are more than {TIED:.0%} apart are right; all six in order: {'yes' if strict else 'no'}"
+        f"median error {median(errors):.1%}, worst {max(errors):.1%}; ranking: {len(apart) - wrong} of {len(apart)} "
+        f"pairs that are more than {TIED:.0%} apart are right; all six in order: {'yes' if strict else 'no'}"
     )
 
 

@@ -1,8 +1,9 @@
 """Ways on accelerators: one's own and rented ones, in every precision and layout. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Final
 
 from services.physics.batches import BatchLimits, BatchWork, Throughput, batch_kv, throughput
@@ -68,17 +69,21 @@ class Estimate:
     usual: Throughput
     gamma: int
     speedup: float
+    factor: float = 1.0
 
     @property
     def why(self) -> str:
         """What the time is made of."""
         whole = self.usual.prefill_s + self.usual.decode_s
         drafted = f", gamma {self.gamma} x{self.speedup:.2f}" if self.gamma else ""
-        return f"batch {self.usual.batch}, prefill {self.usual.prefill_s / whole:.0%}{drafted}"
+        sampled = f", by the sample x{self.factor:.2f}" if self.factor != 1 else ""
+        return f"batch {self.usual.batch}, prefill {self.usual.prefill_s / whole:.0%}{drafted}{sampled}"
 
 
-def estimate(machine: Machine, work: BatchWork) -> Estimate:
+def estimate(machine: Machine, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
     """Return the hours, with the interval that the law's constants leave.
+
+    Where a sample was run on this kind of accelerator, the hours are longer or shorter by its factor.
 
     Raises:
         ValueError: It does not fit.
@@ -97,7 +102,18 @@ def estimate(machine: Machine, work: BatchWork) -> Estimate:
         pairs.append((again(link_share=LINK_SHARE.low), again(link_share=LINK_SHARE.high)))
     if machine.layout.pipeline > 1:
         pairs.append((again(balance=PIPELINE_BALANCE.low), again(balance=PIPELINE_BALANCE.high)))
-    return Estimate(spread(hours, pairs), usual, gamma, speedup)
+    factor = factors.get(machine.gpu.name, 1.0)
+    return Estimate(spread(hours, pairs).times(factor), usual, gamma, speedup, factor)
+
+
+def sample_factor(machine: Machine, work: BatchWork, at_once: int, hours: float) -> float:
+    """Return the hours that a sample measured with so many at once, over those of the law.
+
+    Raises:
+        ValueError: By the law it does not fit.
+    """
+    like = replace(machine, sequences=at_once)
+    return hours / _run(like, work, practical(like.gpu, like.engine), like.limits).hours
 
 
 def _run(machine: Machine, work: BatchWork, efficiency: Efficiency, limits: BatchLimits) -> Throughput:

@@ -55,7 +55,7 @@ def owned(
     """
     work = job.work if work is None else work
     entry, count = prices.owned_gpu(machine.gpu.name), machine.layout.gpus
-    time = estimate(machine, work)
+    time = estimate(machine, work, job.factors)
     energy = time.hours.times(count * entry.watts / 1e3 * prices.energy.per_kwh)
     bought = max(0, count - entry.count) * entry.price
     return Way(
@@ -73,7 +73,7 @@ def rented_way(job: BatchJob, prices: Prices, entry: RentedGpu, machine: Machine
     Raises:
         ValueError: It does not fit.
     """
-    time, count = estimate(machine, job.work), machine.layout.gpus
+    time, count = estimate(machine, job.work, job.factors), machine.layout.gpus
     hours = with_setup(time.hours, entry.setup_minutes)
     money = Range(
         hours.value * entry.per_hour * count, hours.low * entry.low * count, hours.high * entry.high * count

@@ -1,7 +1,7 @@
 """The words of a batch plan: the job, a way to do it, and a way that cannot be taken. Pure."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -69,6 +69,7 @@ class BatchJob:
         best: Share of the requests that a cascade is to find.
         rho: Rank correlation of the screen's score and the final one.
         quality_loss: Points of the score by which an answer may be worse than that of the model that is wanted.
+        factors: By accelerator, the time that a sample took there over that of the law.
     """
 
     work: BatchWork
@@ -82,6 +83,7 @@ class BatchJob:
     best: float = 0.01
     rho: float = 0.8
     quality_loss: float = 5.0
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         fraction("alpha", self.alpha)

@@ -10,11 +10,14 @@ from typing import Final
 import orjson
 
 from services.physics.batches import BatchWork
+from services.physics.gpus import Gpu
+from services.physics.precisions import PRECISIONS
 from services.planner.batch.choose import answers, good_enough
+from services.planner.batch.hardware import Machine, sample_factor
 from services.planner.batch.plan import plan_batch
 from services.planner.batch.prices import Prices, default_text, read_prices
 from services.planner.batch.report import as_json, lines
-from services.planner.batch.sample import measured_ways, sampled_engine
+from services.planner.batch.sample import SampledEngine, measured_ways, sampled_engine
 from services.planner.batch.sample_file import divided, read_prompts
 from services.planner.batch.sample_runner import run_loops
 from services.planner.batch.ways import BatchJob, Way
@@ -57,6 +60,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     sample.add_argument("--at-once", type=int, default=4, help="requests at once (4)")
     sample.add_argument("--limit-s", type=float, default=600.0, help="time for the sample (600)")
     sample.add_argument("--request-s", type=float, default=120.0, help="a request that takes longer has failed (120)")
+    sample.add_argument(
+        "--sampled-gpu", help="GPU of the sampled engine, which runs --model: its ways are corrected by the sample"
+    )
+    sample.add_argument(
+        "--sampled-precision", default="fp8", choices=PRECISIONS, help="precision of the sampled engine (fp8)"
+    )
     sample.add_argument("--engine-per-hour", type=float, default=0.0, help="what the engine's hour costs (0)")
     asked = parser.add_argument_group("the questions")
     asked.add_argument("--within", metavar="TIME", help="answer: the cheapest within this time, such as 5h, 90m, 2d")
@@ -79,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
     within_h = None if args.within is None else _hours(args.within)
     if args.budget is not None and not args.budget > 0:
         raise UserError(f"--budget {args.budget:g}: give an amount above 0")
-    measured = [] if args.sample is None else _sampled(args, job, prices)
+    measured: list[Way] = []
+    if args.sample is not None:
+        job, measured = _sampled(args, job, prices)
     plan = plan_batch(job, prices)
     plan = replace(plan, ways=(*measured, *plan.ways))
     if not plan.ways:
@@ -102,8 +113,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sampled(args: argparse.Namespace, job: BatchJob, prices: Prices) -> list[Way]:
-    """Run the sample; return the ways on its engine."""
+def _sampled(args: argparse.Namespace, job: BatchJob, prices: Prices) -> tuple[BatchJob, list[Way]]:
+    """Run the sample; return the job with what it corrects, and the ways on its engine."""
+    gpu = None if args.sampled_gpu is None else find_gpu(args.sampled_gpu)
     if not (10 <= args.sample_size <= 2_000 and 2 <= args.at_once <= 256):
         raise UserError("--sample-size must be within 10 and 2000, --at-once within 2 and 256")
     if not (0 < args.limit_s <= 7_200 and 0 < args.request_s <= 600 and args.engine_per_hour >= 0):
@@ -117,7 +129,23 @@ def _sampled(args: argparse.Namespace, job: BatchJob, prices: Prices) -> list[Wa
         engine = sampled_engine(run_loops(args.engine, loops, limit_s=args.limit_s, request_s=args.request_s))
     except ValueError as error:
         raise UserError(f"--sample {args.sample}: {error}") from None
-    return measured_ways(job, engine, f"{args.engine}, sampled", _wanted(prices, args.model), args.engine_per_hour)
+    ways = measured_ways(job, engine, f"{args.engine}, sampled", _wanted(prices, args.model), args.engine_per_hour)
+    return (job if gpu is None else _corrected(args, job, engine, gpu)), ways
+
+
+def _corrected(args: argparse.Namespace, job: BatchJob, engine: SampledEngine, gpu: Gpu) -> BatchJob:
+    """Return the job with the sample's factor for this accelerator: the law is asked about the sampled tokens."""
+    cached = round(engine.prompt - engine.new)
+    work = replace(
+        job.work, shared=cached, own=max(1, round(engine.new)), output=max(1, round(engine.output(job.work.output)))
+    )  # fmt: skip
+    hours = engine.hours(work.requests, engine.at_once, work.output).value
+    try:
+        machine = Machine(model=job.model, gpu=gpu, precision=args.sampled_precision)
+        factor = sample_factor(machine, work, engine.at_once, hours)
+    except ValueError as error:
+        raise UserError(f"--sampled-gpu {gpu.name}: {error}") from None
+    return replace(job, factors={gpu.name: factor})
 
 
 def _job(args: argparse.Namespace) -> BatchJob:
