@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "topics": "list the topics",
     "dead": "list, show and replay records that could not be read",
     "policy": "check policies: lint, test, version",
-    "plan": "compute what latency costs: floors, speculation, deadlines, governance",
+    "plan": "compute latency budgets, ways to run a batch, and GPUs for so many users",
     "bench": "measure an engine: plain against speculative, predicted against measured",
     "doctor": "list what is installed, what can be reached, and what is missing",
 }
