@@ -2,7 +2,7 @@
 
 ``python -m tests.bench.serve_queue`` runs Poisson arrivals through the engine's own batch scheduler at several loads.
 It prints the first tokens and the time between tokens that the scheduler gives, what the model says, and the errors.
-``--requests N`` sets the number of requests of a load (3000).
+``--requests N`` sets the number of requests of a load (3000), ``--case N`` runs one of the cases only.
 """
 
 import random
@@ -26,8 +26,8 @@ from services.worker.engine import Step
 LOADS: Final = (0.2, 0.5, 0.7, 0.85)
 """Shares of the highest rate that the model allows."""
 
-WARM_UP: Final = 0.1
-"""Share of the requests at the start that is not counted: the engine begins empty."""
+COUNTED: Final = (0.3, 0.8)
+"""The part of the requests that is counted: the engine begins empty, and runs empty at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ def simulated(case: Case, rate: float, requests: int, seed: int) -> Seen:
                 last[id(sequence)] = now
             else:
                 ends.append((sequence.arrived_ms, sequence.first_ms, last.pop(id(sequence))))
-    counted = sorted(ends)[int(requests * WARM_UP) :]
+    first, last_one = (int(requests * share) for share in COUNTED)
+    counted = sorted(ends)[first:last_one]
     firsts = [first - arrived for arrived, first, _ in counted]
     gaps = [(end - first) / (case.output - 1) for _, first, end in counted]
     return Seen(median(firsts), percentile(firsts, 0.99), sum(gaps) / len(gaps))
@@ -150,8 +151,9 @@ def errors(case: Case, loads: Sequence[float], requests: int, seed: int = 1) -> 
 
 def main(arguments: Sequence[str]) -> None:
     requests = int(arguments[arguments.index("--requests") + 1]) if "--requests" in arguments else 3_000
+    cases = CASES[int(arguments[arguments.index("--case") + 1]) :][:1] if "--case" in arguments else CASES
     every: dict[str, list[float]] = {"p50": [], "p99": [], "token_ms": []}
-    for case in CASES:
+    for case in cases:
         print(f"{case}: ms, measured / modelled")
         for load, (rate, measured, said) in zip(LOADS, errors(case, LOADS, requests), strict=True):
             parts = []

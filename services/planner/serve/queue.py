@@ -167,10 +167,10 @@ def _first_tokens(
         for point in range(FRACTIONS):
             gone = (point + 0.5) / FRACTIONS
             rest = (1 - gone) * step
-            later = per_ms * rest
-            for count, likely in _arrivals(per_ms * gone * step):
-                full, beside = divmod(waiting - served + count, most)
-                last = times[min(most, 1 + beside + round(later))]
+            for count, likely in _arrivals(per_ms * step):  # the others that arrive in this step, sooner or later
+                behind = waiting - served + count
+                full = (waiting - served + round(gone * count)) // most
+                last = times[max(1, min(most, behind + 1 - full * most))]
                 found.append((rest + full * times[most] + last, busy * step * likely / FRACTIONS))
     whole = sum(weight for _, weight in found)
     return tuple(sorted((at_ms, weight / whole) for at_ms, weight in found))

@@ -70,7 +70,7 @@ def test_more_requests_are_never_served_sooner(base, each, prefill, most, tokens
 
 def test_the_simulated_scheduler_agrees():
     """The whole comparison is ``python -m tests.bench.serve_queue``."""
-    for _, measured, said in errors(CASES[1], (0.5,), 400):
+    for _, measured, said in errors(CASES[1], (0.5,), 600):
         assert said.p50 == pytest.approx(measured.p50, rel=0.2)
         assert said.p99 == pytest.approx(measured.p99, rel=0.35)
         assert said.token_ms == pytest.approx(measured.token_ms, rel=0.2)
