@@ -69,7 +69,7 @@ def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[st
     rest = prompts[alone:]
     loops = [(1, prompts[:alone])]
     if len(numbers) == 3:
-        cut = max(2 * middle + 1, len(rest) // 4)
+        cut = max(2 * middle + 1, len(rest) // 3)
         loops.append((middle, rest[:cut]))
         rest = rest[cut:]
     if len(rest) < 2 * at_once + 1:
