@@ -53,7 +53,8 @@ ROWS: Final = (
         row="Current (Gemma 12B)", way="gemma-3-12b, int4, vllm", hours=hours_at(1.3), money=0, time="agrees",
         cost="dearer",
         why="1.3 requests a second need some 30 answers at once and a cached prefix: one at a time it would be 14 "
-        "days; energy is not free",
+        "days. With Q4_K_M in llama.cpp, which the document runs, the law says 3.8 days: its constant for small "
+        "batches there is from another GPU, and too low if the document's rate was measured. Energy is not free",
     ),
     SeedRow(
         row="Gemma 9B", way="gemma-2-9b, int4", hours=hours_at(1.8), money=0, time="slower", cost="dearer",
