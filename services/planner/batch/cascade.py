@@ -30,20 +30,57 @@ def recall(rho: float, *, best: float, kept: float) -> float:
     Raises:
         ValueError: A share is not within 0 and 1, or rho not within -1 and 1.
     """
+    return chain_recall((rho,), best=best, kept=(kept,))
+
+
+def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
+    """Return the share of the truly best that passes every screen of a chain.
+
+    Given the final score the screens' scores are taken as independent: what one misjudges says nothing of the next.
+
+    Args:
+        rhos: Rank correlation of each screen's score and the final one.
+        best: Share of all requests that are the best.
+        kept: Share of all requests that each screen passes on, each smaller than the one before.
+
+    Raises:
+        ValueError: A share is not within 0 and 1, a rho not within -1 and 1, or the shares do not fall.
+    """
     positive("best", fraction("best", best))
-    fraction("kept", kept)
-    if not -1 <= rho <= 1:
-        raise ValueError(f"rho must be within -1 and 1, not {rho!r}")
-    if kept in {0, 1}:
-        return float(kept)
+    if len(rhos) != len(kept) or list(kept) != sorted(kept, reverse=True):
+        raise ValueError("each screen needs a rho and a share that is not above the one before")
+    for rho, share in zip(rhos, kept, strict=True):
+        fraction("kept", share)
+        if not -1 <= rho <= 1:
+            raise ValueError(f"rho must be within -1 and 1, not {rho!r}")
+    everything = [_NORMAL.inv_cdf((step + 0.5) / POINTS) for step in range(POINTS)]
+    finals = [_NORMAL.inv_cdf(1 - best * (step + 0.5) / POINTS) for step in range(POINTS)]
+    passed, found = [1.0] * POINTS, [1.0] * POINTS
+    for number, (rho, share) in enumerate(zip(rhos, kept, strict=True)):
+        if share in {0, 1}:
+            passed, found = [each * share for each in passed], [each * share for each in found]
+            continue
+        bar = _NORMAL.inv_cdf(1 - share) if number == 0 else _bar(rho, share, everything, passed)
+        passed = [each * _above(rho, bar, final) for each, final in zip(passed, everything, strict=True)]
+        found = [each * _above(rho, bar, final) for each, final in zip(found, finals, strict=True)]
+    return sum(found) / POINTS
+
+
+def _above(rho: float, bar: float, final: float) -> float:
+    """Return the chance that a screen's score is above the bar, given the final score."""
     r = 2 * math.sin(math.pi * rho / 6)
-    bar = _NORMAL.inv_cdf(1 - kept)
     spread = math.sqrt(max(0.0, 1 - r * r))
-    total = 0.0
-    for step in range(POINTS):
-        final = _NORMAL.inv_cdf(1 - best * (step + 0.5) / POINTS)
-        total += float(r * final >= bar) if spread < 1e-9 else _NORMAL.cdf((r * final - bar) / spread)
-    return total / POINTS
+    return float(r * final >= bar) if spread < 1e-9 else _NORMAL.cdf((r * final - bar) / spread)
+
+
+def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[float]) -> float:
+    """Return the bar above which this share of all requests remains, of those that passed so far."""
+    low, high = -8.0, 8.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        remains = sum(each * _above(rho, middle, final) for each, final in zip(passed, finals, strict=True)) / POINTS
+        low, high = (middle, high) if remains > share else (low, middle)
+    return low
 
 
 def rank_correlation(screen: Sequence[float], final: Sequence[float]) -> float:

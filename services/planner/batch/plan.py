@@ -9,7 +9,7 @@ from services.physics.gpus import gpu as gpu_named
 from services.physics.models import Model
 from services.physics.parallel import ONE, Layout
 from services.physics.precisions import PRECISIONS, Precision
-from services.planner.batch.cascade import recall
+from services.planner.batch.cascade import chain_recall, recall
 from services.planner.batch.hardware import (
     Machine,
     estimate,
@@ -175,6 +175,26 @@ def _cascades(job: BatchJob, prices: Prices, found: Found) -> None:
     last = owned(job, prices, machine, name="", kind="cascade", complexity="medium", work=refined)
     name = f"{screen.name}, then {job.model.name}"
     found.ways.append(_cascade(job, (screen, last), name, kept, together=False))
+    middles = [way for way in screens if way is not screen]
+    if middles:
+        middle = max(middles, key=lambda way: way.score or 0.0)
+        found.ways.append(_three_tiers(job, (screen, middle, last)))
+
+
+def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
+    """Return a cascade of three models, one after the other on the same hardware; the last has half of ``refined``."""
+    first, second, last = tiers
+    middle, end = min(1.0, job.refined * 2.5), job.refined / 2
+    kept = chain_recall((job.rho, (1 + job.rho) / 2), best=job.best, kept=(middle, end))
+    hours = first.hours.plus(second.hours.times(middle)).plus(last.hours.times(0.5))
+    money = first.money.plus(second.money.times(middle)).plus(last.money.times(0.5))
+    score = (first.score or 0.0) + kept * max(0.0, (last.score or 0.0) - (first.score or 0.0))
+    return Way(
+        name=f"{first.name}, then {second.name}, then {job.model.name}", kind="cascade", hours=hours, money=money,
+        per_second=job.work.requests / hours.value / 3_600, score=None if last.score is None else score,
+        quality=f"keeps {kept:.0%} of the best {job.best:.0%} at rho {job.rho:g} and {(1 + job.rho) / 2:g}",
+        complexity="high", why=f"{middle:.0%} go to the second, {end:.0%} to the third",
+    )  # fmt: skip
 
 
 def _refiners(job: BatchJob, prices: Prices) -> list[Api]:

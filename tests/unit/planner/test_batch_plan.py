@@ -160,6 +160,9 @@ def test_a_cascade_of_different_hardware_takes_as_long_as_its_slower_part():
     assert after.hours.value == pytest.approx(
         screen.hours.value + by_name["gemma-3-12b, int4, vllm"].hours.value / 10, rel=0.01
     )
+    three = by_name["gemma-2-2b, int8, then gemma-2-9b, int4, then gemma-3-12b"]
+    parts = [(screen, 1), (by_name["gemma-2-9b, int4"], 0.25), (by_name["gemma-3-12b, int4, vllm"], 0.05)]
+    assert three.hours.value == pytest.approx(sum(way.hours.value * share for way, share in parts), rel=0.01)
     assert screen.score < together.score < 82
     assert "keeps 92% of the best 1% at rho 0.8" in together.quality
 

@@ -1,12 +1,13 @@
 """What a screen keeps of the best: the design's table, a simulation, and the limits."""
 
+import math
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.batch.cascade import rank_correlation, recall
+from services.planner.batch.cascade import chain_recall, rank_correlation, recall
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,23 @@ def test_a_simulation_with_the_measured_rank_correlation_agrees():
     bar = sorted(screen, reverse=True)[2_000]
     kept = sum(screen[each] > bar for each in order) / 400
     assert recall(rho, best=0.01, kept=0.05) == pytest.approx(kept, abs=0.06)
+
+
+def test_a_chain_of_two_screens_agrees_with_a_simulation():
+    rng = random.Random(3)
+    final = [rng.gauss(0, 1) for _ in range(40_000)]
+    screens = [[r * value + math.sqrt(1 - r * r) * rng.gauss(0, 1) for value in final] for r in (0.8, 0.9)]
+    rhos = [rank_correlation(screen, final) for screen in screens]
+    first = sorted(range(40_000), key=screens[0].__getitem__, reverse=True)[:10_000]
+    second = set(sorted(first, key=screens[1].__getitem__, reverse=True)[:2_000])
+    best = sorted(range(40_000), key=final.__getitem__, reverse=True)[:400]
+    kept = sum(each in second for each in best) / 400
+    assert chain_recall(rhos, best=0.01, kept=(0.25, 0.05)) == pytest.approx(kept, abs=0.04)
+    assert chain_recall(rhos, best=0.01, kept=(1.0, 0.05)) == pytest.approx(
+        recall(rhos[1], best=0.01, kept=0.05), abs=0.01
+    )
+    with pytest.raises(ValueError, match="each screen needs"):
+        chain_recall(rhos, best=0.01, kept=(0.05, 0.25))
 
 
 @given(st.floats(-1, 1), st.floats(0.001, 0.5), st.floats(0.001, 0.999), st.floats(0, 0.2))
