@@ -22,7 +22,7 @@ COMMANDS: Final = {
     "acls": "print the commands that give each service its rights on Kafka",
     "dead": "list, show and replay records that could not be read",
     "policy": "check policies: lint, test, version",
-    "plan": "compute what latency costs: floors, speculation, deadlines, governance",
+    "plan": "compute latency budgets, ways to run a batch, and GPUs for so many users",
     "bench": "measure an engine: plain against speculative, predicted against measured",
     "simulate": "run the whole tree in virtual time, with faults that a seed decides; a failing seed is drawn",
     "doctor": "list what is installed, what can be reached, and what is missing",

@@ -13,9 +13,10 @@ from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
 from services.physics.newcomers import PREFILL_BUDGET
+from services.physics.parallel import LINK_SHARE, ONE, PIPELINE_BALANCE, Layout, communication_ms, divided, group
+from services.physics.precisions import Precision
 from services.physics.roofline import (
     KvPrecision,
-    Precision,
     decode_ms,
     kv_bytes,
     kv_bytes_per_token,
@@ -53,10 +54,10 @@ class BatchWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """The throughput of one accelerator.
+    """The throughput of a layout of accelerators.
 
     Attributes:
-        batch: Sequences that decode together.
+        batch: Sequences that decode together in one engine, or in one stage of a pipeline.
         prefill_s: Prefill time of one request, in seconds.
         decode_s: One request's share of the decode steps, in seconds.
         hours: Time for all requests, in hours.
@@ -78,40 +79,74 @@ def batch_kv(gpu: Gpu) -> KvPrecision:
     return "bf16" if gpu.flops_fp8 is None else "fp8"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """What an engine allows a batch, and what communication costs.
+
+    Attributes:
+        sequences: Most sequences that decode together; None if only memory limits them.
+        memory: Share of the memory for weights and KV caches.
+        reserved_bytes: Memory that something else needs, such as a draft model.
+        all_reduce_us: Time of a small all-reduce; the link's usual one if None.
+        link_share: Share of a link's rate that large messages reach.
+        balance: Share of time in which the stages of a pipeline work.
+    """
+
+    sequences: int | None = None
+    memory: float = BATCH_MEMORY
+    reserved_bytes: float = 0.0
+    all_reduce_us: float | None = None
+    link_share: float = LINK_SHARE.value
+    balance: float = PIPELINE_BALANCE.value
+
+
 def throughput(
     model: Model,
     gpu: Gpu,
     precision: Precision,
     work: BatchWork,
     *,
+    layout: Layout = ONE,
+    limits: BatchLimits = BatchLimits(),
     efficiency: Efficiency | None = None,
-    memory: float = BATCH_MEMORY,
 ) -> Throughput:
     """Return the throughput of the largest batch that fits into memory; without ``efficiency`` of the engine ``vllm``.
 
     Raises:
-        ValueError: Not even one sequence fits.
+        ValueError: Not even one sequence fits, or the layout does not divide the model.
     """
-    require_fit(model, gpu, precision)
     efficiency, kv = practical(gpu) if efficiency is None else efficiency, batch_kv(gpu)
+    model, one = divided(model, layout), gpu
+    gpu = group(gpu, layout)
+    require_fit(model, gpu, precision)
     cached = work.shared if work.prefix_cached else 0
     prompt = work.shared + work.own
     prefix = cached * kv_bytes_per_token(model, beyond_window=True, kv=kv)  # local layers keep only their window
     per_sequence = kv_bytes(model, prompt + work.output, kv) - prefix
-    free = gpu.memory_bytes * positive("memory", memory) - weight_bytes(model, precision) - prefix
-    batch = min(work.requests, int(free // per_sequence))
-    if batch < 1:
+    free = gpu.memory_bytes * positive("memory", limits.memory) - weight_bytes(model, precision) - prefix
+    most = work.requests if limits.sequences is None else min(work.requests, limits.sequences)
+    batch = min(most, int((free - limits.reserved_bytes) // per_sequence))
+    if batch < layout.pipeline:
         raise ValueError(
-            f"{model.name} in {precision} leaves no room for a sequence of {prompt + work.output} tokens on {gpu.name}"
+            f"{model.name} in {precision} leaves no room for a sequence of {prompt + work.output} tokens on {one.name}"
         )
-    together = min(batch, max(1, PREFILL_BUDGET // (prompt - cached)))
-    step = prefill_ms(
-        model, gpu, precision, prompt - cached, cached=cached, prompts=together, efficiency=efficiency
-    )  # fmt: skip
-    prefill_s = step / together / 1e3
+    batch //= layout.pipeline  # each stage works on another part of the sequences
+
+    def communicating_ms(tokens: float) -> float:
+        return communication_ms(
+            model, one, layout, tokens, latency_us=limits.all_reduce_us, link_share=limits.link_share
+        )  # fmt: skip
+
+    new = prompt - cached
+    together = min(batch, max(1, PREFILL_BUDGET // new))
+    step = prefill_ms(model, gpu, precision, new, cached=cached, prompts=together, efficiency=efficiency)
+    prefill_s = (step + communicating_ms(together * new)) / together / 1e3
     context = prompt + work.output // 2
     step = decode_ms(model, gpu, precision, batch=batch, context=context, kv=kv, efficiency=efficiency)
-    decode_s = work.output * step / batch / 1e3
+    decode_s = work.output * (step + communicating_ms(batch)) / batch / 1e3
+    # Every stage of a pipeline has its share of the layers, and all of them work at once.
+    engines = layout.replicas * (layout.pipeline * limits.balance if layout.pipeline > 1 else 1)
+    prefill_s, decode_s = prefill_s / engines, decode_s / engines
     return Throughput(
         batch=batch, prefill_s=prefill_s, decode_s=decode_s, hours=work.requests * (prefill_s + decode_s) / 3_600
     )

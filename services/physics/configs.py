@@ -20,6 +20,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gemma3_text": _GEMMA3_DEFAULTS,
     "gemma2": _GEMMA2_DEFAULTS,
     "llama": _DENSE_DEFAULTS,
+    "mistral": _DENSE_DEFAULTS,
+    "mixtral": _DENSE_DEFAULTS,
     "qwen2": _DENSE_DEFAULTS,
     "qwen3": _DENSE_DEFAULTS,
 }
@@ -63,6 +65,8 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
         vocab=_whole(shape, "vocab_size", name),
         tied=bool(shape["tie_word_embeddings"]),
         source=source,
+        experts=_whole(shape, "num_local_experts", name) if kind == "mixtral" else 1,
+        active_experts=_whole(shape, "num_experts_per_tok", name) if kind == "mixtral" else 1,
     )
 
 

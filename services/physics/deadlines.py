@@ -7,7 +7,8 @@ from services.physics.checks import fraction, not_negative, positive
 from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
-from services.physics.roofline import Precision, prefill_ms
+from services.physics.precisions import Precision
+from services.physics.roofline import prefill_ms
 
 _MAX_SERVICES = 200
 """Longest wait that is computed, in service times; the number of digits of the exact sum grows with it."""

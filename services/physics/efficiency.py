@@ -145,3 +145,22 @@ def practical(gpu: Gpu, engine: Engine = "vllm") -> Efficiency:
             grouped_kv_bandwidth=plain,
         )  # fmt: skip
     return replace(found, step_flops=LLAMA_CPP_STEP_FLOPS.value) if engine == "llama.cpp" else found
+
+
+def variants(gpu: Gpu, engine: Engine = "vllm") -> tuple[tuple[Efficiency, Efficiency], ...]:
+    """Return what the engine achieves with each constant in turn at either end of its interval."""
+    usual = practical(gpu, engine)
+    if gpu.generation == "cpu":
+        constants = dict(GENERATIONS["cpu"])
+    else:
+        constants = {**COMMON, **GENERATIONS[gpu.generation], "sequence_us": SEQUENCE_US[engine]}
+    found = [
+        (replace(usual, **{name: each.low}), replace(usual, **{name: each.high})) for name, each in constants.items()
+    ]
+    if engine == "llama.cpp":
+        steps = LLAMA_CPP_STEP_FLOPS
+        found.append((replace(usual, step_flops=steps.low), replace(usual, step_flops=steps.high)))
+    elif "flops" in constants:  # the share in narrow steps is the same constant
+        flops = constants["flops"]
+        found.append((replace(usual, step_flops=flops.low), replace(usual, step_flops=flops.high)))
+    return tuple(found)

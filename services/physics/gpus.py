@@ -1,14 +1,22 @@
-"""The catalogue of accelerators: dense rates, no sparsity, from the makers' data sheets."""
+"""The catalogue of accelerators: dense rates, no sparsity, from the makers' data sheets.
+
+Data sheets give a link's rate for both directions together; here it is that of one. GeForce cards and L4 talk
+over PCIe.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from services.physics.precisions import PRECISIONS
+
 TERA: Final = 1e12
 GIGA: Final = 1e9
 GIB: Final = 2.0**30
 """Memory is sold in GiB: a "16 GB" card has 16 x 2^30 bytes. Rates are in 10^9."""
+
+Link = Literal["nvlink", "pcie"]
 
 Generation = Literal["ampere", "ada", "hopper", "blackwell", "cpu"]
 
@@ -26,6 +34,9 @@ class Gpu:
         flops_fp8: Dense FP8 rate, in FLOP per second; None on hardware without FP8 arithmetic, where FP8 weights are
             converted to BF16 before they are multiplied.
         source: Source of the numbers.
+        ops_int8: Dense INT8 rate, in operations per second; None without INT8 tensor cores.
+        link: How the accelerators of a host talk to each other.
+        link_bandwidth: Rate of that link in one direction, in bytes per second and accelerator.
     """
 
     name: str
@@ -35,42 +46,52 @@ class Gpu:
     flops_bf16: float
     flops_fp8: float | None
     source: str
+    ops_int8: float | None = None
+    link: Link = "pcie"
+    link_bandwidth: float = 32 * GIGA  # PCIe 4.0 x16
 
     def flops(self, precision: str) -> float:
         """Return the rate at which weights of this precision are multiplied, in FLOP per second."""
-        if precision == "fp8" and self.flops_fp8 is not None:
-            return self.flops_fp8
-        return self.flops_bf16
+        kind = PRECISIONS[precision].arithmetic if precision in PRECISIONS else "bf16"
+        rate = {"fp8": self.flops_fp8, "int8": self.ops_int8}.get(kind)
+        return self.flops_bf16 if rate is None else rate
 
 
 _ALL: Final = (
     Gpu(
         name="rtx-4080", generation="ada", memory_bytes=16 * GIB, bandwidth=716.8 * GIGA, flops_bf16=97.5 * TERA,
         flops_fp8=194.9 * TERA, source="NVIDIA Ada GPU architecture white paper, 2.02, appendix A (FP32 accumulate)",
+        ops_int8=389.9 * TERA,
     ),
     Gpu(
         name="a100-40", generation="ampere", memory_bytes=40 * GIB, bandwidth=1_555 * GIGA, flops_bf16=312 * TERA,
         flops_fp8=None, source="NVIDIA A100 data sheet, 40GB SXM",
+        ops_int8=624 * TERA, link="nvlink", link_bandwidth=300 * GIGA,
     ),
     Gpu(
         name="a100-80", generation="ampere", memory_bytes=80 * GIB, bandwidth=2_039 * GIGA, flops_bf16=312 * TERA,
         flops_fp8=None, source="NVIDIA A100 data sheet, 80GB SXM",
+        ops_int8=624 * TERA, link="nvlink", link_bandwidth=300 * GIGA,
     ),
     Gpu(
         name="h100", generation="hopper", memory_bytes=80 * GIB, bandwidth=3.35 * TERA, flops_bf16=989.4 * TERA,
         flops_fp8=1_978.9 * TERA, source="NVIDIA H100 data sheet, SXM5; half of the rate with sparsity",
+        ops_int8=1_978.9 * TERA, link="nvlink", link_bandwidth=450 * GIGA,
     ),
     Gpu(
         name="h200", generation="hopper", memory_bytes=141 * GIB, bandwidth=4.8 * TERA, flops_bf16=989.4 * TERA,
         flops_fp8=1_978.9 * TERA, source="NVIDIA H200 data sheet, SXM; half of the rate with sparsity",
+        ops_int8=1_978.9 * TERA, link="nvlink", link_bandwidth=450 * GIGA,
     ),
     Gpu(
         name="b200", generation="blackwell", memory_bytes=180 * GIB, bandwidth=8 * TERA, flops_bf16=2_250 * TERA,
         flops_fp8=4_500 * TERA, source="NVIDIA DGX B200 data sheet, an eighth of the system; half of the sparse rate",
+        ops_int8=4_500 * TERA, link="nvlink", link_bandwidth=900 * GIGA,
     ),
     Gpu(
         name="l4", generation="ada", memory_bytes=24 * GIB, bandwidth=300 * GIGA, flops_bf16=121 * TERA,
         flops_fp8=242.5 * TERA, source="NVIDIA L4 data sheet; half of the rate with sparsity",
+        ops_int8=242.5 * TERA,
     ),
     Gpu(
         name="cpu", generation="cpu", memory_bytes=16 * GIB, bandwidth=25.6 * GIGA, flops_bf16=0.1 * TERA,

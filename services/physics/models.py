@@ -8,7 +8,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder-only transformer with gated feed-forward layers. Norms and vision towers are left out (below 0.1 %).
+    """A decoder-only transformer with gated feed-forward layers.
+
+    Norms, routers of experts and vision towers are left out (below 0.1 %).
 
     Attributes:
         name: Name in the catalogue.
@@ -23,6 +25,8 @@ class Model:
         vocab: Rows of the embedding.
         tied: Whether the output head shares its weights with the embedding.
         source: Source of the numbers.
+        experts: Feed-forward networks of a layer; 1 in a dense model.
+        active_experts: How many of them each token is multiplied with.
     """
 
     name: str
@@ -37,11 +41,17 @@ class Model:
     vocab: int
     tied: bool
     source: str
+    experts: int = 1
+    active_experts: int = 1
 
     def __post_init__(self) -> None:
-        for field in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab"):
+        for field in (
+            "layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "experts", "active_experts",
+        ):  # fmt: skip
             if getattr(self, field) < 1:
                 raise ValueError(f"{self.name}: {field} must be at least 1, not {getattr(self, field)}")
+        if self.active_experts > self.experts:
+            raise ValueError(f"{self.name}: active_experts must be at most {self.experts}, not {self.active_experts}")
         if not 0 <= self.global_layers <= self.layers:
             raise ValueError(f"{self.name}: global_layers must be within 0 and {self.layers}, not {self.global_layers}")
         if self.window is None and self.global_layers != self.layers:
@@ -55,8 +65,22 @@ class Model:
     @property
     def linear_parameters(self) -> int:
         """Parameters that every token is multiplied with, without head and embedding: Q, K, V, O, gate, up and down."""
-        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+        return self._attention_parameters + self.active_experts * self._expert_parameters
+
+    @property
+    def stored_linear_parameters(self) -> int:
+        """The same with every expert, as they are in memory."""
+        return self._attention_parameters + self.experts * self._expert_parameters
+
+    def read_linear_parameters(self, tokens: float) -> float:
+        """Return the linear parameters that a step of ``tokens`` tokens reads.
+
+        An expert is read if one of the tokens is routed to it; with even routing that are E (1 - (1 - k / E)^n) of E.
+        """
+        if self.experts == 1:
+            return self.linear_parameters
+        idle: float = (1 - self.active_experts / self.experts) ** max(1.0, tokens)
+        return self._attention_parameters + self.experts * (1 - idle) * self._expert_parameters
 
     @property
     def head_parameters(self) -> int:
@@ -66,7 +90,16 @@ class Model:
     @property
     def parameters(self) -> int:
         """All parameters; a tied embedding counts once."""
-        return self.linear_parameters + self.head_parameters * (1 if self.tied else 2)
+        return self.stored_linear_parameters + self.head_parameters * (1 if self.tied else 2)
+
+    @property
+    def _attention_parameters(self) -> int:
+        return self.layers * 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+
+    @property
+    def _expert_parameters(self) -> int:
+        """Parameters of one feed-forward network, in all layers."""
+        return self.layers * 3 * self.hidden * self.intermediate
 
 
 _GEMMA3: Final = "config.json of google/gemma-3-{}-it with the defaults of Gemma3TextConfig"
@@ -123,6 +156,11 @@ _ALL: Final = (
     Model(
         name="mistral-7b", layers=32, global_layers=32, window=None, hidden=4096, intermediate=14336, heads=32,
         kv_heads=8, head_dim=128, vocab=32_768, tied=False, source="config.json of mistralai/Mistral-7B-Instruct-v0.3",
+    ),
+    Model(
+        name="mixtral-8x7b", layers=32, global_layers=32, window=None, hidden=4096, intermediate=14336, heads=32,
+        kv_heads=8, head_dim=128, vocab=32_000, tied=False, experts=8, active_experts=2,
+        source="config.json of mistralai/Mixtral-8x7B-Instruct-v0.1",
     ),
     Model(
         name="tinyllama-1.1b", layers=22, global_layers=22, window=None, hidden=2048, intermediate=5632, heads=32,

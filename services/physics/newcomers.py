@@ -8,7 +8,8 @@ from services.physics.checks import whole
 from services.physics.efficiency import Efficiency
 from services.physics.gpus import Gpu
 from services.physics.models import Model
-from services.physics.roofline import Precision, prefill_ms
+from services.physics.precisions import Precision
+from services.physics.roofline import prefill_ms
 
 PREFILL_BUDGET: Final = 4_096
 """Prompt tokens of a step; it explains the first tokens of NIM's closed loops best. Servers take 2,048 to 16,384."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
-from services.physics.roofline import KvPrecision, Precision, decode_ms
+from services.physics.precisions import Precision
+from services.physics.roofline import KvPrecision, decode_ms
 from services.physics.speculation import MAX_GAMMA, OVERHEAD, speedup_in_batch
 
 

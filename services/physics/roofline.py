@@ -13,15 +13,10 @@ from services.physics.checks import positive, whole
 from services.physics.efficiency import BATCHED, FLOOR, Efficiency
 from services.physics.gpus import GIB, Gpu
 from services.physics.models import Model
+from services.physics.precisions import Precision
+from services.physics.precisions import precision as spec_of
 
-Precision = Literal["bf16", "fp8", "int4"]
 KvPrecision = Literal["bf16", "fp8"]
-
-LINEAR_BYTES: Final[dict[str, float]] = {"bf16": 2.0, "fp8": 1.0, "int4": 0.5 + 2 / 128}
-"""Bytes per parameter of the linear layers; int4 adds one 16-bit scale per group of 128."""
-
-HEAD_BYTES: Final = 2.0
-"""Bytes per parameter of embedding and output head, which stay in BF16 in published FP8 and int4 weights."""
 
 KV_BYTES: Final[dict[str, float]] = {"bf16": 2.0, "fp8": 1.0}
 """Bytes per cached value."""
@@ -32,13 +27,18 @@ ACTIVATION_BYTES: Final = 2.0
 
 def weight_bytes(model: Model, precision: Precision) -> float:
     """Return the bytes of all weights in memory."""
+    spec = spec_of(precision)
     head = model.head_parameters * (1 if model.tied else 2)
-    return model.linear_parameters * _linear_bytes(precision) + head * HEAD_BYTES
+    return (model.stored_linear_parameters * spec.linear_bits + head * spec.head_bits) / 8
 
 
-def weight_bytes_read(model: Model, precision: Precision) -> float:
-    """Return the bytes of weights read in one decode step; of an untied input embedding only single rows are read."""
-    return model.linear_parameters * _linear_bytes(precision) + model.head_parameters * HEAD_BYTES
+def weight_bytes_read(model: Model, precision: Precision, tokens: float = 1) -> float:
+    """Return the bytes of weights read in a step of ``tokens`` tokens.
+
+    Of an untied input embedding only single rows are read; a mixture of experts reads those that a token is routed to.
+    """
+    spec = spec_of(precision)
+    return (model.read_linear_parameters(tokens) * spec.linear_bits + model.head_parameters * spec.head_bits) / 8
 
 
 def kv_bytes_per_token(model: Model, *, beyond_window: bool = False, kv: KvPrecision = "bf16") -> float:
@@ -150,7 +150,10 @@ def step_ms(  # noqa: PLR0913 - the engine decides about a step by as many numbe
     the part of the shorter that is not hidden behind it.
     """
     tokens = batch * positions
-    reading = read_ms(model, gpu, precision, batch=batch, context=context, kv=kv, efficiency=efficiency)
+    reading = read_ms(
+        model, gpu, precision,
+        batch=batch, context=context, tokens=tokens + prefill_tokens, kv=kv, efficiency=efficiency,
+    )  # fmt: skip
     multiplying = tokens * token_flop(model, context) / (gpu.flops(precision) * efficiency.step_flops) * 1e3
     multiplying += prefill_flop / (gpu.flops(precision) * efficiency.flops) * 1e3
     fixed = (model.layers * efficiency.layer_us + tokens * efficiency.sequence_us) / 1e3
@@ -166,13 +169,18 @@ def read_ms(
     *,
     batch: int,
     context: int,
+    tokens: float = 1,
     kv: KvPrecision = "bf16",
     efficiency: Efficiency = FLOOR,
 ) -> float:
-    """Return the milliseconds to read the weights and the KV caches of ``batch`` sequences of ``context`` tokens."""
-    share = efficiency.bandwidth * (efficiency.int4_bandwidth if precision == "int4" else 1)
-    linear = model.linear_parameters * _linear_bytes(precision) / share
-    head = model.head_parameters * HEAD_BYTES / efficiency.bandwidth
+    """Return the milliseconds to read the weights and the KV caches of ``batch`` sequences of ``context`` tokens.
+
+    ``tokens`` is the number of tokens in the step, which decides how many experts of a mixture are read.
+    """
+    spec = spec_of(precision)
+    share = efficiency.bandwidth * (efficiency.int4_bandwidth if spec.unpacked else 1)
+    linear = model.read_linear_parameters(tokens) * spec.linear_bits / 8 / share
+    head = model.head_parameters * spec.head_bits / 8 / efficiency.bandwidth
     kv_share = efficiency.kv_bandwidth if model.heads == model.kv_heads else efficiency.grouped_kv_bandwidth
     caches = whole("batch", batch) * kv_bytes(model, context, kv) / kv_share
     return (linear + head + caches) / gpu.bandwidth * 1e3
@@ -220,13 +228,6 @@ def largest_batch(model: Model, gpu: Gpu, precision: Precision, context: int, *,
     free = gpu.memory_bytes * headroom - weight_bytes(model, precision)
     per_sequence = kv_bytes(model, whole("context", context, least=1))
     return max(0, int(free // per_sequence))
-
-
-def _linear_bytes(precision: str) -> float:
-    found = LINEAR_BYTES.get(precision)
-    if found is None:
-        raise ValueError(f"precision {precision!r} is not known; known are {', '.join(get_args(Precision))}")
-    return found
 
 
 def _kv_value_bytes(kv: str) -> float:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from services.planner.commands import bench, latency
+from services.planner.commands import batch, bench, latency, serve
 from services.runtime.errors import UserError
 from services.runtime.process import EXIT_USER
 
@@ -17,6 +17,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = "plan the latency of one kind of request: budget, speculation, deadline, governance"
     latency.add(commands.add_parser("latency", help=about, description=about))
+    about = "plan a batch: every way to answer many prompts, with hours, money and quality"
+    batch.add(commands.add_parser("batch", help=about, description=about))
+    about = "plan serving: how many GPUs of which kind for so many people, within a class's limits"
+    serve.add(commands.add_parser("serve", help=about, description=about))
     about = "report on a result of `railbus bench engine`: tables, drawings, predictions against measurements"
     bench.add(commands.add_parser("bench", help=about, description=about))
     args = parser.parse_args(argv)

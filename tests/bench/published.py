@@ -16,7 +16,8 @@ from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu, gpu
 from services.physics.models import Model, model
 from services.physics.newcomers import burst
-from services.physics.roofline import KvPrecision, Precision, decode_ms, prefill_ms
+from services.physics.precisions import Precision
+from services.physics.roofline import KvPrecision, decode_ms, prefill_ms
 from services.planner.bench.fit import nelder_mead
 from services.planner.bench.statistics import median
 

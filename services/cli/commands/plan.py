@@ -4,9 +4,11 @@ import argparse
 import subprocess
 import sys
 
+PLANS = ("latency", "batch", "serve")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("latency",), help="which plan; `railbus plan latency --help` has its flags")
+    parser.add_argument("what", choices=PLANS, help="which plan; `railbus plan latency --help` has its flags")
     parser.add_argument("flags", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 

@@ -61,6 +61,10 @@ async def _measure(driver: Driver, workload: Workload) -> dict[str, Any]:
         about = {"cache": stream.cache, "rate": stream.rate, "prompt": stream.prompt}
         streams.append(about | {"requests": await driver.stream(stream)})
     sets = await driver.cells(workload.cells)
+    samples = []
+    for loop in workload.samples:
+        about_loop = {"at_once": loop.at_once, "output": loop.output}
+        samples.append(about_loop | {"requests": await driver.sample(loop)})
     spent, all_spent = _since(cpu, resources.cpu_seconds()), _since(busy, resources.busy_seconds())
     return {
         "settings": settings(os.environ),
@@ -70,6 +74,7 @@ async def _measure(driver: Driver, workload: Workload) -> dict[str, Any]:
             for cell, found in zip(workload.cells, sets, strict=True)
         ],
         "streams": streams,
+        "samples": samples,
         "cut": driver.over,
         "wall_s": round(time.monotonic() - began, 3),
         "cpu_s": spent,

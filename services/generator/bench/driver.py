@@ -12,6 +12,7 @@ from services.generator.bench.workload import (
     WORDS,
     ClosedLoop,
     OpenLoop,
+    SampleLoop,
     Workload,
     arrivals_s,
     prompt,
@@ -35,9 +36,6 @@ class Driver:
         self._slots = asyncio.Semaphore(engine.capacity)
         self._until = time.monotonic() + workload.limit_s
         self._requests = 0
-        # The simulated engine chooses an answer's length at random unless the model's name gives one.
-        length = f"-n{workload.output}" if engine.name == "simulated" else ""
-        self._model = engine.resolve(f"{engine.model}{length}")
 
     @property
     def over(self) -> bool:
@@ -98,12 +96,27 @@ class Driver:
             tasks.append(asyncio.create_task(self._request(text, began + at_s, at_s * 1e3)))
         return list(await asyncio.gather(*tasks))
 
-    async def _request(self, text: str, due: float, due_ms: float) -> RequestRecord:
+    async def sample(self, loop: SampleLoop) -> list[RequestRecord]:
+        """Run the loop; return its requests, each measured from when its turn came, as many as time allowed."""
+        began, found = time.monotonic(), []
+        coming = iter(loop.prompts)
+
+        async def client() -> None:
+            for text in coming:  # the clients take their prompts from one iterator
+                if self.over:
+                    return
+                now = time.monotonic()
+                found.append(await self._request(text, now, (now - began) * 1e3, output=loop.output))
+
+        await asyncio.gather(*(client() for _ in range(min(loop.at_once, len(loop.prompts)))))
+        return found
+
+    async def _request(self, text: str, due: float, due_ms: float, *, output: int | None = None) -> RequestRecord:
         """Send one request and measure it from ``due``, including the wait for an engine slot."""
         record = RequestRecord(due_ms=due_ms)
         try:
             async with asyncio.timeout(self._workload.request_s), self._slots:
-                async for item in self._engine.generate(self._job(text)):
+                async for item in self._engine.generate(self._job(text, output)):
                     record.add(item, (time.monotonic() - due) * 1e3)
         except EngineError as error:
             record.error = f"{error.error_class}: {error}"
@@ -112,16 +125,22 @@ class Driver:
         record.total_ms = (time.monotonic() - due) * 1e3
         return record
 
-    def _job(self, text: str) -> Job:
+    def _model(self, tokens: int) -> str:
+        """Return the model; of the simulated engine one that gives this length, as it has lengths at random."""
+        engine = self._engine
+        return engine.resolve(f"{engine.model}-n{tokens}" if engine.name == "simulated" else engine.model)
+
+    def _job(self, text: str, output: int | None = None) -> Job:
         self._requests += 1
         workload = self._workload
+        tokens = workload.output if output is None else output
         name = f"bench-{workload.seed}-{self._requests}"
         return Job(
             request_id=name,
             run=name,
-            model=self._model,
+            model=self._model(tokens),
             messages=(Message(role="user", content=text),),
-            sampling=Sampling(max_tokens=workload.output, temperature=workload.temperature, seed=workload.seed),
+            sampling=Sampling(max_tokens=tokens, temperature=workload.temperature, seed=workload.seed),
         )
 
     def _rng(self, what: str) -> random.Random:

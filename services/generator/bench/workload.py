@@ -53,6 +53,20 @@ class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prompt: Annotated[int, msgspec.Meta(ge=1, le=32_768)]
 
 
+class SampleLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Given prompts, ``at_once`` at a time: when an answer ends, the next prompt begins.
+
+    Attributes:
+        prompts: The prompts.
+        at_once: Concurrent requests.
+        output: Maximum tokens of each answer.
+    """
+
+    prompts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=2_000)]
+    at_once: Annotated[int, msgspec.Meta(ge=1, le=256)]
+    output: Annotated[int, msgspec.Meta(ge=2, le=4_096)]
+
+
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The workload of one run.
 
@@ -65,6 +79,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         seed: Seed of prompts, arrivals and sampling.
         request_s: Timeout of a request.
         limit_s: No request starts after this time.
+        samples: Loops over given prompts.
     """
 
     engine: str
@@ -75,6 +90,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     request_s: Annotated[float, msgspec.Meta(gt=0, le=600)]
     limit_s: Annotated[float, msgspec.Meta(gt=0, le=7_200)]
+    samples: Annotated[tuple[SampleLoop, ...], msgspec.Meta(max_length=16)] = ()
 
 
 def prompt(tokens: int, rng: random.Random, *, beginning: str = "") -> str:

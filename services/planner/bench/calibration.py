@@ -7,6 +7,7 @@ from typing import Final
 
 from services.physics.adaptive import MARGIN, GammaBand
 from services.physics.efficiency import practical
+from services.physics.precisions import PRECISIONS
 from services.planner.bench.bands import bands
 from services.planner.bench.closed_loops import ShapeMeasurement, accepted_share, alpha, by_position, rows
 from services.planner.bench.fit import FittedRoofline, Prediction, TokensPerCycle, fit_roofline, predict
@@ -94,8 +95,8 @@ def unfitted_roofline(catalogue: Mapping[str, str]) -> FittedRoofline:
         gpu, target = find_gpu(catalogue["gpu"]), find_model(catalogue["target"])
     except (KeyError, ValueError) as error:
         raise UserError(f"the result's catalogue lacks a name that the prediction needs: {error}") from None
-    if precision not in {"bf16", "fp8", "int4"}:
-        raise UserError(f"the result's catalogue names the precision {precision!r}; known are bf16, fp8, int4")
+    if precision not in PRECISIONS:
+        raise UserError(f"the result's catalogue names the precision {precision!r}; known are {', '.join(PRECISIONS)}")
     constants = practical(gpu)
     return FittedRoofline(
         target=target,

@@ -8,7 +8,8 @@ from typing import Final
 from services.physics.efficiency import Efficiency, practical
 from services.physics.gpus import Gpu
 from services.physics.models import Model
-from services.physics.roofline import Precision, prefill_flop, step_ms
+from services.physics.precisions import Precision
+from services.physics.roofline import prefill_flop, step_ms
 from services.physics.speculation import OVERHEAD
 from services.planner.bench.closed_loops import ShapeMeasurement
 from services.planner.bench.statistics import median
@@ -84,6 +85,16 @@ class FittedRoofline:
             batch=batch, context=context, positions=positions, efficiency=constants,
         )  # fmt: skip
         return step + self.token_ms * (batch * positions - 1)
+
+    def mixed_step_ms(self, batch: int, context: int, prompts: int, prompt: int) -> float:
+        """Return the time of a step that decodes ``batch`` sequences and prefills ``prompts`` prompts."""
+        gpu, constants = self._machine()
+        step = step_ms(
+            self.target, gpu, self.precision,
+            batch=batch, context=context, prefill_flop=prompts * prefill_flop(self.target, prompt),
+            prefill_tokens=prompts * prompt, efficiency=constants,
+        )  # fmt: skip
+        return step + self.token_ms * max(0, batch - 1) + (self.first_ms if prompts else 0.0)
 
     def cycle_ms(self, batch: int, context: int, gamma: float) -> float:
         """Return the time of the draft steps, one verify pass and the overhead; of a plain step if gamma is 0."""

@@ -86,6 +86,14 @@ class OpenLoopResult(msgspec.Struct, frozen=True):
     requests: tuple[RequestResult, ...]
 
 
+class SampleResult(msgspec.Struct, frozen=True):
+    """The measurements of a loop over given prompts."""
+
+    at_once: int
+    output: int
+    requests: tuple[RequestResult, ...]
+
+
 class RunMeasurements(msgspec.Struct, frozen=True):
     """The measurements of one process."""
 
@@ -102,6 +110,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     others_s: float | None
     memory_mib: float | None
     gpu_mib: float | None
+    samples: tuple[SampleResult, ...] = ()
 
 
 class ArmRun(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ from typing import get_args
 import orjson
 
 from services.physics.efficiency import Engine
-from services.physics.roofline import KvPrecision, Precision
+from services.physics.precisions import Precision
+from services.physics.roofline import KvPrecision
 from services.planner.bench import calibration_report
 from services.planner.bench.calibration import calibrate
 from services.planner.bench.results import read_result
@@ -39,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--utilisation", type=float, default=0.0, help="share of time that the engine is busy, 0 to below 1 (0)"
     )
-    parser.add_argument("--ttft-ms", type=float, default=200.0, help="deadline for the first token (200)")
+    parser.add_argument("--ttft-ms", type=float, default=200.0, help="deadline for the first token, from receipt (200)")
     parser.add_argument(
         "--launch-ms", type=float, default=0.0, help="time of a draft step beyond a step of the draft model (0)"
     )

@@ -81,7 +81,7 @@ class FirstTokenDeadline:
     """The prompts and loads that meet a deadline for the first token.
 
     Attributes:
-        ttft_ms: The deadline.
+        ttft_ms: The deadline, from the receipt at the edge, as the router counts it.
         prefill_ms: The part of it that is left for queue and prefill.
         longest: Longest prompt, in uncached tokens, that meets it on an idle engine.
         longest_floor: The same for an engine at the floor.
@@ -223,7 +223,9 @@ def _idle_cost(inputs: PlanInput, bands: Sequence[GammaBand]) -> float | None:
 
 def _deadline(inputs: PlanInput, prefill: float) -> FirstTokenDeadline:
     around = inputs.around
-    left = max(0.0, inputs.ttft_ms - around.network - around.pre - around.post - around.response)
+    # The router counts from the receipt at the edge until the token is on the log: the client's network is outside. The
+    # log's way to the edge is outside too, but not known apart from the way to the log, and below 2 ms.
+    left = max(0.0, inputs.ttft_ms - around.pre - around.post - around.response)
     return FirstTokenDeadline(
         ttft_ms=inputs.ttft_ms,
         prefill_ms=left,

@@ -8,7 +8,8 @@ from services.physics.efficiency import Engine, practical
 from services.physics.gpus import GIB, Gpu
 from services.physics.models import Model
 from services.physics.pairing import SpeculationPair
-from services.physics.roofline import KvPrecision, Precision, kv_bytes, weight_bytes
+from services.physics.precisions import Precision
+from services.physics.roofline import KvPrecision, kv_bytes, weight_bytes
 
 MAX_TOKENS: Final = 1_000_000
 MAX_BATCH: Final = 4_096

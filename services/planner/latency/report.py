@@ -105,7 +105,8 @@ def _band(band: GammaBand) -> str:
 def _deadline(inputs: PlanInput, plan: LatencyPlan) -> Iterator[str]:
     deadline = plan.deadline
     yield (
-        f"first token within {deadline.ttft_ms:g} ms: {deadline.prefill_ms:g} ms are left for queue and prefill; "
+        f"first token within {deadline.ttft_ms:g} ms of receipt: {deadline.prefill_ms:g} ms are left for queue and "
+        "prefill; "
         f"met by prompts of up to {deadline.longest} uncached tokens on an idle engine "
         f"(at the floor: {deadline.longest_floor})"
     )

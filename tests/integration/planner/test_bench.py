@@ -71,3 +71,44 @@ def test_a_plan_as_a_person_asks_for_it():
     assert "paid for" in done.stdout
     assert railbus("plan", "latency", "--alpha", "2").returncode == 2
     assert "--alpha" in railbus("plan", "latency", "--help").stdout
+
+
+def test_a_result_calibrates_a_serving_plan(measured):
+    out, _ = measured
+    done = railbus("plan", "serve", "--calibrate", str(out), "--users", "20", "--output", "24", "--json")
+    assert done.returncode == 0, done.stderr
+    (engine,) = json.loads(done.stdout)["engines"]
+    assert engine["engine"] == "gemma-3-27b on h100, calibrated"
+    assert engine["engines"] == 1
+
+
+def test_a_sample_is_run_and_planned_with(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    texts = [f"Prompt number {number} asks for a short answer." for number in range(60)]
+    path.write_text("\n".join(json.dumps({"body": {"messages": [{"content": text}]}}) for text in texts))
+    done = railbus(
+        "plan", "batch", "--sample", str(path), "--engine", "simulated", "--sample-size", "40", "--at-once", "4",
+        "--output", "12", "--gpu", "none", "--smaller", "none", "--json", "--model", "gemma-3-27b",
+        "--sampled-gpu", "h100", RAILBUS_SIM_TIME_SCALE="2", RAILBUS_SIM_GAMMA="0",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    # The engine takes twice the time of the law; the machine that simulates it adds some.
+    assert 1.7 < found["question"]["factors"]["h100"] < 4
+    corrected = next(way for way in found["ways"] if way["name"] == "1 x h100 rented, fp8")
+    assert "by the sample x" in corrected["why"]
+    ways = {way["name"]: way for way in found["ways"] if way["kind"] == "measured"}
+    assert len(ways) == 6
+    alone, four = ways["simulated, sampled, 1 at once"], ways["simulated, sampled, 4 at once"]
+    assert alone["hours"]["value"] > 1.5 * four["hours"]["value"]
+    half = ways["simulated, sampled, 4 at once, half the output"]
+    assert half["hours"]["value"] < four["hours"]["value"]
+
+
+def test_a_sample_on_an_engine_that_cannot_start_is_one_sentence(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("Hello\n" * 60)
+    done = railbus("plan", "batch", "--sample", str(path), "--engine", "simulated", RAILBUS_SIM_GPU="h900")
+    assert done.returncode == 2
+    assert "the sample did not run" in done.stderr
+    assert "Traceback" not in done.stderr

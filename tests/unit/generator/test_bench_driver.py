@@ -1,9 +1,10 @@
 """Closed loops use the same texts at every batch size, so that only the batch size differs."""
 
+import asyncio
 import itertools
 
 from services.generator.bench.driver import Driver
-from services.generator.bench.workload import ClosedLoop, Workload
+from services.generator.bench.workload import ClosedLoop, SampleLoop, Workload
 from services.worker.engine import GenerationResult, Step
 
 
@@ -47,3 +48,29 @@ async def test_cells_of_equal_prompts_differ_in_the_first_word_only():
     assert len(set(rests[1])) == 4
     firsts = [tuple(text.split(" ", 1)[0] for text in texts) for texts in by_batch.values()]
     assert len(set(firsts)) == 3
+
+
+async def test_a_sample_sends_each_prompt_once_and_never_more_at_once():
+    class Counter(Listener):
+        open = most = 0
+
+        async def generate(self, job):
+            self.open += 1
+            self.most = max(self.most, self.open)
+            await asyncio.sleep(0)
+            assert job.sampling.max_tokens == 5
+            async for item in super().generate(job):
+                yield item
+            self.open -= 1
+
+    loop = SampleLoop(prompts=tuple(f"p{number}" for number in range(20)), at_once=3, output=5)
+    workload = Workload(
+        engine="listener", cells=(), streams=(), output=2, temperature=0, seed=3, request_s=9, limit_s=60,
+        samples=(loop,),
+    )  # fmt: skip
+    engine = Counter()
+    found = await Driver(engine, workload).sample(loop)
+    assert sorted(engine.asked) == sorted(loop.prompts)
+    assert engine.most == 3
+    assert len(found) == 20
+    assert all(each.error is None and each.steps for each in found)

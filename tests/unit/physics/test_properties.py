@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.physics.batches import BatchWork, throughput
+from services.physics.batches import BatchLimits, BatchWork, throughput
 from services.physics.configs import model_from_config
 from services.physics.deadlines import (
     chance_of_waiting_at_most,
@@ -289,7 +289,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(config, message):
         (lambda: acceptance_from_tokens(6, 4), "tokens per step must be within 1 and 5"),
         (lambda: gpu("h900"), "GPU 'h900' is not in the catalogue; it has rtx-4080"),
         (lambda: model("gemma-9"), "model 'gemma-9' is not in the catalogue; it has gemma-3-4b"),
-        (lambda: weight_bytes(model("gemma-3-4b"), "fp4"), "precision 'fp4' is not known; known are bf16, fp8, int4"),
+        (lambda: weight_bytes(model("gemma-3-4b"), "fp4"), "precision 'fp4' is not known; known are bf16, fp8, int8"),
         (lambda: decode_ms(model("gemma-3-4b"), gpu("h100"), "fp8", batch=0), "batch must be a whole number of at"),
         (lambda: replace(FLOOR, flops=1.2), "efficiency of flops must be above 0 and at most 1, not 1.2"),
         (lambda: chance_of_waiting_at_most(1, 1, 1.0), "utilisation must be at least 0 and below 1"),
@@ -329,7 +329,7 @@ def test_a_batch_that_does_not_fit_is_refused():
         throughput(model("gemma-3-27b"), gpu("a100-40"), "bf16", BatchWork(requests=1, shared=0, own=1, output=1))
     long = BatchWork(requests=1, shared=0, own=200_000, output=1)
     with pytest.raises(ValueError, match="leaves no room for a sequence of 200001 tokens on h100"):
-        throughput(model("llama-3-70b"), gpu("h100"), "fp8", long, memory=0.95)
+        throughput(model("llama-3-70b"), gpu("h100"), "fp8", long, limits=BatchLimits(memory=0.95))
     with pytest.raises(ValueError, match="own must be a whole number of at least 1"):
         BatchWork(requests=1, shared=0, own=0, output=1)
 

@@ -75,11 +75,19 @@ def test_the_usual_question():
 
 def test_a_deadline_of_200_ms():
     nothing = SurroundingLatency(network=20, pre=0, post=0, response=0)
-    assert plan_latency(ask(around=nothing)).deadline.longest == pytest.approx(3_813, rel=0.02)
+    assert plan_latency(ask(around=nothing)).deadline.longest == pytest.approx(4_260, rel=0.02)
     assert plan_latency(ask(around=nothing, precision="bf16", draft=None)).deadline.longest == pytest.approx(
-        2_048, rel=0.02
+        2_272, rel=0.02
     )
     assert plan_latency(ask(ttft_ms=30)).deadline.utilisation == 0
+
+
+def test_the_deadline_counts_from_receipt_as_the_routers_does():
+    """The router adds the deadline to the time of receipt (``ttft_due_us``): the client's network is outside of it."""
+    near, far = (plan_latency(ask(around=SurroundingLatency(network=network))) for network in (0, 150))
+    assert near.deadline == far.deadline
+    assert near.deadline.prefill_ms == 200 - 3 - 1 - 2
+    assert far.total("practical", first=True) - near.total("practical", first=True) == pytest.approx(150)
 
 
 def test_rails_that_are_too_slow_are_not_paid_for_by_speculation():

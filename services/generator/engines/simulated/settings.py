@@ -8,6 +8,7 @@ from services.generator.engines.simulated.fault_script import FaultScript, parse
 from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.pairing import SpeculationPair
+from services.physics.precisions import Precision
 from services.physics.roofline import require_fit
 from services.runtime.errors import UserError
 
@@ -38,9 +39,7 @@ class SimulatedSettings:
     sim_gpu: str = field(default="h100", metadata={"help": "accelerator"})
     sim_target: str = field(default="gemma-3-27b", metadata={"help": "target model"})
     sim_draft: str = field(default="gemma-3-4b", metadata={"help": "draft model, or none"})
-    sim_precision: Literal["bf16", "fp8", "int4"] = field(
-        default="fp8", metadata={"help": "precision of the linear layers"}
-    )
+    sim_precision: Precision = field(default="fp8", metadata={"help": "precision of the linear layers"})
     sim_gamma: int = field(default=4, metadata={"help": "tokens drafted per step", "ge": 0, "le": 16})
     sim_adaptive: Literal["off", "on"] = field(
         default="off", metadata={"help": "choose gamma from load and acceptance"}

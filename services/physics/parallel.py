@@ -1,0 +1,97 @@
+"""Several accelerators for one model: tensor and pipeline parallelism, and what their communication costs.
+
+Tensor parallelism divides each matrix, so a group reads and multiplies as fast as one accelerator with the sum of the
+rates, and adds two all-reduces to each layer (Shoeybi et al., "Megatron-LM", 2019, section 3). Pipeline parallelism
+gives each accelerator a share of the layers; with as many groups of sequences in flight as there are stages, all work
+at once (Huang et al., "GPipe", 2019). Data parallelism is the same engine several times, and communicates nothing.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from services.physics.checks import whole
+from services.physics.efficiency import Constant
+from services.physics.gpus import Gpu, Link
+from services.physics.models import Model
+from services.physics.roofline import ACTIVATION_BYTES
+
+ALL_REDUCE_US: Final[dict[Link, Constant]] = {
+    "nvlink": Constant(10.0, 6.0, 20.0, "one small all-reduce of vLLM's own kernel over NVLink; approximate"),
+    "pcie": Constant(40.0, 25.0, 90.0, "the same through NCCL over PCIe without peer access; approximate"),
+}
+"""Time of an all-reduce of a few kilobytes: launches and synchronisation. No row of the published data has one."""
+
+LINK_SHARE: Final = Constant(0.75, 0.5, 0.85, "all-reduce of large messages: 366 of 450 GB/s on four H100")
+"""Share of a link's rate that a large all-reduce reaches."""
+
+PIPELINE_BALANCE: Final = Constant(0.9, 0.75, 1.0, "stages of unequal time wait for the slowest; not measured")
+"""Share of time in which a pipeline's stages work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How accelerators share the work: ``replicas`` engines of ``pipeline`` stages of ``tensor`` accelerators."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    replicas: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "pipeline", "replicas"):
+            whole(name, getattr(self, name), least=1)
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in all."""
+        return self.tensor * self.pipeline * self.replicas
+
+    def __str__(self) -> str:
+        parts = (("data", self.replicas), ("tensor", self.tensor), ("pipeline", self.pipeline))
+        return " x ".join(f"{name} {count}" for name, count in parts if count > 1) or "one"
+
+
+ONE: Final = Layout()
+
+
+def group(gpu: Gpu, layout: Layout) -> Gpu:
+    """Return one accelerator with the memory and the rates of a tensor-parallel group, and the memory of its stages."""
+    n = layout.tensor
+    return replace(
+        gpu,
+        memory_bytes=gpu.memory_bytes * n * layout.pipeline,
+        bandwidth=gpu.bandwidth * n,
+        flops_bf16=gpu.flops_bf16 * n,
+        flops_fp8=None if gpu.flops_fp8 is None else gpu.flops_fp8 * n,
+        ops_int8=None if gpu.ops_int8 is None else gpu.ops_int8 * n,
+    )
+
+
+def divided(model: Model, layout: Layout) -> Model:
+    """Return the model as a group holds it: KV heads that are fewer than the accelerators are copied.
+
+    Raises:
+        ValueError: The query heads or layers cannot be divided.
+    """
+    if model.heads % layout.tensor:
+        raise ValueError(f"{model.name} has {model.heads} heads, which {layout.tensor} GPUs cannot divide evenly")
+    if layout.pipeline > model.layers:
+        raise ValueError(f"{model.name} has {model.layers} layers, fewer than {layout.pipeline} stages")
+    return replace(model, kv_heads=max(model.kv_heads, layout.tensor)) if layout.tensor > 1 else model
+
+
+def communication_ms(
+    model: Model, gpu: Gpu, layout: Layout, tokens: float, *, latency_us: float | None = None,
+    link_share: float = LINK_SHARE.value,
+) -> float:  # fmt: skip
+    """Return the milliseconds that a step of ``tokens`` tokens spends in communication.
+
+    Two all-reduces a layer, each 2 (n - 1) / n times its bytes over the link (Patarasuk and Yuan 2009), and one send
+    from stage to stage.
+    """
+    message = tokens * model.hidden * ACTIVATION_BYTES
+    rate = gpu.link_bandwidth * link_share
+    start = (ALL_REDUCE_US[gpu.link].value if latency_us is None else latency_us) / 1e3
+    n, sends = layout.tensor, layout.pipeline - 1
+    reduces = 2 * model.layers if n > 1 else 0
+    each = start + 2 * (n - 1) / n * message / rate * 1e3
+    return reduces * each + sends * (start + message / rate * 1e3)

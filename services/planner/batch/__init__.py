@@ -1,0 +1,1 @@
+"""``railbus plan batch``: every way to answer many prompts, with hours, money and quality."""

@@ -1,0 +1,110 @@
+"""How much of the best a cheap screen keeps. Pure.
+
+A cascade scores every request with a small model and gives the best to a larger one. What it finds depends on how well
+the two scores agree. The scores' ranks are taken as those of two normal variables: with a rank correlation rho
+(Spearman) their correlation is r = 2 sin(pi rho / 6) (Pearson 1907), and given the final score f the screen's score is
+normal with mean r f and variance 1 - r^2.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, correlation
+from typing import Final
+
+from services.physics.checks import fraction, positive
+
+POINTS: Final = 400
+"""Points of the midpoint rule over the best share; more change the fourth digit."""
+
+_NORMAL: Final = NormalDist()
+
+
+def recall(rho: float, *, best: float, kept: float) -> float:
+    """Return the share of the truly best that is among the kept.
+
+    Args:
+        rho: Rank correlation of the screen's score and the final one.
+        best: Share of all requests that are the best, such as 0.01.
+        kept: Share of all requests that the screen passes on.
+
+    Raises:
+        ValueError: A share is not within 0 and 1, or rho not within -1 and 1.
+    """
+    return chain_recall((rho,), best=best, kept=(kept,))
+
+
+def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
+    """Return the share of the truly best that passes every screen of a chain.
+
+    Given the final score the screens' scores are taken as independent: what one misjudges says nothing of the next.
+
+    Args:
+        rhos: Rank correlation of each screen's score and the final one.
+        best: Share of all requests that are the best.
+        kept: Share of all requests that each screen passes on, each smaller than the one before.
+
+    Raises:
+        ValueError: A share is not within 0 and 1, a rho not within -1 and 1, or the shares do not fall.
+    """
+    positive("best", fraction("best", best))
+    if len(rhos) != len(kept) or list(kept) != sorted(kept, reverse=True):
+        raise ValueError("each screen needs a rho and a share that is not above the one before")
+    for rho, share in zip(rhos, kept, strict=True):
+        fraction("kept", share)
+        if not -1 <= rho <= 1:
+            raise ValueError(f"rho must be within -1 and 1, not {rho!r}")
+    everything = [_NORMAL.inv_cdf((step + 0.5) / POINTS) for step in range(POINTS)]
+    finals = [_NORMAL.inv_cdf(1 - best * (step + 0.5) / POINTS) for step in range(POINTS)]
+    passed, found = [1.0] * POINTS, [1.0] * POINTS
+    for number, (rho, share) in enumerate(zip(rhos, kept, strict=True)):
+        if share in {0, 1}:
+            passed, found = [each * share for each in passed], [each * share for each in found]
+            continue
+        bar = _NORMAL.inv_cdf(1 - share) if number == 0 else _bar(rho, share, everything, passed)
+        passed = [each * _above(rho, bar, final) for each, final in zip(passed, everything, strict=True)]
+        found = [each * _above(rho, bar, final) for each, final in zip(found, finals, strict=True)]
+    return sum(found) / POINTS
+
+
+def _above(rho: float, bar: float, final: float) -> float:
+    """Return the chance that a screen's score is above the bar, given the final score."""
+    r = 2 * math.sin(math.pi * rho / 6)
+    spread = math.sqrt(max(0.0, 1 - r * r))
+    return float(r * final >= bar) if spread < 1e-9 else _NORMAL.cdf((r * final - bar) / spread)
+
+
+def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[float]) -> float:
+    """Return the bar above which this share of all requests remains, of those that passed so far."""
+    low, high = -8.0, 8.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        remains = sum(each * _above(rho, middle, final) for each, final in zip(passed, finals, strict=True)) / POINTS
+        low, high = (middle, high) if remains > share else (low, middle)
+    return low
+
+
+def rank_correlation(screen: Sequence[float], final: Sequence[float]) -> float:
+    """Return Spearman's rho of two scores of the same requests; equal scores share their mean rank.
+
+    Raises:
+        ValueError: There are fewer than three requests, the lengths differ, or all scores of one kind are equal.
+    """
+    if len(screen) != len(final) or len(screen) < 3:
+        raise ValueError(f"a rank correlation needs two scores of at least 3 requests, not {len(screen)}, {len(final)}")
+    if len(set(screen)) == 1 or len(set(final)) == 1:
+        raise ValueError("a rank correlation needs scores that differ")
+    return correlation(_ranks(screen), _ranks(final))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=values.__getitem__)
+    found = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
+            end += 1
+        for position in order[start : end + 1]:
+            found[position] = (start + end) / 2
+        start = end + 1
+    return found

@@ -1,0 +1,210 @@
+"""Ways on accelerators: one's own and rented ones, in every precision and layout. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+from services.physics.batches import BatchLimits, BatchWork, Throughput, batch_kv, throughput
+from services.physics.efficiency import Efficiency, Engine, practical, variants
+from services.physics.gpus import GPUS, Gpu
+from services.physics.models import Model
+from services.physics.pairing import SpeculationPair
+from services.physics.parallel import ALL_REDUCE_US, LINK_SHARE, ONE, PIPELINE_BALANCE, Layout
+from services.physics.precisions import GGUF, PRECISIONS, Precision
+from services.physics.roofline import weight_bytes
+from services.planner.batch.ways import Range, exactly, spread
+
+SEQUENCES: Final[dict[Engine, int]] = {"vllm": 256, "llama.cpp": 32, "nim": 256, "tensorrt-llm": 256}
+"""Sequences that decode together: vLLM's default of max_num_seqs; llama.cpp has a slot for each."""
+
+LITTLE_LOSS: Final = 2.0
+"""Points that the precision may lose where the plan chooses it."""
+
+MAX_GAMMA: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A model on accelerators, with what was decided about it.
+
+    Attributes:
+        model: The model.
+        gpu: The kind of accelerator.
+        precision: Precision of the weights.
+        layout: How many, and how they share the work.
+        sequences: Most sequences that decode together; the engine's usual number if None.
+        draft: Model that drafts; None without speculation.
+        alpha: Probability that a drafted token is accepted.
+    """
+
+    model: Model
+    gpu: Gpu
+    precision: Precision
+    layout: Layout = ONE
+    sequences: int | None = None
+    draft: Model | None = None
+    alpha: float = 0.7
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that reads weights of this precision."""
+        return "llama.cpp" if self.precision in GGUF else "vllm"
+
+    @property
+    def limits(self) -> BatchLimits:
+        """The limits of its batch."""
+        return BatchLimits(
+            sequences=SEQUENCES[self.engine] if self.sequences is None else self.sequences,
+            reserved_bytes=0.0 if self.draft is None else weight_bytes(self.draft, self.precision),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The time of a job on a machine."""
+
+    hours: Range
+    usual: Throughput
+    gamma: int
+    speedup: float
+    factor: float = 1.0
+
+    @property
+    def why(self) -> str:
+        """What the time is made of."""
+        whole = self.usual.prefill_s + self.usual.decode_s
+        drafted = f", gamma {self.gamma} x{self.speedup:.2f}" if self.gamma else ""
+        sampled = f", by the sample x{self.factor:.2f}" if self.factor != 1 else ""
+        return f"batch {self.usual.batch}, prefill {self.usual.prefill_s / whole:.0%}{drafted}{sampled}"
+
+
+def estimate(machine: Machine, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
+    """Return the hours, with the interval that the law's constants leave.
+
+    Where a sample was run on this kind of accelerator, the hours are longer or shorter by its factor.
+
+    Raises:
+        ValueError: It does not fit.
+    """
+    usual = _run(machine, work, practical(machine.gpu, machine.engine), machine.limits)
+    hours, (gamma, speedup) = _hours(machine, work, usual), _speculation(machine, work, usual)
+
+    def again(efficiency: Efficiency | None = None, **limits: float) -> float:
+        chosen = practical(machine.gpu, machine.engine) if efficiency is None else efficiency
+        return _hours(machine, work, _run(machine, work, chosen, replace(machine.limits, **limits)))  # type: ignore[arg-type]
+
+    pairs = [(again(low), again(high)) for low, high in variants(machine.gpu, machine.engine)]
+    if machine.layout.tensor > 1 or machine.layout.pipeline > 1:
+        waits = ALL_REDUCE_US[machine.gpu.link]
+        pairs.append((again(all_reduce_us=waits.low), again(all_reduce_us=waits.high)))
+        pairs.append((again(link_share=LINK_SHARE.low), again(link_share=LINK_SHARE.high)))
+    if machine.layout.pipeline > 1:
+        pairs.append((again(balance=PIPELINE_BALANCE.low), again(balance=PIPELINE_BALANCE.high)))
+    factor = factors.get(machine.gpu.name, 1.0)
+    return Estimate(spread(hours, pairs).times(factor), usual, gamma, speedup, factor)
+
+
+def sample_factor(machine: Machine, work: BatchWork, at_once: int, hours: float) -> float:
+    """Return the hours that a sample measured with so many at once, over those of the law.
+
+    Raises:
+        ValueError: By the law it does not fit.
+    """
+    like = replace(machine, sequences=at_once)
+    return hours / _run(like, work, practical(like.gpu, like.engine), like.limits).hours
+
+
+def _run(machine: Machine, work: BatchWork, efficiency: Efficiency, limits: BatchLimits) -> Throughput:
+    return throughput(
+        machine.model, machine.gpu, machine.precision, work,
+        layout=machine.layout, limits=limits, efficiency=efficiency,
+    )  # fmt: skip
+
+
+def _hours(machine: Machine, work: BatchWork, found: Throughput) -> float:
+    _, speedup = _speculation(machine, work, found)
+    return work.requests * (found.prefill_s + found.decode_s / speedup) / 3_600
+
+
+def _speculation(machine: Machine, work: BatchWork, found: Throughput) -> tuple[int, float]:
+    """Return the best gamma at the batch that runs, and its speed-up of decoding; 0 and 1 without a draft."""
+    if machine.draft is None:
+        return 0, 1.0
+    pair = SpeculationPair(
+        target=machine.model, draft=machine.draft, gpu=machine.gpu, precision=machine.precision,
+        kv=batch_kv(machine.gpu), efficiency=practical(machine.gpu, machine.engine),
+    )  # fmt: skip
+    context = work.shared + work.own + work.output // 2
+    return pair.best_gamma(machine.alpha, batch=found.batch, context=context, most=MAX_GAMMA)
+
+
+@cache
+def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -> Precision:
+    """Return the precision of vLLM with little loss that finishes the work first.
+
+    Raises:
+        ValueError: None fits; the message is that of the smallest.
+    """
+    found: list[tuple[float, Precision]] = []
+    refused: ValueError | None = None
+    for spec in PRECISIONS.values():
+        machine = Machine(model=model, gpu=gpu, precision=spec.name, layout=layout)
+        if spec.lost_points > LITTLE_LOSS or machine.engine != "vllm":
+            continue
+        try:
+            found.append((_run(machine, work, practical(gpu), machine.limits).hours, spec.name))
+        except ValueError as error:
+            refused = error
+    if not found:
+        raise refused or AssertionError("some precision has little loss")
+    return min(found)[1]
+
+
+def layouts(count: int) -> Iterator[Layout]:
+    """Yield the pure layouts of so many accelerators."""
+    if count == 1:
+        yield ONE
+        return
+    yield Layout(replicas=count)
+    yield Layout(tensor=count)
+    yield Layout(pipeline=count)
+
+
+def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
+    """Return what can be done instead: another precision here, or another accelerator or more of them."""
+    here = [
+        spec.name for spec in PRECISIONS.values() if _fits(Machine(model=model, gpu=gpu, precision=spec.name), work)
+    ]
+    if here:
+        return f"on {gpu.name} it fits in {', '.join(here)}"
+    others = [
+        each.name
+        for each in GPUS.values()
+        if each.generation != "cpu" and _fits(Machine(model=model, gpu=each, precision="int4"), work)
+    ]
+    split = next(
+        (
+            count
+            for count in (2, 4, 8)
+            if _fits(Machine(model=model, gpu=gpu, precision="int4", layout=Layout(tensor=count)), work)
+        ),
+        None,
+    )
+    parts = [f"in int4 it fits on {', '.join(others)}"] if others else []
+    parts += [f"on {split} x {gpu.name} (tensor parallel)"] if split else []
+    return "; or ".join(parts) or "no accelerator of the catalogue holds it: take a smaller model"
+
+
+def _fits(machine: Machine, work: BatchWork) -> bool:
+    try:
+        _run(machine, work, practical(machine.gpu, machine.engine), machine.limits)
+    except ValueError:
+        return False
+    return True
+
+
+def with_setup(hours: Range, minutes: float) -> Range:
+    """Return the hours with those of the set-up."""
+    return hours.plus(exactly(minutes / 60))

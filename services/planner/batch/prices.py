@@ -1,0 +1,145 @@
+"""Prices, rate limits and scores, from a dated TOML file that the owner edits."""
+
+import tomllib
+from collections.abc import Mapping
+from datetime import date
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from services.physics.gpus import GPUS
+from services.runtime.errors import UserError
+
+DEFAULT_FILE: Final = "prices.toml"
+MAX_BYTES: Final = 2**20
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Source = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Energy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a kilowatt-hour costs."""
+
+    per_kwh: NotNegative
+    source: Source
+
+
+class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Accelerators of one's own.
+
+    Attributes:
+        gpu: Name in the catalogue.
+        count: How many there are; the price of further ones counts in full.
+        price: Price of one more.
+        watts: Power of one under load.
+        source: Where the figures come from.
+    """
+
+    gpu: str
+    count: Annotated[int, msgspec.Meta(ge=0)]
+    price: NotNegative
+    watts: NotNegative
+    source: Source
+
+
+class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An accelerator by the hour, with the cheapest and the dearest price; ``setup_minutes`` are paid for, too."""
+
+    gpu: str
+    per_hour: Positive
+    low: Positive
+    high: Positive
+    setup_minutes: NotNegative = 15.0
+    source: Source
+
+
+class Api(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model by the token.
+
+    Attributes:
+        name: Name of the offer.
+        model: Name of the model, for its score.
+        input: Price of a million prompt tokens.
+        output: Price of a million tokens of answers.
+        cached_input: Price of a million prompt tokens that the provider has cached; None if it has no such price.
+        requests_per_minute: Rate limit.
+        tokens_per_minute: Rate limit, prompts and answers together.
+        requests_per_day: Rate limit; None for none.
+        batch_discount: Share by which the batch lane is cheaper; None without a batch lane.
+        batch_hours: Hours that the batch lane promises.
+        queue_tokens: Most tokens in the batch lane at once; None for no limit.
+        source: Where the figures come from.
+    """
+
+    name: str
+    model: str
+    input: NotNegative
+    output: NotNegative
+    cached_input: NotNegative | None = None
+    requests_per_minute: Positive
+    tokens_per_minute: Positive
+    requests_per_day: Positive | None = None
+    batch_discount: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+    batch_hours: Positive = 24.0
+    queue_tokens: Positive | None = None
+    source: Source
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    as_of: date
+    energy: Energy
+    owned: tuple[OwnedGpu, ...] = ()
+    rented: tuple[RentedGpu, ...] = ()
+    api: tuple[Api, ...] = ()
+    scores: Mapping[str, NotNegative] = {}
+
+    def owned_gpu(self, name: str) -> OwnedGpu:
+        """Return the entry of an accelerator.
+
+        Raises:
+            UserError: There is none.
+        """
+        found = next((each for each in self.owned if each.gpu == name), None)
+        if found is None:
+            raise UserError(
+                f"the prices have no [[owned]] entry for {name}: add one (`railbus plan batch --show-prices` prints "
+                "the file, --prices FILE takes yours), or plan without hardware of your own: --gpu none"
+            )
+        return found
+
+
+def default_text() -> str:
+    """Return the file that comes with the program."""
+    return files(__package__).joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
+
+
+def read_prices(path: Path | None) -> Prices:
+    """Return the prices of a file; without one, those that come with the program.
+
+    Raises:
+        UserError: The file cannot be read, or an entry is wrong; the message names it.
+    """
+    name = "the prices" if path is None else str(path)
+    try:
+        if path is not None and path.stat().st_size > MAX_BYTES:
+            raise UserError(f"--prices {path}: more than {MAX_BYTES // 2**10} KiB, which no price list needs")
+        text = default_text() if path is None else path.read_text(encoding="utf-8")
+        prices = msgspec.convert(tomllib.loads(text), Prices)
+    except OSError as error:
+        raise UserError(f"--prices {path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{name}: is not TOML ({error})") from None
+    except msgspec.ValidationError as error:
+        raise UserError(f"{name}: {error}; `railbus plan batch --show-prices` prints a whole file") from None
+    for gpu in [each.gpu for each in prices.owned] + [each.gpu for each in prices.rented]:
+        if gpu not in GPUS:
+            raise UserError(f"{name}: GPU {gpu!r} is not in the catalogue; it has {', '.join(GPUS)}")
+    for rented in prices.rented:
+        if not rented.low <= rented.per_hour <= rented.high:
+            raise UserError(f"{name}: {rented.gpu}: per_hour must be within low and high")
+    return prices

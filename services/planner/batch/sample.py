@@ -1,0 +1,219 @@
+"""Calibrate to a sample of the real prompts on a real engine, and predict the whole job there. Pure; milliseconds.
+
+The sample runs at three numbers of requests at once. A request costs its prompt, and its share of the steps that decode
+its answer: prompt + (tokens - 1) x step(n) / n, with n at once. One at a time shows the time to the first token and a
+step of one; the rate with more at once shows their steps. Between the three, step(n) is interpolated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, stdev
+from typing import Final
+
+from services.planner.batch.ways import LAW_ERROR, BatchJob, Range, Way
+from services.planner.bench.results import RequestResult, SampleResult
+
+ROUNDS: Final = 40
+"""The prompt's cost and the step's fixed part follow from each other: so many rounds settle both."""
+
+LEAST_ERROR: Final = 0.01
+"""No machine repeats a run more closely from one hour to the next."""
+
+PARTS: Final = 8
+"""Parts of a loop that are compared for its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLoop:
+    """One loop of the sample.
+
+    Attributes:
+        at_once: Requests at once.
+        each_ms: Time between the ends of two answers while the engine is full.
+        error: Standard error of that, as a share.
+        new: Mean prompt tokens that were not cached.
+        prompt: Mean prompt tokens.
+        output: Mean tokens of an answer.
+        ttft_ms: Mean time to the first token.
+        token_ms: Mean time between tokens.
+        lengths: Tokens of each answer.
+    """
+
+    at_once: int
+    each_ms: float
+    error: float
+    new: float
+    prompt: float
+    output: float
+    ttft_ms: float
+    token_ms: float
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledEngine:
+    """What the sample says of an engine.
+
+    Attributes:
+        loops: The loops, by requests at once.
+        fixed_ms: Part of a step that does not depend on the running answers.
+        token_prompt_ms: Time of a prompt's token that is not cached.
+        request_ms: Time of a prompt beyond its tokens.
+        steps: Times of a step, by running answers.
+    """
+
+    loops: tuple[SampledLoop, ...]
+    fixed_ms: float
+    token_prompt_ms: float
+    request_ms: float
+    steps: tuple[tuple[int, float], ...]
+
+    @property
+    def at_once(self) -> int:
+        """Requests at once in the largest loop."""
+        return self.loops[-1].at_once
+
+    @property
+    def new(self) -> float:
+        """Mean prompt tokens that were not cached."""
+        return fmean(loop.new for loop in self.loops[1:])
+
+    @property
+    def prompt(self) -> float:
+        """Mean prompt tokens."""
+        return fmean(loop.prompt for loop in self.loops)
+
+    def output(self, most: int) -> float:
+        """Return the mean tokens of the sampled answers if none may be longer than this."""
+        return fmean(min(most, length) for loop in self.loops for length in loop.lengths)
+
+    def step_ms(self, running: int) -> float:
+        """Return the time of a step with so many running answers."""
+        points = ((0, self.fixed_ms), *self.steps)
+        for (low, low_ms), (high, high_ms) in pairwise(points):
+            if running <= high or high == points[-1][0]:
+                return low_ms + (high_ms - low_ms) * (running - low) / (high - low)
+        raise AssertionError("there are at least two points")
+
+    def each_ms(self, at_once: int, new: float, output: float) -> float:
+        """Return the time between the ends of two answers."""
+        fixed = self.fixed_ms if at_once == 1 else 0.0  # with others, the prompt shares the step that decodes them
+        prompt = self.request_ms + self.token_prompt_ms * new + fixed
+        return prompt + (output - 1) * self.step_ms(at_once) / at_once
+
+    def hours(self, requests: int, at_once: int, output: float, *, new: float | None = None) -> Range:
+        """Return the hours of so many requests; the interval has the sample's own error and that of the law.
+
+        Without ``new`` as many prompt tokens are cached as in the sample.
+        """
+        new = self.new if new is None else new
+        value = requests * self.each_ms(at_once, new, output) / 3.6e6
+        nearest = min(self.loops, key=lambda loop: abs(loop.at_once - at_once))
+        same = nearest.at_once == at_once and abs(nearest.output - output) < 0.02 * output
+        law = 0.0 if same and new == self.new else LAW_ERROR
+        wide = 2 * nearest.error + law
+        return Range(value, value / (1 + wide), value * (1 + wide))
+
+
+def sampled_loop(result: SampleResult) -> SampledLoop:
+    """Summarise a loop by its full part: from when the first answers have ended until the last prompt begins.
+
+    What is counted there is tokens: the ends of answers of one length come in waves.
+
+    Raises:
+        ValueError: Too few requests were answered.
+    """
+    found = [each for each in result.requests if each.answered and each.token_ms is not None]
+    if len(found) < max(4, 2 * result.at_once + 1, len(result.requests) / 2):
+        raise ValueError(
+            f"{len(found)} of {len(result.requests)} requests were answered with {result.at_once} at once: too few to "
+            "plan by; give more prompts, or fewer at once (--at-once)"
+        )
+    ends = sorted(each.due_ms + each.total_ms for each in found)
+    begin, end = (0.0, ends[-1]) if result.at_once == 1 else (ends[result.at_once - 1], max(r.due_ms for r in found))
+    output = fmean(each.tokens for each in found)
+    counts = [0] * PARTS
+    for each in found:
+        for at_ms, tokens in each.steps:
+            share = (each.due_ms + at_ms - begin) / (end - begin)
+            if 0 < share <= 1:
+                counts[min(PARTS - 1, int(share * PARTS))] += tokens
+    return SampledLoop(
+        at_once=result.at_once,
+        each_ms=output * (end - begin) / sum(counts),
+        error=max(LEAST_ERROR, stdev(counts) / fmean(counts) / PARTS**0.5),
+        new=fmean(_new(each) for each in found),
+        prompt=fmean(0 if each.usage is None else each.usage.prompt_tokens for each in found),
+        output=output,
+        ttft_ms=fmean(each.ttft_ms for each in found),
+        token_ms=fmean(each.token_ms or 0.0 for each in found),
+        lengths=tuple(each.tokens for each in found),
+    )
+
+
+def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
+    """Calibrate to the loops, of which one must be one at a time.
+
+    Raises:
+        ValueError: A loop is missing, or has too few answers.
+    """
+    loops = tuple(sorted((sampled_loop(each) for each in results), key=lambda loop: loop.at_once))
+    if not loops or loops[0].at_once != 1 or len(loops) < 2:
+        raise ValueError("the sample needs a loop of one at a time, and one of more")
+    alone = loops[0]
+    slope, fixed_ms = _prompt_slope(next(each for each in results if each.at_once == 1).requests), 0.0
+    steps: list[tuple[int, float]] = []
+    for _ in range(ROUNDS):
+        prompt_ms = max(0.0, alone.ttft_ms - fixed_ms)  # without the step's fixed part, which others would share
+        steps = [(1, alone.token_ms)]
+        for loop in loops[1:]:
+            share = prompt_ms * loop.new / alone.new if alone.new else prompt_ms
+            decode = max(1e-6, loop.each_ms - share)
+            steps.append((loop.at_once, decode * loop.at_once / max(1.0, loop.output - 1)))
+        (one, one_ms), (more, more_ms) = steps[:2]
+        rising = max(0.0, (more_ms - one_ms) / (more - one))
+        fixed_ms = (fixed_ms + max(0.0, one_ms - rising * one)) / 2
+    prompt_ms = max(0.0, alone.ttft_ms - fixed_ms)
+    per_token = prompt_ms / alone.new if alone.new else 0.0
+    token_ms = per_token if slope is None else min(slope, per_token)
+    return SampledEngine(loops, fixed_ms, token_ms, prompt_ms - token_ms * alone.new, tuple(steps))
+
+
+def _new(request: RequestResult) -> float:
+    return 0.0 if request.usage is None else request.usage.prompt_tokens - request.usage.cached_tokens
+
+
+def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
+    """Return the time to the first token per prompt token that is not cached; None if all prompts are alike."""
+    found = [(_new(each), each.ttft_ms) for each in requests if each.answered]
+    mean, mean_ms = fmean(new for new, _ in found), fmean(at_ms for _, at_ms in found)
+    spread = sum((new - mean) ** 2 for new, _ in found)
+    if spread < len(found) * (0.1 * max(1.0, mean)) ** 2:
+        return None
+    return max(0.0, sum((new - mean) * (at_ms - mean_ms) for new, at_ms in found) / spread)
+
+
+def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float | None, per_hour: float) -> list[Way]:
+    """Return the ways to do the job on the sampled engine; ``per_hour`` is what it costs."""
+    full, cap = engine.at_once, job.work.output
+    numbers = dict.fromkeys((full, max(2, full // 2), 1))
+    found: list[tuple[str, int, float, float | None]] = [
+        (f"{at_once} at once{what}", at_once, engine.output(tokens), None)
+        for what, tokens in (("", cap), (", half the output", max(1, cap // 2)))
+        for at_once in numbers
+    ]
+    if engine.prompt > 1.05 * engine.new:
+        found.append((f"{full} at once, prefix not cached", full, engine.output(cap), engine.prompt))
+    ways = []
+    for what, at_once, output, new in found:
+        hours = engine.hours(job.work.requests, at_once, output, new=new)
+        ways.append(
+            Way(
+                name=f"{name}, {what}", kind="measured", hours=hours, money=hours.times(per_hour),
+                per_second=job.work.requests / hours.value / 3_600, score=score,
+                quality="as sampled" + (", shorter answers" if "half" in what else ""), complexity="low",
+                why=f"{output:.0f} tokens, a step takes {engine.step_ms(at_once):.1f} ms",
+            )
+        )  # fmt: skip
+    return ways

@@ -1,0 +1,80 @@
+"""Read prompts from a file: OpenAI's batch form, objects with a prompt, or one prompt a line. Pure but for the file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from services.runtime.errors import UserError
+
+MAX_BYTES: Final = 256 * 2**20
+
+
+def read_prompts(path: Path, most: int) -> list[str]:
+    """Return at most so many prompts, evenly spread over the file.
+
+    Raises:
+        UserError: The file cannot be read, is empty, or a line has no prompt.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"--sample {path}: more than {MAX_BYTES // 2**20} MiB; give a part of it")
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise UserError(f"--sample {path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--sample {path}: is not UTF-8 text; give prompts as JSONL, or one a line") from None
+    if not lines:
+        raise UserError(f"--sample {path}: has no prompts; give them as JSONL, or one a line")
+    chosen = range(len(lines)) if len(lines) <= most else [number * len(lines) // most for number in range(most)]
+    return [_prompt(lines[number], path, number + 1) for number in chosen]
+
+
+def _prompt(line: str, path: Path, number: int) -> str:
+    """Return the prompt of a line; the texts of several messages are joined."""
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        found: Any = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"--sample {path}: line {number} is not JSON ({error})") from None
+    body = found.get("body", found)
+    prompt = body.get("prompt") if isinstance(body, dict) else None
+    if isinstance(prompt, str):
+        return prompt
+    messages = body.get("messages") if isinstance(body, dict) else None
+    texts = [_text(message) for message in messages] if isinstance(messages, list) else []
+    if not any(texts):
+        raise UserError(f"--sample {path}: line {number} has neither a prompt nor messages")
+    return "\n\n".join(text for text in texts if text)
+
+
+def _text(message: Any) -> str:
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
+    """Return the loops of a sample: one at a time, an intermediate number, and as many at once as will run.
+
+    Raises:
+        UserError: There are too few prompts.
+    """
+    middle = max(2, round(at_once**0.5))
+    numbers = [1, at_once] if at_once <= 3 else [1, middle, at_once]
+    alone = max(4, len(prompts) // 10)
+    rest = prompts[alone:]
+    loops = [(1, prompts[:alone])]
+    if len(numbers) == 3:
+        cut = max(2 * middle + 1, len(rest) // 3)
+        loops.append((middle, rest[:cut]))
+        rest = rest[cut:]
+    if len(rest) < 2 * at_once + 1:
+        raise UserError(
+            f"{len(prompts)} prompts are too few for {at_once} at once: give at least {3 * at_once + 20}, or fewer at "
+            "once (--at-once)"
+        )
+    return [*loops, (at_once, rest)]

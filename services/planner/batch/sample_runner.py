@@ -1,0 +1,59 @@
+"""Run a sample on an engine: the shell around :mod:`services.planner.batch.sample`."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from services.planner.bench.results import RunMeasurements, SampleResult
+from services.runtime.errors import UserError
+
+LOAD_S: Final = 900.0
+"""Longest time that an engine may take to load."""
+
+
+def run_loops(
+    engine: str,
+    loops: Sequence[tuple[int, int, Sequence[str]]],
+    *,
+    limit_s: float,
+    request_s: float,
+    env: Mapping[str, str] | None = None,
+) -> tuple[SampleResult, ...]:
+    """Run loops one after the other in one process of the engine.
+
+    Args:
+        engine: Name of the engine.
+        loops: For each, the requests at once, the tokens of an answer, and the prompts.
+        limit_s: Time for all loops; what is not begun then is left out.
+        request_s: Time-out of a request.
+        env: Settings beside those of this process.
+
+    Raises:
+        UserError: The engine did not run; its own output says why.
+    """
+    workload: dict[str, Any] = {
+        "engine": engine, "cells": [], "streams": [], "output": loops[0][1], "temperature": 0.0, "seed": 1,
+        "request_s": request_s, "limit_s": limit_s,
+        "samples": [
+            {"at_once": at_once, "output": output, "prompts": list(prompts)} for at_once, output, prompts in loops
+        ],
+    }  # fmt: skip
+    command = [sys.executable, "-P", "-m", "services.generator.bench"]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program, no shell
+            command, input=orjson.dumps(workload), stdout=subprocess.PIPE, timeout=LOAD_S + limit_s + request_s,
+            env={**os.environ, **(env or {})}, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"the sample did not end within {error.timeout:.0f} s and was stopped") from None
+    if done.returncode != 0:
+        raise UserError(f"the sample did not run: engine {engine} ended with exit code {done.returncode}, see above")
+    try:
+        return msgspec.json.decode(done.stdout, type=RunMeasurements).samples
+    except msgspec.DecodeError as error:
+        raise UserError(f"the sample's result cannot be read: {error}") from None

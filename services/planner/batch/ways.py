@@ -1,0 +1,147 @@
+"""The words of a batch plan: the job, a way to do it, and a way that cannot be taken. Pure."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from services.physics.batches import BatchWork
+from services.physics.checks import fraction
+from services.physics.gpus import Gpu
+from services.physics.models import Model
+
+Kind = Literal["measured", "local", "less work", "smaller model", "several GPUs", "rented", "API", "cascade"]
+Complexity = Literal["low", "medium", "high"]
+
+LAW_ERROR: Final = 0.08
+"""Median error of the law of a step on a source that its constants were not fitted to (tests.bench.published)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A value between a low and a high one."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> "Range":
+        return Range(self.value * factor, self.low * factor, self.high * factor)
+
+    def plus(self, other: "Range") -> "Range":
+        return Range(self.value + other.value, self.low + other.low, self.high + other.high)
+
+    def at_least(self, other: "Range") -> "Range":
+        """Return the larger of two, end by end: two that run at once take as long as the slower."""
+        return Range(max(self.value, other.value), max(self.low, other.low), max(self.high, other.high))
+
+
+def exactly(value: float) -> Range:
+    return Range(value, value, value)
+
+
+def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
+    """Return the value with its interval: how far each independent cause moves it, added as squares of logarithms.
+
+    Each pair is the value at either end of one cause; the law's own error is one more.
+    """
+    down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2
+    for pair in pairs:
+        moves = [math.log(each / value) for each in pair]
+        down += min(0.0, *moves) ** 2
+        up += max(0.0, *moves) ** 2
+    return Range(value, value * math.exp(-math.sqrt(down)), value * math.exp(math.sqrt(up)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchJob:
+    """What is asked.
+
+    Attributes:
+        work: Requests and their tokens.
+        model: The model that is wanted.
+        gpu: The accelerator of one's own; None without one.
+        smaller: Smaller models that may do.
+        draft: Model that drafts; None if nothing is drafted.
+        alpha: Probability that a drafted token is accepted.
+        counts: Numbers of accelerators to consider.
+        refined: Share of the requests that a cascade passes on.
+        best: Share of the requests that a cascade is to find.
+        rho: Rank correlation of the screen's score and the final one.
+        quality_loss: Points of the score by which an answer may be worse than that of the model that is wanted.
+        factors: By accelerator, the time that a sample took there over that of the law.
+    """
+
+    work: BatchWork
+    model: Model
+    gpu: Gpu | None
+    smaller: tuple[Model, ...] = ()
+    draft: Model | None = None
+    alpha: float = 0.7
+    counts: tuple[int, ...] = (1, 2, 4, 8)
+    refined: float = 0.1
+    best: float = 0.01
+    rho: float = 0.8
+    quality_loss: float = 5.0
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fraction("alpha", self.alpha)
+        fraction("rho", self.rho)
+        for name in ("refined", "best"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must be above 0 and below 1, not {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to do the job.
+
+    Attributes:
+        name: What is done.
+        kind: The group of ways that it belongs to.
+        hours: Time until the last answer, with the set-up.
+        money: What it costs.
+        per_second: Requests a second while it runs.
+        score: The model's score, less what the precision loses; None if it is not known.
+        quality: The same in words.
+        complexity: How much there is to build and to run.
+        why: What its time is made of.
+    """
+
+    name: str
+    kind: Kind
+    hours: Range
+    money: Range
+    per_second: float
+    score: float | None
+    quality: str
+    complexity: Complexity
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A way that cannot be taken, why, and what could be done instead."""
+
+    name: str
+    reason: str
+    remedy: str
+
+
+@dataclass(slots=True)
+class Found:
+    """The ways and refusals that were found so far, in order."""
+
+    ways: list[Way] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+    def attempt(self, name: str, make: Callable[[], Way], remedy: Callable[[], str]) -> Way | None:
+        """Add the way; if it does not fit, add the refusal."""
+        try:
+            way = make()
+        except ValueError as error:
+            self.refusals.append(Refusal(name, str(error), remedy()))
+            return None
+        self.ways.append(way)
+        return way

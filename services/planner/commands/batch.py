@@ -1,0 +1,193 @@
+"""The command ``railbus plan batch``."""
+
+import argparse
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from services.physics.batches import BatchWork
+from services.physics.gpus import Gpu
+from services.physics.precisions import PRECISIONS
+from services.planner.batch.choose import answers, good_enough
+from services.planner.batch.hardware import Machine, sample_factor
+from services.planner.batch.plan import plan_batch
+from services.planner.batch.prices import Prices, default_text, read_prices
+from services.planner.batch.report import as_json, lines
+from services.planner.batch.sample import SampledEngine, measured_ways, sampled_engine
+from services.planner.batch.sample_file import divided, read_prompts
+from services.planner.batch.sample_runner import run_loops
+from services.planner.batch.ways import BatchJob, Way
+from services.planner.catalogue import find_gpu, find_model
+from services.runtime.errors import UserError
+
+HOURS: Final = {"m": 1 / 60, "min": 1 / 60, "h": 1.0, "d": 24.0}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+    job = parser.add_argument_group("the job")
+    job.add_argument("--requests", type=int, default=200_000, help="number of requests (200000)")
+    job.add_argument("--shared", type=int, default=2_400, help="tokens at the beginning of every prompt (2400)")
+    job.add_argument("--own", type=int, default=600, help="further tokens of each prompt (600)")
+    job.add_argument("--output", type=int, default=300, help="tokens of each answer (300)")
+    job.add_argument("--model", default="gemma-3-12b", help="model, or its config.json (gemma-3-12b)")
+    ways = parser.add_argument_group("the ways")
+    ways.add_argument("--gpu", default="rtx-4080", help="GPU of your own, from the catalogue, or none (rtx-4080)")
+    ways.add_argument("--gpus", default="1,2,4,8", help="numbers of GPUs to consider (1,2,4,8)")
+    ways.add_argument(
+        "--smaller", default="gemma-2-9b,gemma-2-2b", help="smaller models that may do, or none (gemma-2-9b,gemma-2-2b)"
+    )
+    ways.add_argument("--draft", default="gemma-3-1b", help="model that drafts, or none (gemma-3-1b)")
+    ways.add_argument("--alpha", type=float, default=0.7, help="probability that a drafted token is accepted (0.7)")
+    ways.add_argument("--refine", type=float, default=0.1, help="share that a cascade passes on (0.1)")
+    ways.add_argument("--best", type=float, default=0.01, help="share of the best that a cascade looks for (0.01)")
+    ways.add_argument(
+        "--rho", type=float, default=0.8, help="rank correlation of a cascade's first score and the final one (0.8)"
+    )
+    sample = parser.add_argument_group("a sample, run before the plan is made")
+    sample.add_argument(
+        "--sample",
+        type=Path,
+        metavar="FILE",
+        help="prompts: OpenAI's batch JSONL, objects with a prompt, or a prompt a line",
+    )
+    sample.add_argument("--engine", default="llama", help="simulated, llama, openai (or a running edge), vllm (llama)")
+    sample.add_argument("--sample-size", type=int, default=200, help="prompts to run, spread over the file (200)")
+    sample.add_argument("--at-once", type=int, default=4, help="requests at once (4)")
+    sample.add_argument("--limit-s", type=float, default=600.0, help="time for the sample (600)")
+    sample.add_argument("--request-s", type=float, default=120.0, help="a request that takes longer has failed (120)")
+    sample.add_argument(
+        "--sampled-gpu", help="GPU of the sampled engine, which runs --model: its ways are corrected by the sample"
+    )
+    sample.add_argument(
+        "--sampled-precision", default="fp8", choices=PRECISIONS, help="precision of the sampled engine (fp8)"
+    )
+    sample.add_argument("--engine-per-hour", type=float, default=0.0, help="what the engine's hour costs (0)")
+    asked = parser.add_argument_group("the questions")
+    asked.add_argument("--within", metavar="TIME", help="answer: the cheapest within this time, such as 5h, 90m, 2d")
+    asked.add_argument("--budget", type=float, metavar="MONEY", help="answer: the best within this money")
+    asked.add_argument(
+        "--quality-loss", type=float, default=5.0, help="points of the score that an answer may be worse (5)"
+    )
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="your prices, limits and scores (TOML)")
+    parser.add_argument("--show-prices", action="store_true", help="print the file of prices, to edit, and end")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; return the exit code."""
+    if args.show_prices:
+        sys.stdout.write(default_text())
+        return 0
+    prices, job = read_prices(args.prices), _job(args)
+    within_h = None if args.within is None else _hours(args.within)
+    if args.budget is not None and not args.budget > 0:
+        raise UserError(f"--budget {args.budget:g}: give an amount above 0")
+    measured: list[Way] = []
+    if args.sample is not None:
+        job, measured = _sampled(args, job, prices)
+    plan = plan_batch(job, prices)
+    plan = replace(plan, ways=(*measured, *plan.ways))
+    if not plan.ways:
+        reasons = "; ".join(f"{each.name}: {each.reason}; {each.remedy}" for each in plan.refusals)
+        raise UserError(f"there is no way to do this: {reasons or 'the prices name no hardware and no offer'}")
+    found = answers(
+        good_enough(plan.ways, job, _wanted(prices, args.model)), within_h=within_h, budget=args.budget
+    )  # fmt: skip
+    if args.plot is not None:
+        from services.planner.batch.plots import draw_batch
+
+        title = f"{job.work.requests:,} x ({job.work.shared} + {job.work.own} + {job.work.output}), {job.model.name}"
+        for path in draw_batch(plan.ways, title, args.plot):
+            sys.stderr.write(f"drawn: {path}\n")
+    if args.json:
+        text = orjson.dumps(as_json(job, prices, plan, found), option=orjson.OPT_INDENT_2)
+        sys.stdout.write(text.decode() + "\n")
+    else:
+        sys.stdout.write("\n".join(lines(job, prices, plan, found)) + "\n")
+    return 0
+
+
+def _sampled(args: argparse.Namespace, job: BatchJob, prices: Prices) -> tuple[BatchJob, list[Way]]:
+    """Run the sample; return the job with what it corrects, and the ways on its engine."""
+    gpu = None if args.sampled_gpu is None else find_gpu(args.sampled_gpu)
+    if not (10 <= args.sample_size <= 2_000 and 2 <= args.at_once <= 256):
+        raise UserError("--sample-size must be within 10 and 2000, --at-once within 2 and 256")
+    if not (0 < args.limit_s <= 7_200 and 0 < args.request_s <= 600 and args.engine_per_hour >= 0):
+        raise UserError(
+            "--limit-s must be within 0 and 7200, --request-s within 0 and 600, --engine-per-hour not negative"
+        )
+    prompts = read_prompts(args.sample, args.sample_size)
+    loops = [(at_once, job.work.output, texts) for at_once, texts in divided(prompts, args.at_once)]
+    sys.stderr.write(f"running {len(prompts)} prompts on engine {args.engine}, at most {args.limit_s:g} s\n")
+    try:
+        engine = sampled_engine(run_loops(args.engine, loops, limit_s=args.limit_s, request_s=args.request_s))
+    except ValueError as error:
+        raise UserError(f"--sample {args.sample}: {error}") from None
+    ways = measured_ways(job, engine, f"{args.engine}, sampled", _wanted(prices, args.model), args.engine_per_hour)
+    return (job if gpu is None else _corrected(args, job, engine, gpu)), ways
+
+
+def _corrected(args: argparse.Namespace, job: BatchJob, engine: SampledEngine, gpu: Gpu) -> BatchJob:
+    """Return the job with the sample's factor for this accelerator: the law is asked about the sampled tokens."""
+    cached = round(engine.prompt - engine.new)
+    work = replace(
+        job.work, shared=cached, own=max(1, round(engine.new)), output=max(1, round(engine.output(job.work.output)))
+    )  # fmt: skip
+    hours = engine.hours(work.requests, engine.at_once, work.output).value
+    try:
+        machine = Machine(model=job.model, gpu=gpu, precision=args.sampled_precision)
+        factor = sample_factor(machine, work, engine.at_once, hours)
+    except ValueError as error:
+        raise UserError(f"--sampled-gpu {gpu.name}: {error}") from None
+    return replace(job, factors={gpu.name: factor})
+
+
+def _job(args: argparse.Namespace) -> BatchJob:
+    try:
+        return BatchJob(
+            work=BatchWork(requests=args.requests, shared=args.shared, own=args.own, output=args.output),
+            model=find_model(args.model),
+            gpu=None if args.gpu == "none" else find_gpu(args.gpu),
+            smaller=tuple(find_model(name) for name in _names(args.smaller)),
+            draft=None if args.draft == "none" else find_model(args.draft),
+            alpha=args.alpha,
+            counts=_counts(args.gpus),
+            refined=args.refine,
+            best=args.best,
+            rho=args.rho,
+            quality_loss=args.quality_loss,
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _names(text: str) -> list[str]:
+    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        found = sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1 or found[-1] > 1_024:
+        raise UserError(f"--gpus {text!r}: give whole numbers within 1 and 1024, such as 1,2,4,8")
+    return tuple(found)
+
+
+def _hours(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(m|min|h|d)", text.strip())
+    hours = float(match[1]) * HOURS[match[2]] if match else 0.0
+    if hours <= 0:
+        raise UserError(f"--within {text!r}: give a time such as 5h, 90m or 2d")
+    return hours
+
+
+def _wanted(prices: Prices, model: str) -> float | None:
+    return prices.scores.get(model)

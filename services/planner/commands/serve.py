@@ -1,0 +1,146 @@
+"""The command ``railbus plan serve``."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from services.physics.checks import positive
+from services.physics.parallel import Layout
+from services.physics.precisions import PRECISIONS
+from services.planner.batch.prices import read_prices
+from services.planner.bench.calibration import calibrate
+from services.planner.bench.results import PLAIN, read_result
+from services.planner.catalogue import find_gpu, find_model
+from services.planner.serve.growth import growth
+from services.planner.serve.plan import (
+    CLASSES,
+    SEQUENCES,
+    Demand,
+    EngineKind,
+    ServePlan,
+    engine_kind,
+    grown,
+    kind_of,
+    plan_serve,
+)
+from services.planner.serve.report import GrowthRow, as_json, cheapest, lines
+from services.runtime.errors import UserError
+
+MANY: Final = 1_000_000
+"""People for whom more than one engine is needed, so that engines are full."""
+
+STREAMS: Final = (1_000, 10_000, 100_000, 1_000_000)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=run)
+    demand = parser.add_argument_group("the demand")
+    demand.add_argument("--users", type=int, default=1_000, help="people (1000)")
+    demand.add_argument(
+        "--every", type=float, default=60.0, metavar="S", help="seconds between one person's requests, at the peak (60)"
+    )
+    demand.add_argument("--prompt", type=int, default=512, help="tokens of a prompt (512)")
+    demand.add_argument("--cached", type=int, default=0, help="of these, tokens that are cached (0)")
+    demand.add_argument("--output", type=int, default=200, help="tokens of an answer (200)")
+    promise = parser.add_argument_group("the promise")
+    promise.add_argument("--class", dest="service_class", default="chat", choices=CLASSES, help="class (chat)")
+    for name, what in (
+        ("ttft", "limit for the first token of 99 of 100 requests"),
+        ("token", "limit for the mean time between tokens"),
+        ("total", "limit for the whole answer of 99 of 100 requests"),
+    ):
+        promise.add_argument(f"--{name}-ms", type=float, metavar="MS", help=f"{what}, instead of the class's")
+    engines = parser.add_argument_group("the engines")
+    engines.add_argument("--model", default="gemma-3-27b", help="model, or its config.json (gemma-3-27b)")
+    engines.add_argument("--gpu", default="a100-80,h100,h200,b200", help="GPUs (a100-80,h100,h200,b200)")
+    engines.add_argument("--gpus", default="1,2,4,8", help="GPUs of one engine, tensor parallel (1,2,4,8)")
+    engines.add_argument("--precision", default="fp8", choices=PRECISIONS, help="precision of the weights (fp8)")
+    engines.add_argument(
+        "--calibrate", type=Path, metavar="RESULT", help="one engine: that of a result of `railbus bench engine`"
+    )
+    parser.add_argument("--grow", action="store_true", help="also what 1,000 to 1,000,000 streams at once would need")
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="your prices, as for `railbus plan batch`")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan; return the exit code."""
+    prices, demand = read_prices(args.prices), _demand(args)
+    plans: list[ServePlan] = []
+    refused: list[str] = []
+    for make in _kinds(args, demand, refused):
+        try:
+            plans.append(plan_serve(make, demand))
+        except ValueError as error:
+            refused.append(str(error))
+    if not plans:
+        raise UserError(f"no engine keeps the promise: {'; '.join(refused)}")
+    chosen = cheapest(plans, prices) if args.grow else None
+    table = [] if chosen is None else [_grown(demand, chosen, streams) for streams in STREAMS]
+    if args.json:
+        text = orjson.dumps(as_json(demand, prices, plans, refused, table), option=orjson.OPT_INDENT_2)
+        sys.stdout.write(text.decode() + "\n")
+    else:
+        sys.stdout.write("\n".join(lines(demand, prices, plans, refused, table)) + "\n")
+    return 0
+
+
+def _grown(demand: Demand, chosen: ServePlan, streams: int) -> GrowthRow:
+    full = plan_serve(chosen.kind, replace(demand, users=max(demand.users, MANY))).full
+    plan = plan_serve(chosen.kind, grown(demand, streams, full))
+    return GrowthRow(plan, growth(streams, plan.seen.token_ms))
+
+
+def _demand(args: argparse.Namespace) -> Demand:
+    try:
+        limits = CLASSES[args.service_class]
+        for name in ("ttft_ms", "token_ms", "total_ms"):
+            value = getattr(args, name)
+            if value is not None:
+                limits = replace(limits, **{name: positive(f"--{name.replace('_', '-')}", value)})
+        return Demand(
+            users=args.users, every_s=args.every, prompt=args.prompt, cached=args.cached, output=args.output,
+            limits=limits,
+        )  # fmt: skip
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _kinds(args: argparse.Namespace, demand: Demand, refused: list[str]) -> Iterator[EngineKind]:
+    """Yield the engines; add a sentence for each that cannot be."""
+    if args.calibrate is not None:
+        yield _calibrated(args.calibrate, demand)
+        return
+    model = find_model(args.model)
+    try:
+        counts = sorted({int(part) for part in args.gpus.split(",")})
+    except ValueError:
+        counts = [0]
+    if counts[0] < 1 or counts[-1] > 64:
+        raise UserError(f"--gpus {args.gpus!r}: give whole numbers within 1 and 64, such as 1,2,4,8")
+    for name in args.gpu.split(","):
+        gpu = find_gpu(name.strip())
+        for count in counts:
+            try:
+                yield engine_kind(model, gpu, args.precision, Layout(tensor=count), demand)
+            except ValueError as error:
+                refused.append(str(error))
+
+
+def _calibrated(path: Path, demand: Demand) -> EngineKind:
+    """Return the engine that a bench measured, without speculation."""
+    found = calibrate(read_result(path)).rooflines[PLAIN]
+    new = demand.prompt - demand.cached
+
+    def step(running: int, prompts: int) -> float:
+        return found.mixed_step_ms(running, demand.context, prompts, new)
+
+    return kind_of(
+        f"{found.target.name} on {found.gpu.name}, calibrated", found.gpu.name, 1, step, demand,
+        capacity=SEQUENCES, budget=found.budget,
+    )  # fmt: skip

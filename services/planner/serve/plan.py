@@ -1,0 +1,264 @@
+"""Compute how many engines serve so many people, on each accelerator and layout. Pure; times in milliseconds."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from services.physics.batches import batch_kv
+from services.physics.checks import positive, whole
+from services.physics.efficiency import practical
+from services.physics.gpus import Gpu
+from services.physics.models import Model
+from services.physics.parallel import Layout, communication_ms, divided, group
+from services.physics.precisions import Precision
+from services.physics.roofline import kv_bytes, prefill_flop, require_fit, step_ms, weight_bytes
+from services.planner.serve.queue import QueueTimes, StepTime, queue_times
+
+PREFILL_BUDGET: Final = 2_048
+"""Prompt tokens of a step; vLLM's default for serving."""
+SEQUENCES: Final = 256
+"""Answers that run at once in one engine; vLLM's default."""
+MEMORY: Final = 0.9
+"""Share of the memory for weights and KV caches."""
+SHARE: Final = 0.99
+"""Share of requests that must meet the limits."""
+MARGIN: Final = 1.15
+"""Factor on the first token's p99 before it is compared with its limit: it may be so much too low (tests.bench)."""
+AROUND_MS: Final = 6.0
+"""Edge, bus and tokenizer, there and back, as in ``railbus plan latency``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceClass:
+    """What one class of requests is promised.
+
+    Attributes:
+        ttft_ms: Limit for the first token, from receipt, for 99 % of the requests.
+        token_ms: Limit for the mean time between tokens.
+        total_ms: Limit for the whole answer, for 99 % of the requests; None for none.
+    """
+
+    ttft_ms: float
+    token_ms: float
+    total_ms: float | None = None
+
+
+CLASSES: Final[Mapping[str, ServiceClass]] = MappingProxyType(
+    {
+        "chat": ServiceClass(ttft_ms=1_000, token_ms=50, total_ms=None),
+        "voice": ServiceClass(ttft_ms=200, token_ms=100, total_ms=None),
+    }
+)
+"""Limits by class: chat faster than people read; voice as the default deadline, and audio in steps of 100 ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The people and their requests.
+
+    Attributes:
+        users: People.
+        every_s: Seconds between the requests of one of them, in the busiest minute.
+        prompt: Tokens of a prompt.
+        cached: Of these, tokens that are in the engine's prefix cache.
+        output: Tokens of an answer.
+        limits: What they are promised.
+        rails_ms: Time of the input rails, in parallel to queue and prefill.
+    """
+
+    users: int
+    every_s: float
+    prompt: int
+    cached: int
+    output: int
+    limits: ServiceClass
+    rails_ms: float = 20.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("users", 1), ("prompt", 1), ("cached", 0), ("output", 1)):
+            whole(name, getattr(self, name), least=least)
+        positive("every (seconds)", self.every_s)
+        if self.cached >= self.prompt:
+            raise ValueError(f"cached must be below the prompt's {self.prompt} tokens, not {self.cached}")
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        return self.users / self.every_s
+
+    @property
+    def context(self) -> int:
+        """Tokens in an answer's KV cache when half of it is generated."""
+        return self.prompt + self.output // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """One engine: its accelerators, and the time of its steps.
+
+    Attributes:
+        name: How it is shown.
+        gpu: Name of the accelerator.
+        gpus: Accelerators of one engine.
+        step_ms: Time of a step.
+        prompts: Prompts that a step may prefill.
+        capacity: Answers that may run at once.
+    """
+
+    name: str
+    gpu: str
+    gpus: int
+    step_ms: StepTime
+    prompts: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServePlan:
+    """How many engines of one kind serve the demand.
+
+    Attributes:
+        kind: The engine.
+        engines: How many.
+        most: Requests per second that one engine serves within the limits.
+        seen: What requests see with that many engines.
+        full: What they see when an engine has as many as it can serve.
+        limit: What would be missed first with fewer.
+    """
+
+    kind: EngineKind
+    engines: int
+    most: float
+    seen: QueueTimes
+    full: QueueTimes
+    limit: str
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in all."""
+        return self.engines * self.kind.gpus
+
+
+def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, demand: Demand) -> EngineKind:
+    """Return the engine of a layout, by the law of a step.
+
+    Raises:
+        ValueError: The model does not fit.
+    """
+    shape, ganged = divided(model, layout), group(gpu, layout)
+    require_fit(shape, ganged, precision)
+    efficiency, kv = practical(gpu), batch_kv(gpu)
+    new = demand.prompt - demand.cached
+    flop = prefill_flop(shape, new, cached=demand.cached)
+
+    def step(running: int, prompts: int) -> float:
+        law = step_ms(
+            shape, ganged, precision,
+            batch=running, context=demand.context, prefill_flop=prompts * flop, prefill_tokens=prompts * new, kv=kv,
+            efficiency=efficiency,
+        )  # fmt: skip
+        return law + communication_ms(shape, gpu, layout, running + prompts * new)
+
+    free = ganged.memory_bytes * MEMORY - weight_bytes(shape, precision)
+    capacity = int(free // kv_bytes(shape, demand.prompt + demand.output, kv))
+    if capacity < 1:
+        raise ValueError(f"{model.name} in {precision} leaves no room for an answer on {layout.gpus} x {gpu.name}")
+    return kind_of(
+        f"{layout.tensor} x {gpu.name}, {precision}", gpu.name, layout.gpus, step, demand,
+        capacity=min(SEQUENCES, capacity),
+    )  # fmt: skip
+
+
+def kind_of(
+    name: str, gpu: str, gpus: int, step: Callable[[int, int], float], demand: Demand, *, capacity: int,
+    budget: int = PREFILL_BUDGET,
+) -> EngineKind:  # fmt: skip
+    """Return the engine with these steps. A prompt longer than the budget takes several, with decoding in each."""
+    new = demand.prompt - demand.cached
+    chunks = max(1, math.ceil(new / budget))
+
+    def interpolated(running: float, prompts: int) -> float:
+        below = int(running)
+        share = running - below
+        value = step(below, prompts) * (1 - share) + (step(below + 1, prompts) * share if share else 0.0)
+        if prompts and chunks > 1:
+            value += (chunks - 1) * (step(max(1, round(running)), 0) if running else 0.0)
+        return value
+
+    known: dict[tuple[int, int], float] = {}
+
+    def step_time(running: float, prompts: int) -> float:
+        key = (round(running * 64), prompts)  # the search asks for the same steps again and again
+        if key not in known:
+            known[key] = interpolated(key[0] / 64, prompts)
+        return known[key]
+
+    return EngineKind(
+        name=name, gpu=gpu, gpus=gpus, step_ms=step_time, prompts=max(1, budget // new), capacity=capacity
+    )  # fmt: skip
+
+
+def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
+    """Return which limit is missed; None if all are met."""
+    if seen is None:
+        return "no room for more answers, or no time for more prompts"
+    limits = demand.limits
+    ttft = first_token_ms(seen, demand, SHARE) * MARGIN
+    if ttft > limits.ttft_ms:
+        return f"first token within {limits.ttft_ms:g} ms"
+    if seen.token_ms > limits.token_ms:
+        return f"a token each {limits.token_ms:g} ms"
+    total = ttft + (demand.output - 1) * seen.token_ms
+    return f"answer within {limits.total_ms:g} ms" if limits.total_ms is not None and total > limits.total_ms else None
+
+
+def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
+    """Return the time to the first token with edge and bus; the rails run in parallel to queue and prefill."""
+    return max(seen.ttft_ms(share), demand.rails_ms) + AROUND_MS
+
+
+def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
+    """Return how many engines are needed, each with its share of the requests at random.
+
+    Raises:
+        ValueError: One request on an idle engine misses a limit already; the message names it.
+    """
+
+    def at(rate: float) -> QueueTimes | None:
+        return queue_times(kind.step_ms, rate, demand.output, kind.prompts, kind.capacity)
+
+    least = 1e-3
+    alone = missed(at(least), demand)
+    if alone is not None:
+        raise ValueError(f"{kind.name}: {alone} is not met even by an idle engine")
+    low, high = least, 1.0
+    while missed(at(high), demand) is None and high < demand.rate:
+        low, high = high, high * 2
+    limit = missed(at(high), demand)
+    if limit is not None:
+        for _ in range(9):
+            middle = (low + high) / 2
+            why = missed(at(middle), demand)
+            if why is None:
+                low = middle
+            else:
+                high, limit = middle, why
+    else:
+        low = high
+    engines = max(1, math.ceil(demand.rate / low - 1e-9))
+    seen, full = at(demand.rate / engines), at(low)
+    if seen is None or full is None:
+        raise AssertionError("a smaller load is met")
+    limit = limit or "nothing: one engine is enough"
+    return ServePlan(kind=kind, engines=engines, most=low, seen=seen, full=full, limit=limit)
+
+
+def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
+    """Return the demand of so many streams at once: by Little's law, as many people as have an answer running.
+
+    Many engines are each as full as they may be: ``seen`` is what requests see then.
+    """
+    seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
+    return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

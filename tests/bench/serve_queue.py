@@ -1,0 +1,170 @@
+"""Hold the queueing model of ``railbus plan serve`` against the scheduler of the simulated engine, in virtual time.
+
+``python -m tests.bench.serve_queue`` runs Poisson arrivals through the engine's own batch scheduler at several loads.
+It prints the first tokens and the time between tokens that the scheduler gives, what the model says, and the errors.
+``--requests N`` sets the number of requests of a load (3000), ``--case N`` runs one of the cases only.
+"""
+
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.generator.engines.simulated.batch_scheduler import BatchScheduler, CostModel
+from services.generator.engines.simulated.fault_script import FaultScript
+from services.generator.engines.simulated.sequence import SimulatedSequence
+from services.physics.gpus import gpu
+from services.physics.models import model
+from services.physics.pairing import SpeculationPair
+from services.physics.roofline import prefill_flop, step_ms
+from services.planner.bench.statistics import median, percentile
+from services.planner.serve.plan import CLASSES, Demand, EngineKind, kind_of
+from services.planner.serve.queue import queue_times
+from services.worker.engine import Step
+
+LOADS: Final = (0.2, 0.5, 0.7, 0.85)
+"""Shares of the highest rate that the model allows."""
+
+COUNTED: Final = (0.3, 0.8)
+"""The part of the requests that is counted: the engine begins empty, and runs empty at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One engine and one kind of request."""
+
+    gpu: str
+    model: str
+    prompt: int
+    output: int
+    budget: int = 2_048
+    batch: int = 256
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.gpu}, {self.prompt} + {self.output}"
+
+
+CASES: Final = (
+    Case("h100", "gemma-3-27b", 512, 200), Case("h100", "gemma-3-27b", 1_500, 50),
+    Case("h100", "gemma-3-27b", 128, 300), Case("l4", "gemma-3-4b", 512, 100),
+    Case("a100-80", "llama-3-8b", 3_000, 100),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What requests saw."""
+
+    p50: float
+    p99: float
+    token_ms: float
+
+
+def cost_model(case: Case) -> CostModel:
+    on, shape = gpu(case.gpu), model(case.model)
+    pair = SpeculationPair(target=shape, draft=shape, gpu=on, precision="fp8")
+    return CostModel(pair=pair, gamma=0, alpha=0.0, batch=case.batch, budget=case.budget)
+
+
+def simulated(case: Case, rate: float, requests: int, seed: int) -> Seen:
+    """Run the scheduler with random arrivals; its clock is a number."""
+    rng = random.Random(seed)
+    scheduler, now, due = BatchScheduler(cost_model(case)), 0.0, 0.0
+    arrivals = []
+    for _ in range(requests):
+        due += rng.expovariate(rate / 1e3)
+        arrivals.append(due)
+    waiting, ends, last = iter(arrivals), [], {}
+    coming = next(waiting, None)
+    while len(ends) < requests:
+        while coming is not None and coming <= now:
+            scheduler.add(
+                SimulatedSequence(
+                    prompt=case.prompt, length=case.output, truncated=False, rng=rng, script=FaultScript(),
+                    arrived_ms=coming,
+                )
+            )  # fmt: skip
+            coming = next(waiting, None)
+        plan = scheduler.plan(now)
+        if plan is None:
+            assert coming is not None
+            now = coming
+            continue
+        now += plan.duration_ms
+        for sequence, item in scheduler.complete(plan, now):
+            if isinstance(item, Step):
+                last[id(sequence)] = now
+            else:
+                ends.append((sequence.arrived_ms, sequence.first_ms, last.pop(id(sequence))))
+    first, last_one = (int(requests * share) for share in COUNTED)
+    counted = sorted(ends)[first:last_one]
+    firsts = [first - arrived for arrived, first, _ in counted]
+    gaps = [(end - first) / (case.output - 1) for _, first, end in counted]
+    return Seen(median(firsts), percentile(firsts, 0.99), sum(gaps) / len(gaps))
+
+
+def kind(case: Case) -> EngineKind:
+    """Return the model's engine with the constants of the scheduler's."""
+    cost = cost_model(case)
+    pair, flop = cost.pair, prefill_flop(cost.pair.target, case.prompt)
+    demand = Demand(
+        users=1, every_s=1, prompt=case.prompt, cached=0, output=case.output, limits=CLASSES["chat"],
+    )  # fmt: skip
+
+    def step(running: int, prompts: int) -> float:
+        return step_ms(
+            pair.target, pair.gpu, pair.precision,
+            batch=running, context=demand.context, prefill_flop=prompts * flop, prefill_tokens=prompts * case.prompt,
+            kv=pair.kv, efficiency=pair.achieved,
+        )  # fmt: skip
+
+    return kind_of(str(case), case.gpu, 1, step, demand, capacity=case.batch, budget=case.budget)
+
+
+def modelled(of: EngineKind, output: int, rate: float) -> Seen | None:
+    seen = queue_times(of.step_ms, rate, output, of.prompts, of.capacity)
+    return None if seen is None else Seen(seen.ttft_ms(0.5), seen.ttft_ms(0.99), seen.token_ms)
+
+
+def highest_rate(of: EngineKind, output: int) -> float:
+    """Return the highest rate that the model says the engine can keep up with."""
+    low, high = 0.0, 1.0
+    while modelled(of, output, high) is not None:
+        low, high = high, 2 * high
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if modelled(of, output, middle) is None else (middle, high)
+    return low
+
+
+def errors(case: Case, loads: Sequence[float], requests: int, seed: int = 1) -> list[tuple[float, Seen, Seen]]:
+    """Return, for each load, the rate, what the scheduler gives and what the model says."""
+    of, found = kind(case), []
+    most = highest_rate(of, case.output)
+    for load in loads:
+        said = modelled(of, case.output, load * most)
+        assert said is not None
+        found.append((load * most, simulated(case, load * most, requests, seed), said))
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    requests = int(arguments[arguments.index("--requests") + 1]) if "--requests" in arguments else 3_000
+    cases = CASES[int(arguments[arguments.index("--case") + 1]) :][:1] if "--case" in arguments else CASES
+    every: dict[str, list[float]] = {"p50": [], "p99": [], "token_ms": []}
+    for case in cases:
+        print(f"{case}: ms, measured / modelled")
+        for load, (rate, measured, said) in zip(LOADS, errors(case, LOADS, requests), strict=True):
+            parts = []
+            for name, label in (("p50", "first token p50"), ("p99", "p99"), ("token_ms", "a token")):
+                error = getattr(said, name) / getattr(measured, name) - 1
+                every[name].append(abs(error))
+                parts.append(f"{label} {getattr(measured, name):.1f} / {getattr(said, name):.1f} ({error:+.0%})")
+            print(f"  load {load:.0%}, {rate:.1f}/s: {', '.join(parts)}", flush=True)
+    for name, values in every.items():
+        print(f"{name}: median error {median(values):.1%}, worst {max(values):.1%}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,138 @@
+"""A plan from a sample: prompts are read, loops divided, and an engine with known times is recovered."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.physics.batches import BatchWork
+from services.physics.models import model
+from services.planner.__main__ import main
+from services.planner.batch.sample import measured_ways, sampled_engine, sampled_loop
+from services.planner.batch.sample_file import divided, read_prompts
+from services.planner.batch.ways import BatchJob
+from services.planner.bench.results import RequestResult, SampleResult, TokenCounts
+from services.runtime.errors import UserError
+from tests.support.examples import examples
+
+
+class Engine:
+    """An engine in virtual time: a step takes ``fixed + each x running``, and ``token`` for each prompt token in it."""
+
+    def __init__(self, fixed, each, token, length=20, cached=0):
+        self.fixed, self.each, self.token, self.length, self.cached = fixed, each, token, length, cached
+
+    def run(self, at_once, prompts):
+        now, coming, running, found = 0.0, list(prompts), [], []
+        while coming or running:
+            while coming and len(running) < at_once:
+                running.append({"due": now, "new": coming.pop(0) - self.cached, "steps": []})
+            decoding = [one for one in running if one["steps"]]
+            starting = [one for one in running if not one["steps"]]
+            now += self.fixed + self.each * len(decoding) + self.token * sum(one["new"] for one in starting)
+            for one in running:
+                one["steps"].append((now - one["due"], 1))
+            for one in [one for one in running if len(one["steps"]) == self.length]:
+                running.remove(one)
+                usage = TokenCounts(one["new"] + self.cached, self.length, self.cached)
+                found.append(RequestResult(one["due"], tuple(one["steps"]), now - one["due"], usage))
+        return SampleResult(at_once, self.length, tuple(found))
+
+
+PROMPTS = [80 + 7 * (number % 12) for number in range(200)]
+
+
+def calibrated(engine, at_once=8):
+    return sampled_engine([engine.run(number, texts) for number, texts in divided(PROMPTS, at_once)])
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(
+    st.floats(1, 30), st.floats(0, 2), st.floats(0.001, 0.3), st.integers(5, 30), st.sampled_from([2, 3, 4, 8, 16])
+)  # fmt: skip
+def test_an_engine_with_known_times_is_recovered(fixed, each, token, length, at_once):
+    engine = Engine(fixed, each, token, length)
+    found = calibrated(engine, at_once)
+    for number in {1, max(2, at_once // 2), at_once}:
+        ran = sampled_loop(engine.run(number, PROMPTS[: 12 * number])).each_ms
+        said = found.hours(1_000, number, found.output(length))
+        assert said.value * 3.6e6 / 1_000 == pytest.approx(ran, rel=0.1)
+        assert said.low < said.value < said.high
+
+
+def test_other_lengths_are_predicted_and_the_ranking_is_right():
+    engine = Engine(10, 0.4, 0.03, 40)
+    found, half = calibrated(engine), Engine(10, 0.4, 0.03, 20)
+    pairs = []
+    for number in (8, 4, 1):
+        for of, length in ((engine, 40), (half, 20)):
+            ran = sampled_loop(of.run(number, PROMPTS)).each_ms
+            said = found.hours(1, number, found.output(length)).value * 3.6e6
+            assert said == pytest.approx(ran, rel=0.1)
+            pairs.append((said, ran))
+    assert sorted(pairs) == sorted(pairs, key=lambda pair: pair[1])
+
+
+def test_a_prompt_that_is_not_cached_costs_more():
+    found = calibrated(Engine(10, 0.4, 0.05, 20, cached=60))
+    job = BatchJob(work=BatchWork(requests=100, shared=60, own=60, output=20), model=model("gemma-3-12b"), gpu=None)
+    ways = {way.name: way for way in measured_ways(job, found, "e", 1.0, 2.0)}
+    assert len(ways) == 7
+    usual, cold = ways["e, 8 at once"], ways["e, 8 at once, prefix not cached"]
+    ran = sampled_loop(Engine(10, 0.4, 0.05, 20).run(8, PROMPTS)).each_ms
+    assert cold.hours.value * 3.6e6 / 100 == pytest.approx(ran, rel=0.03)
+    assert cold.hours.value > 1.05 * usual.hours.value
+    assert usual.money.value == 2 * usual.hours.value
+    assert usual.hours.high / usual.hours.value < cold.hours.high / cold.hours.value
+
+
+def test_too_few_answers_are_refused():
+    result = Engine(10, 1, 0.1).run(8, PROMPTS[:16])
+    with pytest.raises(ValueError, match="too few to plan by"):
+        sampled_loop(result)
+    with pytest.raises(ValueError, match="one at a time"):
+        sampled_engine([Engine(10, 1, 0.1).run(8, PROMPTS)])
+    with pytest.raises(UserError, match="too few for 16 at once"):
+        divided(["x"] * 40, 16)
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 4, 8, 32])
+def test_every_prompt_is_in_one_loop(at_once):
+    loops = divided(list(map(str, range(200))), at_once)
+    assert [text for _, texts in loops for text in texts] == list(map(str, range(200)))
+    assert loops[0][0] == 1
+    assert loops[-1][0] == at_once
+
+
+def test_prompts_are_read_in_every_form(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    message = {"messages": [{"role": "system", "content": "A"}, {"role": "user", "content": [{"text": "B"}]}]}
+    lines = ['{"prompt": "one"}', "two words", json.dumps({"custom_id": "3", "body": message}), ""]
+    path.write_text("\n".join(lines))
+    assert read_prompts(path, 10) == ["one", "two words", "A\n\nB"]
+    path.write_text("\n".join(str(number) for number in range(1_000)))
+    assert read_prompts(path, 4) == ["0", "250", "500", "750"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "has no prompts"),
+        ('{"body": {}}', "line 1 has neither a prompt nor messages"),
+        ("a\n{oops", "line 2 is not"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path, capsys, text, sentence):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    assert main(["batch", "--sample", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("flags", [("--sample-size", "3"), ("--at-once", "1"), ("--limit-s", "0")])
+def test_a_bound_of_the_sample_is_kept(tmp_path, capsys, flags):
+    assert main(["batch", "--sample", str(tmp_path / "x"), *flags]) == 2
+    assert "must be within" in capsys.readouterr().err

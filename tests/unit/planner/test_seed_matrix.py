@@ -1,0 +1,47 @@
+"""Every row of the document's matrix is reproduced, or refuted with a reason."""
+
+import pytest
+
+from services.physics.batches import BatchWork
+from services.physics.gpus import gpu
+from services.physics.models import model
+from services.physics.roofline import decode_ms
+from services.planner.batch.hardware import Machine, estimate
+from tests.bench.seed_matrix import ROWS, judged, plan, way_of
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.row)
+def test_a_row_of_the_document(row):
+    way = way_of(row)
+    assert judged(row.hours, way.hours, more="slower", less="faster") == row.time
+    assert judged(row.money, way.money, more="dearer", less="cheaper") == row.cost
+    assert bool(row.why) == ((row.time, row.cost) != ("agrees", "agrees"))
+
+
+def test_all_eleven_rows_are_there():
+    assert len({row.row for row in ROWS}) == 11
+
+
+def test_the_documents_minimum_is_none():
+    """It takes 650 tokens a second for the hardware's limit of one request; one request reaches a sixth of that."""
+    alone = decode_ms(model("gemma-3-12b"), gpu("rtx-4080"), "q4_k_m", context=3_000)
+    assert 1e3 / alone < 110
+
+
+def test_fewer_bits_gain_less_than_the_document_says():
+    """It promises 1.5 times with Q2_K; with a batch, arithmetic and KV caches take as long as before."""
+    work = BatchWork(requests=200_000, shared=2_400, own=600, output=300)
+    of = {
+        name: estimate(Machine(model=model("gemma-3-12b"), gpu=gpu("rtx-4080"), precision=name), work).hours.value
+        for name in ("q4_k_m", "q3_k_s", "q2_k")
+    }
+    assert 1 < of["q4_k_m"] / of["q2_k"] < 1.1
+    assert of["q2_k"] < of["q3_k_s"] < of["q4_k_m"]
+
+
+def test_the_batch_lane_promises_a_day_and_not_33_minutes():
+    lane = next(way for way in plan().ways if way.name == "gpt-4o-mini, tier 4, batch lane")
+    assert lane.hours.value == 24
+    assert lane.money.value == pytest.approx(63)
+    young = next(way for way in plan().ways if way.name == "gpt-4o-mini, tier 1")
+    assert young.hours.low >= 20 * 24

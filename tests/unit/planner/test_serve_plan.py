@@ -1,0 +1,167 @@
+"""The serving plan: its queue against the exact one and against the simulated scheduler, its limits, its report."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.physics.deadlines import chance_of_waiting_at_most, mean_wait_ms
+from services.physics.gpus import gpu
+from services.physics.models import model
+from services.physics.parallel import Layout
+from services.planner.__main__ import main
+from services.planner.serve.growth import growth
+from services.planner.serve.plan import CLASSES, Demand, engine_kind, grown, missed, plan_serve
+from services.planner.serve.queue import queue_times
+from tests.bench.serve_queue import CASES, errors
+from tests.support.examples import examples
+
+
+def demand(**changes):
+    usual = {"users": 1_000, "every_s": 60, "prompt": 512, "cached": 0, "output": 200, "limits": CLASSES["chat"]}
+    return Demand(**{**usual, **changes})
+
+
+def told(capsys, *flags):
+    code = main(["serve", *flags])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.parametrize("load", [0.1, 0.5, 0.8, 0.9])
+def test_without_decoding_it_is_the_exact_queue(load):
+    """One prompt in a step and answers of one token: M/D/1, whose waits Erlang gave in closed form."""
+    seen = queue_times(lambda _, prompts: 10.0 * prompts, load * 100, 1, 1, 10)
+    mean = sum(at_ms * weight for at_ms, weight in seen.ttft)
+    assert mean == pytest.approx(10 + mean_wait_ms(10, load), rel=0.02)
+    for wait in (5.0, 15.0, 35.0):
+        share = sum(weight for at_ms, weight in seen.ttft if at_ms <= 10 + wait)
+        assert share == pytest.approx(chance_of_waiting_at_most(wait, 10, load), abs=0.05)
+
+
+def test_an_engine_that_falls_behind_is_refused():
+    assert queue_times(lambda _, prompts: 10.0 * prompts, 101, 1, 1, 10) is None
+    assert queue_times(lambda running, prompts: 1.0 + running + prompts, 100, 100, 4, 8) is None
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    st.floats(1, 30), st.floats(0, 0.3), st.floats(1, 80), st.integers(1, 8), st.integers(1, 300), st.floats(0.05, 0.9)
+)  # fmt: skip
+def test_more_requests_are_never_served_sooner(base, each, prefill, most, tokens, load):
+    def step(running, prompts):
+        return base + each * running + prefill * prompts
+
+    rate = load * 1e3 / (prefill + base / most + (tokens - 1) * (each + base / 64))
+    seen = queue_times(step, rate, tokens, most, 256)
+    less = queue_times(step, rate / 2, tokens, most, 256)
+    if seen is None:
+        return
+    assert less is not None
+    assert sum(weight for _, weight in seen.ttft) == pytest.approx(1)
+    assert seen.ttft_ms(0.5) <= seen.ttft_ms(0.99)
+    assert seen.ttft[0][0] >= prefill
+    for share in (0.5, 0.99):
+        assert less.ttft_ms(share) <= seen.ttft_ms(share) * 1.05 + 0.5
+    assert less.token_ms <= seen.token_ms + 1e-6
+
+
+def test_the_simulated_scheduler_agrees():
+    """The whole comparison is ``python -m tests.bench.serve_queue``."""
+    for _, measured, said in errors(CASES[1], (0.5,), 600):
+        assert said.p50 == pytest.approx(measured.p50, rel=0.2)
+        assert said.p99 == pytest.approx(measured.p99, rel=0.35)
+        assert said.token_ms == pytest.approx(measured.token_ms, rel=0.2)
+
+
+def test_the_plan_keeps_the_promise_and_one_engine_less_does_not():
+    kind = engine_kind(model("gemma-3-27b"), gpu("h100"), "fp8", Layout(), demand())
+    plan = plan_serve(kind, demand(users=5_000))
+    assert missed(plan.seen, demand(users=5_000)) is None
+    assert plan.engines > 2
+    fewer = queue_times(kind.step_ms, demand(users=5_000).rate / (plan.engines - 1), 200, kind.prompts, kind.capacity)
+    assert missed(fewer, demand(users=5_000)) is not None
+
+
+def test_more_gpus_for_70b_serve_more_each_and_strict_limits_need_more():
+    shape = model("llama-3-70b")
+    rates = []
+    for count in (2, 4, 8):
+        plan = plan_serve(engine_kind(shape, gpu("h100"), "fp8", Layout(tensor=count), demand()), demand(users=20_000))
+        assert plan.gpus == plan.engines * count
+        rates.append(plan.most)
+    assert rates == sorted(rates)
+    kind = engine_kind(shape, gpu("h100"), "fp8", Layout(tensor=4), demand())
+    chat, voice = (plan_serve(kind, demand(users=20_000, limits=CLASSES[name])) for name in ("chat", "voice"))
+    assert chat.limit.startswith("a token each 50 ms")
+    assert voice.limit.startswith("first token within 200 ms")
+
+
+def test_what_cannot_be_promised_is_said(capsys):
+    code, out, _ = told(capsys, "--gpu", "l4,h100", "--gpus", "1,2", "--users", "100")
+    assert code == 0
+    assert "not possible: gemma-3-27b in fp8 needs" in out
+    assert "not possible: 2 x l4, fp8: a token each 50 ms is not met even by an idle engine" in out
+    code, _, err = told(capsys, "--gpu", "l4", "--gpus", "1")
+    assert code == 2
+    assert "no engine keeps the promise" in err
+
+
+def test_growth_to_a_million_streams(capsys):
+    code, out, _ = told(capsys, "--gpu", "h100", "--gpus", "2", "--model", "llama-3-70b", "--grow", "--json")
+    found = json.loads(out)["growth"]
+    assert code == 0
+    assert [row["streams"] for row in found] == [1_000, 10_000, 100_000, 1_000_000]
+    for name in ("gpus", "partitions", "cores"):
+        assert [row[name] for row in found] == sorted(row[name] for row in found)
+    last = found[-1]
+    assert last["partitions"] * 2_500 >= last["chunks_per_second"]
+    assert last["cells"] == last["partitions"] // 1_024
+    assert last["brokers"] >= 3 * last["cells"]
+
+
+@given(st.integers(1, 10**6), st.floats(5, 100))
+def test_the_pipeline_has_room_for_every_chunk(streams, token_ms):
+    needs = growth(streams, token_ms)
+    assert needs.partitions & (needs.partitions - 1) == 0
+    assert needs.partitions * 2_500 >= needs.chunks * (1 - 1e-9)
+    assert needs.brokers >= 3
+    assert needs.cores * 2_500 >= needs.chunks * (1 - 1e-9)
+
+
+def test_streams_and_people_are_one_demand():
+    kind = engine_kind(model("gemma-3-27b"), gpu("h100"), "fp8", Layout(), demand())
+    full = plan_serve(kind, demand(users=100_000)).full
+    more = plan_serve(kind, grown(demand(), 10_000, full))
+    assert more.seen.running * more.engines == pytest.approx(10_000, rel=0.05)
+
+
+def test_the_report_marks_the_cheapest(capsys):
+    code, out, _ = told(capsys, "--gpu", "h100,h200", "--gpus", "1,2", "--class", "voice")
+    assert code == 0
+    (chosen,) = re.findall(r"^\* (\d x \w+), fp8 +\d", out, re.MULTILINE)
+    found = json.loads(told(capsys, "--gpu", "h100,h200", "--gpus", "1,2", "--class", "voice", "--json")[1])
+    assert found["cheapest"] == f"{chosen}, fp8"
+    assert min(row["per_hour"] for row in found["engines"]) == next(
+        row["per_hour"] for row in found["engines"] if row["engine"] == found["cheapest"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--users", "0"), "users must be a whole number"),
+        (("--every", "0"), "every (seconds) must be a number above 0"),
+        (("--ttft-ms", "-1"), "--ttft-ms must be a number above 0"),
+        (("--gpus", "0"), "give whole numbers within 1 and 64"),
+        (("--cached", "512"), "cached must be below"),
+        (("--calibrate", "nowhere.json"), "cannot be read"),
+    ],
+)
+def test_a_mistake_gets_one_sentence(capsys, flags, sentence):
+    code, _, err = told(capsys, *flags)
+    assert code == 2
+    assert sentence in err
+    assert len(err.splitlines()) == 1
