@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from schemas.registry import GROUPS, ROLES, RoleName, reads, writes
+from schemas.registry import GROUPS, OWN_TOPICS, ROLES, RoleName, reads, writes
 
 TOPIC_PREFIX: Final = "railbus."
 """What the names of all topics begin with."""
@@ -40,6 +40,8 @@ def grants(role: RoleName) -> tuple[Grant, ...]:
         found.append(Grant(role, ("Read",), "topic", read))
     if written := tuple(writes(role)):
         found.append(Grant(role, ("Write",), "topic", written))
+    if own := OWN_TOPICS.get(role):
+        found.append(Grant(role, (*_SEE, "Create", "Read", "Write"), "topic", own))
     if groups := GROUPS[role]:
         found.append(Grant(role, ("Read",), "group", groups))
     return tuple(found)

@@ -40,9 +40,15 @@ GROUPS: Final[Mapping[RoleName, tuple[str, ...]]] = {
     "rails": ("rails", "rails-batch"),
     "safety": ("safety",),
     "router": ("router",),
+    "ledger": ("ledger",),
+    "audit": ("audit",),
+    "tracer": ("tracer",),
     "operator": (),
 }
 """The consumer groups that each role joins. An app that reads in a group of its own needs the right to read it, too."""
+
+OWN_TOPICS: Final[Mapping[RoleName, tuple[str, ...]]] = {"ledger": ("ledger-entries-changelog",)}
+"""Topics without events that a role makes for itself: tables of Faust."""
 
 ByTopic = Mapping[str, frozenset[type[AnyEvent]]]
 """Topic name -> the event classes that a role writes, or reads, there."""

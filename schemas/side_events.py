@@ -12,7 +12,7 @@ from schemas.stream import LastSeq, Outcome, Speculation, Trigger, Usage
 Transport = Literal["websocket", "sse", "http", "client"]
 DetachReason = Literal["complete", "gone", "slow", "shutdown", "error"]
 Route = Literal["none", "self_hosted", "cloud"]
-Buckets = Annotated[tuple[tuple[int, Count], ...], Meta(max_length=2_000)]
+Buckets = Annotated[tuple[tuple[Annotated[int, Meta(ge=-10_000, le=10_000)], Count], ...], Meta(max_length=2_000)]
 CancelReason = Literal["client_gone", "denied", "recalled", "cutover", "expired", "operator", "lost_race"]
 
 

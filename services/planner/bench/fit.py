@@ -88,7 +88,7 @@ class FittedRoofline:
 
     def mixed_step_ms(self, batch: int, context: int, prompts: int, prompt: int) -> float:
         """Return the time of a step that decodes ``batch`` sequences and prefills ``prompts`` prompts."""
-        gpu, constants = self._machine()
+        gpu, constants = self._machine
         step = step_ms(
             self.target, gpu, self.precision,
             batch=batch, context=context, prefill_flop=prompts * prefill_flop(self.target, prompt),

@@ -1,29 +1,38 @@
 """The access control lists give each role what the registry says, and nothing more."""
 
 import shlex
+from collections import defaultdict
 
 import pytest
 
 from schemas.acls import TOPIC_PREFIX, commands, grants
-from schemas.registry import GROUPS, ROLES, reads, writes
+from schemas.registry import GROUPS, OWN_TOPICS, ROLES, reads, writes
 from schemas.topics import REQUESTS_VERTEX, STREAMS, TOPICS
+from services.audit.service import GROUP as AUDIT_GROUP
 from services.cli.__main__ import main
 from services.edge.log.partition_follower import GROUP as EDGE_GROUP
+from services.ledger.settings import Settings as LedgerSettings
 from services.rails.service import GROUP as RAILS_GROUP
 from services.rails.service import GROUP_BATCH as RAILS_BATCH_GROUP
 from services.router.service import GROUP as ROUTER_GROUP
 from services.safety.service import GROUP as SAFETY_GROUP
+from services.tracer.service import GROUP as TRACER_GROUP
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_gets_its_own_topics_and_groups(role):
-    found = {(grant.resource, operation): set(grant.names) for grant in grants(role) for operation in grant.operations}
-    assert found.get(("topic", "Read"), set()) == set(reads(role))
-    assert found.get(("topic", "Write"), set()) == set(writes(role))
-    assert found.get(("group", "Read"), set()) == set(GROUPS[role])
-    only_seen = {operation for resource, operation in found if found[resource, operation] == {TOPIC_PREFIX}}
+    found = defaultdict(set)
+    for grant in grants(role):
+        for operation in grant.operations:
+            found[grant.resource, operation] |= set(grant.names)
+    own = set(OWN_TOPICS.get(role, ()))
+    assert found["topic", "Read"] == set(reads(role)) | own
+    assert found["topic", "Write"] == set(writes(role)) | own
+    assert found["group", "Read"] == set(GROUPS[role])
+    only_seen = {operation for resource, operation in found if TOPIC_PREFIX in found[resource, operation]}
     administers = {"Create", "Alter", "AlterConfigs"} if role == "operator" else set()
     assert only_seen == {"Describe", "DescribeConfigs"} | administers
+    assert found["topic", "Create"] == own | ({TOPIC_PREFIX} if role == "operator" else set())
 
 
 def test_no_grant_by_a_prefix_lets_read_or_write():
@@ -43,6 +52,9 @@ def test_the_groups_are_those_that_the_services_join():
     assert (GROUPS["router"], GROUPS["safety"]) == ((ROUTER_GROUP,), (SAFETY_GROUP,))
     assert GROUPS["generator"] == ("generator", "generator-batch"), "the worker's name, and -batch"
     assert GROUPS["vertex"] == ("vertex",)
+    assert (GROUPS["audit"], GROUPS["tracer"]) == ((AUDIT_GROUP,), (TRACER_GROUP,))
+    assert GROUPS["ledger"] == (LedgerSettings().ledger_group,)
+    assert OWN_TOPICS["ledger"] == (f"{LedgerSettings().ledger_group}-entries-changelog",)
 
 
 def test_a_command_survives_a_shell():
