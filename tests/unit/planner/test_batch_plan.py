@@ -223,6 +223,7 @@ def test_the_table_has_every_way_and_marks_the_front(capsys):
         (("--rho", "2"), "rho must be between 0 and 1"),
         (("--refine", "0"), "refined must be above 0"),
         (("--gpus", "x"), "give whole numbers"),
+        (("--draft", "gemma-3-27b"), "is not smaller than gemma-3-12b"),
         (("--prices", "nowhere.toml"), "cannot be read"),
     ],
 )
@@ -269,4 +270,12 @@ def test_times_and_money_read_as_people_write_them():
         "71.9 h",
         "4.0 d",
     ]
-    assert [money_text(money) for money in (0.5, 99.99, 1234.5)] == ["$0.50", "$99.99", "$1,234"]
+    sums = [money_text(money) for money in (0, 0.0123, 0.5, 99.99, 1234.5)]
+    assert sums == ["$0.00", "$0.012", "$0.50", "$99.99", "$1,234"]
+
+
+def test_a_small_model_needs_no_smaller_ones(capsys):
+    code, out, _ = told(capsys, "--model", "smollm2-135m")
+    assert code == 0
+    assert "smaller model:" not in out
+    assert "drafted" not in out
