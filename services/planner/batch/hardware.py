@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -140,7 +140,7 @@ def _speculation(machine: Machine, work: BatchWork, found: Throughput) -> tuple[
     return pair.best_gamma(machine.alpha, batch=found.batch, context=context, most=MAX_GAMMA)
 
 
-@cache
+@lru_cache(maxsize=1_024)
 def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -> Precision:
     """Return the precision of vLLM with little loss that finishes the work first.
 
