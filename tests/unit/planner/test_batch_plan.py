@@ -151,6 +151,15 @@ def test_hardware_that_is_missing_is_bought_and_energy_is_paid():
     assert rented.money.high > rented.hours.value * 8 * 2.69
 
 
+def test_wider_kv_caches_leave_room_for_fewer_answers():
+    by_name = {way.name: way for way in planned().ways}
+    usual, wide = by_name["gemma-3-12b, int4, vllm"], by_name["gemma-3-12b, int4, KV in bf16"]
+    assert wide.hours.value > 1.2 * usual.hours.value
+    work = replace(WORK, requests=1_000)
+    ampere = Machine(model=model("gemma-3-12b"), gpu=gpu("a100-40"), precision="int8")
+    assert estimate(replace(ampere, kv="fp8"), work).hours.value < estimate(ampere, work).hours.value
+
+
 def test_a_cascade_of_different_hardware_takes_as_long_as_its_slower_part():
     by_name = {way.name: way for way in planned().ways}
     screen = by_name["gemma-2-2b, int8"]
