@@ -109,13 +109,17 @@ def throughput(
     layout: Layout = ONE,
     limits: BatchLimits = BatchLimits(),
     efficiency: Efficiency | None = None,
+    kv: KvPrecision | None = None,
 ) -> Throughput:
     """Return the throughput of the largest batch that fits into memory; without ``efficiency`` of the engine ``vllm``.
+
+    Without ``kv`` the KV caches have the usual precision of batch work on this accelerator.
 
     Raises:
         ValueError: Not even one sequence fits, or the layout does not divide the model.
     """
-    efficiency, kv = practical(gpu) if efficiency is None else efficiency, batch_kv(gpu)
+    efficiency = practical(gpu) if efficiency is None else efficiency
+    kv = batch_kv(gpu) if kv is None else kv
     model, one = divided(model, layout), gpu
     gpu = group(gpu, layout)
     require_fit(model, gpu, precision)

@@ -88,6 +88,7 @@ PURE = (
     "services.planner.batch.offers",
     "services.planner.batch.plan",
     "services.planner.batch.report",
+    "services.planner.batch.sample",
     "services.planner.batch.ways",
     "services.planner.bench.bands",
     "services.planner.bench.calibration",

@@ -106,11 +106,15 @@ def _span(way: Way) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Return hours as people write them: minutes below two hours, days above three."""
+    """Return hours as people write them: seconds below two minutes, minutes below two hours, days above three."""
+    if hours < 2 / 60:
+        return f"{hours * 3_600:.0f} s"
     if hours < 2:
         return f"{hours * 60:.0f} min"
     return f"{hours:.1f} h" if hours < 72 else f"{hours / 24:.1f} d"
 
 
 def money_text(money: float) -> str:
+    if 0 < money < 0.1:
+        return f"${money:.2g}"
     return f"${money:,.2f}" if money < 100 else f"${money:,.0f}"

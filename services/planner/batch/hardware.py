@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -13,7 +13,7 @@ from services.physics.models import Model
 from services.physics.pairing import SpeculationPair
 from services.physics.parallel import ALL_REDUCE_US, LINK_SHARE, ONE, PIPELINE_BALANCE, Layout
 from services.physics.precisions import GGUF, PRECISIONS, Precision
-from services.physics.roofline import weight_bytes
+from services.physics.roofline import KvPrecision, weight_bytes
 from services.planner.batch.ways import Range, exactly, spread
 
 SEQUENCES: Final[dict[Engine, int]] = {"vllm": 256, "llama.cpp": 32, "nim": 256, "tensorrt-llm": 256}
@@ -37,6 +37,7 @@ class Machine:
         sequences: Most sequences that decode together; the engine's usual number if None.
         draft: Model that drafts; None without speculation.
         alpha: Probability that a drafted token is accepted.
+        kv: Precision of the KV caches; the accelerator's usual one if None.
     """
 
     model: Model
@@ -46,6 +47,7 @@ class Machine:
     sequences: int | None = None
     draft: Model | None = None
     alpha: float = 0.7
+    kv: KvPrecision | None = None
 
     @property
     def engine(self) -> Engine:
@@ -119,7 +121,7 @@ def sample_factor(machine: Machine, work: BatchWork, at_once: int, hours: float)
 def _run(machine: Machine, work: BatchWork, efficiency: Efficiency, limits: BatchLimits) -> Throughput:
     return throughput(
         machine.model, machine.gpu, machine.precision, work,
-        layout=machine.layout, limits=limits, efficiency=efficiency,
+        layout=machine.layout, limits=limits, efficiency=efficiency, kv=machine.kv,
     )  # fmt: skip
 
 
@@ -134,13 +136,13 @@ def _speculation(machine: Machine, work: BatchWork, found: Throughput) -> tuple[
         return 0, 1.0
     pair = SpeculationPair(
         target=machine.model, draft=machine.draft, gpu=machine.gpu, precision=machine.precision,
-        kv=batch_kv(machine.gpu), efficiency=practical(machine.gpu, machine.engine),
+        kv=machine.kv or batch_kv(machine.gpu), efficiency=practical(machine.gpu, machine.engine),
     )  # fmt: skip
     context = work.shared + work.own + work.output // 2
     return pair.best_gamma(machine.alpha, batch=found.batch, context=context, most=MAX_GAMMA)
 
 
-@cache
+@lru_cache(maxsize=1_024)
 def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -> Precision:
     """Return the precision of vLLM with little loss that finishes the work first.
 

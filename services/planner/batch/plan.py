@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from services.physics.batches import BatchWork
+from services.physics.batches import BatchWork, batch_kv
 from services.physics.gpus import Gpu
 from services.physics.gpus import gpu as gpu_named
 from services.physics.models import Model
 from services.physics.parallel import ONE, Layout
 from services.physics.precisions import PRECISIONS, Precision
+from services.physics.roofline import KvPrecision
 from services.planner.batch.cascade import chain_recall, recall
 from services.planner.batch.hardware import (
     Machine,
@@ -111,6 +112,8 @@ def _local(job: BatchJob, prices: Prices, gpu: Gpu, found: Found) -> None:
         name, work = f"{job.model.name}, {best}", job.work
         add(f"{name}, one at a time", replace(base, sequences=1), "less work", note="as a loop of requests does it")
         add(f"{name}, prefix not cached", base, "less work", work=replace(work, prefix_cached=False))
+        other: KvPrecision = "bf16" if batch_kv(gpu) == "fp8" else "fp8"
+        add(f"{name}, KV in {other}", replace(base, kv=other), "less work", note=f"usual: {batch_kv(gpu)}")
         half = replace(work, output=max(1, work.output // 2))
         add(f"{name}, half the output", base, "less work", work=half, note="shorter answers")
         if job.draft is not None:

@@ -83,5 +83,6 @@ def _refusals(plan: BatchPlan) -> Iterator[str]:
         return
     yield ""
     yield "does not fit:"
-    for each in plan.refusals:
-        yield f"  {each.name}: {each.reason}; {each.remedy}"
+    for remedy in dict.fromkeys(each.remedy for each in plan.refusals):
+        yield from (f"  {each.name}: {each.reason}" for each in plan.refusals if each.remedy == remedy)
+        yield f"    {remedy}"

@@ -90,14 +90,21 @@ class SampledEngine:
 
     def step_ms(self, running: int) -> float:
         """Return the time of a step with so many running answers."""
-        points = ((0, self.fixed_ms), *self.steps)
-        for (low, low_ms), (high, high_ms) in pairwise(points):
-            if running <= high or high == points[-1][0]:
-                return low_ms + (high_ms - low_ms) * (running - low) / (high - low)
-        raise AssertionError("there are at least two points")
+        return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the time between the ends of two answers."""
+        """Return the time between the ends of two answers.
+
+        Where the parts do not add up to what a loop took, as on a machine whose speed changes, the loop decides.
+        """
+        ratios = [
+            (loop.at_once, loop.each_ms / self._parts_ms(loop.at_once, loop.new, loop.output))
+            for loop in self.loops[1:]
+        ]
+        return self._parts_ms(at_once, new, output) * _between(((1, 1.0), *ratios), min(at_once, self.at_once))
+
+    def _parts_ms(self, at_once: int, new: float, output: float) -> float:
+        """Return the same by the parts: the prompt, and the share of the steps."""
         fixed = self.fixed_ms if at_once == 1 else 0.0  # with others, the prompt shares the step that decodes them
         prompt = self.request_ms + self.token_prompt_ms * new + fixed
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
@@ -169,7 +176,7 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
         steps = [(1, alone.token_ms)]
         for loop in loops[1:]:
             share = prompt_ms * loop.new / alone.new if alone.new else prompt_ms
-            decode = max(1e-6, loop.each_ms - share)
+            decode = max(alone.token_ms * (loop.output - 1) / loop.at_once, loop.each_ms - share)  # never below one's
             steps.append((loop.at_once, decode * loop.at_once / max(1.0, loop.output - 1)))
         (one, one_ms), (more, more_ms) = steps[:2]
         rising = max(0.0, (more_ms - one_ms) / (more - one))
@@ -178,6 +185,14 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
     per_token = prompt_ms / alone.new if alone.new else 0.0
     token_ms = per_token if slope is None else min(slope, per_token)
     return SampledEngine(loops, fixed_ms, token_ms, prompt_ms - token_ms * alone.new, tuple(steps))
+
+
+def _between(points: Sequence[tuple[int, float]], at: int) -> float:
+    """Return the value at a place between points, or beyond the last by the last slope."""
+    for (low, low_value), (high, high_value) in pairwise(points):
+        if at <= high or high == points[-1][0]:
+            return low_value + (high_value - low_value) * (at - low) / (high - low)
+    raise AssertionError("there are at least two points")
 
 
 def _new(request: RequestResult) -> float:

@@ -91,6 +91,10 @@ class BatchJob:
         for name in ("refined", "best"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must be above 0 and below 1, not {getattr(self, name)!r}")
+        if self.draft is not None and self.draft.parameters >= self.model.parameters:
+            raise ValueError(
+                f"the draft {self.draft.name} is not smaller than {self.model.name}: give another, or --draft none"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

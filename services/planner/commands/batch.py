@@ -11,6 +11,7 @@ import orjson
 
 from services.physics.batches import BatchWork
 from services.physics.gpus import Gpu
+from services.physics.models import Model
 from services.physics.precisions import PRECISIONS
 from services.planner.batch.choose import answers, good_enough
 from services.planner.batch.hardware import Machine, sample_factor
@@ -23,6 +24,9 @@ from services.planner.batch.sample_runner import run_loops
 from services.planner.batch.ways import BatchJob, Way
 from services.planner.catalogue import find_gpu, find_model
 from services.runtime.errors import UserError
+
+USUAL_SMALLER: Final = ("gemma-2-9b", "gemma-2-2b")
+USUAL_DRAFT: Final = "gemma-3-1b"
 
 HOURS: Final = {"m": 1 / 60, "min": 1 / 60, "h": 1.0, "d": 24.0}
 
@@ -39,9 +43,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     ways.add_argument("--gpu", default="rtx-4080", help="GPU of your own, from the catalogue, or none (rtx-4080)")
     ways.add_argument("--gpus", default="1,2,4,8", help="numbers of GPUs to consider (1,2,4,8)")
     ways.add_argument(
-        "--smaller", default="gemma-2-9b,gemma-2-2b", help="smaller models that may do, or none (gemma-2-9b,gemma-2-2b)"
+        "--smaller", help="smaller models that may do, or none (of gemma-2-9b, gemma-2-2b those that are smaller)"
     )
-    ways.add_argument("--draft", default="gemma-3-1b", help="model that drafts, or none (gemma-3-1b)")
+    ways.add_argument("--draft", help="model that drafts, or none (gemma-3-1b if it is smaller)")
     ways.add_argument("--alpha", type=float, default=0.7, help="probability that a drafted token is accepted (0.7)")
     ways.add_argument("--refine", type=float, default=0.1, help="share that a cascade passes on (0.1)")
     ways.add_argument("--best", type=float, default=0.01, help="share of the best that a cascade looks for (0.01)")
@@ -149,13 +153,14 @@ def _corrected(args: argparse.Namespace, job: BatchJob, engine: SampledEngine, g
 
 
 def _job(args: argparse.Namespace) -> BatchJob:
+    model = find_model(args.model)
     try:
         return BatchJob(
             work=BatchWork(requests=args.requests, shared=args.shared, own=args.own, output=args.output),
-            model=find_model(args.model),
+            model=model,
             gpu=None if args.gpu == "none" else find_gpu(args.gpu),
-            smaller=tuple(find_model(name) for name in _names(args.smaller)),
-            draft=None if args.draft == "none" else find_model(args.draft),
+            smaller=_smaller(args.smaller, model),
+            draft=_draft(args.draft, model),
             alpha=args.alpha,
             counts=_counts(args.gpus),
             refined=args.refine,
@@ -167,8 +172,19 @@ def _job(args: argparse.Namespace) -> BatchJob:
         raise UserError(str(error)) from None
 
 
-def _names(text: str) -> list[str]:
-    return [] if text == "none" else [name.strip() for name in text.split(",") if name.strip()]
+def _smaller(given: str | None, model: Model) -> tuple[Model, ...]:
+    """Return the models that were named; by default those of the usual ones that are smaller."""
+    if given is None:
+        return tuple(each for each in map(find_model, USUAL_SMALLER) if each.parameters < model.parameters)
+    return tuple(find_model(name.strip()) for name in given.split(",") if name.strip()) if given != "none" else ()
+
+
+def _draft(given: str | None, model: Model) -> Model | None:
+    """Return the model that drafts; by default the usual one if it is smaller."""
+    if given is None:
+        usual = find_model(USUAL_DRAFT)
+        return usual if usual.parameters < model.parameters else None
+    return None if given == "none" else find_model(given)
 
 
 def _counts(text: str) -> tuple[int, ...]:

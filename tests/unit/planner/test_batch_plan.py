@@ -151,6 +151,15 @@ def test_hardware_that_is_missing_is_bought_and_energy_is_paid():
     assert rented.money.high > rented.hours.value * 8 * 2.69
 
 
+def test_wider_kv_caches_leave_room_for_fewer_answers():
+    by_name = {way.name: way for way in planned().ways}
+    usual, wide = by_name["gemma-3-12b, int4, vllm"], by_name["gemma-3-12b, int4, KV in bf16"]
+    assert wide.hours.value > 1.2 * usual.hours.value
+    work = replace(WORK, requests=1_000)
+    ampere = Machine(model=model("gemma-3-12b"), gpu=gpu("a100-40"), precision="int8")
+    assert estimate(replace(ampere, kv="fp8"), work).hours.value < estimate(ampere, work).hours.value
+
+
 def test_a_cascade_of_different_hardware_takes_as_long_as_its_slower_part():
     by_name = {way.name: way for way in planned().ways}
     screen = by_name["gemma-2-2b, int8"]
@@ -223,6 +232,7 @@ def test_the_table_has_every_way_and_marks_the_front(capsys):
         (("--rho", "2"), "rho must be between 0 and 1"),
         (("--refine", "0"), "refined must be above 0"),
         (("--gpus", "x"), "give whole numbers"),
+        (("--draft", "gemma-3-27b"), "is not smaller than gemma-3-12b"),
         (("--prices", "nowhere.toml"), "cannot be read"),
     ],
 )
@@ -269,4 +279,12 @@ def test_times_and_money_read_as_people_write_them():
         "71.9 h",
         "4.0 d",
     ]
-    assert [money_text(money) for money in (0.5, 99.99, 1234.5)] == ["$0.50", "$99.99", "$1,234"]
+    sums = [money_text(money) for money in (0, 0.0123, 0.5, 99.99, 1234.5)]
+    assert sums == ["$0.00", "$0.012", "$0.50", "$99.99", "$1,234"]
+
+
+def test_a_small_model_needs_no_smaller_ones(capsys):
+    code, out, _ = told(capsys, "--model", "smollm2-135m")
+    assert code == 0
+    assert "smaller model:" not in out
+    assert "drafted" not in out

@@ -87,6 +87,16 @@ def test_a_prompt_that_is_not_cached_costs_more():
     assert usual.hours.high / usual.hours.value < cold.hours.high / cold.hours.value
 
 
+def test_a_machine_whose_speed_changes_is_believed_where_it_was_measured():
+    slow, fast = Engine(30, 0.4, 0.9, 6), Engine(10, 0.4, 0.1, 6)
+    loops = divided(PROMPTS, 2)
+    found = sampled_engine([engine.run(*loop) for engine, loop in zip((slow, fast), loops, strict=True)])
+    for number, engine in ((1, slow), (2, fast)):
+        ran = sampled_loop(engine.run(number, PROMPTS)).each_ms
+        assert found.hours(1, number, 6).value * 3.6e6 == pytest.approx(ran, rel=0.05)
+        assert found.step_ms(number) >= slow.fixed
+
+
 def test_too_few_answers_are_refused():
     result = Engine(10, 1, 0.1).run(8, PROMPTS[:16])
     with pytest.raises(ValueError, match="too few to plan by"):
