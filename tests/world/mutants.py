@@ -155,18 +155,24 @@ def known_counts() -> Counts:
 def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> None:
     """Look for every mutant from several first seeds, a few seeds at a time; go on where the last survey ended."""
     ends_s = time.process_time() + seconds
-    for sample in range(samples):
-        while time.process_time() < ends_s:
-            left = [
-                mutant for mutant in MUTANTS
-                if named in mutant.name and -SEEDS < (counts[mutant.name][sample:] or [0])[0] <= 0
-            ]  # fmt: skip
-            if not left:
-                break
-            for mutant in left:
-                if time.process_time() < ends_s:
-                    _look_on(mutant, counts[mutant.name], sample)
-                    FOUND.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    left = [mutant for mutant in MUTANTS if named in mutant.name]
+    while left:
+        for mutant in tuple(left):
+            sample = _next_sample(counts[mutant.name], samples)
+            if sample is None:
+                left.remove(mutant)
+                continue
+            if time.process_time() > ends_s:
+                return
+            _look_on(mutant, counts[mutant.name], sample)
+            FOUND.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+
+
+def _next_sample(counts: list[int], samples: int) -> int | None:
+    """Return the first sample in which a mutant is not found yet; None if there is none, or it has survived."""
+    at = next((sample for sample, count in enumerate(counts) if count <= 0), len(counts))
+    survived = at < len(counts) and counts[at] <= -SEEDS
+    return None if at >= samples or survived else at
 
 
 def _look_on(mutant: Mutant, counts: list[int], sample: int) -> None:
