@@ -20,7 +20,13 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 
-FAILED_SEEDS = ((1038, FAULT_KINDS), (1235, FAULT_KINDS), (1436, FAULT_KINDS), (17, ("roam", "pause")))
+FAILED_SEEDS = (
+    (1038, FAULT_KINDS),
+    (1235, FAULT_KINDS),
+    (1436, FAULT_KINDS),
+    (17, ("roam", "pause")),
+    (32, ("roam", "pause")),
+)
 """Seeds of this version of the world that have failed once, and their kinds of fault. A seed of another version has
 another schedule: what it found then is kept as a planted defect."""
 
