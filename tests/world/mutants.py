@@ -119,6 +119,7 @@ MUTANTS = (
     Mutant("an edge remembers what it did not follow", _edge(index=edges.RemembersGaps)),
     Mutant("a client is told too early that it is accepted", _edge(accepts_early=True), ("outage", "roam")),
     Mutant("a resumed stream shows text that was taken back", _session(edges.SendsRecalled)),
+    Mutant("a history that was shortened twice is split", _session(edges.SplitsShortened), ("roam", "pause")),
     Mutant("a resumed stream begins anew", _session(edges.StartsOver)),
     Mutant("a resumed stream skips ops of the same record", _session(edges.SkipsOne), ("roam",)),
     Mutant("a recall does not stop the history", _edge(held=edges.SendsOn), ("roam", "pause")),

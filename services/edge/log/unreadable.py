@@ -12,7 +12,8 @@ TAKE_TEXT_BACK: Final = frozenset({"Recall", "Verdict", "Cutover"})
 
 def takes_text_back(record: UnreadableRecord) -> bool:
     """Return whether a client of this request may be shown nothing more."""
-    return header(record.headers, KIND_HEADER) in TAKE_TEXT_BACK
+    kind = header([(name, value) for name, value in record.headers if value is not None], KIND_HEADER)
+    return kind is not None and kind in TAKE_TEXT_BACK
 
 
 def newer_version() -> ApiError:
