@@ -55,6 +55,7 @@ PURE = (
     "services.edge.delivery.session",
     "services.edge.delivery.stats",
     "services.edge.encoders",
+    "services.edge.errors",
     "services.edge.http.connection_table",
     "services.edge.http.proxies",
     "services.edge.log.follow_plan",
