@@ -1,1 +1,1 @@
-"""A deterministic simulation of the whole tree: one process, one seed, virtual time."""
+"""Defects that the simulation (``services/simulator``) must find."""

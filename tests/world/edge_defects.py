@@ -44,6 +44,17 @@ class SendsRecalled(Session):
         return CatchUpOps(already_sent, tuple(rest), splittable=True)
 
 
+class SplitsShortened(Session):
+    """Sends a history that was shortened twice in pieces, which share one position."""
+
+    __slots__ = ()
+
+    def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:
+        caught_up = super()._caught_up(already_sent, rest)
+        same = caught_up.ops == tuple(rest)
+        return replace(caught_up, splittable=True) if same else caught_up
+
+
 class StartsOver(Session):
     """Sends a client that resumes everything from the beginning."""
 

@@ -63,27 +63,41 @@ MUTANTS = (
     # Part 5: the processor
     Mutant("safety drops kept partitions at a rebalance", Parts(safety_member=members.DropsKept)),
     Mutant("the router drops kept partitions at a rebalance", Parts(router_member=members.DropsKept)),
-    Mutant("the router ticks before it has read the log", Parts(router_member=members.TicksUnread)),
+    Mutant("the router ticks before it has read the log", Parts(router_member=members.TicksUnread), ("gone", "slow")),
     Mutant("the router reads too little of its past", Parts(router_member=members.RewindsTooLittle)),
     Mutant("safety reads too little of its past", Parts(safety_member=members.RewindsTooLittle)),
-    Mutant("the router's past begins by its host's clock", Parts(router_member=members.RewindsByHost)),
+    Mutant(
+        "the router's past begins by its host's clock",
+        Parts(router_member=members.RewindsByHost),
+        ("clock", "kill", "restart"),
+    ),
     Mutant("safety sleeps on after a step", Parts(safety_member=members.SleepsOn)),
     Mutant("rails commit before the work is done", Parts(rails_member=members.CommitsEarly)),
     Mutant("rails commit over what is still open", Parts(rails_member=members.ForgetsCommits)),
     # Clocks
     Mutant("deadlines count from the writer's time of day", Parts(router=cores.CountsFromAt)),
     Mutant("the router decides by its host's time of day", Parts(router_member=members.DecidesByTimeOfDay)),
-    Mutant("a step of the broker's clock is not noticed", Parts(router_member=members.NeverBeginsAnew)),
+    Mutant(
+        "a step of the broker's clock is not noticed", Parts(router_member=members.NeverBeginsAnew), ("time", "late")
+    ),
     # Cores
-    Mutant("rails forget what is pending when a partition is lost", Parts(rails=cores.ForgetfulRails)),
-    Mutant("rails keep what is pending when a partition is lost", Parts(rails=cores.HoardingRails)),
+    Mutant(
+        "rails forget what is pending when a partition is lost",
+        Parts(rails=cores.ForgetfulRails),
+        ("join", "leave", "kill", "verdict"),
+    ),
+    Mutant(
+        "rails keep what is pending when a partition is lost",
+        Parts(rails=cores.HoardingRails),
+        ("join", "leave", "kill", "verdict"),
+    ),
     Mutant("safety drops what it held back", Parts(safety=cores.LosesHeld)),
     Mutant("safety forgets before the router closes", Parts(safety=cores.ForgetfulSafety)),
     Mutant("the router keeps the memory of a lost partition", Parts(router=cores.LeakyRouter)),
     Mutant("the router tries a request again for ever", Parts(router=cores.EndlessRouter)),
     Mutant("the router declares a stall too early", Parts(router=cores.ImpatientRouter)),
     Mutant("the router takes a client for gone too early", Parts(router=cores.HastyRouter)),
-    Mutant("the router counts one connection of a client", Parts(router=cores.OneConnectionRouter)),
+    Mutant("the router counts one connection of a client", Parts(router=cores.OneConnectionRouter), ("roam", "pause")),
     Mutant("the router ignores the policy's egress", Parts(router=cores.CarelessRouter)),
     Mutant("the router believes a worker without governance", Parts(router=cores.BelievingRouter)),
     # The fold
@@ -92,21 +106,38 @@ MUTANTS = (
     Mutant("a fold shows the answer to an unmasked prompt", _screen(screens.ShowsUnmasked)),
     Mutant("a fold shows text that is not cleared", _screen(screens.ShowsEverything)),
     Mutant("a fold believes every cutover", _screen(screens.BelievesCutovers)),
-    Mutant("a fold believes every closing", _screen(screens.BelievesCloseds)),
+    Mutant("a fold believes every closing", _screen(screens.BelievesCloseds), ("stall", "late", "pause", "kill")),
     Mutant("a fold hears the last run of an attempt", _screen(screens.HearsTheLastRun)),
-    Mutant("a fold forgets recalls of another run", _screen(screens.ForgetsOthersRecalls)),
     Mutant("an edge believes a worker without governance", _screen(screens.BelievesWorkers)),
     # The edge
     Mutant("live streams stall when a home partition moves", _edge(plan=edges.IgnoresHolds)),
-    Mutant("an edge takes requests of a partition it does not follow", _edge(plan=edges.AsksTooSoon)),
+    Mutant(
+        "an edge takes requests of a partition it does not follow",
+        _edge(plan=edges.AsksTooSoon),
+        ("join", "leave", "slow"),
+    ),
     Mutant("an edge remembers what it did not follow", _edge(index=edges.RemembersGaps)),
-    Mutant("a client is told too early that it is accepted", _edge(accepts_early=True)),
+    Mutant("a client is told too early that it is accepted", _edge(accepts_early=True), ("outage", "roam")),
     Mutant("a resumed stream shows text that was taken back", _session(edges.SendsRecalled)),
+    Mutant("a history that was shortened twice is split", _session(edges.SplitsShortened), ("roam", "pause")),
     Mutant("a resumed stream begins anew", _session(edges.StartsOver)),
-    Mutant("a resumed stream skips ops of the same record", _session(edges.SkipsOne)),
-    Mutant("a recall does not stop the history", _edge(held=edges.SendsOn)),
+    Mutant("a resumed stream skips ops of the same record", _session(edges.SkipsOne), ("roam",)),
+    Mutant("a recall does not stop the history", _edge(held=edges.SendsOn), ("roam", "pause")),
     Mutant("what comes during the history is lost", _edge(held=edges.ForgetsHeld)),
 )
+
+HIDDEN = frozenset(
+    {
+        "safety sleeps on after a step",
+        "rails forget what is pending when a partition is lost",
+        "rails keep what is pending when a partition is lost",
+        "the router counts one connection of a client",
+        "a fold believes every closing",
+        "an edge takes requests of a partition it does not follow",
+        "a recall does not stop the history",
+    }
+)
+"""Defects that no survey of this version of the world has found yet: few schedules show them."""
 
 
 def found_after(mutant: Mutant, first_seed: int, seeds: int = SEEDS) -> tuple[int, str] | None:
@@ -138,18 +169,24 @@ def known_counts() -> Counts:
 def survey(counts: Counts, samples: int, seconds: float, named: str = "") -> None:
     """Look for every mutant from several first seeds, a few seeds at a time; go on where the last survey ended."""
     ends_s = time.process_time() + seconds
-    for sample in range(samples):
-        while time.process_time() < ends_s:
-            left = [
-                mutant for mutant in MUTANTS
-                if named in mutant.name and -SEEDS < (counts[mutant.name][sample:] or [0])[0] <= 0
-            ]  # fmt: skip
-            if not left:
-                break
-            for mutant in left:
-                if time.process_time() < ends_s:
-                    _look_on(mutant, counts[mutant.name], sample)
-                    FOUND.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    left = [mutant for mutant in MUTANTS if named in mutant.name]
+    while left:
+        for mutant in tuple(left):
+            sample = _next_sample(counts[mutant.name], samples)
+            if sample is None:
+                left.remove(mutant)
+                continue
+            if time.process_time() > ends_s:
+                return
+            _look_on(mutant, counts[mutant.name], sample)
+            FOUND.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+
+
+def _next_sample(counts: list[int], samples: int) -> int | None:
+    """Return the first sample in which a mutant is not found yet; None if there is none, or it has survived."""
+    at = next((sample for sample, count in enumerate(counts) if count <= 0), len(counts))
+    survived = at < len(counts) and counts[at] <= -SEEDS
+    return None if at >= samples or survived else at
 
 
 def _look_on(mutant: Mutant, counts: list[int], sample: int) -> None:

@@ -40,13 +40,6 @@ class IgnoresGate(Screen):
         return self.verdict is None or self.verdict.decision == "allow"
 
 
-class ForgetsOthersRecalls(Screen):
-    """Forgets what is recalled of a run that is not the voice yet."""
-
-    def _on_recall(self, event: Recall):
-        return super()._on_recall(event) if self._is_voice(event) else ()
-
-
 class ShowsUnmasked(Screen):
     """Shows the answer to a prompt that was to be masked."""
 
@@ -87,9 +80,8 @@ class BelievesWorkers(Screen):
         super().__init__(request_id, Governance(input_gate="off", output_check="off"))
 
 
-for _screen in (BelievesCutovers, BelievesCloseds, ForgetsOthersRecalls):
+for _screen in (BelievesCutovers, BelievesCloseds):
     _screen._RULES = {**Screen._RULES}
-ForgetsOthersRecalls._RULES[Recall] = ForgetsOthersRecalls._on_recall
 
 
 def session_with(screen: type[Screen]) -> type[Session]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Protocol
 
 import orjson
@@ -129,7 +130,8 @@ class Session:
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:
         ops = catch_up(self.stats.visible, [item.op for item in rest])
         if len(ops) == len(rest) and all(op is item.op for op, item in zip(ops, rest, strict=True)):
-            return CatchUpOps(already_sent, tuple(rest), splittable=True)
+            together = any(one.op_id == other.op_id for one, other in pairwise(rest))  # shortened before
+            return CatchUpOps(already_sent, tuple(rest), splittable=not together)
         places = {item.op.recall_id: item.recalled_at for item in rest if isinstance(item.op, Withdraw)}
         last = rest[-1].op_id
         shortened = (

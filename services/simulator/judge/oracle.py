@@ -151,7 +151,7 @@ class Oracle:
         self._dead: set[Partition] = set()
         self._committed: dict[int, int] = {}
         self.first_verdicts: dict[str, Verdict] = {}
-        self._cleared: dict[str, int] = {}
+        self._cleared: dict[tuple[str, str], int] = {}
         self._chunk_ends: dict[tuple[str, int], int] = {}
         self._recall_ids: set[str] = set()
         self._masked: dict[str, set[int]] = defaultdict(set)
@@ -177,7 +177,8 @@ class Oracle:
             self._note_connection(event, now_us)
         elif isinstance(event, Cleared):
             end = self._chunk_ends.get((event.run, event.seq), 0)
-            self._cleared[event.run] = max(self._cleared.get(event.run, 0), end)
+            cleared = event.run, event.policy_version
+            self._cleared[cleared] = max(self._cleared.get(cleared, 0), end)
         elif isinstance(event, Recall):
             self._check_recall(event)
         elif isinstance(event, Request):
@@ -218,8 +219,9 @@ class Oracle:
         if event.recall_id in self._recall_ids:
             return
         self._recall_ids.add(event.recall_id)
-        if event.start < self._cleared.get(event.run, 0):
-            sentence = f"{event.run} was cleared to {self._cleared[event.run]} before [{event.start}, {event.end})"
+        cleared = self._cleared.get((event.run, event.policy_version), 0)  # another policy may find more in it
+        if event.start < cleared:
+            sentence = f"{event.run} was cleared to {cleared} before [{event.start}, {event.end})"
             raise Violation("cleared text is not recalled", sentence)
 
     def _check_attempt(self, event: Request, topic: str) -> None:

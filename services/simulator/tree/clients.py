@@ -90,8 +90,12 @@ class Clients:
 
     def _adopt(self, client: Client, stream: Stream) -> None:
         client.request = stream.request
-        if client.stream is None and stream.reason is None:
+        if client.stream is not None or stream.reason is not None:
+            return
+        if stream.process.alive:
             client.stream = stream
+        else:  # it was killed while its answer was under way
+            self._simulation.after(100 * MS, self._come_back_again, client, client.tries)
 
     def _reader(self, client: Client, tries: int) -> ClientEnd:
         return ClientEnd(
@@ -188,8 +192,8 @@ class Clients:
                 self._simulation.after(200 * MS, self._come_back_again, client, tries)
         elif client.tries != tries or client.done or client.stream not in {None, stream}:
             stream.process.after(MS, stream.end, "gone")
-        elif stream.reason is None:
-            client.stream = stream
+        else:
+            self._adopt(client, stream)
 
     def _choose(self) -> Edge | None:
         edges = self._edges()

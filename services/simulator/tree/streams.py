@@ -3,7 +3,7 @@
 ``services/edge/delivery/subscription.py`` does the same with sockets; read both side by side.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from schemas.requests import Request
@@ -85,7 +85,7 @@ class Stream:
                 self.end("slow")
             return
         for item in self.session.feed(logged):
-            self._out.append(self._encoder.encode(item))
+            self._stage((item,), self._encoder.encode(item))
         self._end_if_over()
 
     def flush(self) -> None:
@@ -108,7 +108,7 @@ class Stream:
         staged = 0
         while not held.recall_pending and (piece := next(self._sending, None)) is not None:
             items, data = piece
-            self._out.append(data)
+            self._stage(items, data)
             self._unsent = self._unsent[len(items) :]
             staged += len(data)
             if staged >= BATCH_BYTES:
@@ -125,6 +125,11 @@ class Stream:
         self.flush()
         if self.reason is None:
             self._end_if_over()
+
+    def _stage(self, items: Sequence[PositionedOp], data: bytes) -> None:
+        for item in items:
+            self.session.stats.record_sent(item, self.process.now_us)
+        self._out.append(data)
 
     def _end_if_over(self) -> None:
         if self.session.closed:

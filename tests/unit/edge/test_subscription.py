@@ -236,6 +236,23 @@ async def test_a_redaction_shortens_only_its_span():
     assert visible(wire) == "my [gone] is told and on"
 
 
+async def test_a_history_that_is_shortened_twice_still_arrives_together():
+    """Its ops share the position of the last: a client that got only some of them could not resume after them."""
+    hub, wire, writer = Hub(), Wire(), AnswerWriter(ID, checked=True)
+    stream = stream_of(hub, catching_up=True)
+    stream.attach(ClientWriter(wire, 10_000))
+    events = [writer.started(), writer.allowed(), writer.chunk("SECRET"), writer.recall(0, 6, "stop")]
+    events.append(writer.closed("recalled"))
+    caught_up = stream.session.resume([LoggedEvent(nth, event) for nth, event in enumerate(events)], None)
+    assert not caught_up.splittable
+    hub.handle(records(events[2:], 2))  # an edge that lags reads the recall again while the history waits
+    await stream.catch_up(caught_up, len(events))
+    ids = [event["id"] for event in sse_events(wire.data) if "id" in event]
+    assert len(ids) == len(set(ids)) == 1
+    assert visible(wire) == "[gone]"
+    assert stream.reason == "complete"
+
+
 async def test_too_many_held_events_end_the_stream():
     hub, ended = Hub(), []
     stream = stream_of(hub, catching_up=True, ended=ended)

@@ -14,15 +14,21 @@ from services.simulator.plan import FAULT_KINDS, draw
 from services.simulator.shrink import shrink
 from services.simulator.timeline import draw_timeline
 from services.simulator.world import World
-from tests.world.mutants import MUTANTS, found_after, known_counts, seed_that_finds
+from tests.world.mutants import HIDDEN, MUTANTS, found_after, known_counts, seed_that_finds
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 
-FAILED_SEEDS: tuple[int, ...] = ()
-"""Seeds of this version of the world that have failed once. A seed of another version has another schedule: what it
-found then is kept as a planted defect."""
+FAILED_SEEDS = (
+    (1038, FAULT_KINDS),
+    (1235, FAULT_KINDS),
+    (1436, FAULT_KINDS),
+    (17, ("roam", "pause")),
+    (32, ("roam", "pause")),
+)
+"""Seeds of this version of the world that have failed once, and their kinds of fault. A seed of another version has
+another schedule: what it found then is kept as a planted defect."""
 
 NEW_SEEDS = 200
 NEW_SEEDS_CPU_S = 60
@@ -53,10 +59,10 @@ def test_new_seeds_break_no_promise() -> None:
     assert done.returncode == 0, f"RAILBUS_TEST_SEED={first}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("seed", FAILED_SEEDS)
-def test_a_seed_that_failed_once_does_not_fail_again(seed: int) -> None:
-    result = World(draw(seed)).run()
-    assert result.violation is None, explain(result)
+@pytest.mark.parametrize(("seed", "kinds"), FAILED_SEEDS)
+def test_a_seed_that_failed_once_does_not_fail_again(seed: int, kinds: tuple[str, ...]) -> None:
+    result = World(draw(seed, kinds)).run()
+    assert result.violation is None, explain(result, kinds)
 
 
 def test_a_seed_has_one_schedule_in_every_process() -> None:
@@ -84,12 +90,12 @@ def test_a_kind_of_fault_by_itself_breaks_no_promise(kind: str) -> None:
         assert result.violation is None, explain(result, (kind,))
 
 
-def test_every_defect_has_a_seed_that_finds_it() -> None:
-    assert [name for name, seed in FOUND_BY.items() if seed is None] == []
-    assert len(FOUND_BY) >= 25
+def test_every_defect_but_the_hidden_ones_has_a_seed_that_finds_it() -> None:
+    assert {name for name, seed in FOUND_BY.items() if seed is None} == HIDDEN
+    assert len(FOUND_BY) - len(HIDDEN) >= 25
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name not in HIDDEN], ids=lambda each: each.name)
 def test_a_planted_defect_is_found(mutant) -> None:
     assert found_after(mutant, FOUND_BY[mutant.name], 1) is not None, "python -m tests.world.mutants --anew"
 
