@@ -14,11 +14,12 @@ from typing import Final, Literal, NamedTuple
 
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
-from schemas.topics import DAY_MS, Topic
+from schemas.topics import Topic
 from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.committer import Committer, Settle
 from services.bus.groups.held_partitions import HeldPartitions, OnAssigned
 from services.bus.groups.membership import GroupMembership, request_timeout_ms
+from services.bus.groups.rewind import rewound
 from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.broker_health import backoff_s
 from services.bus.kafka.cluster import Cluster
@@ -37,11 +38,10 @@ _log = logger("bus")
 
 CommitMode = Literal["on_accept", "manual", "never"]
 
+NOTHING: Final[TopicPartitions] = frozenset()
+
 HEALTHY_S: Final = 30.0
 """A session that lasted this long was a good one: a failure after it is logged again, and the backoff starts anew."""
-
-LONGEST_OUTAGE_MS: Final = DAY_MS
-"""Of a longer time without any member, only so much of the log is read again."""
 
 LAST_COMMIT_S: Final = 3.0
 """Longest time of the last commit before partitions are given away."""
@@ -255,9 +255,8 @@ class _Session:
             self._tasks = None
             self.has_assignment = False
             if self._member is not None:
-                task = asyncio.current_task()
-                leaving = task is not None and task.cancelling() > 0
-                await self._commit_last(LEAVING_COMMIT_S if leaving else LAST_COMMIT_S)
+                told = (task := asyncio.current_task()) is not None and task.cancelling() > 0
+                await self._commit_last(LEAVING_COMMIT_S if told else LAST_COMMIT_S)
                 await self._member.leave()
             await self._cluster.close()
 
@@ -293,11 +292,9 @@ class _Session:
         )
 
     def _make_committer(self, member: GroupMembership) -> Committer:
-        reader = self._reader
-        patience_s = min(LAST_COMMIT_S, reader.settings.session_timeout_ms / 4_000)
-        return Committer(
-            self._commits, member, group=reader.group, settle=reader.settle, patience_s=patience_s
-        )  # fmt: skip
+        group, settle = self._reader.group, self._reader.settle
+        patience_s = min(LAST_COMMIT_S, self._reader.settings.session_timeout_ms / 4_000)
+        return Committer(self._commits, member, group=group, settle=settle, patience_s=patience_s)
 
     def _hand_over(self, events: Events, progress: Mapping[Partition, int]) -> None:
         reader = self._reader
@@ -329,7 +326,7 @@ class _Session:
         # reads on where it was, because only the records that it has read matter.
         stale = self._reader.rewind_ms is None and member.lost_membership
         moving = frozenset() if stale else frozenset(p for p in self._partitions.held if p[1] in member.handing_over)
-        self._assign(partitions, partitions if stale else frozenset(), moving)
+        self._assign(partitions, partitions if stale else NOTHING, moving)
         self.has_assignment = True
         REBALANCES.labels(self._reader.group).inc()
         if member.handing_over:
@@ -346,9 +343,7 @@ class _Session:
             held = self._partitions.held
             self._assign(held, frozenset(each for each in held if each[1] == partition[1]))
 
-    def _assign(
-        self, partitions: TopicPartitions, anew: TopicPartitions, moving: TopicPartitions = frozenset()
-    ) -> None:
+    def _assign(self, partitions: TopicPartitions, anew: TopicPartitions, moving: TopicPartitions = NOTHING) -> None:
         assignment, missed = self._partitions.assign(partitions, anew)
         for reached in missed:
             _complete(reached, all_read=False)
@@ -379,24 +374,11 @@ class _Session:
             # Back from the newest record, because our own time of day may be ahead of the broker's. Where ours is
             # earlier, it counts: a record may be dated ahead if its topic once took its writer's time.
             end_ms = min(max(newest.values(), default=now_ms()), now_ms())
-            return await self._rewound(partitions, end_ms, self._reader.rewind_ms)
+            topic, rewind_ms = self._reader.progress_topic, self._reader.rewind_ms
+            return await rewound(self._cluster, partitions, topic, end_ms, rewind_ms)
         committed = {} if self._member is None else await self._member.committed(partitions)
         new = partitions - committed.keys()
         return committed | (await self._cluster.beginning_offsets(new) if new else {})
-
-    async def _rewound(self, partitions: TopicPartitions, end_ms: int, rewind_ms: int) -> dict[Partition, int]:
-        topic = self._reader.progress_topic
-        if topic is None:
-            return await self._cluster.offsets_for_time(partitions, end_ms - rewind_ms)
-        marks = frozenset((topic.name, number) for _, number in partitions)
-        begins, ends = await self._cluster.beginning_offsets(marks), await self._cluster.end_offsets(marks)
-        worked = await newest_ms(self._cluster, ends)
-        starts: dict[Partition, int] = {}
-        for mark in marks:
-            worked_ms = worked.get(mark, 0 if begins[mark] == ends[mark] else end_ms)  # unknown: as without the topic
-            own = frozenset(partition for partition in partitions if partition[1] == mark[1])
-            starts |= await self._cluster.offsets_for_time(own, rewind_to_ms(end_ms, worked_ms, rewind_ms))
-        return starts
 
     async def _ask_ends(self, reached: asyncio.Future[bool], goal: _Goal) -> None:
         held = goal.partitions <= self._partitions.held
@@ -416,17 +398,6 @@ class _Session:
         """Commit before leaving the group, in bounded time; never raise."""
         if self._reader.commit != "never" and self._committer is not None:
             await self._committer.commit_last(limit_s)
-
-
-def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int) -> int:
-    """Return from when on a fold reads what it gains.
-
-    Args:
-        now_ms: The time.
-        worked_ms: When a member of the group last wrote about this partition number; 0 for never.
-        rewind_ms: No work is open for longer than this while a member works.
-    """
-    return max(min(now_ms, worked_ms) - rewind_ms, now_ms - max(LONGEST_OUTAGE_MS, rewind_ms))
 
 
 def _complete(reached: asyncio.Future[bool], *, all_read: bool) -> None:

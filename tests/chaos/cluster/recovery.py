@@ -22,9 +22,10 @@ class Fault:
     def __init__(self, kind, readers):
         self.kind, self.at, self.at_ms = kind, time.monotonic(), time.time() * 1_000
         self.over_ms = None
-        self.open = len(readers)
+        waiting = [reader for reader in readers if reader.over is None]  # its connection may outlast an answer
+        self.open = len(waiting)
         self.last_s = None
-        for reader in readers:
+        for reader in waiting:
             reader.waits_for.append(self)
 
     def recovered(self, now):

@@ -350,48 +350,6 @@ async def test_a_static_member_keeps_its_partitions_over_a_restart(
         assert len(other_held) == before, "the other member was not disturbed"
 
 
-async def test_what_moves_is_read_by_the_next_only_after_it_was_settled_and_committed(
-    settings: BusSettings, producer: Producer, topic: Topic, group: str
-) -> None:
-    """The first member has begun everything, and marks it as done only when it is asked to settle."""
-    await fill(producer, topic, 3)
-    got = {"a": RecordCollector(), "b": RecordCollector()}
-    settled: list[TopicPartitions] = []
-
-    async def settle(partitions: TopicPartitions) -> None:
-        assert not set(got["b"].offsets) & set(got["a"].offsets)
-        await asyncio.sleep(0.2)  # the broker is slow
-        for record in got["a"].records:
-            reader.done(record.topic, record.partition, record.offset)
-        settled.append(partitions)
-
-    reader = GroupReader(
-        settings, topics=[topic], group=group, handler=got["a"], commit="manual", settle=settle
-    )  # fmt: skip
-
-    async def nothing(_: TopicPartitions) -> None: ...
-
-    async with running_readers(reader):
-        await got["a"].until_count(12)
-        held: list[TopicPartitions] = []
-        joining = GroupReader(
-            settings, topics=[topic], group=group, handler=got["b"], commit="manual", settle=nothing,
-            on_assigned=lambda assignment: held.append(assignment.held),
-        )  # fmt: skip
-        async with running_readers(joining):
-            await until(lambda: bool(held) and len(held[-1]) == 2)
-            await fill(producer, topic, 1)
-            await got["b"].until_count(2)
-            await got["a"].until_count(14)
-            moved = held[-1]
-    assert settled == [moved]
-    assert {(topic.name, partition) for partition, _ in got["b"].offsets} == moved
-    both = got["a"].offsets + got["b"].offsets
-    assert sorted(both) == [(partition, offset) for partition in range(4) for offset in range(4)], (
-        "nothing was read twice"
-    )
-
-
 async def test_a_member_that_was_paused_longer_than_its_session_knows_that_it_may_have_lost_all(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:

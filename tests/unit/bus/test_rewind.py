@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.bus.groups.group_reader import LONGEST_OUTAGE_MS, rewind_to_ms
+from services.bus.groups.rewind import LONGEST_OUTAGE_MS, rewind_to_ms
 
 NOW = 1_700_000_000_000
 WINDOW = 600_000

@@ -37,6 +37,12 @@ def test_an_answer_that_was_given_up_has_not_recovered():
     assert recovery([struck])[0].never == 1
 
 
+def test_an_answer_that_is_over_waits_for_nothing():
+    reader = Reader("sse")
+    reader.end("closed")
+    assert Fault("kill edge", [reader]).open == 0
+
+
 def test_a_double_take_is_put_down_to_the_last_fault_that_can_have_caused_it():
     faults = [
         fault("kill generator", began_ms=1_000, over_ms=5_000),

@@ -164,6 +164,17 @@ def test_batch_waits_for_interactive_and_leaves_it_a_slot():
     assert it.next(T0_US) is None
 
 
+def test_batch_can_be_held_back_while_interactive_starts():
+    """As while the group of the batch lane may have given its partitions to another worker."""
+    it = scheduler(slots=4)
+    batch, interactive = ticket(0, batch=True), ticket(1)
+    for each in (batch, interactive):
+        it.accept(each, T0_US)
+    assert it.next(T0_US, batch=False) == (interactive, None)
+    assert it.next(T0_US, batch=False) is None
+    assert it.next(T0_US) == (batch, None)
+
+
 def test_one_slot_is_enough_for_batch():
     it = scheduler(slots=1)
     only = ticket(batch=True)
