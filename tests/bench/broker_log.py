@@ -208,7 +208,7 @@ def compared(figures: dict[str, dict[str, float]]) -> dict[str, Any]:
 
 
 def answered(folder: Path, answers: int) -> Iterator[dict[str, Any]]:
-    """Ask a tree without rails for answers of 50 chunks; return what its log takes then, by topic."""
+    """Ask a tree without rails for answers of 50 tokens; return what its log takes then, by topic."""
     with running_tree(folder, "--engine", "simulated", "--no-redis", start_s=240) as tree:
         topics = folder / ".railbus" / "log" / "topics"
         body = {"model": "simulated-n50", "messages": [{"role": "user", "content": "Name the seasons."}]}
@@ -225,7 +225,7 @@ def answered(folder: Path, answers: int) -> Iterator[dict[str, Any]]:
         time.sleep(2)  # receipts and accounts are written behind the answer
         sizes = {each.name: sum(file.stat().st_size for file in each.rglob("*.log")) for each in topics.iterdir()}
     total = sum(file.stat().st_size for file in topics.parent.rglob("*") if file.is_file())
-    yield {"answers": answers, "chunks_each": 50, "bytes": total, "mb_per_1000": round(total / answers / 1000, 1)}
+    yield {"answers": answers, "tokens_each": 50, "bytes": total, "mb_per_1000": round(total / answers / 1000, 1)}
     yield {"bytes_per_answer": {name: size // answers for name, size in sorted(sizes.items())}}
 
 

@@ -20,7 +20,8 @@ PROBE_BYTES: Final = 1_048_576
 
 PARTITIONS_VARIABLE: Final = "RAILBUS_PARTITIONS"
 
-_FORGOTTEN: Final = ("topics.json", "offsets.jsonl", "groups.json")
+_GROUPS: Final = "groups.json"
+_FORGOTTEN: Final = ("topics.json", "offsets.jsonl", _GROUPS)
 _RECORDS: Final = "topics"
 _LOCK: Final = "lock"
 
@@ -43,6 +44,10 @@ def embedded_log_dir(data_dir: Path | None, folder: Path, *, forget: bool) -> Pa
         _empty(chosen)
     _check_partitions(chosen)
     _check_writable(chosen, "with --data-dir" if data_dir is not None else f"with {STATE_DIR_VARIABLE}")
+    # No member of an earlier tree lives. One that this tree does not have, a second router, would hold its partitions
+    # until its session ends. What the groups committed is in another file, and stays.
+    with suppress(OSError):
+        (chosen / _GROUPS).unlink(missing_ok=True)
     return chosen
 
 

@@ -1,67 +1,22 @@
-"""A log in files is the same list of batches as one in memory, whatever the broker's end, and memory stays bounded."""
+"""A log in files: what a start reads, what a full disk and a damaged file cost, and that memory stays bounded."""
 
 import os
 import resource
 import shutil
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.broker.groups.committed_offsets import CommittedOffsets
 from services.broker.storage import data_directory, error_log
-from services.broker.storage.data_directory import Storage
-from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, MIN_TAIL_BYTES, LogTail, TailBudget
-from services.broker.storage.partition_log import PartitionLog, TimestampAndOffset
+from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, LogTail, TailBudget
 from services.broker.storage.segment import Segment
 from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
-from services.broker.storage.topics import Topics
 from tests.support.examples import examples
-from tests.unit.broker.batches import NOW_MS, build, records, split
-
-KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
-SMALL = {"retention.ms": "-1", "retention.bytes": str(8 * SMALLEST_SEGMENT_BYTES)}
-
-
-class Disk:
-    """A data directory with one topic `t`, that is closed as a broker does, or left as a killed one leaves it."""
-
-    def __init__(self, folder: Path, config: dict[str, str] | None = None) -> None:
-        self.folder = folder
-        self.open()
-        if self.topics.get("t") is None:
-            self.topics.create("t", 1, KEEP_ALL if config is None else config, now_ms=NOW_MS)
-
-    def open(self) -> None:
-        self.storage = Storage(self.folder, tail_bytes=0)  # every tail has the least that there is
-        self.topics = Topics(TopicConfig(), self.storage)
-        self.storage.load(self.topics, CommittedOffsets(self.storage), NOW_MS)
-
-    def close(self) -> None:
-        self.storage.close()
-
-    def kill(self) -> None:
-        """Leave files as they are, as the kernel does for a killed process; give back its descriptors."""
-        for files in self.storage._partitions.values():
-            files.close()
-        self.storage._opened.close_all()
-        os.close(self.storage._journal._file)
-        os.close(self.storage._lock)
-
-    @property
-    def log(self) -> PartitionLog:
-        return self.topics.existing("t").partitions[0]
-
-    @property
-    def partition(self) -> Path:
-        return self.folder / "topics" / "t" / "0"
-
-    def files(self, suffix: str = ".log") -> list[Path]:
-        return sorted(self.partition.glob(f"*{suffix}"))
+from tests.unit.broker.batches import NOW_MS, build, records
+from tests.unit.broker.disk import Disk, everything, fill, put
 
 
 @pytest.fixture
@@ -69,171 +24,6 @@ def disk(tmp_path):
     opened = Disk(tmp_path / "data")
     yield opened
     opened.close()
-
-
-def put(log: PartitionLog, batch: bytes, now_ms: int = NOW_MS):
-    return log.produce(memoryview(batch), 7, now_ms)
-
-
-def fill(log: PartitionLog, count: int, size: int = 1000) -> list[tuple[int, bytes]]:
-    """Append so many batches of one record; return what a reader of all of them finds."""
-    first = log.end
-    values = [b"%d:" % (first + number) + b"x" * size for number in range(count)]
-    for value in values:
-        put(log, build([value]))
-    return [(first + number, value) for number, value in enumerate(values)]
-
-
-def everything(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
-    found, at = [], log.start
-    while at < log.end:
-        found += records(log.read(at, max_bytes, at_least_one=True))
-        at = found[-1][0] + 1
-    return found
-
-
-class FilesAreAListOfBatches(RuleBasedStateMachine):
-    """Append, retry, drop, read, search, and restart in every way, against a list."""
-
-    @initialize(append_time=st.booleans())
-    def begin(self, append_time: bool) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="railbus-files-"))
-        kind = "LogAppendTime" if append_time else "CreateTime"
-        self.disk = Disk(self.folder / "data", {**SMALL, "message.timestamp.type": kind})
-        self.append_time = append_time
-        self.batches: list[tuple[int, list[bytes], list[int]]] = []  # first offset, values, times
-        self.last: tuple[bytes, int] | None = None
-        self.sequence = 0
-        self.clock_ms = NOW_MS
-
-    def teardown(self) -> None:
-        if hasattr(self, "disk"):
-            self.disk.close()
-            shutil.rmtree(self.folder)
-
-    @property
-    def end(self) -> int:
-        return self.batches[-1][0] + len(self.batches[-1][1]) if self.batches else 0
-
-    @rule(late_ms=st.lists(st.integers(0, 50), min_size=1, max_size=4), size=st.sampled_from([1, 700, 9_000, 30_000]))
-    def append(self, late_ms: list[int], size: int) -> None:
-        values = [b"%d" % self.end + b"x" * size for _ in late_ms]
-        times_ms = [NOW_MS + each for each in late_ms]
-        self.clock_ms += 1
-        batch = build(values, times_ms=times_ms, producer=(7, 0, self.sequence))
-        assert put(self.disk.log, batch, self.clock_ms).offset == self.end
-        self.sequence += len(values)
-        self.last = batch, self.end
-        self.batches.append((self.end, values, [self.clock_ms] * len(values) if self.append_time else times_ms))
-
-    @rule(count=st.integers(1, 40), size=st.sampled_from([20, 3_000]))
-    def append_many(self, count: int, size: int) -> None:
-        for _ in range(count):
-            self.append([3], size)
-
-    @precondition(lambda self: self.last is not None)
-    @rule()
-    def retry(self) -> None:
-        batch, offset = self.last
-        appended = put(self.disk.log, batch, self.clock_ms)
-        assert (appended.offset, appended.duplicate) == (offset, True)
-
-    @rule()
-    def drop_what_is_too_much(self) -> None:
-        self.disk.log.expire(self.clock_ms)
-
-    @rule()
-    def stop_and_start(self) -> None:
-        self.disk.close()
-        self.disk.open()
-
-    @rule()
-    def kill_and_start(self) -> None:
-        self.disk.kill()
-        self.disk.open()
-
-    @rule()
-    def lose_what_can_be_made_again(self) -> None:
-        self.disk.kill()
-        for path in [*self.disk.files(".index"), self.disk.partition / "state.json"]:
-            path.unlink(missing_ok=True)
-        self.disk.open()
-
-    @rule(index=st.integers(0, 100), garbage=st.binary(max_size=60))
-    def damage_an_index(self, index: int, garbage: bytes) -> None:
-        self.disk.kill()
-        found = self.disk.files(".index")
-        if found:
-            found[index % len(found)].write_bytes(garbage)
-        self.disk.open()
-
-    @precondition(lambda self: len(self.batches) > 1)
-    @rule(cut=st.integers(1, 60))
-    def tear_the_last_write(self, cut: int) -> None:
-        newest = self.disk.files()[-1]
-        if newest.stat().st_size == 0 or self.disk.log.start == self.batches[-1][0]:
-            return
-        self.disk.kill()
-        with newest.open("r+b") as file:
-            file.truncate(newest.stat().st_size - cut)
-        self.disk.open()
-        _, values, _ = self.batches.pop()
-        assert self.disk.log.end == self.end
-        # What is gone was never there: a retry is appended.
-        self.sequence -= len(values)
-        self.last = None
-
-    @rule(
-        back=st.integers(1, 30) | st.integers(1, 10_000),
-        max_bytes=st.sampled_from([0, 100, 100_000, 1 << 20]) | st.integers(0, 30_000),
-    )
-    def read(self, back: int, max_bytes: int) -> None:
-        log = self.disk.log
-        if log.start == log.end:
-            return
-        offset = max(log.start, log.end - back)
-        data = log.read(offset, max_bytes, at_least_one=True)
-        assert len(data) <= max_bytes or len(split(data)) == 1
-        assert log.available(offset, max_bytes) >= min(len(data), max_bytes)
-        wanted = [
-            (base + index, value)
-            for base, values, _ in self.batches
-            if base + len(values) > offset
-            for index, value in enumerate(values)
-        ]
-        found = records(data)
-        assert found == wanted[: len(found)]
-        assert found
-        small = log.read(offset, max_bytes, at_least_one=False)
-        assert small == (data if len(data) <= max_bytes else b"")
-
-    @rule(late_ms=st.integers(-1, 130))
-    def search_by_time(self, late_ms: int) -> None:
-        at_ms = NOW_MS + late_ms
-        wanted = next(
-            (
-                TimestampAndOffset(base + index, time_ms)
-                for base, _, times_ms in self.batches
-                for index, time_ms in enumerate(times_ms)
-                if base + index >= self.disk.log.start and time_ms >= at_ms
-            ),
-            None,
-        )
-        assert self.disk.log.find_time(at_ms) == wanted
-
-    @invariant()
-    def everything_that_retention_left_is_there(self) -> None:
-        if not hasattr(self, "disk"):
-            return
-        log = self.disk.log
-        assert log.end == self.end
-        assert log.start in {0, self.end, *(base for base, *_ in self.batches)}
-        assert log.size == sum(path.stat().st_size for path in self.disk.files())
-        assert log.memory_bytes < 3 * MIN_TAIL_BYTES + 2 * 130_000
-
-
-FilesAreAListOfBatches.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
-test_files_are_a_list_of_batches = FilesAreAListOfBatches.TestCase
 
 
 def test_memory_does_not_grow_with_the_log(disk):

@@ -81,14 +81,15 @@ def put_log(folder, partitions=4):
     (folder / "topics" / "railbus.requests" / "0").mkdir(parents=True)
     topics = {"railbus.requests": {"partitions": partitions, "config": {}}}
     (folder / "topics.json").write_text(json.dumps({"format": 1, "topics": topics}))
-    (folder / "lock").write_text("")
+    for name in ("lock", "groups.json", "offsets.jsonl"):
+        (folder / name).write_text("")
 
 
-def test_the_log_of_earlier_trees_stays_and_no_probe_does(tmp_path):
+def test_the_log_of_earlier_trees_stays_and_neither_their_members_nor_a_probe_do(tmp_path):
     put_log(tmp_path / "log")
     made = tree_config(flags("--port", "0"), tmp_path, lambda _: None)
     assert made.log_dir == tmp_path / "log"
-    assert {path.name for path in made.log_dir.iterdir()} == {"topics", "topics.json", "lock"}
+    assert {path.name for path in made.log_dir.iterdir()} == {"topics", "topics.json", "offsets.jsonl", "lock"}
 
 
 @pytest.mark.parametrize("named", [False, True])

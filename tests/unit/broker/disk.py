@@ -1,0 +1,72 @@
+"""A data directory with one topic, for tests: opened, closed, and left as a killed broker leaves it."""
+
+import os
+from pathlib import Path
+
+from services.broker.groups.committed_offsets import CommittedOffsets
+from services.broker.storage.data_directory import Storage
+from services.broker.storage.partition_log import PartitionLog
+from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
+from services.broker.storage.topics import Topics
+from tests.unit.broker.batches import NOW_MS, build, records
+
+KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
+SMALL = {"retention.ms": "-1", "retention.bytes": str(8 * SMALLEST_SEGMENT_BYTES)}
+
+
+class Disk:
+    """A data directory with one topic `t`, that is closed as a broker does, or left as a killed one leaves it."""
+
+    def __init__(self, folder: Path, config: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.open()
+        if self.topics.get("t") is None:
+            self.topics.create("t", 1, KEEP_ALL if config is None else config, now_ms=NOW_MS)
+
+    def open(self) -> None:
+        self.storage = Storage(self.folder, tail_bytes=0)  # every tail has the least that there is
+        self.topics = Topics(TopicConfig(), self.storage)
+        self.storage.load(self.topics, CommittedOffsets(self.storage), NOW_MS)
+
+    def close(self) -> None:
+        self.storage.close()
+
+    def kill(self) -> None:
+        """Leave files as they are, as the kernel does for a killed process; give back its descriptors."""
+        for files in self.storage._partitions.values():
+            files.close()
+        self.storage._opened.close_all()
+        os.close(self.storage._journal._file)
+        os.close(self.storage._lock)
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.topics.existing("t").partitions[0]
+
+    @property
+    def partition(self) -> Path:
+        return self.folder / "topics" / "t" / "0"
+
+    def files(self, suffix: str = ".log") -> list[Path]:
+        return sorted(self.partition.glob(f"*{suffix}"))
+
+
+def put(log: PartitionLog, batch: bytes, now_ms: int = NOW_MS):
+    return log.produce(memoryview(batch), 7, now_ms)
+
+
+def fill(log: PartitionLog, count: int, size: int = 1000) -> list[tuple[int, bytes]]:
+    """Append so many batches of one record; return what a reader of all of them finds."""
+    first = log.end
+    values = [b"%d:" % (first + number) + b"x" * size for number in range(count)]
+    for value in values:
+        put(log, build([value]))
+    return [(first + number, value) for number, value in enumerate(values)]
+
+
+def everything(log: PartitionLog, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
+    found, at = [], log.start
+    while at < log.end:
+        found += records(log.read(at, max_bytes, at_least_one=True))
+        at = found[-1][0] + 1
+    return found
