@@ -30,6 +30,10 @@ MOST_UNACKED: Final = 2_000
 """Most events whose changes the broker may not have yet; while there are more, none is taken."""
 
 COMMIT_S: Final = 1.0
+
+LINGER_S: Final = 0.1
+"""How long the producer collects changes into one batch: each batch is a write to a socket, the dearest step of all."""
+
 ACK_TIMEOUT_S: Final = 60.0
 """A broker that has not taken the changes by then ends the process: it starts again where it had committed."""
 
@@ -94,9 +98,10 @@ class LedgerApp:
         """Acknowledge events in their order, each when the broker has what it changed."""
         while True:
             event, pending = await self._unacked.get()
-            if pending:
-                async with asyncio.timeout(ACK_TIMEOUT_S):
-                    await asyncio.gather(*pending)
+            for change in pending:
+                if not change.done():
+                    await change
+                change.result()
             event.ack()
             LEDGER_READ.inc()
 
@@ -193,6 +198,8 @@ def _make_app(settings: Settings, copies: int) -> Any:
         broker_heartbeat_interval=bus.session_timeout_ms / 5_000,
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=settings.ledger_instance,
+        producer_linger=LINGER_S,
+        producer_request_timeout=ACK_TIMEOUT_S,
         topic_partitions=bus.partitions,
         topic_replication_factor=copies,
         topic_disable_leader=True,
