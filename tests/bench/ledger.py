@@ -68,7 +68,7 @@ async def _taken(port: int) -> int:
 async def closes(count: int, at_once: int, *, governed: bool) -> dict[str, Any]:
     """Ask, take the time of each answer, and compare."""
     with tempfile.TemporaryDirectory() as folder, running_tree(
-        Path(folder), "--engine", "simulated", "--no-redis", governed=governed
+        Path(folder), "--engine", "simulated", "--no-redis", governed=governed, start_s=300
     ) as tree:  # fmt: skip
         waited_ms = await ask(tree.url, count, at_once)
         parts_ms = await sums_ms(tree.kafka, set(waited_ms))
