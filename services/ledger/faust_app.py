@@ -30,8 +30,15 @@ MOST_UNACKED: Final = 2_000
 """Most events whose changes the broker may not have yet; while there are more, none is taken."""
 
 COMMIT_S: Final = 1.0
+
+LINGER_S: Final = 0.1
+"""How long the producer collects changes into one batch: each batch is a write to a socket, the dearest step of all."""
+
 ACK_TIMEOUT_S: Final = 60.0
 """A broker that has not taken the changes by then ends the process: it starts again where it had committed."""
+
+REVOKE_S: Final = 5.0
+"""Longest that a rebalance waits for them."""
 
 _SOURCES: Final[dict[str, Source]] = {ACCOUNTS.name: "accounts", RECEIPTS.name: "receipts"}
 _WANTED: Final = read_kinds("ledger", ACCOUNTS, RECEIPTS) - {"Attached"}
@@ -94,10 +101,10 @@ class LedgerApp:
         """Acknowledge events in their order, each when the broker has what it changed."""
         while True:
             event, pending = await self._unacked.get()
-            if pending:
-                async with asyncio.timeout(ACK_TIMEOUT_S):
-                    await asyncio.gather(*pending)
+            for change in pending:
+                await change
             event.ack()
+            self._unacked.task_done()
             LEDGER_READ.inc()
 
     def _changes(self, message: Any) -> tuple[int, list[Change]]:
@@ -116,19 +123,17 @@ class LedgerApp:
         late = books.late
         changes = books.take(event, int(message.timestamp * 1_000))
         LEDGER_LATE.inc(books.late - late)
+        for key, value in changes:  # at once: a rebalance makes the books again from the table
+            if value is None:
+                self._table.data.pop(key, None)
+            else:
+                self._table.data[key] = value
         return number, changes
 
     async def _write(self, number: int, changes: Sequence[Change]) -> list[Any]:
-        """Change the table, and send the changes in their order; return what waits for the broker."""
-        data, send, topic = self._table.data, self.app.producer.send, self._table.changelog_topic.get_topic_name()
-        pending = []
-        for key, value in changes:
-            if value is None:
-                data.pop(key, None)
-            else:
-                data[key] = value
-            pending.append(await send(topic, key, value, number, None, None))
-        return pending
+        """Send changes of the table in their order; return what waits for the broker."""
+        send, topic = self.app.producer.send, self._table.changelog_topic.get_topic_name()
+        return [await send(topic, key, value, number, None, None) for key, value in changes]
 
     def _of(self, number: int) -> PartitionBooks:
         books = self.books.get(number)
@@ -147,7 +152,11 @@ class LedgerApp:
             self._on_ready = None
 
     async def _revoked(self, *_: Any, **__: Any) -> None:
+        """Let the broker have every change first: a later one could overwrite what the next owner writes."""
         self.ready = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REVOKE_S):
+                await self._unacked.join()
 
     def _held(self) -> list[int]:
         return sorted({tp.partition for tp in self.app.assignor.assigned_actives() if tp.topic in _SOURCES})
@@ -193,6 +202,8 @@ def _make_app(settings: Settings, copies: int) -> Any:
         broker_heartbeat_interval=bus.session_timeout_ms / 5_000,
         consumer_auto_offset_reset="earliest",
         consumer_group_instance_id=settings.ledger_instance,
+        producer_linger=LINGER_S,
+        producer_request_timeout=ACK_TIMEOUT_S,
         topic_partitions=bus.partitions,
         topic_replication_factor=copies,
         topic_disable_leader=True,

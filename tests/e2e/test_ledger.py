@@ -18,7 +18,7 @@ BUSY_MS = 500.0
 
 
 async def test_what_clients_waited_is_in_the_ledger_and_survives_its_death(tmp_path):
-    with running_tree(tmp_path, "--engine", "simulated", "--no-redis", ledger=True) as tree:
+    with running_tree(tmp_path, "--engine", "simulated", "--no-redis", ledger=True, start_s=240) as tree:
 
         def booked():
             shown = tree.railbus("ledger", "--json")
@@ -42,7 +42,7 @@ async def test_what_clients_waited_is_in_the_ledger_and_survives_its_death(tmp_p
 
 async def test_a_tree_serves_without_a_ledger_that_cannot_run(tmp_path):
     with running_tree(
-        tmp_path, "--engine", "simulated", "--no-redis", ledger=True, RAILBUS_LEDGER_PLAIN_TOKEN_MS="fast"
+        tmp_path, "--engine", "simulated", "--no-redis", ledger=True, start_s=240, RAILBUS_LEDGER_PLAIN_TOKEN_MS="fast"
     ) as tree:
         assert len(await ask(tree.url, 2, 1)) == 2
         assert await comes_true(lambda: tree.said("going on without ledger"), 60)

@@ -54,6 +54,10 @@ class Lab:
 
     async def published(self):
         """The sums that ``railbus.ledger`` has."""
+        return totals_of_windows(newest(await self.windows()))
+
+    async def windows(self):
+        """All that was written to ``railbus.ledger``."""
         found = []
         reader = TailReader(self.bus, handler=lambda records: found.extend(record.event for record in records))
         reading = asyncio.create_task(reader.run())
@@ -64,7 +68,7 @@ class Lab:
         finally:
             reading.cancel()
         assert all(isinstance(event, Window) for event in found)
-        return totals_of_windows(newest(found))
+        return found
 
     async def report(self):
         async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{self.port}/ledger") as response:

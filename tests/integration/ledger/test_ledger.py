@@ -98,6 +98,18 @@ async def test_kills_a_lost_folder_repetitions_and_late_events_change_no_sum(lab
     assert report["total"]["spent_ms"] == sum(totals.of("spent") for totals in expected.values()) / 1_000
 
 
+async def test_without_any_receipt_windows_are_sealed_all_the_same(lab):
+    await lab.start_ledger()
+    random_ = random.Random(5)
+    for number in range(4_000):
+        one, _ = a_request(number, random_)
+        await lab.send(one)
+        if number % 20 == 0 and any(window.final for window in await lab.windows()):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("no window was sealed")
+
+
 async def test_two_ledgers_share_the_partitions(lab):
     await lab.start_ledger()
     random_ = random.Random(4)

@@ -132,6 +132,25 @@ async def test_a_service_that_never_serves_ends_the_tree_after_two_starts():
     assert lines.has("mute did not serve within 0 s")
 
 
+async def test_nobody_waits_for_a_service_that_is_not_awaited():
+    say = LineCollector()
+    slow = make_spec("slow", "import time; time.sleep(60)", stage=3, awaited=False)
+    async with Supervisor([make_spec("one"), slow], say, policy=QUICK).running():
+        assert say.has("one ready")
+        await until(lambda: True)
+    assert not say.has("slow ready")
+
+
+async def test_the_others_go_on_without_it_if_it_cannot_run():
+    say = LineCollector()
+    wrong = "import sys; sys.stderr.write('railbus books: no pen\\n'); sys.exit(2)"
+    specs = [make_spec("one"), make_spec("books", wrong, stage=3, awaited=False)]
+    supervisor = Supervisor(specs, say, policy=QUICK)
+    async with supervisor.running():
+        await until(lambda: say.has("going on without books: books cannot run: no pen"))
+        assert alive(supervisor.pids["one"])
+
+
 async def test_a_program_that_is_not_there_is_named():
     missing = ProcessSpec(name="ghost", stage=0, command=("/nowhere/ghost",), env={})
     with pytest.raises(UserError, match="ghost cannot be started: /nowhere/ghost: No such file"):
