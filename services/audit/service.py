@@ -6,20 +6,21 @@ again, whenever the process ends. No offset is committed at all.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from schemas.topics import TOPIC_NAMED, TOPICS
 from services.archive.chain import ArchivedRecord
-from services.archive.checkpoint import Checkpoint
+from services.archive.checkpoint import Checkpoint, anchors_json
 from services.archive.keys import Signer
 from services.archive.reader import begin_archive
 from services.archive.records import query_fields
 from services.archive.sealing import KeyStore, seal_all
 from services.archive.store import Store
 from services.archive.writer import Conflict, PartitionWriter
-from services.audit.anchors import write_anchors
 from services.audit.buffer import UNIT_BYTES, PartitionBuffer
 from services.audit.settings import Settings
 from services.bus import Assignment, BusSettings, GroupReader, InFlightLimit, Partition, RawTailReader, StoredRecord
@@ -182,7 +183,7 @@ class ArchiveService:
             ARCHIVE_FILES.labels(partition[0]).inc()
             self._anchors[partition] = checkpoint
             if self._settings.audit_anchors is not None:
-                write_anchors(self._settings.audit_anchors, self._anchors.values())
+                _write_anchors(self._settings.audit_anchors, self._anchors.values())
 
     async def _write_rest(self) -> None:
         for partition in tuple(self._buffers):
@@ -213,3 +214,16 @@ async def _persistently(work: Callable[[], T], trouble: str) -> T:
                 _log.error("%s: %s; trying again", trouble, error.strerror or error)
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
     raise AssertionError("unreachable")
+
+
+def _write_anchors(path: Path, checkpoints: Iterable[Checkpoint]) -> None:
+    """Replace the file; log an error instead of raising it, because the archive itself is whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(anchors_json(checkpoints))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        _log.error("RAILBUS_AUDIT_ANCHORS=%s cannot be written: %s", path, error.strerror)
