@@ -162,11 +162,11 @@ class ArchiveService:
         buffer, writer = self._buffers.get(partition), self._writers.get(partition)
         while buffer is not None and writer is not None and len(buffer):
             before = buffer.units
-            records = buffer.take()
+            start, records = buffer.take()
             self._writing = before - buffer.units
             try:
                 checkpoint = await _persistently(
-                    partial(self._append, writer, records), f"{partition[0]}[{partition[1]}] cannot be archived"
+                    partial(self._append, writer, start, records), f"{partition[0]}[{partition[1]}] cannot be archived"
                 )
             except Conflict as conflict:
                 ARCHIVE_CONFLICTS.inc()
@@ -189,8 +189,8 @@ class ArchiveService:
         for partition in tuple(self._buffers):
             await self._write(partition)
 
-    def _append(self, writer: PartitionWriter, records: Sequence[StoredRecord]) -> Checkpoint:
-        return writer.append(self._sealed(records))
+    def _append(self, writer: PartitionWriter, start: int, records: Sequence[StoredRecord]) -> Checkpoint:
+        return writer.append(start, self._sealed(records))
 
     def _sealed(self, records: Sequence[StoredRecord]) -> list[ArchivedRecord]:
         pairs = [(record, query_fields(record)) for record in records]
@@ -205,10 +205,14 @@ class ArchiveService:
 
 
 async def _persistently(work: Callable[[], T], trouble: str) -> T:
-    """Do blocking work in a thread, again after an error of the store."""
+    """Do blocking work in a thread, again after an error of the store; when cancelled, wait for the thread."""
     for attempt in itertools.count():
+        thread = asyncio.ensure_future(asyncio.to_thread(work))
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            await asyncio.wait({thread})  # nothing else may write to this partition meanwhile
+            raise
         except OSError as error:
             if attempt == 0:
                 _log.error("%s: %s; trying again", trouble, error.strerror or error)
