@@ -55,8 +55,8 @@ class ArchiveService:
         if settings.archive is None:
             raise UserError("RAILBUS_ARCHIVE is not set: name the folder of the archive")
         self._settings = settings
+        self._store = Store(settings.archive)  # first: where the extra is missing, no key is made
         self._signer = Signer.load_or_create(settings.audit_key)
-        self._store = Store(settings.archive)
         begin_archive(self._store, self._signer.public_pem)
         self._store.remove_abandoned()
         self._seal_keys = None if settings.audit_seal_keys is None else KeyStore(settings.audit_seal_keys, create=True)
