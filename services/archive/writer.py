@@ -74,17 +74,22 @@ class PartitionWriter:
             self._continue_after(max(files, key=lambda file: file.start))
         return self.state
 
-    def append(self, records: Sequence[ArchivedRecord]) -> Checkpoint:
+    def append(self, start: int, records: Sequence[ArchivedRecord]) -> Checkpoint:
         """Write one file of records of one day, in order of their offsets; it is on disk when this returns.
 
+        Args:
+            start: From this offset on the log has no other records up to the last of these.
+            records: At least one.
+
         Raises:
-            Conflict: Another archiver was first. Nothing was written.
+            Conflict: The archive does not end at ``start``, or another archiver was first. Nothing was written.
             OSError: The store cannot be written. Nothing was written, or the file is whole.
         """
+        if start != self.state.end:
+            raise Conflict(self.open())
         state = self.state
         plain = [each.record for each in records]
         digests = list(chained(state.head, records))
-        start = state.end
         checkpoint = self._signer.sign(
             Checkpoint(
                 topic=self._topic,

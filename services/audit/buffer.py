@@ -21,14 +21,19 @@ class PartitionBuffer:
 
     Attributes:
         next_offset: Records before it are archived, or wait here.
+        start: Records before it are archived, or were taken.
         units: How much waits.
         since_us: When the oldest waiting record was read; None while none waits.
     """
 
     next_offset: int
+    start: int = field(init=False)
     units: int = 0
     since_us: int | None = None
     _records: list[StoredRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.start = self.next_offset
 
     def __len__(self) -> int:
         return len(self._records)
@@ -43,8 +48,8 @@ class PartitionBuffer:
         if self.since_us is None:
             self.since_us = now_us
 
-    def take(self) -> list[StoredRecord]:
-        """Return the oldest records, those of one day, and keep the rest."""
+    def take(self) -> tuple[int, list[StoredRecord]]:
+        """Return the oldest records, those of one day, and the offset from which on they are all; keep the rest."""
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))
@@ -52,7 +57,10 @@ class PartitionBuffer:
         self.units -= sum(map(units_of, taken))
         if not self._records:
             self.since_us = None
-        return taken
+        start = self.start
+        if taken:
+            self.start = taken[-1].offset + 1
+        return start, taken
 
 
 def units_of(record: StoredRecord) -> int:

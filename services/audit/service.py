@@ -6,20 +6,21 @@ again, whenever the process ends. No offset is committed at all.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from schemas.topics import TOPIC_NAMED, TOPICS
 from services.archive.chain import ArchivedRecord
-from services.archive.checkpoint import Checkpoint
+from services.archive.checkpoint import Checkpoint, anchors_json
 from services.archive.keys import Signer
 from services.archive.reader import begin_archive
 from services.archive.records import query_fields
 from services.archive.sealing import KeyStore, seal_all
 from services.archive.store import Store
 from services.archive.writer import Conflict, PartitionWriter
-from services.audit.anchors import write_anchors
 from services.audit.buffer import UNIT_BYTES, PartitionBuffer
 from services.audit.settings import Settings
 from services.bus import Assignment, BusSettings, GroupReader, InFlightLimit, Partition, RawTailReader, StoredRecord
@@ -54,8 +55,8 @@ class ArchiveService:
         if settings.archive is None:
             raise UserError("RAILBUS_ARCHIVE is not set: name the folder of the archive")
         self._settings = settings
+        self._store = Store(settings.archive)  # first: where the extra is missing, no key is made
         self._signer = Signer.load_or_create(settings.audit_key)
-        self._store = Store(settings.archive)
         begin_archive(self._store, self._signer.public_pem)
         self._store.remove_abandoned()
         self._seal_keys = None if settings.audit_seal_keys is None else KeyStore(settings.audit_seal_keys, create=True)
@@ -161,11 +162,11 @@ class ArchiveService:
         buffer, writer = self._buffers.get(partition), self._writers.get(partition)
         while buffer is not None and writer is not None and len(buffer):
             before = buffer.units
-            records = buffer.take()
+            start, records = buffer.take()
             self._writing = before - buffer.units
             try:
                 checkpoint = await _persistently(
-                    partial(self._append, writer, records), f"{partition[0]}[{partition[1]}] cannot be archived"
+                    partial(self._append, writer, start, records), f"{partition[0]}[{partition[1]}] cannot be archived"
                 )
             except Conflict as conflict:
                 ARCHIVE_CONFLICTS.inc()
@@ -182,14 +183,14 @@ class ArchiveService:
             ARCHIVE_FILES.labels(partition[0]).inc()
             self._anchors[partition] = checkpoint
             if self._settings.audit_anchors is not None:
-                write_anchors(self._settings.audit_anchors, self._anchors.values())
+                _write_anchors(self._settings.audit_anchors, self._anchors.values())
 
     async def _write_rest(self) -> None:
         for partition in tuple(self._buffers):
             await self._write(partition)
 
-    def _append(self, writer: PartitionWriter, records: Sequence[StoredRecord]) -> Checkpoint:
-        return writer.append(self._sealed(records))
+    def _append(self, writer: PartitionWriter, start: int, records: Sequence[StoredRecord]) -> Checkpoint:
+        return writer.append(start, self._sealed(records))
 
     def _sealed(self, records: Sequence[StoredRecord]) -> list[ArchivedRecord]:
         pairs = [(record, query_fields(record)) for record in records]
@@ -204,12 +205,29 @@ class ArchiveService:
 
 
 async def _persistently(work: Callable[[], T], trouble: str) -> T:
-    """Do blocking work in a thread, again after an error of the store."""
+    """Do blocking work in a thread, again after an error of the store; when cancelled, wait for the thread."""
     for attempt in itertools.count():
+        thread = asyncio.ensure_future(asyncio.to_thread(work))
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            await asyncio.wait({thread})  # nothing else may write to this partition meanwhile
+            raise
         except OSError as error:
             if attempt == 0:
                 _log.error("%s: %s; trying again", trouble, error.strerror or error)
             await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
     raise AssertionError("unreachable")
+
+
+def _write_anchors(path: Path, checkpoints: Iterable[Checkpoint]) -> None:
+    """Replace the file; log an error instead of raising it, because the archive itself is whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(anchors_json(checkpoints))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        _log.error("RAILBUS_AUDIT_ANCHORS=%s cannot be written: %s", path, error.strerror)

@@ -42,10 +42,10 @@ def make_archive(
     begin_archive(store, signer.public_pem)
     for (topic, partition), own in groupby(sorted(records), key=lambda record: record[:2]):
         writer = PartitionWriter(store, signer, topic, partition)
-        writer.open()
+        start = writer.open().end
         held = list(own)
         for begin in range(0, len(held), per_file):
             pairs = [(record, query_fields(record)) for record in held[begin : begin + per_file]]
             plain = [ArchivedRecord(record, fields) for record, fields in pairs]
-            writer.append(plain if seal_keys is None else seal_all(pairs, seal_keys))
+            start = writer.append(start, plain if seal_keys is None else seal_all(pairs, seal_keys)).end
     return Archive(store, seal_keys)

@@ -14,7 +14,7 @@ from schemas.side_events import Attached, Detached
 from schemas.stream import Cutover, Recall
 from services.archive.reader import Archive, received
 from services.bus import Received
-from services.cli.audit.refold import check_receipts, refold
+from services.cli.audit.refold import refold_as_sent
 from services.cli.client.answer_ops import parse_op
 from services.cli.show.timeline import in_log_order
 from services.stream import apply
@@ -130,7 +130,7 @@ def judge(archive: Archive, recordings: list[Recording]) -> Judged:
     found, events = Judged(), by_request(archive)
     for recording in recordings:
         records = in_log_order(events[recording.request_id])
-        ops = refold(recording.request_id, records)
+        ops, checks = refold_as_sent(recording.request_id, records)
         found.requests += 1
         found.connections += len(recording.connections)
         found.resumes += len(recording.connections) - 1
@@ -159,7 +159,7 @@ def judge(archive: Archive, recordings: list[Recording]) -> Judged:
                     found.ops += 1
                     if orjson.dumps(places[told["id"]].op)[1:] not in frame:
                         found.wrong.append(f"{recording.request_id}: {frame!r} is not {places[told['id']]}")
-        for check in check_receipts(records, ops):
+        for check in checks:
             found.shortened += check.shortened
             if not check.matches:
                 found.wrong.append(f"{recording.request_id}: the receipt {check}")

@@ -84,6 +84,21 @@ def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list
     return [_check(receipt, resumed.get(receipt.connection), ops) for receipt in receipts]
 
 
+def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[FoldedOp], list[ReceiptCheck]]:
+    """Return the ops and what the receipts say of them.
+
+    What the edge insisted on (``RAILBUS_INPUT_GATE``, ``RAILBUS_OUTPUT_CHECK``) is not on the log. Where it differs
+    from what the worker said, the receipts tell.
+    """
+    found = []
+    for governance in (AS_STARTED, Governance()):
+        ops = refold(request_id, records, governance)
+        found.append((ops, check_receipts(records, ops)))
+        if all(check.matches for check in found[-1][1]):
+            return found[-1]
+    return max(found, key=lambda each: sum(check.matches is True for check in each[1]))
+
+
 def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp]) -> ReceiptCheck:
     first = 0
     if resumed_from is not None:

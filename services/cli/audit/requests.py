@@ -8,7 +8,7 @@ import orjson
 
 from services.bus import Received
 from services.cli.audit.page import timeline_page
-from services.cli.audit.refold import check_receipts, refold
+from services.cli.audit.refold import refold_as_sent
 from services.cli.audit.replay import play, replay_lines, visible_at
 from services.cli.audit.sources import archived_request, live_request, open_archive
 from services.cli.common import bus_settings, run_coroutine
@@ -43,8 +43,7 @@ async def _show(args: argparse.Namespace) -> int:
         shown = {"request_id": args.request, "latency": None if found is None else latency_json(found)}
         print(orjson.dumps(shown if args.only_latency else shown | {"events": body}).decode())
         return 0
-    ops = refold(args.request, records)
-    checks = check_receipts(records, ops)
+    ops, checks = refold_as_sent(args.request, records)
     if args.html is not None:
         try:
             args.html.write_text(timeline_page(args.request, records, ops, checks, found), encoding="utf-8")
@@ -68,7 +67,7 @@ async def _replay(args: argparse.Namespace) -> int:
     if not records:
         return 1
     zero_ms = records[0].timestamp_ms
-    ops = refold(args.request, records)
+    ops, _ = refold_as_sent(args.request, records)
     if args.at is not None:
         print(visible_at(ops, _moment(args.at, zero_ms)))
     elif args.speed is not None:

@@ -38,12 +38,10 @@ class JudgedRun:
     """What was recorded about one run, and what the policy says.
 
     Attributes:
-        chars: Code points of its text so far.
         recorded: Recalls on the log, by id.
         judged: Recalls under the policy, with the code points that there were when each was made.
     """
 
-    chars: int = 0
     recorded: dict[str, Recall] = field(default_factory=dict)
     judged: list[tuple[Recall, int]] = field(default_factory=list)
 
@@ -57,8 +55,9 @@ class Judge:
         wanted: Whether to judge a request.
 
     Attributes:
-        runs: By run. They stay in memory: judge a long archive a time at a time.
-        chunks: How many chunks were judged.
+        runs: Those with a recall, recorded or under the policy. They stay in memory: judge a long archive a time at a
+            time.
+        chunks: How many chunks of requests that were open were judged.
         requests: How many requests were judged.
         versions: Which policy versions the recorded recalls and clearances are of, and how many.
         admissions: Requests by id: whether admission refused it then and would now; only those where both are known.
@@ -71,6 +70,7 @@ class Judge:
         self._context = CheckContext("rejudge")
         self._number: int | None = None
         self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
+        self._ends: dict[str, int] = {}  # by run, how many code points of its text there are
         self._asked: dict[str, bool] = {}  # by request id, whether admission refuses it under the policy
         self.runs: dict[RunId, JudgedRun] = {}
         self.chunks = 0
@@ -102,17 +102,18 @@ class Judge:
         if partition != self._number:
             self._number = partition
             self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
-        wanted, runs, requests = self._wanted, self.runs, self._partition.requests
+        wanted, ends, requests = self._wanted, self._ends, self._partition.requests
         for event in events:
-            if not isinstance(event, StreamEvent) or not wanted(event.request_id):
-                continue
-            if isinstance(event, Chunk):
-                self.chunks += 1
-                run = runs.get((event.request_id, event.attempt, event.run)) or self._run(event)
-                run.chars += len(event.text)
+            if type(event) is Chunk:
+                assert isinstance(event, Chunk)  # noqa: S101 - for the type checker; comparing types is faster
                 request = requests.get(event.request_id)
-                if request is not None and ((outputs := request.add(event)) or request.unread):
-                    await self._perform(request, [(event.attempt, outputs)])
+                if request is not None:
+                    self.chunks += 1
+                    ends[event.run] = event.start + len(event.text)
+                    if (outputs := request.add(event)) or request.unread:
+                        await self._perform(request, [(event.attempt, outputs)])
+            elif not isinstance(event, StreamEvent) or not wanted(event.request_id):
+                continue
             elif type(event) in _GIVEN:
                 await self._take(event)
             else:
@@ -127,7 +128,7 @@ class Judge:
             self.requests.add(event.request_id)
             await self._perform(request, request.take(event))
 
-    def _run(self, event: Chunk | Recall) -> JudgedRun:
+    def _run(self, event: Recall) -> JudgedRun:
         return self.runs.setdefault((event.request_id, event.attempt, event.run), JudgedRun())
 
     def _note(self, event: Event) -> None:
@@ -154,8 +155,8 @@ class Judge:
                 outcome = await _outcome(self._checks[output.tier].find(output.text))
                 waiting.extend((attempt, more) for more in request.take_outcome(attempt, output, outcome))
             elif request.new(output) and isinstance(output, Recall):
-                run = self._run(output)
-                run.judged.append((output, run.chars))
+                chars = max(self._ends.get(output.run, 0), output.end)
+                self._run(output).judged.append((output, chars))
         self._partition.forget_if_over(request)
 
 

@@ -113,7 +113,7 @@ async def test_two_archivers_that_do_not_know_of_each_other_write_no_record_twic
         if not (rest := records[writer.state.end :][: rng.randint(1, 5)]):
             continue
         try:
-            writer.append([ArchivedRecord(record, query_fields(record)) for record in rest])
+            writer.append(writer.state.end, [ArchivedRecord(record, query_fields(record)) for record in rest])
         except Conflict:
             conflicts += 1
     assert conflicts

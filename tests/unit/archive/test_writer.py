@@ -56,12 +56,14 @@ def test_a_second_writer_goes_on_behind_the_first(tmp_path, scheme):
     begin_archive(store, signer.public_pem)
     first, second = (PartitionWriter(store, signer, STREAMS.name, 0) for _ in range(2))
     assert first.open().end == second.open().end == 0
-    checkpoint = first.append(archived(NAMES[:3]))
+    checkpoint = first.append(0, archived(NAMES[:3]))
     with pytest.raises(Conflict) as conflict:
-        second.append(archived(NAMES[:2]))
+        second.append(0, archived(NAMES[:2]))
     assert conflict.value.state == second.state == first.state
     assert (checkpoint.first, checkpoint.end, checkpoint.total) == (0, 7, 3)
-    second.append(archived(NAMES[3:4]))
+    with pytest.raises(Conflict):
+        second.append(10, archived(NAMES[4:5]))  # what lies between would be missing for ever
+    second.append(7, archived(NAMES[3:4]))
     with pytest.raises(Exists):
         store.put_new("archive.json", b"")
 

@@ -20,7 +20,9 @@ def test_what_comes_again_is_taken_once_and_no_batch_has_two_days(start, plan):
     buffer, taken, seen, time_ms = PartitionBuffer(start), [], {}, 0
     for step in [*plan, *["take"] * 50]:
         if step == "take":
-            batch = buffer.take()
+            begin, batch = buffer.take()
+            assert begin == (taken[-1].offset + 1 if taken else start)
+            assert all(each.offset >= begin for each in batch)
             assert len({each.timestamp_ms // DAY_MS for each in batch}) <= 1
             taken += batch
         else:

@@ -9,11 +9,11 @@ from schemas.base import envelope
 from schemas.side_events import Attached
 from schemas.topics import STREAMS
 from services.bus import Received
-from services.cli.audit.refold import check_receipts, refold
+from services.cli.audit.refold import check_receipts, refold, refold_as_sent
 from services.cli.audit.replay import replay_lines, visible_at
 from services.edge.delivery.session import Session
 from services.edge.log.positions import LoggedEvent
-from services.stream import AS_STARTED
+from services.stream import AS_STARTED, Governance
 from tests.unit.stream.histories import REQUEST_ID, grow
 
 PARTITION = 3
@@ -87,3 +87,17 @@ def test_a_replay_ends_with_what_the_session_shows(events):
         session.feed(entry)
         assert visible_at(ops, entry.log_ms) == session.visible
     assert len(list(replay_lines(ops, 1_000))) == len(ops)
+
+
+@settings(deadline=None)
+@given(HISTORIES)
+def test_what_an_edge_insisted_on_is_found_out_by_its_receipt(events):
+    records = on_log(events)
+    session = Session(REQUEST_ID, PARTITION, Governance())
+    for entry in logged(records):
+        for item in session.feed(entry):
+            session.stats.record_sent(item, 0)
+    about = envelope(events[0], at=0, source="edge/1")
+    receipt = session.stats.receipt(about, connection="c", reason="complete", received_us=0)
+    _, (check,) = refold_as_sent(REQUEST_ID, [*records, Received("railbus.receipts", PARTITION, 0, 0, receipt, None)])
+    assert check.matches
