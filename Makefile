@@ -139,7 +139,7 @@ opa:
 # OpenTelemetry's collector, of the parts in builder.yml; into GOPATH/bin. It takes some minutes.
 otelcol:
 	@command -v go >/dev/null || { echo "Go is needed to build the collector: https://go.dev/doc/install" >&2; exit 2; }
-	go install go.opentelemetry.io/collector/cmd/builder@v0.164.0
+	go install go.opentelemetry.io/collector/cmd/builder@v0.150.0
 	@mkdir -p build
 	"$$(go env GOPATH)/bin/builder" --config infra/observability/collector/builder.yml
 	@cp build/otelcol/otelcol-railbus "$$(go env GOPATH)/bin/"
