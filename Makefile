@@ -82,9 +82,6 @@ tools:
 	done
 	@command -v opa >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/opa" || $(MAKE) --no-print-directory opa \
 	  || echo "OPA could not be built: the tests that need it are skipped" >&2
-	@command -v otelcol-railbus >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/otelcol-railbus" \
-	  || $(MAKE) --no-print-directory otelcol \
-	  || echo "OpenTelemetry's collector could not be built: the test that needs it is skipped" >&2
 	@$(PYTHON) infra/kafka/run.py --fetch-only || echo "Apache Kafka could not be fetched: the tests that need it are skipped" >&2
 
 PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
