@@ -84,9 +84,6 @@ tools:
 	done
 	@command -v opa >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/opa" || $(MAKE) --no-print-directory opa \
 	  || echo "OPA could not be built: the tests that need it are skipped" >&2
-	@command -v otelcol-railbus >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/otelcol-railbus" \
-	  || $(MAKE) --no-print-directory otelcol \
-	  || echo "OpenTelemetry's collector could not be built: the test that needs it is skipped" >&2
 	@$(PYTHON) infra/kafka/run.py --fetch-only || echo "Apache Kafka could not be fetched: the tests that need it are skipped" >&2
 
 PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
@@ -141,7 +138,7 @@ opa:
 # OpenTelemetry's collector, of the parts in builder.yml; into GOPATH/bin. It takes some minutes.
 otelcol:
 	@command -v go >/dev/null || { echo "Go is needed to build the collector: https://go.dev/doc/install" >&2; exit 2; }
-	go install go.opentelemetry.io/collector/cmd/builder@v0.164.0
+	go install go.opentelemetry.io/collector/cmd/builder@v0.150.0
 	@mkdir -p build
 	"$$(go env GOPATH)/bin/builder" --config infra/observability/collector/builder.yml
 	@cp build/otelcol/otelcol-railbus "$$(go env GOPATH)/bin/"

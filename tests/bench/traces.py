@@ -1,6 +1,6 @@
 """Whether the spans of requests equal their accounts, and what tracing costs, on a whole governed tree.
 
-    python -m tests.bench.traces [--requests 1000] [--clients 16] [--tokens 40] [--collector]
+    python -m tests.bench.traces [--requests 1000] [--clients 16] [--tokens 40] [--ratio 1] [--collector]
 
 Clients ask the edge over HTTP. The tracer sends its spans to an OTLP server with the official messages (with
 ``--collector``, through OpenTelemetry's collector). Then the whole log is read again, independently of the tracer, and
@@ -27,6 +27,7 @@ from schemas.topics import RECEIPTS, REQUESTS, STREAMS
 from services.bus import BusSettings, Received, TailReader, UnreadableRecord
 from services.cli.common import read_through
 from services.stream.latency import Latency, LogEvent, latency
+from services.tracer.service import wanted
 from tests.bench.kit.usage import tree_cpu_s
 from tests.support.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver, running_collector
 from tests.support.tree import Tree, running_tree
@@ -73,12 +74,16 @@ class Comparison:
         self.spans += len(spans)
 
 
-async def measure(tree: Tree, receiver: OtlpReceiver, *, requests: int, clients: int, tokens: int) -> Comparison:
-    """Ask so many requests, and compare the spans of each with its account."""
+async def measure(
+    tree: Tree, receiver: OtlpReceiver, *, requests: int, clients: int, tokens: int, ratio: float = 1.0
+) -> Comparison:
+    """Ask so many requests, and compare the spans of each that is traced with its account."""
+    chosen = wanted(ratio)
     result = Comparison(requests=requests)
     tracer, supervisor = psutil.Process(tree.pid("tracer")), psutil.Process(tree.process.pid)
     tracer_s, tree_s = tree_cpu_s(tracer), tree_cpu_s(supervisor)
-    walls = await _ask(tree.url, requests, clients, tokens)
+    asked = await _ask(tree.url, requests, clients, tokens)
+    walls = {request_id: ms for request_id, ms in asked.items() if chosen("Chunk", request_id.encode())}
     await comes_true(lambda: receiver.by_request().keys() >= walls.keys(), PATIENCE_S, every_s=0.5)
     result.tracer_cpu_s, result.tree_cpu_s = tree_cpu_s(tracer) - tracer_s, tree_cpu_s(supervisor) - tree_s
     accounts, traces = await _accounts(tree), receiver.by_request()
@@ -144,19 +149,23 @@ async def main() -> int:
     parser.add_argument("--requests", type=int, default=1_000)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=40)
+    parser.add_argument("--ratio", type=float, default=1.0, help="share of the requests that are traced")
     parser.add_argument("--collector", action="store_true", help="send the spans through OpenTelemetry's collector")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, otlp_receiver() as receiver, contextlib.ExitStack() as stack:
         folder = Path(name)
         url = stack.enter_context(running_collector(receiver, folder)) if args.collector else receiver.url
         options = ("--engine", "simulated", "--traces", url)
-        tree = stack.enter_context(running_tree(folder, *options, governed=True))
-        found = await measure(tree, receiver, requests=args.requests, clients=args.clients, tokens=args.tokens)
+        env = {"RAILBUS_TRACES_RATIO": str(args.ratio)}
+        tree = stack.enter_context(running_tree(folder, *options, governed=True, **env))
+        size = {"requests": args.requests, "clients": args.clients, "tokens": args.tokens}
+        found = await measure(tree, receiver, **size, ratio=args.ratio)
     apart = sorted(found.client_ms)
     print(
         json.dumps(
             {
-                "requests": found.requests, "missing": len(found.missing), "spans": found.spans,
+                "requests": found.requests, "traced": len(found.client_ms), "missing": len(found.missing),
+                "spans": found.spans,
                 "worst_part_ms": round(found.worst_part_ms, 6), "worst_sum_ms": round(found.worst_sum_ms, 6),
                 "worst_root_ms": round(found.worst_root_ms, 6),
                 "client_less_root_ms_p50": round(apart[len(apart) // 2], 2),
