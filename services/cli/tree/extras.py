@@ -1,6 +1,7 @@
 """Extras and weights that the tree needs: looked for before anything starts, so that the remedy is one line."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Final
@@ -126,6 +127,8 @@ def _require(modules: Sequence[str], message: str) -> None:
 
 
 def _is_installed(module: str) -> bool:
+    if module in sys.modules:  # it may have no spec any more: Faust replaces its own module
+        return True
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # its parent package is not installed
