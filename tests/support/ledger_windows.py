@@ -24,7 +24,11 @@ def request_at(number, ago_s, now_s, *, waited_ms=125.0, exposed_tokens=4, **fie
     """Account and receipt of a request that was closed so long ago."""
     closed_s = now_s - ago_s - T0_S
     return account(number, closed_s, **fields), detached(
-        number, closed_s, waited_ms=waited_ms, exposed_tokens=exposed_tokens
+        number,
+        closed_s,
+        waited_ms=waited_ms,
+        exposed_tokens=exposed_tokens,
+        first_text_ms=fields.get("first_text_ms", 61.5),
     )
 
 

@@ -1,6 +1,5 @@
 """The ledger's windows of the last hour, as the page needs them: of each window and part the newest record. Pure."""
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from schemas.side_events import Window
@@ -10,43 +9,63 @@ US_PER_S: Final = 1_000_000
 SPAN_S: Final = 3_600
 """How long after its end a window is kept."""
 
-MOST_WINDOWS: Final = 10_000
-"""Most windows and parts that are kept, at about 2 KiB each. Beyond that the oldest go, whole windows at a time."""
+MOST_PARTS: Final = 20_000
+"""Most parts of windows that are kept, at about 2 KiB each. Beyond that the oldest windows go, as a whole."""
 
 AHEAD_S: Final = 3_600
 """A window that begins further ahead was dated by a wrong clock, and would never go."""
 
 
 class WindowKey(NamedTuple):
-    """One window of one kind of request, of one partition of the accounts."""
+    """One window of one kind of request."""
 
     start_at: int
     end_at: int
     cell: Cell
-    part: int
+
+
+class _Sums:
+    """A window's sum, and its newest parts by partition of the accounts, so that one can be taken out again."""
+
+    __slots__ = ("parts", "total")
+
+    def __init__(self) -> None:
+        self.parts: dict[int, Totals] = {}
+        self.total = Totals()
+
+    def put(self, part: int, totals: Totals) -> int:
+        """Replace a part; return how many parts there are more."""
+        before = len(self.parts)
+        if (old := self.parts.pop(part, None)) is not None:
+            self.total.merge(old, -1)
+        if not totals.empty:  # else its requests were taken back: they are counted elsewhere
+            self.parts[part] = totals
+            self.total.merge(totals)
+        return len(self.parts) - before
 
 
 class WindowStore:
     """The newest record of each window and part.
 
     Args:
-        most: Most of them that are kept.
+        most: Most parts that are kept.
 
     Attributes:
-        complete_since: Windows that begin earlier may be incomplete; 0 while none was dropped for lack of space.
+        complete_since: Windows that begin earlier are missing or incomplete; 0 while none was dropped for lack of room.
         ignored: Records dated too far ahead.
         newest_ms: When the broker appended the newest record; None while there is none.
     """
 
-    def __init__(self, most: int = MOST_WINDOWS) -> None:
+    def __init__(self, most: int = MOST_PARTS) -> None:
         self._most = most
         self.clear()
 
     def __len__(self) -> int:
-        return len(self._totals)
+        return self._count
 
     def clear(self) -> None:
-        self._totals: dict[WindowKey, Totals] = {}
+        self._windows: dict[WindowKey, _Sums] = {}
+        self._count = 0
         self.complete_since = 0
         self.ignored = 0
         self.newest_ms: int | None = None
@@ -60,30 +79,31 @@ class WindowStore:
         if window.end_at <= now_us - SPAN_S * US_PER_S or window.start_at < self.complete_since:
             return
         cell, totals = totals_of(window)
-        key = WindowKey(window.start_at, window.end_at, cell, window.part)
-        if totals.empty:  # all its requests were taken back: they are counted elsewhere
-            self._totals.pop(key, None)
-            return
-        self._totals[key] = totals
-        if len(self._totals) > self._most:
+        sums = self._windows.setdefault(WindowKey(window.start_at, window.end_at, cell), _Sums())
+        self._count += sums.put(window.part, totals)
+        if self._count > self._most:
             self._drop_oldest(now_us)
 
     def forget(self, now_us: int) -> None:
         """Drop windows that ended longer than ``SPAN_S`` ago."""
         since = now_us - SPAN_S * US_PER_S
-        self._totals = {key: totals for key, totals in self._totals.items() if key.end_at > since}
+        for key in [key for key in self._windows if key.end_at <= since]:
+            self._drop(key)
 
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
-        """Return what is kept, of one tenant or of all."""
-        return [(key, totals) for key, totals in self._totals.items() if tenant in {None, key.cell.tenant}]
+        """Return what is kept, of one tenant or of all; the totals go on changing."""
+        return [
+            (key, sums.total) for key, sums in self._windows.items() if sums.parts and tenant in {None, key.cell.tenant}
+        ]
 
     def _drop_oldest(self, now_us: int) -> None:
         self.forget(now_us)
-        for start_at in self._starts():
-            if len(self._totals) <= self._most * 9 // 10:  # not again with the next record
+        for key in sorted(self._windows, key=lambda key: key.start_at):
+            enough = self._count <= self._most * 9 // 10  # so that it does not happen again with the next record
+            if enough and key.start_at >= self.complete_since:
                 break
-            self._totals = {key: totals for key, totals in self._totals.items() if key.start_at > start_at}
-            self.complete_since = start_at + 1
+            self._drop(key)
+            self.complete_since = key.start_at + 1
 
-    def _starts(self) -> Iterator[int]:
-        return iter(sorted({key.start_at for key in self._totals}))
+    def _drop(self, key: WindowKey) -> None:
+        self._count -= len(self._windows.pop(key).parts)

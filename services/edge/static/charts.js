@@ -2,7 +2,8 @@
 // Charts as SVG: their text is text, their colours follow the style sheet, and each has its numbers in a table below.
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 640, HEIGHT = 200, LEFT = 52, RIGHT = 8, TOP = 10, BOTTOM = 22; // of a chart over time, in its own units
+const HEIGHT = 190, LEFT = 44, RIGHT = 6, TOP = 18, BOTTOM = 20; // of a chart over time, in pixels
+const LEAST_WIDTH = 240;
 const GAP_POINTS = 1.5; // a line is not drawn across points that are missing
 
 function node(name, attributes, ...children) {
@@ -19,7 +20,11 @@ function element(name, attributes, ...children) {
   return made;
 }
 
-/** A number with about three digits. */
+function whole(value) {
+  return value.toLocaleString();
+}
+
+/** A measured number with about three digits. */
 function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -33,11 +38,14 @@ function clock(atUs) {
   return new Date(atUs / 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 }
 
-/** The end of an axis: at least `most`, with one or two digits. */
-function ceiling(most) {
-  if (most <= 0) return 1;
-  const unit = 10 ** Math.floor(Math.log10(most));
-  return [1, 1.5, 2, 3, 4, 5, 8, 10].find((step) => step * unit >= most) * unit;
+/** Values for the lines of an axis: round ones, about three of them, around all values. */
+function ticks(least, most) {
+  const span = Math.max(most, 0) - Math.min(least, 0) || 1;
+  const unit = 10 ** Math.floor(Math.log10(span / 3));
+  const step = [1, 2, 2.5, 5, 10].find((one) => one * unit >= span / 3) * unit;
+  const found = [];
+  for (let number = Math.floor(Math.min(least, 0) / step + 0.01); number < Math.max(most, 0) / step + 0.99 || number < 1; number++) found.push(number * step);
+  return found;
 }
 
 /** One horizontal bar of parts: [{ name, value, kind, said }]. */
@@ -62,23 +70,28 @@ function swatch(kind) {
   return node("svg", { viewBox: "0 0 10 10", class: "swatch", "aria-hidden": "true" }, node("rect", { width: 10, height: 10, class: kind }));
 }
 
-/** Axes, and functions from time and value to places. */
-function frame(label, unit, range, low, high) {
-  const x = (at) => LEFT + (WIDTH - LEFT - RIGHT) * (at - range.from) / Math.max(1, range.to - range.from);
+/** Axes as wide as the box, and functions from time and value to places. */
+function frame(box, label, unit, range, least, most) {
+  const width = Math.max(LEAST_WIDTH, box.clientWidth);
+  const values = ticks(least, most), low = values[0], high = values.at(-1);
+  const x = (at) => LEFT + (width - LEFT - RIGHT) * (at - range.from) / Math.max(1, range.to - range.from);
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low);
-  const svg = node("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": label });
-  const values = low < 0 ? [low, 0, high] : [0, high / 2, high];
+  const svg = node("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, class: "chart", role: "img", "aria-label": label });
   for (const value of values) {
-    svg.append(node("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: value === 0 ? "axis" : "grid" }),
-      node("text", { x: LEFT - 6, y: y(value) + 4, class: "tick end" }, short(value)));
+    svg.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value), class: value === 0 ? "axis" : "grid" }),
+      node("text", { x: LEFT - 6, y: y(value) + 4, class: "tick end" }, tickText(value)));
   }
   for (const share of [0, 0.5, 1]) {
     const at = range.from + share * (range.to - range.from);
     const anchor = share === 0 ? "" : share === 1 ? " end" : " middle";
-    svg.append(node("text", { x: x(at), y: HEIGHT - 6, class: `tick${anchor}` }, clock(at)));
+    svg.append(node("text", { x: x(at), y: HEIGHT - 4, class: `tick${anchor}` }, clock(at)));
   }
-  svg.append(node("text", { x: LEFT + 4, y: TOP + 10, class: "unit" }, unit));
+  svg.append(node("text", { x: 0, y: 9, class: "unit" }, unit));
   return { svg, x, y };
+}
+
+function tickText(value) {
+  return Math.abs(value) >= 1e4 ? short(value) : String(Number(value.toPrecision(3)));
 }
 
 /**
@@ -86,8 +99,7 @@ function frame(label, unit, range, low, high) {
  */
 function lines(box, label, unit, points, range, series) {
   const all = points.flatMap((point) => series.map((one) => one.of(point))).filter((value) => value !== null);
-  const low = Math.min(0, ...all) < 0 ? -ceiling(-Math.min(...all)) : 0;
-  const { svg, x, y } = frame(label, unit, range, low, ceiling(Math.max(0, ...all)));
+  const { svg, x, y } = frame(box, label, unit, range, Math.min(0, ...all), Math.max(0, ...all));
   for (const one of series) {
     let path = "", before = null;
     const dots = [];
@@ -97,7 +109,7 @@ function lines(box, label, unit, points, range, series) {
       const at = point.start_at + range.width / 2;
       const joined = before !== null && at - before <= GAP_POINTS * range.width;
       path += `${joined ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
-      dots.push(node("circle", { cx: x(at), cy: y(value), r: 3, class: one.kind }, node("title", {}, `${clock(point.start_at)} ${one.name}: ${short(value)} ${unit}`)));
+      dots.push(node("circle", { cx: x(at), cy: y(value), r: 2, class: one.kind }, node("title", {}, `${clock(point.start_at)} ${one.name}: ${short(value)} ${unit}`)));
       before = at;
     }
     svg.append(node("path", { d: path || "M0 0", class: `line ${one.kind}` }), ...dots);
@@ -108,8 +120,8 @@ function lines(box, label, unit, points, range, series) {
 /** Stacked columns over time; `parts(point)` gives [{ name, value, kind }]. */
 function columns(box, label, unit, points, range, parts) {
   const sums = points.map((point) => parts(point).reduce((sum, part) => sum + part.value, 0));
-  const { svg, x, y } = frame(label, unit, range, 0, ceiling(Math.max(0, ...sums)));
-  const width = Math.max(1, x(range.from + range.width) - x(range.from) - 1.5);
+  const { svg, x, y } = frame(box, label, unit, range, 0, Math.max(0, ...sums));
+  const width = Math.max(1, x(range.from + range.width) - x(range.from) - 1);
   points.forEach((point, number) => {
     let below = 0;
     const column = node("g", {}, node("title", {}, `${clock(point.start_at)}: ${short(sums[number])} ${unit}`));

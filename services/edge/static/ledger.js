@@ -9,12 +9,12 @@ const QUIET_S = 120; // the ledger publishes within seconds of each closed reque
 const STAGES = ["post", "lost_attempts", "worker", "engine_queue", "prefill", "rails", "hold_back", "decode", "final_hold_back", "close", "delivery"];
 const QUANTILES = ["p50", "p95", "p99"];
 
-let timer = 0, asked = 0, shownAt = null, calling = null;
+let timer = 0, asked = 0, shownAt = null, calling = null, drawn = null; // drawn: the report on the screen
 
 const words = (name) => name.replaceAll("_", " ");
 const kind = (name) => name.replaceAll("_", "-");
 const percent = (share) => share === null ? "–" : `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
-const ms = (value) => value === null ? "–" : `${short(value)} ms`;
+const ms = (value) => value === null ? "–" : Math.abs(value) < 1e4 ? `${short(value)} ms` : `${short(value / 1000)} s`;
 const usd = (value) => `$${value.toFixed(value && value < 1 ? 4 : 2)}`;
 const ago = (seconds) => seconds < 90 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;
 
@@ -56,6 +56,7 @@ function refuse(status, error) {
   $("error").hidden = false;
   if (status === 401) {
     $("books").hidden = $("empty").hidden = true;
+    drawn = null;
     $("key-label").hidden = $("use-key").hidden = false;
     say("needs an API key", true);
     $("key").focus();
@@ -73,6 +74,7 @@ function take(report) {
   const any = report.total.requests > 0;
   $("books").hidden = !any;
   $("empty").hidden = any || report.state === "reading";
+  drawn = any ? report : null;
   if (any) draw(report);
   else explainEmpty(report);
 }
@@ -122,20 +124,20 @@ function draw(report) {
 
   quantiles("first", "first_text", "ms", "Time to the first text", report, range);
   quantiles("exposure", "exposed_tokens", "tokens", "Most tokens that a client was shown unchecked", report, range);
-  routes(report);
+  routes(report, range);
   rows(report);
 }
 
 function figures(report) {
   const { total } = report, sums = total.sums, slo = total.slo;
   const shown = [
-    ["Requests", short(total.requests), `${short(sums.completed)} completed, ${short(sums.failed)} failed`],
-    ["In time", percent(slo.share), slo.interval_95 ? `95 %: ${percent(slo.interval_95[0])} to ${percent(slo.interval_95[1])} of ${short(slo.judged)}` : "none judged"],
+    ["Requests", whole(total.requests), `${whole(sums.completed)} completed, ${whole(sums.failed)} failed`],
+    ["In time", percent(slo.share), slo.interval_95 ? `95 %: ${percent(slo.interval_95[0])} to ${percent(slo.interval_95[1])} of ${whole(slo.judged)}` : "none judged"],
     ["First text", ms(total.first_text.p50), `p95 ${ms(total.first_text.p95)}, p99 ${ms(total.first_text.p99)}`],
     ["Whole answer", ms(total.total.p50), `p95 ${ms(total.total.p95)}, p99 ${ms(total.total.p99)}`],
     ["Balance", ms(total.balance_ms), `earned ${ms(total.earned_ms)}, spent ${ms(total.spent_ms)}`],
-    ["Recalled", percent(total.recalled_share), `${short(sums.recalls)} recalls, text shown for ${ms(sums.exposure_ms)}`],
-    ["Fell back", percent(total.fallback_share), `${short(sums.fell_back)} to the cloud, ${short(sums.retried)} tried again`],
+    ["Recalled", percent(total.recalled_share), `${whole(sums.recalls)} recalls, text shown for ${ms(sums.exposure_ms)}`],
+    ["Fell back", percent(total.fallback_share), `${whole(sums.fell_back)} to the cloud, ${whole(sums.retried)} tried again`],
     ["Cost", usd(sums.usd), `${usd(1000 * sums.usd / total.requests)} for 1,000 requests`],
   ];
   $("figures").replaceChildren(...shown.map(([name, value, more]) => element("div", {}, element("dt", {}, name),
@@ -151,7 +153,7 @@ function budget(total, points, range) {
     said: `${part.name} ${ms(part.value)}, ${share(part)}` })));
   columns($("budget-over-time"), "The same over time, mean per request", "ms per request", points, range, parts);
   table($("budget-table"), "Mean per request in milliseconds", [{ at: "all", one: total }, ...[...points].reverse().map((point) => ({ at: clock(point.start_at), one: point }))],
-    [["from", (row) => row.at], ["requests", (row) => short(row.one.requests)],
+    [["from", (row) => row.at], ["requests", (row) => whole(row.one.requests)],
       ...STAGES.map((name, number) => [words(name), (row) => short(parts(row.one)[number].value)])]);
 }
 
@@ -161,17 +163,20 @@ function quantiles(id, name, unit, label, report, range) {
   lines($(id), `${label} over time. In all: ${said} ${unit}.`, unit, points, range,
     QUANTILES.map((share) => ({ name: `${share} ${short(total[name][share])}`, kind: share, of: (point) => point[name][share] })));
   table($(`${id}-table`), `${label}, ${unit}`, [{ at: "all", one: total }, ...[...points].reverse().map((point) => ({ at: clock(point.start_at), one: point }))],
-    [["from", (row) => row.at], ["requests", (row) => short(row.one.requests)], ...QUANTILES.map((share) => [share, (row) => short(row.one[name][share])])]);
+    [["from", (row) => row.at], ["requests", (row) => whole(row.one.requests)], ...QUANTILES.map((share) => [share, (row) => short(row.one[name][share])])]);
 }
 
-function routes(report) {
+function routes(report, range) {
   const requests = report.total.requests;
   partsBar($("routes"), "Requests by route", report.routes.map((route) => ({ name: words(route.route), kind: kind(route.route),
-    value: route.requests, shown: percent(route.requests / requests), said: `${words(route.route)} ${short(route.requests)} requests` })));
+    value: route.requests, shown: percent(route.requests / requests), said: `${words(route.route)} ${whole(route.requests)} requests` })));
+  lines($("shares"), "Requests that fell back to the cloud, and that were recalled, over time", "%", report.points, range, [
+    { name: `fell back ${percent(report.total.fallback_share)}`, kind: "cloud", of: (point) => 100 * point.fallback_share },
+    { name: `recalled ${percent(report.total.recalled_share)}`, kind: "recalled", of: (point) => 100 * point.recalled_share }]);
   table($("routes-table"), "By route", report.routes, [["route", (row) => words(row.route)], ...SUMS]);
 }
 
-const SUMS = [["requests", (row) => short(row.requests)], ["in time", (row) => percent(row.slo.share)],
+const SUMS = [["requests", (row) => whole(row.requests)], ["in time", (row) => percent(row.slo.share)],
   ["first p50", (row) => ms(row.first_text.p50)], ["first p99", (row) => ms(row.first_text.p99)],
   ["total p99", (row) => ms(row.total.p99)], ["fell back", (row) => percent(row.fallback_share)],
   ["recalled", (row) => percent(row.recalled_share)], ["cost", (row) => usd(row.sums.usd)]];
@@ -188,6 +193,12 @@ function rows(report) {
 
 for (const id of ["minutes", "tenant", "lane"]) $(id).addEventListener("change", poll);
 $("filters").addEventListener("submit", (event) => { event.preventDefault(); poll(); });
+let frameAsked = false;
+window.addEventListener("resize", () => {
+  if (frameAsked) return;
+  frameAsked = true;
+  requestAnimationFrame(() => { frameAsked = false; if (drawn) draw(drawn); });
+});
 document.addEventListener("visibilitychange", () => {
   clearTimeout(timer);
   if (!document.hidden) poll();
