@@ -171,7 +171,7 @@ function routes(report, range) {
   partsBar($("routes"), "Requests by route", report.routes.map((route) => ({ name: words(route.route), kind: kind(route.route),
     value: route.requests, shown: percent(route.requests / requests), said: `${words(route.route)} ${whole(route.requests)} requests` })));
   lines($("shares"), "Requests that fell back to the cloud, and that were recalled, over time", "%", report.points, range, [
-    { name: `fell back ${percent(report.total.fallback_share)}`, kind: "cloud", of: (point) => 100 * point.fallback_share },
+    { name: `fell back ${percent(report.total.fallback_share)}`, kind: "fell-back", of: (point) => 100 * point.fallback_share },
     { name: `recalled ${percent(report.total.recalled_share)}`, kind: "recalled", of: (point) => 100 * point.recalled_share }]);
   table($("routes-table"), "By route", report.routes, [["route", (row) => words(row.route)], ...SUMS]);
 }
