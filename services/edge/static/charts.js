@@ -109,7 +109,7 @@ function lines(box, label, unit, points, range, series) {
       const at = point.start_at + range.width / 2;
       const joined = before !== null && at - before <= GAP_POINTS * range.width;
       path += `${joined ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
-      dots.push(node("circle", { cx: x(at), cy: y(value), r: 2, class: one.kind }, node("title", {}, `${clock(point.start_at)} ${one.name}: ${short(value)} ${unit}`)));
+      dots.push(node("circle", { cx: x(at), cy: y(value), r: box.clientWidth < 400 ? 1.2 : 2, class: one.kind }, node("title", {}, `${clock(point.start_at)} ${one.name}: ${short(value)} ${unit}`)));
       before = at;
     }
     svg.append(node("path", { d: path || "M0 0", class: `line ${one.kind}` }), ...dots);

@@ -39,6 +39,7 @@ async function poll() {
     }
   } catch {
     if (number !== asked) return;
+    $("age").textContent = "";
     say(shownAt === null ? "no answer from the server" : `no answer from the server; figures of ${shownAt}`, true);
   } finally {
     clearTimeout(limit);
@@ -47,11 +48,13 @@ async function poll() {
 }
 
 function say(text, bad) {
+  if ($("connection").textContent === text) return; // a screen reader says it each time that it is set
   $("connection").textContent = text;
   $("connection").className = bad ? "away" : "";
 }
 
 function refuse(status, error) {
+  $("age").textContent = "";
   $("error").textContent = error.message;
   $("error").hidden = false;
   if (status === 401) {
@@ -81,13 +84,13 @@ function take(report) {
 
 /** Say whether the figures are of now. */
 function tellAge(report) {
+  $("age").textContent = report.published_age_s === null ? "" : `newest sums ${ago(report.published_age_s)} old`;
   if (report.state === "refused") return say("the broker does not let this edge read railbus.ledger", true);
   if (report.state === "reading") return say("reading the log", false);
   if (report.log_age_s > OLD_LOG_S) return say(`old: the log was last reached ${ago(report.log_age_s)} ago`, true);
   const published = report.published_age_s;
-  if (published === null) return say("live", false);
   if (published > QUIET_S) return say(`nothing published for ${ago(published)}: no request was closed, or no ledger runs`, true);
-  return say(`live, newest sums ${ago(published)} old`, false);
+  return say("live", false);
 }
 
 function explainEmpty(report) {
