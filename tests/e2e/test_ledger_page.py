@@ -13,6 +13,8 @@ COUNT = 8
 PATIENCE_S = 120
 FIGURES = """Object.fromEntries([...document.querySelectorAll("#figures div")].map(
     one => [one.querySelector("dt").textContent, one.querySelector("dd").firstChild.textContent]))"""
+PARTS = """[...document.querySelectorAll("#budget .legend li")].map(
+    one => [one.querySelector("span").textContent, parseFloat(one.querySelector("b").textContent)])"""
 
 
 async def test_answers_of_a_tree_are_on_the_page(tmp_path):
@@ -21,10 +23,7 @@ async def test_answers_of_a_tree_are_on_the_page(tmp_path):
             await page.until('document.querySelector("#empty")?.hidden === false', PATIENCE_S)
             waited_ms = await ask(tree.url, COUNT, 2)
             await page.until(f'({FIGURES}).Requests === "{COUNT}"', PATIENCE_S)  # without loading it again
-            parts = await page.run(
-                '[...document.querySelectorAll("#budget .legend li")].map(one => [one.querySelector("span").textContent,'
-                ' parseFloat(one.querySelector("b").textContent)])'
-            )
+            parts = await page.run(PARTS)
             mean_ms = sum(waited_ms.values()) / COUNT
             assert 0 < sum(ms for _, ms in parts) <= mean_ms + 1  # the client's time has more in it than the edge's
             assert dict(parts)["decode"] > 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -121,18 +120,6 @@ async def test_nothing_is_read_before_somebody_asks_and_after_nobody_does(lab, p
         for _ in range(2):
             await until(lambda: _shows(reader, query, b'"requests":2'), within_s=PATIENCE_S)
             await until(lambda: not reader.reads, within_s=PATIENCE_S)
-    finally:
-        running.cancel()
-
-
-async def test_a_broker_that_refuses_costs_the_page_alone(lab):
-    """As where the access control lists of an older version are in force."""
-    refused = replace(lab.bus, security_protocol="SASL_PLAINTEXT", sasl_username="edge", sasl_password="wrong")
-    reader = WindowReader(refused)
-    running = asyncio.create_task(reader.run())
-    try:
-        await until(lambda: _shows(reader, parse_query({}), b'"state":"refused"'), within_s=PATIENCE_S)
-        assert not running.done()
     finally:
         running.cancel()
 
