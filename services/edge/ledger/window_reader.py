@@ -30,8 +30,11 @@ CHECK_S: Final = 2.0
 RETRY_S: Final = 60.0
 """When a broker that refused is asked again."""
 
-BATCH: Final = 64
+BATCH: Final = 16
 """Most records that are decoded at a time: streams go on in between."""
+
+PAUSE_S: Final = 0.002
+"""Between two batches, so that a long backlog takes about half of the loop's time at most."""
 
 REPORT_S: Final = 2.0
 """For how long a report is given again to the same question."""
@@ -154,7 +157,7 @@ class WindowReader:
             elif isinstance(record.event, Window):
                 self._store.take(record.event, record.timestamp_ms, now_us)
         self._limit.acquire(len(records))
-        asyncio.get_running_loop().call_soon(self._limit.release, len(records))
+        asyncio.get_running_loop().call_later(PAUSE_S, self._limit.release, len(records))
 
 
 async def _in_steps(steps: Steps) -> dict[str, Any]:
