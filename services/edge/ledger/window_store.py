@@ -17,7 +17,7 @@ AHEAD_S: Final = 3_600
 
 
 class WindowKey(NamedTuple):
-    """One window of one kind of request."""
+    """One window of one kind of request; where it begins says which, whatever its width."""
 
     start_at: int
     end_at: int
@@ -30,9 +30,10 @@ class _Sums:
     The parts are kept as bytes: a garbage collector that walks 20,000 objects with their buckets holds up streams.
     """
 
-    __slots__ = ("parts", "total")
+    __slots__ = ("end_at", "parts", "total")
 
     def __init__(self) -> None:
+        self.end_at = 0
         self.parts: dict[int, bytes] = {}
         self.total = Totals()
 
@@ -67,7 +68,7 @@ class WindowStore:
         return self._count
 
     def clear(self) -> None:
-        self._windows: dict[WindowKey, _Sums] = {}
+        self._windows: dict[tuple[int, Cell], _Sums] = {}
         self._count = 0
         self.complete_since = 0
         self.ignored = 0
@@ -82,7 +83,8 @@ class WindowStore:
         if window.end_at <= now_us - SPAN_S * US_PER_S or window.start_at < self.complete_since:
             return
         cell, totals = totals_of(window)
-        sums = self._windows.setdefault(WindowKey(window.start_at, window.end_at, cell), _Sums())
+        sums = self._windows.setdefault((window.start_at, cell), _Sums())
+        sums.end_at = window.end_at
         self._count += sums.put(window.part, totals)
         if self._count > self._most:
             self._drop_oldest(now_us)
@@ -90,23 +92,25 @@ class WindowStore:
     def forget(self, now_us: int) -> None:
         """Drop windows that ended longer than ``SPAN_S`` ago."""
         since = now_us - SPAN_S * US_PER_S
-        for key in [key for key in self._windows if key.end_at <= since]:
+        for key in [key for key, sums in self._windows.items() if sums.end_at <= since]:
             self._drop(key)
 
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
         """Return what is kept, of one tenant or of all; the totals go on changing."""
         return [
-            (key, sums.total) for key, sums in self._windows.items() if sums.parts and tenant in {None, key.cell.tenant}
+            (WindowKey(start_at, sums.end_at, cell), sums.total)
+            for (start_at, cell), sums in self._windows.items()
+            if sums.parts and tenant in {None, cell.tenant}
         ]
 
     def _drop_oldest(self, now_us: int) -> None:
         self.forget(now_us)
-        for key in sorted(self._windows, key=lambda key: key.start_at):
+        for start_at, cell in sorted(self._windows, key=lambda key: key[0]):
             enough = self._count <= self._most * 9 // 10  # so that it does not happen again with the next record
-            if enough and key.start_at >= self.complete_since:
+            if enough and start_at >= self.complete_since:
                 break
-            self._drop(key)
-            self.complete_since = key.start_at + 1
+            self._drop((start_at, cell))
+            self.complete_since = start_at + 1
 
-    def _drop(self, key: WindowKey) -> None:
+    def _drop(self, key: tuple[int, Cell]) -> None:
         self._count -= len(self._windows.pop(key).parts)

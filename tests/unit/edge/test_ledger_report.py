@@ -144,6 +144,13 @@ def test_a_window_whose_requests_are_gone_is_gone():
     assert len(store_of([window, replace(window, requests=0)])) == 0
 
 
+def test_a_window_that_was_made_wider_is_still_the_same_window():
+    (window,) = windows_of(request_at(1, 100, NOW_S), NOW_S)
+    store = store_of([window, replace(window, end_at=window.end_at + 60 * US_PER_S)])
+    ((key, totals),) = store.windows()
+    assert (key.end_at, totals.of("requests")) == (window.end_at + 60 * US_PER_S, 1)
+
+
 def test_parameters():
     assert parse_query({}) == Query(60, None, None)
     assert parse_query({"minutes": "5", "tenant": "", "lane": ""}) == Query(5, None, None)
