@@ -40,7 +40,8 @@ function clock(atUs) {
 
 /** Values for the lines of an axis: round ones, about three of them, around all values. */
 function ticks(least, most) {
-  const span = Math.max(most, 0) - Math.min(least, 0) || 1;
+  if (most <= 0 && least >= 0) return ticks(0, 1);
+  const span = Math.max(most, 0) - Math.min(least, 0);
   const unit = 10 ** Math.floor(Math.log10(span / 3));
   const step = [1, 2, 2.5, 5, 10].find((one) => one * unit >= span / 3) * unit;
   const found = [];
@@ -95,7 +96,7 @@ function tickText(value) {
 }
 
 /**
- * Lines over time. `series`: [{ name, kind, of }], where `of(point)` gives a value or null; `range`: { from, to, width }.
+ * Lines over time. `series`: [{ name, shown, kind, of }], where `of(point)` gives a value or null; `range`: { from, to, width }.
  */
 function lines(box, label, unit, points, range, series) {
   const all = points.flatMap((point) => series.map((one) => one.of(point))).filter((value) => value !== null);
@@ -114,7 +115,7 @@ function lines(box, label, unit, points, range, series) {
     }
     svg.append(node("path", { d: path || "M0 0", class: `line ${one.kind}` }), ...dots);
   }
-  box.replaceChildren(svg, element("ul", { class: "legend" }, ...series.map((one) => legendItem({ ...one, shown: "" }))));
+  box.replaceChildren(svg, element("ul", { class: "legend" }, ...series.map(legendItem)));
 }
 
 /** Stacked columns over time; `parts(point)` gives [{ name, value, kind }]. */

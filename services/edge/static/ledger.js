@@ -7,6 +7,7 @@ const ANSWER_MS = 15000; // a server that does not answer by then is away
 const OLD_LOG_S = 15; // the edge asks the broker every two seconds
 const QUIET_S = 120; // the ledger publishes within seconds of each closed request
 const STAGES = ["post", "lost_attempts", "worker", "engine_queue", "prefill", "rails", "hold_back", "decode", "final_hold_back", "close", "delivery"];
+const LEAST_POINTS = 10; // on an axis of time
 const QUANTILES = ["p50", "p95", "p99"];
 
 let timer = 0, asked = 0, shownAt = null, calling = null, drawn = null; // drawn: the report on the screen
@@ -111,14 +112,16 @@ function choose(id, names) {
 function draw(report) {
   const { total, points } = report;
   const width = report.point_s * 1e6;
-  const range = { from: Math.floor(report.since_at / width) * width, to: report.until_at, width };
+  const to = Math.ceil(report.until_at / width) * width;
+  const from = Math.max(Math.floor(report.since_at / width) * width, Math.min(points[0].start_at, to - LEAST_POINTS * width));
+  const range = { from, to, width }; // an hour of which only the last minutes have requests is not mostly blank
   figures(report);
   budget(total, points, range);
 
   const seconds = (value) => value / 1000;
   lines($("balance"), `Earned and spent over time. Earned ${short(seconds(total.earned_ms))} s, spent ${short(seconds(total.spent_ms))} s in all.`, "s", points, range, [
-    { name: "earned", kind: "earned", of: (point) => seconds(point.earned_ms) },
-    { name: "spent", kind: "spent", of: (point) => seconds(point.spent_ms) }]);
+    { name: "earned", shown: ms(total.earned_ms), kind: "earned", of: (point) => seconds(point.earned_ms) },
+    { name: "spent", shown: ms(total.spent_ms), kind: "spent", of: (point) => seconds(point.spent_ms) }]);
   $("balance-note").textContent = total.sums.speculated ? ""
     : "Nothing counts as earned: no answer was drafted, or RAILBUS_LEDGER_PLAIN_TOKEN_MS does not say what a token takes without speculation.";
   table($("balance-table"), "In milliseconds", [...points].reverse(), [["from", (point) => clock(point.start_at)],
@@ -162,11 +165,12 @@ function budget(total, points, range) {
 
 function quantiles(id, name, unit, label, report, range) {
   const { total, points } = report;
-  const said = QUANTILES.map((share) => `${share} ${short(total[name][share])}`).join(", ");
+  const text = (value) => value === null ? "–" : unit === "tokens" ? whole(Math.round(value)) : short(value);
+  const said = QUANTILES.map((share) => `${share} ${text(total[name][share])}`).join(", ");
   lines($(id), `${label} over time. In all: ${said} ${unit}.`, unit, points, range,
-    QUANTILES.map((share) => ({ name: `${share} ${short(total[name][share])}`, kind: share, of: (point) => point[name][share] })));
+    QUANTILES.map((share) => ({ name: share, shown: text(total[name][share]), kind: share, of: (point) => point[name][share] })));
   table($(`${id}-table`), `${label}, ${unit}`, [{ at: "all", one: total }, ...[...points].reverse().map((point) => ({ at: clock(point.start_at), one: point }))],
-    [["from", (row) => row.at], ["requests", (row) => whole(row.one.requests)], ...QUANTILES.map((share) => [share, (row) => short(row.one[name][share])])]);
+    [["from", (row) => row.at], ["requests", (row) => whole(row.one.requests)], ...QUANTILES.map((share) => [share, (row) => text(row.one[name][share])])]);
 }
 
 function routes(report, range) {
@@ -174,8 +178,8 @@ function routes(report, range) {
   partsBar($("routes"), "Requests by route", report.routes.map((route) => ({ name: words(route.route), kind: kind(route.route),
     value: route.requests, shown: percent(route.requests / requests), said: `${words(route.route)} ${whole(route.requests)} requests` })));
   lines($("shares"), "Requests that fell back to the cloud, and that were recalled, over time", "%", report.points, range, [
-    { name: `fell back ${percent(report.total.fallback_share)}`, kind: "fell-back", of: (point) => 100 * point.fallback_share },
-    { name: `recalled ${percent(report.total.recalled_share)}`, kind: "recalled", of: (point) => 100 * point.recalled_share }]);
+    { name: "fell back", shown: percent(report.total.fallback_share), kind: "fell-back", of: (point) => 100 * point.fallback_share },
+    { name: "recalled", shown: percent(report.total.recalled_share), kind: "recalled", of: (point) => 100 * point.recalled_share }]);
   table($("routes-table"), "By route", report.routes, [["route", (row) => words(row.route)], ...SUMS]);
 }
 
