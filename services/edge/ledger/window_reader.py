@@ -130,6 +130,7 @@ class WindowReader:
             "published_age_s": None if newest_ms is None else max(0.0, now_ms() / 1_000 - newest_ms / 1_000),
             "complete_since": self._store.complete_since,
             "unreadable": self._unreadable,
+            "dated_ahead": self._store.dated_ahead,
         }
 
     async def _read(self) -> None:

@@ -56,7 +56,7 @@ class WindowStore:
 
     Attributes:
         complete_since: Windows that begin earlier are missing or incomplete; 0 while none was dropped for lack of room.
-        ignored: Records dated too far ahead.
+        dated_ahead: Records left out because they are dated too far ahead.
         newest_ms: When the broker appended the newest record; None while there is none.
     """
 
@@ -71,14 +71,14 @@ class WindowStore:
         self._windows: dict[tuple[int, Cell], _Sums] = {}
         self._count = 0
         self.complete_since = 0
-        self.ignored = 0
+        self.dated_ahead = 0
         self.newest_ms: int | None = None
 
     def take(self, window: Window, at_ms: int, now_us: int) -> None:
         """Keep a record that was appended after all that were taken before."""
         self.newest_ms = at_ms
         if window.start_at > now_us + AHEAD_S * US_PER_S:
-            self.ignored += 1
+            self.dated_ahead += 1
             return
         if window.end_at <= now_us - SPAN_S * US_PER_S or window.start_at < self.complete_since:
             return

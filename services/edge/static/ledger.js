@@ -195,6 +195,7 @@ function rows(report) {
   if (report.rows_left_out) notes.push(`${report.rows_left_out} more are in the sums above.`);
   if (report.complete_since > report.since_at) notes.push(`There are too many windows for this page: complete since ${clock(report.complete_since)}.`);
   if (report.unreadable) notes.push(`${report.unreadable} records of railbus.ledger could not be read here.`);
+  if (report.dated_ahead) notes.push(`${report.dated_ahead} records were left out: they are dated more than an hour ahead.`);
   $("rows-note").textContent = notes.join(" ");
 }
 

@@ -132,7 +132,7 @@ def test_without_room_the_oldest_windows_go_as_a_whole():
 def test_old_windows_go_and_those_of_a_wrong_clock_never_come():
     (window,) = windows_of(request_at(1, 30, NOW_S), NOW_S)
     store = store_of([window, replace(window, start_at=NOW_US + (AHEAD_S + 60) * US_PER_S, end_at=NOW_US * 2)])
-    assert (len(store), store.ignored) == (1, 1)
+    assert (len(store), store.dated_ahead) == (1, 1)
     store.forget(NOW_US + SPAN_S * US_PER_S)
     assert len(store) == 0
     store.take(window, 1, NOW_US + SPAN_S * US_PER_S)
