@@ -9,8 +9,8 @@ from services.books.config import BooksConfig, parse_plain_token_ms
 from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
 from services.books.histogram import RELATIVE_ERROR, Histogram
 from services.books.partition import Change, PartitionBooks, Source
-from services.books.report import Row, json_rows, merge, newest, table, totals_of_windows
-from services.books.totals import Cell, Totals
+from services.books.report import Row, json_of, json_rows, merge, newest, table, totals_of_windows
+from services.books.totals import Cell, Totals, totals_of
 
 __all__ = [
     "RELATIVE_ERROR",
@@ -26,11 +26,13 @@ __all__ = [
     "Source",
     "Totals",
     "facts_of",
+    "json_of",
     "json_rows",
     "merge",
     "newest",
     "parse_plain_token_ms",
     "receipt_of",
     "table",
+    "totals_of",
     "totals_of_windows",
 ]

@@ -55,10 +55,10 @@ class Histogram:
         else:
             self.counts.pop(bucket, None)
 
-    def merge(self, other: "Histogram") -> None:
-        """Add all that another one has."""
+    def merge(self, other: "Histogram", sign: int = 1) -> None:
+        """Add all that another one has; take it away with the sign -1."""
         for bucket, count in other.counts.items():
-            self.add(bucket, count)
+            self.add(bucket, sign * count)
 
     @property
     def total(self) -> int:

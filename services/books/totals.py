@@ -127,11 +127,11 @@ class Totals:
             if bucket is not None:
                 histogram.add(bucket, sign)
 
-    def merge(self, other: "Totals") -> None:
-        """Add all that another one has."""
-        self.sums = [one + two for one, two in zip(self.sums, other.sums, strict=True)]
+    def merge(self, other: "Totals", sign: int = 1) -> None:
+        """Add all that another one has; take it away with the sign -1."""
+        self.sums = [one + sign * two for one, two in zip(self.sums, other.sums, strict=True)]
         for one, two in zip(self.histograms, other.histograms, strict=True):
-            one.merge(two)
+            one.merge(two, sign)
 
     def of(self, name: str) -> int:
         """Return one sum, as it is kept."""

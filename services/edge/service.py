@@ -14,12 +14,14 @@ from services.edge.http.api_keys import load_keys
 from services.edge.http.app import ServerLogger, make_app
 from services.edge.http.chat_endpoint import ChatEndpoint
 from services.edge.http.connections import Connections, ConnectionTimeouts, LimitedSite
+from services.edge.http.ledger_endpoint import LedgerEndpoint
 from services.edge.http.open_files import connection_limits
 from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.status import StatusEndpoint
 from services.edge.http.tls import tls_context
 from services.edge.http.websockets import WebSocketEndpoint
+from services.edge.ledger.window_reader import WindowReader
 from services.edge.log.lookup import LogLookup
 from services.edge.log.partition_follower import PartitionFollower
 from services.edge.requests.request_service import RequestService
@@ -46,6 +48,7 @@ class EdgeService:
             static_id=settings.edge_instance, on_unfollow=self._hub.index.drop_partition,
         )  # fmt: skip
         self._lookup = LogLookup(settings.bus, self._hub.index)
+        self._ledger = WindowReader(settings.bus)
         self._producer = Producer(settings.bus, role="edge")
         self._receipts = ReceiptWriter(self._producer, f"edge/{instance}")
         self._shared_limits = SharedLimits(settings.redis_url, settings.rates)
@@ -62,6 +65,7 @@ class EdgeService:
             self._sockets,
             StatusEndpoint(self._hub, keys, self._partitions.reachable, settings.metrics_readers),
             PageEndpoint(settings.edge_notice, operator_view=settings.operator_page),
+            LedgerEndpoint(self._ledger, keys, settings.metrics_readers),
             OriginGuard(keyed=not keys.allows_anonymous, allowed=settings.origins),
         )
 
@@ -103,7 +107,7 @@ class EdgeService:
             tasks = [
                 group.create_task(work)
                 for work in (
-                    self._partitions.run(), self._lookup.run(), self._receipts.run(), self._tick(),
+                    self._partitions.run(), self._lookup.run(), self._receipts.run(), self._ledger.run(), self._tick(),
                     self._announce(url, on_ready),
                 )
             ]  # fmt: skip

@@ -30,7 +30,8 @@ class Settings:
         api_keys_file: TOML or JSON file with a table ``keys``: SHA-256 of a key, in hex, to the tenant's name. Not set:
             no key is needed, and every request belongs to the tenant ``local``.
         metrics_tenants: Tenants whose keys may read ``/metrics``, separated by commas. Not set: every key may. The
-            metrics are sums over all tenants.
+            metrics are sums over all tenants. At ``/ledger`` these tenants see every tenant's sums, others only their
+            own.
         input_gate: ``hold``: no text is shown before the verdict of a rails service, whatever a worker says. ``off``
             only where none runs, and for the router and the workers too.
         output_check: ``on``: text beyond the exposure limit waits for a safety service, whatever a worker says. ``off``

@@ -75,9 +75,9 @@ class Page:
         await self.call("Page.reload")
         await self.until("!window.isOld")
 
-    async def picture(self):
-        """What it looks like, as PNG."""
-        shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=False)
+    async def picture(self, *, whole=False):
+        """What it looks like, as PNG: what is in view, or the whole page."""
+        shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(shot["data"])
 
 

@@ -66,6 +66,8 @@ PURE = (
     "services.edge.errors",
     "services.edge.http.connection_table",
     "services.edge.http.proxies",
+    "services.edge.ledger.report",
+    "services.edge.ledger.window_store",
     "services.edge.log.follow_plan",
     "services.edge.log.positions",
     "services.edge.log.request_index",

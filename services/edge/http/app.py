@@ -10,6 +10,7 @@ from aiohttp.http import HttpProcessingError
 from services.edge.errors import ApiError
 from services.edge.http.chat_endpoint import ChatEndpoint
 from services.edge.http.connections import handler_of
+from services.edge.http.ledger_endpoint import LedgerEndpoint
 from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.request_body import MAX_BODY_BYTES, body_too_large
@@ -25,8 +26,9 @@ HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(
-    chat: ChatEndpoint, sockets: WebSocketEndpoint, status: StatusEndpoint, page: PageEndpoint, origins: OriginGuard
-) -> web.Application:
+    chat: ChatEndpoint, sockets: WebSocketEndpoint, status: StatusEndpoint, page: PageEndpoint, ledger: LedgerEndpoint,
+    origins: OriginGuard,
+) -> web.Application:  # fmt: skip
     @web.middleware
     async def limit(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         connection = handler_of(request)
@@ -58,7 +60,7 @@ def make_app(
             return _to_response(ApiError(500, "The server failed to handle the request.", code="internal"))
 
     app = web.Application(middlewares=[limit, guard], client_max_size=MAX_BODY_BYTES)
-    routes = [*chat.routes(), *sockets.routes(), *status.routes(), *page.routes()]
+    routes = [*chat.routes(), *sockets.routes(), *status.routes(), *page.routes(), *ledger.routes()]
     for route in routes:
         route.kwargs["expect_handler"] = _expect
     app.add_routes(routes)

@@ -1,4 +1,4 @@
-"""The web page at ``/`` and its files."""
+"""The web pages at ``/`` and ``/ledger``, and their files."""
 
 import html
 from importlib import resources
@@ -10,12 +10,16 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The page loads nothing from other origins and runs only its own script file."""
+"""A page loads nothing from other origins and runs only script files of this edge."""
 
 _FILES: Final = {
     "/": ("index.html", "text/html"),
     "/app.js": ("app.js", "text/javascript"),
     "/style.css": ("style.css", "text/css"),
+    "/ledger": ("ledger.html", "text/html"),
+    "/ledger.js": ("ledger.js", "text/javascript"),
+    "/charts.js": ("charts.js", "text/javascript"),
+    "/ledger.css": ("ledger.css", "text/css"),
 }
 
 NOTICE_PLACEHOLDER: Final = b"<!-- notice -->"
@@ -27,20 +31,23 @@ OPERATOR_VIEW: Final = b'<body data-view="operator">'
 
 
 class PageEndpoint:
-    """The handlers of the page's files."""
+    """The handlers of the pages' files."""
 
     def __init__(self, notice: str, *, operator_view: bool = False) -> None:
         folder = resources.files("services.edge") / "static"
         self._files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}
-        page, kind = self._files["/"]
-        page = page.replace(NOTICE_PLACEHOLDER, _paragraph(notice).encode())
-        self._files["/"] = page.replace(PERSON_VIEW, OPERATOR_VIEW) if operator_view else page, kind
+        for path in ("/", "/ledger"):
+            page, kind = self._files[path]
+            self._files[path] = page.replace(NOTICE_PLACEHOLDER, _paragraph(notice).encode()), kind
+        if operator_view:
+            page, kind = self._files["/"]
+            self._files["/"] = page.replace(PERSON_VIEW, OPERATOR_VIEW), kind
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get(path, self.file) for path in self._files]
 
     async def file(self, request: web.Request) -> web.Response:
-        """Serve the page, its script and its style sheet."""
+        """Serve a page, a script or a style sheet."""
         body, kind = self._files[request.path]
         headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Cache-Control": "no-cache"}
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)

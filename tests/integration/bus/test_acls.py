@@ -16,10 +16,14 @@ from aiokafka.protocol.admin import CreateAclsRequest
 
 from schemas.registry import GROUPS, ROLES, reads, writes
 from schemas.topics import TOPICS
+from services.bus import BusSettings
+from services.edge.ledger.report import Query
+from services.edge.ledger.window_reader import WindowReader
 from tests.contract.conftest import running_broker
 from tests.integration.rails.lab import copy_patient_policy
 from tests.support.brokers import Broker
 from tests.support.processes import ServiceProcess, bare_environment, free_port
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -141,6 +145,26 @@ async def test_a_user_whom_no_list_names_sees_no_topic_and_joins_no_group(guarde
     finally:
         await consumer.stop()
     assert not await joins(guarded, "stranger", "generator")
+
+
+@pytest.mark.parametrize(("role", "state"), [("edge", b"live"), ("rails", b"refused")])
+async def test_the_ledgers_page_without_the_right_to_its_topic_says_so(guarded, role, state):
+    """As at an edge whose lists are of an older version: the reader goes on, and so does its process."""
+    bus = BusSettings(
+        bootstrap=guarded, security_protocol="SASL_PLAINTEXT", sasl_username=f"railbus-{role}",
+        sasl_password=f"railbus-{role}-secret", partitions=PARTITIONS,
+    )  # fmt: skip
+    reader = WindowReader(bus)
+    running = asyncio.create_task(reader.run())
+    try:
+        await until(lambda: page_says(reader, b'"state":"%b"' % state), within_s=PATIENCE_S, every_s=0.1)
+        assert not running.done()
+    finally:
+        running.cancel()
+
+
+async def page_says(reader, text):
+    return text in await reader.report(None, Query())
 
 
 async def writable(address, user):

@@ -5,7 +5,8 @@ import re
 import pytest
 from yarl import URL
 
-PARTS = ("/", "/app.js", "/style.css")
+PAGES = {"/": {"/app.js", "/style.css"}, "/ledger": {"/ledger.js", "/charts.js", "/ledger.css", "/style.css"}}
+PARTS = sorted({*PAGES, *(part for parts in PAGES.values() for part in parts)})
 
 
 @pytest.fixture
@@ -37,16 +38,20 @@ async def test_nothing_is_loaded_from_other_origins(parts):
 
 async def test_the_policy_leaves_it_working(parts):
     """Inline scripts, styles and handlers are absent: the policy would block them."""
-    _, page = parts["/"]
-    assert not re.search(r"<script(?![^>]*\ssrc=)[^>]*>", page)
-    assert not re.search(r"<style|\sstyle=|\son\w+=", page)
-    assert set(re.findall(r"(?:src|href)=\"(/[^\"]*)\"", page)) == set(PARTS) - {"/"}
+    for path, used in PAGES.items():
+        _, page = parts[path]
+        assert not re.search(r"<script(?![^>]*\ssrc=)[^>]*>", page)
+        assert not re.search(r"<style|\sstyle=|\son\w+=", page)
+        assert set(re.findall(r"(?:src|href)=\"(/[^\"]*)\"", page)) - set(PAGES) == used
 
 
-async def test_the_script_uses_only_ids_of_the_page(parts):
-    _, page = parts["/"]
-    _, script = parts["/app.js"]
-    named = set(re.findall(r"\$\(\"([a-z-]+)\"\)", script)) | set(re.findall(r"say\(\"([a-z-]+)\"", script))
+@pytest.mark.parametrize(("path", "source"), [("/", "/app.js"), ("/ledger", "/ledger.js")])
+async def test_the_script_uses_only_ids_of_the_page(parts, path, source):
+    _, page = parts[path]
+    _, script = parts[source]
+    named = set(re.findall(r"\$\(\"([a-z-]+)\"\)", script))
+    if path == "/":
+        named |= set(re.findall(r"say\(\"([a-z-]+)\"", script))
     assert named
     assert named <= set(re.findall(r"\sid=\"([a-z-]+)\"", page))
     labels = re.findall(r"<(?:input|select|textarea)[^>]*\sid=\"([a-z-]+)\"", page)
@@ -58,11 +63,12 @@ async def test_the_script_uses_only_ids_of_the_page(parts):
 async def test_the_page_shows_the_operators_notice(lab):
     for notice, shown in ((None, None), ("<b>emulated</b> here", "&lt;b&gt;emulated&lt;/b&gt; here")):
         url = await lab.edge(**({} if notice is None else {"edge_notice": notice}))
-        async with lab.http.get(url) as response:
-            page = await response.text()
-        found = re.search(r'<p id="notice">(.*?)</p>', page)
-        assert (found and found[1]) == shown
-        assert "<!-- notice" not in page
+        for path in PAGES:
+            async with lab.http.get(url + path) as response:
+                page = await response.text()
+            found = re.search(r'<p id="notice">(.*?)</p>', page)
+            assert (found and found[1]) == shown
+            assert "<!-- notice" not in page
 
 
 async def test_probes_and_models(lab):

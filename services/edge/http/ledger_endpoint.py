@@ -1,0 +1,67 @@
+"""The data of the page at ``/ledger``, and who may see it."""
+
+import re
+from collections.abc import Mapping
+from typing import Final, get_args
+
+from aiohttp import web
+
+from schemas.requests import Lane
+from services.edge.errors import ApiError
+from services.edge.http.api_keys import ApiKeys
+from services.edge.ledger.report import Query
+from services.edge.ledger.window_reader import WindowReader
+from services.edge.ledger.window_store import SPAN_S
+
+MOST_MINUTES: Final = SPAN_S // 60
+_TENANT: Final = re.compile(r"[^\x00-\x1f]{1,256}")
+
+
+class LedgerEndpoint:
+    """The handler.
+
+    Args:
+        reader: Has the windows.
+        keys: Whose keys are let in.
+        readers_of_all: Tenants whose keys see every tenant's windows; other keys see their own tenant's.
+    """
+
+    def __init__(self, reader: WindowReader, keys: ApiKeys, readers_of_all: frozenset[str]) -> None:
+        self._reader = reader
+        self._keys = keys
+        self._readers_of_all = readers_of_all
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/ledger/data", self.data)]
+
+    async def data(self, request: web.Request) -> web.Response:
+        """Return the ledger's sums of the last hour as JSON; ``minutes``, ``tenant`` and ``lane`` choose a part.
+
+        Where keys are required, a key sees its own tenant's sums; tenants in ``RAILBUS_METRICS_TENANTS`` see all.
+        """
+        tenant = self._keys.tenant_of(request.headers)
+        sees_all = self._keys.allows_anonymous or tenant in self._readers_of_all
+        report = await self._reader.report(None if sees_all else tenant, parse_query(request.query))
+        return web.Response(body=report, content_type="application/json")
+
+
+def parse_query(query: Mapping[str, str]) -> Query:
+    """Return what the parameters ask for; an empty one asks for all.
+
+    Raises:
+        ApiError: 400, when one is malformed.
+    """
+    minutes = query.get("minutes", str(MOST_MINUTES))
+    if not minutes.isascii() or not minutes.isdigit() or not 1 <= int(minutes[:9]) <= MOST_MINUTES:
+        raise _invalid("minutes", f"a whole number between 1 and {MOST_MINUTES}")
+    lane = query.get("lane") or None
+    if lane is not None and lane not in get_args(Lane):
+        raise _invalid("lane", f"one of {', '.join(get_args(Lane))}")
+    tenant = query.get("tenant") or None
+    if tenant is not None and not _TENANT.fullmatch(tenant):
+        raise _invalid("tenant", "a name of at most 256 characters")
+    return Query(int(minutes), tenant, lane)
+
+
+def _invalid(name: str, allowed: str) -> ApiError:
+    return ApiError(400, f"{name} must be {allowed}.", code="invalid_value", param=name)

@@ -1,0 +1,107 @@
+"""What the page at ``/ledger`` shows, made of windows: sums, points over time, rows. Pure.
+
+A report over many windows takes long for an event loop that has streams to serve. So it is made in steps: a generator
+that yields between them and returns the report.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Iterable
+from typing import Any, Final, NamedTuple
+
+from services.books import Cell, Totals, json_of
+from services.edge.ledger.window_store import US_PER_S, WindowKey
+
+MOST_POINTS: Final = 60
+"""Points over time; a point is never narrower than a window."""
+
+MOST_ROWS: Final = 50
+MOST_CHOICES: Final = 100
+"""Most tenants that the filter offers, those with most requests first."""
+
+STEP: Final = 20
+"""Windows that are added in one step."""
+
+Steps = Generator[None, None, dict[str, Any]]
+Windows = Iterable[tuple[WindowKey, Totals]]
+
+
+class Query(NamedTuple):
+    """What the reader asks for.
+
+    Attributes:
+        minutes: How far back.
+        tenant: Of this tenant alone; None for all that the reader may see.
+        lane: Of this lane alone; None for all.
+    """
+
+    minutes: int = 60
+    tenant: str | None = None
+    lane: str | None = None
+
+    def wants(self, cell: Cell) -> bool:
+        """Return whether this kind of request is asked for."""
+        return self.tenant in {None, cell.tenant} and self.lane in {None, cell.lane}
+
+
+def report_steps(windows: Windows, query: Query, now_us: int) -> Steps:
+    """Return the report on windows that end in the last minutes.
+
+    Args:
+        windows: All that the reader may see: what the filters offer comes from them, too.
+        query: What is asked for.
+        now_us: The end of the report.
+    """
+    since_at = now_us - query.minutes * 60 * US_PER_S
+    seen = [(key, totals) for key, totals in windows if key.end_at > since_at]
+    wanted = [(key, totals) for key, totals in seen if query.wants(key.cell)]
+    width_us = _width_us(wanted, query)
+    total, routes, rows, points = Totals(), dict[Any, Totals](), dict[Any, Totals](), dict[Any, Totals]()
+    for number, (key, totals) in enumerate(wanted):
+        total.merge(totals)
+        for sums, name in (
+            (routes, key.cell.route), (rows, key.cell), (points, key.start_at // width_us * width_us),
+        ):  # fmt: skip
+            sums.setdefault(name, Totals()).merge(totals)
+        if number % STEP == STEP - 1:
+            yield
+    most = sorted(rows.items(), key=lambda row: (-row[1].of("requests"), str(row[0])))
+    found: dict[str, Any] = {"points": [], "rows": [], "routes": []}
+    for at in sorted(points):
+        found["points"].append({"start_at": at} | _json(points[at], width_us / US_PER_S))
+        yield
+    for cell, totals in most[:MOST_ROWS]:
+        found["rows"].append(cell._asdict() | _json(totals, query.minutes * 60))
+        yield
+    for route in sorted(routes):
+        found["routes"].append({"route": route} | _json(routes[route], query.minutes * 60))
+        yield
+    return found | {
+        "minutes": query.minutes,
+        "since_at": since_at,
+        "until_at": now_us,
+        "point_s": width_us / US_PER_S,
+        "total": _json(total, query.minutes * 60),
+        "rows_left_out": max(0, len(most) - MOST_ROWS),
+        "choices": {"tenants": _tenants(seen), "lanes": sorted({key.cell.lane for key, _ in seen})},
+    }
+
+
+def _width_us(windows: Windows, query: Query) -> int:
+    """Return the width of a point: so that there are few enough, and a multiple of the widest window."""
+    window_us = max((key.end_at - key.start_at for key, _ in windows), default=US_PER_S)
+    least_us = query.minutes * 60 * US_PER_S // MOST_POINTS
+    return max(window_us, -(-least_us // max(1, window_us)) * window_us)
+
+
+def _tenants(windows: Windows) -> list[str]:
+    requests: Counter[str] = Counter()
+    for key, totals in windows:
+        requests[key.cell.tenant] += totals.of("requests")
+    return sorted(name for name, _ in requests.most_common(MOST_CHOICES))
+
+
+def _json(totals: Totals, seconds: float) -> dict[str, Any]:
+    """Return the ledger's own JSON without the buckets, which the page does not draw."""
+    found = json_of(totals, seconds)
+    del found["buckets"]
+    return found

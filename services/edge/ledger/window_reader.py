@@ -1,0 +1,172 @@
+"""Reading ``railbus.ledger`` for the page: only while somebody looks, and never for long at a time."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import orjson
+
+from schemas.side_events import Window
+from schemas.topics import LEDGER
+from services.bus import AtTime, BusSettings, InFlightLimit, Received, TailReader, UnreadableRecord
+from services.edge.errors import ApiError
+from services.edge.ledger.report import Query, Steps, report_steps
+from services.edge.ledger.window_store import SPAN_S, WindowStore
+from services.runtime.clock import now_ms, steady_us
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+
+_log = logger("edge")
+
+IDLE_S: Final = 600.0
+"""The topic is left when nobody has asked for so long: an edge whose page is closed reads nothing of it."""
+
+READ_BACK_S: Final = SPAN_S + 600
+"""From where it is read: a window is published again until it is final, ten minutes after its end by default."""
+
+CHECK_S: Final = 2.0
+"""How often the broker is asked where the topic ends."""
+
+RETRY_S: Final = 60.0
+"""When a broker that refused is asked again."""
+
+BATCH: Final = 16
+"""Most records that are decoded at a time: streams go on in between."""
+
+PAUSE_S: Final = 0.002
+"""Between two batches, so that a long backlog takes about half of the loop's time at most."""
+
+REPORT_S: Final = 2.0
+"""For how long a report is given again to the same question."""
+
+MOST_REPORTS: Final = 64
+MOST_WAITING: Final = 32
+"""Most readers that wait for a report at once: reports are made one after the other."""
+
+State = Literal["reading", "live", "refused"]
+
+
+class WindowReader:
+    """The ledger's windows, and reports on them.
+
+    Args:
+        settings: How to reach the broker.
+        idle_s: See ``IDLE_S``.
+    """
+
+    def __init__(self, settings: BusSettings, *, idle_s: float = IDLE_S) -> None:
+        self._settings = settings
+        self._idle_s = idle_s
+        self._store = WindowStore()
+        self._state: State = "reading"
+        self._asked = asyncio.Event()
+        self._asked_at = 0.0
+        self._checked_at: float | None = None
+        self._unreadable = 0
+        self._limit = InFlightLimit(BATCH)
+        self._reports: dict[tuple[str | None, Query], tuple[float, dict[str, Any]]] = {}
+        self._making = asyncio.Lock()
+        self._waiting = 0
+
+    @property
+    def reads(self) -> bool:
+        """Whether the topic is read now."""
+        return self._asked.is_set()
+
+    async def run(self) -> None:
+        """Read whenever somebody asks, until cancelled. A broker that refuses costs the page alone."""
+        while True:
+            await self._asked.wait()
+            try:
+                await self._read()
+            except* UserError as errors:
+                self._state = "refused"
+                self._asked.clear()
+                _log.warning("the page at /ledger has no data: %s", errors.exceptions[0])
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self._store.clear()
+                self._reports.clear()
+
+    async def report(self, tenant: str | None, query: Query) -> bytes:
+        """Return the report as JSON, on one tenant or on all.
+
+        Raises:
+            ApiError: 503, when too many wait for one.
+        """
+        self._asked_at = asyncio.get_running_loop().time()
+        self._asked.set()
+        if self._waiting >= MOST_WAITING:
+            raise ApiError(503, "Too many readers wait for the ledger.", code="busy", retry_after_s=1)
+        self._waiting += 1
+        try:
+            async with self._making:
+                found = await self._report(tenant, query)
+        finally:
+            self._waiting -= 1
+        return orjson.dumps(found | self._status())
+
+    async def _report(self, tenant: str | None, query: Query) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        made_at, found = self._reports.get((tenant, query), (0.0, {}))
+        if found and loop.time() - made_at < REPORT_S:
+            return found
+        now_us = steady_us()
+        self._store.forget(now_us)
+        found = await _in_steps(report_steps(self._store.windows(tenant), query, now_us))
+        if self._state == "live":
+            self._reports.pop((tenant, query), None)
+            while len(self._reports) >= MOST_REPORTS:
+                del self._reports[next(iter(self._reports))]
+            self._reports[tenant, query] = (loop.time(), found)
+        return found
+
+    def _status(self) -> dict[str, Any]:
+        """Return how old the data is."""
+        now_s, newest_ms = asyncio.get_running_loop().time(), self._store.newest_ms
+        return {
+            "state": self._state,
+            "log_age_s": None if self._checked_at is None else now_s - self._checked_at,
+            "published_age_s": None if newest_ms is None else max(0.0, now_ms() / 1_000 - newest_ms / 1_000),
+            "complete_since": self._store.complete_since,
+            "unreadable": self._unreadable,
+            "dated_ahead": self._store.dated_ahead,
+        }
+
+    async def _read(self) -> None:
+        reader = TailReader(self._settings, handler=self._take, include_newer=True, in_flight_limit=self._limit)
+        self._state, self._checked_at, self._unreadable = "reading", None, 0
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(reader.run())
+            await reader.follow(LEDGER, 0, AtTime(now_ms() - READ_BACK_S * 1_000))
+            loop = asyncio.get_running_loop()
+            while loop.time() - self._asked_at < self._idle_s:
+                end = await reader.end_offset(LEDGER, 0)
+                self._checked_at = loop.time()
+                if (reader.position(LEDGER, 0) or 0) >= end:
+                    self._state = "live"
+                await asyncio.sleep(min(self._idle_s, CHECK_S if self._state == "live" else 0.05))
+            self._asked.clear()
+            self._state = "reading"
+            reading.cancel()
+
+    def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
+        now_us = steady_us()
+        for record in records:
+            if isinstance(record, UnreadableRecord):  # the bus has counted and logged it
+                self._unreadable += 1
+            elif isinstance(record.event, Window):
+                self._store.take(record.event, record.timestamp_ms, now_us)
+        self._limit.acquire(len(records))
+        asyncio.get_running_loop().call_later(PAUSE_S, self._limit.release, len(records))
+
+
+async def _in_steps(steps: Steps) -> dict[str, Any]:
+    """Make a report, and let streams be served after each step."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: dict[str, Any] = end.value
+            return found
+        await asyncio.sleep(0)

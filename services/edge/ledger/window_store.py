@@ -1,0 +1,116 @@
+"""The ledger's windows of the last hour, as the page needs them: of each window and part the newest record. Pure."""
+
+from typing import Final, NamedTuple
+
+from schemas.side_events import Window
+from services.books import Cell, Totals, totals_of
+
+US_PER_S: Final = 1_000_000
+SPAN_S: Final = 3_600
+"""How long after its end a window is kept."""
+
+MOST_PARTS: Final = 20_000
+"""Most parts of windows that are kept, at about 0.7 KiB each. Beyond that the oldest windows go, as a whole."""
+
+AHEAD_S: Final = 3_600
+"""A window that begins further ahead was dated by a wrong clock, and would never go."""
+
+
+class WindowKey(NamedTuple):
+    """One window of one kind of request; where it begins says which, whatever its width."""
+
+    start_at: int
+    end_at: int
+    cell: Cell
+
+
+class _Sums:
+    """A window's sum, and its newest parts by partition of the accounts, so that one can be taken out again.
+
+    The parts are kept as bytes: a garbage collector that walks 20,000 objects with their buckets holds up streams.
+    """
+
+    __slots__ = ("end_at", "parts", "total")
+
+    def __init__(self) -> None:
+        self.end_at = 0
+        self.parts: dict[int, bytes] = {}
+        self.total = Totals()
+
+    def put(self, part: int, totals: Totals) -> int:
+        """Replace a part; return how many parts there are more."""
+        before = len(self.parts)
+        if (old := self.parts.pop(part, None)) is not None:
+            self.total.merge(Totals.decode(old), -1)
+        if not totals.empty:  # else its requests were taken back: they are counted elsewhere
+            self.parts[part] = totals.encode()
+            self.total.merge(totals)
+        return len(self.parts) - before
+
+
+class WindowStore:
+    """The newest record of each window and part.
+
+    Args:
+        most: Most parts that are kept.
+
+    Attributes:
+        complete_since: Windows that begin earlier are missing or incomplete; 0 while none was dropped for lack of room.
+        dated_ahead: Records left out because they are dated too far ahead.
+        newest_ms: When the broker appended the newest record; None while there is none.
+    """
+
+    def __init__(self, most: int = MOST_PARTS) -> None:
+        self._most = most
+        self.clear()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        self._windows: dict[tuple[int, Cell], _Sums] = {}
+        self._count = 0
+        self.complete_since = 0
+        self.dated_ahead = 0
+        self.newest_ms: int | None = None
+
+    def take(self, window: Window, at_ms: int, now_us: int) -> None:
+        """Keep a record that was appended after all that were taken before."""
+        self.newest_ms = at_ms
+        if window.start_at > now_us + AHEAD_S * US_PER_S:
+            self.dated_ahead += 1
+            return
+        if window.end_at <= now_us - SPAN_S * US_PER_S or window.start_at < self.complete_since:
+            return
+        cell, totals = totals_of(window)
+        sums = self._windows.setdefault((window.start_at, cell), _Sums())
+        sums.end_at = window.end_at
+        self._count += sums.put(window.part, totals)
+        if self._count > self._most:
+            self._drop_oldest(now_us)
+
+    def forget(self, now_us: int) -> None:
+        """Drop windows that ended longer than ``SPAN_S`` ago."""
+        since = now_us - SPAN_S * US_PER_S
+        for key in [key for key, sums in self._windows.items() if sums.end_at <= since]:
+            self._drop(key)
+
+    def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
+        """Return what is kept, of one tenant or of all; the totals go on changing."""
+        return [
+            (WindowKey(start_at, sums.end_at, cell), sums.total)
+            for (start_at, cell), sums in self._windows.items()
+            if sums.parts and tenant in {None, cell.tenant}
+        ]
+
+    def _drop_oldest(self, now_us: int) -> None:
+        self.forget(now_us)
+        for start_at, cell in sorted(self._windows, key=lambda key: key[0]):
+            enough = self._count <= self._most * 9 // 10  # so that it does not happen again with the next record
+            if enough and start_at >= self.complete_since:
+                break
+            self._drop((start_at, cell))
+            self.complete_since = start_at + 1
+
+    def _drop(self, key: tuple[int, Cell]) -> None:
+        self._count -= len(self._windows.pop(key).parts)

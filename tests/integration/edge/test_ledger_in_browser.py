@@ -1,0 +1,160 @@
+"""The ledger's page in a real browser: figures, filters, keys, nothing to show, a phone."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.topics import LEDGER
+from services.bus import Producer, ensure_topics
+from tests.e2e.browser import PROGRAM, browsing
+from tests.integration.edge.lab import open_lab
+from tests.support.brokers import Broker
+from tests.support.ledger_windows import busy_hour
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
+
+PHONE, DESKTOP = (390, 844), (1_100, 900)
+STATUS = 'document.querySelector("#connection")?.textContent'
+SHOWN = 'document.querySelector("#books")?.hidden === false'
+EMPTY = 'document.querySelector("#empty")?.hidden === false'
+CELLS = """[...document.querySelectorAll("#rows-table tbody tr")].map(
+    row => [...row.cells].map(cell => cell.textContent))"""
+FIGURES = """Object.fromEntries([...document.querySelectorAll("#figures div")].map(
+    one => [one.querySelector("dt").textContent, one.querySelector("dd").firstChild.textContent]))"""
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory):
+    """A log of this module alone: the page shows all that is on it."""
+    broker = Broker("embedded", tmp_path_factory.mktemp("ledger-page") / "data")
+    broker.start()
+    yield broker
+    if broker.is_running():
+        broker.stop()
+
+
+@pytest.fixture
+async def lab(own_broker):
+    async with open_lab(own_broker.address) as it:
+        yield it
+
+
+async def publish(lab, windows):
+    await ensure_topics(lab.bus)
+    producer = Producer(lab.bus, role="ledger", name="ledger")
+    await producer.start()
+    for window in windows:
+        await producer.post(LEDGER, window)
+    await producer.stop()
+
+
+async def pictured(page, name):
+    """Kept where RAILBUS_TEST_PICTURES says, for people to look at: the whole page."""
+    if folder := os.environ.get("RAILBUS_TEST_PICTURES"):
+        (Path(folder) / name).write_bytes(await page.picture(whole=True))
+
+
+async def emulate(page, size, scheme="light"):
+    """A screen of this size, of a phone where it is narrow, whose user prefers these colours."""
+    width, height = size
+    await page.call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+    )
+    await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+
+async def choose(page, name, value):
+    await page.run(f"""(() => {{ const select = document.querySelector("#{name}"); select.value = "{value}";
+        select.dispatchEvent(new Event("change")); }})()""")
+
+
+async def test_without_sums_the_page_says_how_to_get_some(lab):
+    async with browsing(f"{await lab.edge()}/ledger", DESKTOP) as page:
+        await emulate(page, DESKTOP)
+        await page.until(EMPTY)
+        said = await page.run('document.querySelector("#empty").innerText')
+        assert "railbus.ledger has no sums" in said
+        assert "pip install 'railbus[faust]'" in said
+        assert not await page.run(SHOWN)
+        assert await page.run('getComputedStyle(document.querySelector("#key-label")).display') == "none"
+        await pictured(page, "ledger-empty.png")
+        await publish(lab, busy_hour(time.time()))
+        await page.until(SHOWN)  # without loading it again
+        assert not await page.run(EMPTY)
+
+
+async def test_the_page_shows_the_sums_and_filters_them(lab):
+    await publish(lab, busy_hour(time.time()))
+    url = await lab.edge()
+    async with browsing(f"{url}/ledger", DESKTOP) as page:
+        await emulate(page, DESKTOP)
+        await page.until(f"{SHOWN} && {STATUS}?.startsWith('live')")
+        async with lab.http.get(f"{url}/ledger/data") as response:
+            report = await response.json()
+        figures = await page.run(FIGURES)
+        assert figures["Requests"] == str(report["total"]["requests"])
+        assert {"In time", "First text", "Whole answer", "Balance", "Recalled", "Fell back", "Cost"} < set(figures)
+        assert "–" not in figures.values()
+        stages = await page.run('[...document.querySelectorAll("#budget .legend li span")].map(one => one.textContent)')
+        assert stages == [name.replace("_", " ") for name in report["total"]["stages_ms"]]
+        bars = await page.run(
+            '[...document.querySelectorAll("#budget rect[height=\\"44\\"]")].map(one => one.width.baseVal.value)'
+        )
+        assert sum(bars) == pytest.approx(1_000, abs=1)
+        columns = await page.run('document.querySelectorAll("#budget-over-time g").length')
+        assert columns == len(report["points"])
+        for chart in ("balance", "first", "exposure", "shares"):
+            label = await page.run(f'document.querySelector("#{chart} svg").getAttribute("aria-label")')
+            assert "over time" in label
+            assert await page.run(f'document.querySelectorAll("#{chart} circle").length')
+            if chart != "shares":
+                rows = await page.run(f'document.querySelectorAll("#{chart}-table tbody tr").length')
+                assert rows >= len(report["points"])
+        assert await page.run("document.querySelectorAll('[style]').length") == 0
+
+        await choose(page, "tenant", "zeta")
+        await page.until(f"{CELLS}.every(row => row[0] === 'zeta')")
+        await choose(page, "lane", "batch")
+        await page.until(f"{CELLS}.length && {CELLS}.every(row => row[0] === 'zeta' && row[1] === 'batch')")
+        zeta = [row for row in report["rows"] if (row["tenant"], row["lane"]) == ("zeta", "batch")]
+        assert (await page.run(FIGURES))["Requests"] == str(sum(row["requests"] for row in zeta))
+        choices = await page.run('[...document.querySelector("#tenant").options].map(one => one.value)')
+        assert choices == ["", "acme", "zeta"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+async def test_the_page_fits_the_screen_in_both_colours(lab, size, scheme):
+    await publish(lab, busy_hour(time.time()))
+    async with browsing(f"{await lab.edge()}/ledger", size) as page:
+        await emulate(page, size, scheme)
+        await page.until(f"{SHOWN} && {STATUS}?.startsWith('live')")
+        await page.run('document.querySelector("#routes-table").parentElement.open = true')
+        assert await page.run("document.documentElement.scrollWidth <= innerWidth")
+        ground = await page.run("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, ground[4:-1].split(","))) < 300) == (scheme == "dark")
+        await pictured(page, f"ledger-{'phone' if size == PHONE else 'desktop'}-{scheme}.png")
+
+
+async def test_a_key_is_asked_for_and_shows_its_tenant(lab, keys_file):
+    await publish(lab, busy_hour(time.time()))
+    async with browsing(f"{await lab.edge(api_keys_file=keys_file)}/ledger", DESKTOP) as page:
+        await page.until('document.querySelector("#key-label")?.hidden === false')
+        assert not await page.run(SHOWN)
+        await page.run(
+            'document.querySelector("#key").value = "k-a"; document.querySelector("#filters").requestSubmit()'
+        )
+        await page.until(SHOWN)
+        assert await page.run('[...document.querySelector("#tenant").options].map(one => one.value)') == ["", "acme"]
+        assert {row[0] for row in await page.run(CELLS)} == {"acme"}
+
+
+async def test_the_page_says_when_its_figures_are_old(lab, own_broker):
+    await publish(lab, busy_hour(time.time()))
+    async with browsing(f"{await lab.edge()}/ledger", DESKTOP) as page:
+        await page.until(f"{SHOWN} && {STATUS}?.startsWith('live')")
+        await lab.stop_edges()
+        await page.until(f"{STATUS}?.includes('no answer from the server; figures of')")
+        assert await page.run(SHOWN)

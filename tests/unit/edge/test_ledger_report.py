@@ -1,0 +1,168 @@
+"""The page's sums are the ledger's, whatever is read again or left out."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.books import json_rows, newest, totals_of_windows
+from services.edge.errors import ApiError
+from services.edge.http.ledger_endpoint import parse_query
+from services.edge.ledger.report import MOST_POINTS, MOST_ROWS, STEP, Query, report_steps
+from services.edge.ledger.window_store import AHEAD_S, SPAN_S, US_PER_S, WindowStore
+from tests.support.ledger_windows import CONFIG, busy_hour, request_at, windows_of
+from tests.unit.books.events import EVENTS, T0_S
+
+NOW_S = T0_S + 200
+NOW_US = NOW_S * US_PER_S
+ALL = Query()
+
+
+def store_of(windows, now_us=NOW_US, **options):
+    store = WindowStore(**options)
+    for number, window in enumerate(windows):
+        store.take(window, number, now_us)
+    return store
+
+
+def made(windows, query=ALL, now_us=NOW_US):
+    """The report, and in how many steps it was made."""
+    steps, count = report_steps(windows, query, now_us), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+def sums_of(store):
+    return {(key.start_at, key.cell): totals for key, totals in store.windows()}
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_of_each_window_and_part_the_newest_record_counts(events_of_parts, dice):
+    """Each part is published again and again; parts come in any order between each other."""
+    histories = []
+    for part, events in enumerate(events_of_parts):
+        cuts = sorted({dice.randint(0, len(events)), len(events)})
+        histories.append([window for cut in cuts for window in windows_of(events[:cut], NOW_S, part)])
+    published = []
+    while any(histories):
+        published.append(dice.choice([history for history in histories if history]).pop(0))
+    assert sums_of(store_of(published)) == totals_of_windows(newest(published))
+
+
+@given(EVENTS)
+def test_the_total_is_what_the_command_shows(events):
+    windows = windows_of(events, NOW_S)
+    report, _ = made(store_of(windows).windows())
+    expected = json_rows(windows, since_at=NOW_US - SPAN_S * US_PER_S, until_at=NOW_US)
+    for mine, theirs in zip([report["total"], *report["rows"]], [expected["total"], *expected["rows"]], strict=True):
+        assert mine == {name: value for name, value in theirs.items() if name != "buckets"}
+
+
+def test_points_routes_and_rows_each_add_up_to_the_total():
+    windows = busy_hour(NOW_S)
+    report, steps = made(store_of(windows).windows())
+    assert report["total"]["requests"] > 250
+    for parts in (report["points"], report["routes"], report["rows"]):
+        assert sum(part["requests"] for part in parts) == report["total"]["requests"]
+        for name, whole_ms in report["total"]["stages_ms"].items():
+            assert sum(part["stages_ms"][name] for part in parts) == pytest.approx(whole_ms)
+    assert [point["start_at"] for point in report["points"]] == sorted(point["start_at"] for point in report["points"])
+    assert len(report["points"]) <= MOST_POINTS + 1
+    assert steps >= len(windows) // STEP  # so that streams are served in between
+
+
+@pytest.mark.parametrize("window_s", [2, 60, 90, 700])
+def test_a_point_is_as_wide_as_some_whole_windows(window_s):
+    config = replace(CONFIG, window_s=window_s)
+    events = [event for number in range(60) for event in request_at(number, number * 59, NOW_S)]
+    report, _ = made(store_of(windows_of(events, NOW_S, config=config)).windows())
+    assert report["point_s"] % window_s == 0
+    assert len(report["points"]) <= MOST_POINTS + 1
+    assert sum(point["requests"] for point in report["points"]) == report["total"]["requests"]
+
+
+def test_a_filter_leaves_out_the_rest_and_the_choices_stay():
+    windows = store_of(busy_hour(NOW_S)).windows()
+    whole, _ = made(windows)
+    assert whole["choices"] == {"tenants": ["acme", "zeta"], "lanes": ["batch", "interactive"]}
+    parts = [
+        made(windows, Query(60, tenant, lane))[0] for tenant in ("acme", "zeta") for lane in ("batch", "interactive")
+    ]
+    assert sum(part["total"]["requests"] for part in parts) == whole["total"]["requests"]
+    for part in parts:
+        assert part["total"]["requests"]
+        assert len({(row["tenant"], row["lane"]) for row in part["rows"]}) == 1
+        assert part["choices"] == whole["choices"]
+    short, _ = made(windows, Query(5))
+    assert 0 < short["total"]["requests"] < whole["total"]["requests"]
+
+
+def test_another_tenants_windows_are_not_even_handed_out():
+    store = store_of(busy_hour(NOW_S))
+    report, _ = made(store.windows("acme"), Query(tenant="zeta"))
+    assert report["total"]["requests"] == 0
+    assert report["choices"]["tenants"] == ["acme"]
+    assert "zeta" not in str(made(store.windows("acme"))[0])
+
+
+def test_rows_are_bounded_and_the_sums_are_not():
+    events = [request_at(number, 9, NOW_S, tenant=f"t{number}")[0] for number in range(MOST_ROWS + 20)]
+    report, _ = made(store_of(windows_of(events, NOW_S)).windows())
+    assert (len(report["rows"]), report["rows_left_out"]) == (MOST_ROWS, 20)
+    assert report["total"]["requests"] == MOST_ROWS + 20
+
+
+def test_without_room_the_oldest_windows_go_as_a_whole():
+    windows = busy_hour(NOW_S)
+    dice = random.Random(3)
+    dice.shuffle(windows)
+    store = store_of(windows, most=50)
+    assert len(store) <= 50
+    kept = [window for window in windows if window.start_at >= store.complete_since]
+    assert store.complete_since > min(window.start_at for window in windows)
+    assert sums_of(store) == totals_of_windows(newest(kept))
+
+
+def test_old_windows_go_and_those_of_a_wrong_clock_never_come():
+    (window,) = windows_of(request_at(1, 30, NOW_S), NOW_S)
+    store = store_of([window, replace(window, start_at=NOW_US + (AHEAD_S + 60) * US_PER_S, end_at=NOW_US * 2)])
+    assert (len(store), store.dated_ahead) == (1, 1)
+    store.forget(NOW_US + SPAN_S * US_PER_S)
+    assert len(store) == 0
+    store.take(window, 1, NOW_US + SPAN_S * US_PER_S)
+    assert len(store) == 0
+
+
+def test_a_window_whose_requests_are_gone_is_gone():
+    (window,) = windows_of(request_at(1, 30, NOW_S), NOW_S)
+    assert len(store_of([window, replace(window, requests=0)])) == 0
+
+
+def test_a_window_that_was_made_wider_is_still_the_same_window():
+    (window,) = windows_of(request_at(1, 100, NOW_S), NOW_S)
+    store = store_of([window, replace(window, end_at=window.end_at + 60 * US_PER_S)])
+    ((key, totals),) = store.windows()
+    assert (key.end_at, totals.of("requests")) == (window.end_at + 60 * US_PER_S, 1)
+
+
+def test_parameters():
+    assert parse_query({}) == Query(60, None, None)
+    assert parse_query({"minutes": "5", "tenant": "", "lane": ""}) == Query(5, None, None)
+    assert parse_query({"minutes": "60", "tenant": "acme", "lane": "batch"}) == Query(60, "acme", "batch")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("minutes", "0"), ("minutes", "61"), ("minutes", "-1"), ("minutes", "1e1"), ("minutes", "٣"),
+     ("minutes", "9" * 5_000), ("minutes", ""), ("lane", "fast"), ("tenant", "x" * 257), ("tenant", "a\nb")],
+)  # fmt: skip
+def test_a_malformed_parameter_is_named(name, text):
+    with pytest.raises(ApiError) as caught:
+        parse_query({name: text})
+    assert (caught.value.status, caught.value.param) == (400, name)
