@@ -97,7 +97,8 @@ async def ask(url: str, count: int, at_once: int) -> dict[str, float]:
             begin = time.perf_counter()
             async with session.post(f"{url}/v1/chat/completions", json=body) as response:
                 await response.read()
-            waited_ms[response.headers["X-Request-Id"]] = (time.perf_counter() - begin) * 1e3
+            request_id = response.headers["X-Request-Id"].removeprefix("chatcmpl-")
+            waited_ms[request_id] = (time.perf_counter() - begin) * 1e3
 
     async with aiohttp.ClientSession() as session:
         await asyncio.gather(*(client(session) for _ in range(at_once)))

@@ -9,7 +9,8 @@ import pytest
 from schemas.stream import Finished, Started
 from tests.integration.generator.lab import GeneratorLab
 
-SESSION_MS = "6000"
+SESSION_MS = "20000"
+"""Longer than any pause here: what an expelled member has begun, another may take, too."""
 
 
 class BusyLab(GeneratorLab):
@@ -103,5 +104,5 @@ async def test_whoever_was_paused_begins_nothing_that_another_has_taken():
         paused.signal(signal.SIGCONT)
         await busy.all_answered()
         await asyncio.sleep(1)
-    # What it was about to say when it was paused, it said afterwards: that one may be on the log twice.
-    assert len(busy.taken_twice()) <= 1
+    # What had begun since its last commit another takes, too; and what it was about to say, it said afterwards.
+    assert len(busy.taken_twice()) <= 2
