@@ -1,12 +1,12 @@
 """Rego's input and how its answers are read. An invalid answer is an error, never an "allowed"."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from schemas.requests import DeliveryMode, Egress
+from schemas.requests import DeliveryMode, Egress, Request
 from services.policy.errors import RulingError
 
 T = TypeVar("T")
@@ -81,6 +81,20 @@ class AdmissionRequest:
     max_tokens: int
     mode: DeliveryMode
     egress: Egress
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        """Return the question about a request: rails ask it, and whoever judges old traffic again must ask the same."""
+        return cls(
+            tenant=request.tenant,
+            model=request.model,
+            lane=request.lane,
+            attempt=request.attempt,
+            prompt_chars=sum(len(message.content) for message in request.messages),
+            max_tokens=request.sampling.max_tokens,
+            mode=request.delivery.mode,
+            egress=request.egress,
+        )
 
 
 class DeliveryFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -112,16 +112,7 @@ class RailsEvaluator:
         return rails
 
     async def _admit(self, request: Request, admitted: list[Admission]) -> RailAnswer:
-        question = AdmissionRequest(
-            tenant=request.tenant,
-            model=request.model,
-            lane=request.lane,
-            attempt=request.attempt,
-            prompt_chars=sum(len(message.content) for message in request.messages),
-            max_tokens=request.sampling.max_tokens,
-            mode=request.delivery.mode,
-            egress=request.egress,
-        )
+        question = AdmissionRequest.of(request)
         admission = self._policy.admit(question) if self._opa is None else await self._opa.admit(question)
         admitted.append(admission)
         if admission.allow:

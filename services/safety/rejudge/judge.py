@@ -82,16 +82,7 @@ class Judge:
         """Judge a request's admission; call it before the stream log is judged."""
         if request.attempt > 1 or not self._wanted(request.request_id):
             return
-        question = AdmissionRequest(
-            tenant=request.tenant,
-            model=request.model,
-            lane=request.lane,
-            attempt=request.attempt,
-            prompt_chars=sum(len(message.content) for message in request.messages),
-            max_tokens=request.sampling.max_tokens,
-            mode=request.delivery.mode,
-            egress=request.egress,
-        )
+        question = AdmissionRequest.of(request)
         try:
             self._asked[request.request_id] = not self._policy.admit(question).allow
         except RulingError:
