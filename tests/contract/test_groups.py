@@ -34,6 +34,10 @@ class Journal(ConsumerRebalanceListener):
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         self.assigned.append(sorted(p.partition for p in assigned))
 
+    async def until_told(self, member: AIOKafkaConsumer) -> None:
+        """Wait for the listener's call: the client has its new assignment a moment before it."""
+        await until(lambda: self.assigned[-1:] == [_partitions(member)], "the listener was told what the member has")
+
 
 async def _member(
     lab: KafkaClients, topic: str, group: str, journal: Journal | None = None, **settings: object
@@ -198,13 +202,17 @@ async def test_a_static_member_restarts_without_a_rebalance(lab: KafkaClients) -
     for name, member in members.items():
         member.subscribe([topic], listener=journals[name])
     await _until_shared(4, *members.values())
+    for name, member in members.items():
+        await journals[name].until_told(member)
 
     for name, other in (("one", "two"), ("two", "one")):  # one of them is the leader
         before, told = _partitions(members[name]), len(journals[other].assigned)
         await members[name].stop()
         members[name] = await lab.consumer(group_id=group, group_instance_id=name, session_timeout_ms=20_000)
-        members[name].subscribe([topic], listener=Journal())
+        journals[name] = Journal()
+        members[name].subscribe([topic], listener=journals[name])
         await until(lambda: _partitions(members[name]), "the restarted member has partitions")  # noqa: B023
+        await journals[name].until_told(members[name])
         assert _partitions(members[name]) == before
         await asyncio.sleep(0.6)  # three heartbeats, in which a rebalance would be heard of
         assert len(journals[other].assigned) == told
@@ -231,7 +239,7 @@ async def test_a_rebalance_is_heard_of_in_the_heartbeat(lab: KafkaClients) -> No
     await _until_shared(2, first, second)
 
     assert journal.assigned[0] == [0, 1]
-    assert journal.assigned[-1] == _partitions(first)
+    await journal.until_told(first)
 
 
 async def test_heartbeats_of_strangers_and_of_the_past_are_refused(lab: KafkaClients) -> None:

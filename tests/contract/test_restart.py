@@ -116,6 +116,8 @@ async def test_a_stable_group_goes_on_without_a_rebalance(own_broker: Broker, la
         member.subscribe([topic], listener=journal)
         members.append(member)
     await until(lambda: all(len(m.assignment()) == 1 for m in members), "each member has a partition")
+    for member, journal in zip(members, journals, strict=True):
+        await journal.until_told(member)
     held, told = [m.assignment() for m in members], [len(j.assigned) for j in journals]
 
     await _restart(own_broker, Broker.kill)
