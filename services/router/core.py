@@ -90,12 +90,13 @@ class RouterCore(Core):
         """Fold one record."""
         if isinstance(item, UnreadableRecord):
             return self._unreadable(item, now_us)
-        if type(item.event) not in _KINDS_BY_TOPIC[item.topic]:
+        event = item.event
+        if type(event) not in _KINDS_BY_TOPIC[item.topic]:
             return self._unreadable(wrong_topic(item), now_us)
         partition = self._partitions.get(item.partition)
-        if partition is None or not isinstance(item.event, Event):
+        if partition is None or not isinstance(event, Event):
             return NO_WRITES
-        request_id = item.event.request_id
+        request_id = event.request_id
         if request_id not in partition.requests:
             belongs = partition_for(request_id, self._count)
             if belongs != item.partition:

@@ -7,7 +7,7 @@ from typing import Final
 from schemas.base import Event
 from schemas.requests import Request
 from schemas.side_events import Account, Attached, Cancel, Detached
-from schemas.stream import Chunk, Cutover, Failed, Finished, StreamEvent
+from schemas.stream import Chunk, Cleared, Cutover, Failed, Finished, StreamEvent
 from services.bus import Received
 from services.processor import Write
 from services.router.config import RouterConfig
@@ -77,7 +77,7 @@ class RouterPartition:
                 self._set_timer(state, due_us)
         return None
 
-    def read(self, record: Received, at_us: int, now_us: int) -> Writes:
+    def read(self, record: Received, at_us: int, now_us: int) -> Writes:  # noqa: C901 - a case a kind
         """Fold the next record of the partition, which was appended at ``at_us``."""
         event, traceparent, log_ms = record.event, record.traceparent, record.timestamp_ms
         if not isinstance(event, Event) or isinstance(event, Cancel):
@@ -93,9 +93,10 @@ class RouterPartition:
                 return [close_too_many_open(state, self._stamp(now_us))]
         match event:
             case Chunk():
-                had_spoken = state.screen.has_spoken
-                state.on_stream(event, at_us, log_ms)
-                if had_spoken and not state.screen.over:
+                if not state.on_chunk(event, at_us, log_ms):
+                    return NO_WRITES
+            case Cleared(final=False):
+                if not state.on_cleared(event, log_ms):
                     return NO_WRITES
             case Request():
                 self._count(event, at_us)

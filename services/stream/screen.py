@@ -188,7 +188,8 @@ class Screen:
         if event.request_id != self.request_id:
             msg = f"an event of request {event.request_id} cannot be folded into {self.request_id}"
             raise ValueError(msg)
-        self._log_ms = max(self._log_ms, log_ms)
+        if log_ms > self._log_ms:  # noqa: PLR1730 - each event of each request passes here
+            self._log_ms = log_ms
         if self.closed is not None and type(event) is not Recall:
             return NOTHING  # a recall counts even after the end: later readers must not see the text
         rule = self._RULES.get(type(event))
@@ -205,21 +206,22 @@ class Screen:
         return (Refuse(text=event.refusal, policy_version=event.policy_version),)
 
     def _on_started(self, event: Started) -> Ops:
-        if not self._voice_state.runs.register(event) or self._voice_state.voice is not event or self.over:
+        if not self._voice_state.register(event) or self._voice_state.voice is not event or self.over:
             return NOTHING
         return (_begin(event), *self._apply_earlier_recalls())
 
     def _on_chunk(self, event: Chunk) -> Ops:
-        if not self._voice_state.may_speak(event.attempt, event.run) or self.over:
+        voice_state = self._voice_state
+        if self.over or not voice_state.may_speak(event.attempt, event.run):
             return NOTHING
         if self.finished is not None and event.seq > self.finished.last_seq:
             return NOTHING
-        ops: Ops = NOTHING
-        if not self._voice_state.has_spoken:
-            undecided = self._voice_state.voice is None
-            self._voice_state.decide(event.attempt)
-            if undecided:
-                ops = self._begin_voice()
+        if voice_state.has_spoken:
+            self._text.add(event, self._log_ms)
+            return self._progress()
+        undecided = voice_state.voice is None
+        voice_state.decide(event.attempt)
+        ops = self._begin_voice() if undecided else NOTHING
         self._text.add(event, self._log_ms)
         return ops + self._progress()
 
@@ -359,10 +361,12 @@ class Screen:
         if voice is None or delivery is None:
             return NOTHING
         text = self._text
-        cleared = len(text.chunks) - 1 if self.final else self._cleared
-        check: OutputCheck = "on" if self._checked(voice) else "off"
-        upto = releasable_chunks(text, delivery, check, cleared, self._log_ms)
-        ops: list[Op] = text.release(upto) if upto > text.released else []
+        if text.released < len(text.chunks):
+            cleared = len(text.chunks) - 1 if self.final else self._cleared
+            check: OutputCheck = "on" if self._checked(voice) else "off"
+            ops = text.release(releasable_chunks(text, delivery, check, cleared, self._log_ms))
+        else:
+            ops = []
         if self.finished is not None and self._complete(self.finished, voice):
             self.over = True
             ops.append(_finish(self.finished))

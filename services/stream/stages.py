@@ -77,20 +77,25 @@ class RunTimes:
 
     def add(self, event: Chunk, at_ms: float, *, closed: bool) -> None:
         """Count a chunk, and those that waited for it; each once."""
-        order = self.order
-        for chunk in (event,) if order.take(event) else order.add(event):
-            tokens = chunk.tokens
-            self.tokens += tokens
-            self.last_chunk_at = chunk.at
-            if self.first_chunk_at is None:
-                self.first_chunk_at = chunk.at
-            if closed:
-                continue
-            self.answer_tokens += tokens
-            self.last_ms = at_ms
-            if self.first_ms is None:
-                self.first_ms = at_ms
-                self.first_tokens = tokens
+        if self.order.take(event):
+            self._count(event, at_ms, closed)
+        else:
+            for chunk in self.order.add(event):
+                self._count(chunk, at_ms, closed)
+
+    def _count(self, chunk: Chunk, at_ms: float, closed: bool) -> None:
+        tokens = chunk.tokens
+        self.tokens += tokens
+        self.last_chunk_at = chunk.at
+        if self.first_chunk_at is None:
+            self.first_chunk_at = chunk.at
+        if closed:
+            return
+        self.answer_tokens += tokens
+        self.last_ms = at_ms
+        if self.first_ms is None:
+            self.first_ms = at_ms
+            self.first_tokens = tokens
 
 
 class StageRecorder:
@@ -148,7 +153,8 @@ class StageRecorder:
         if ops and not over:
             for op in ops:
                 if type(op) in _SHOWN:
-                    self.first_shown_ms = log_ms if self.first_shown_ms is None else self.first_shown_ms
+                    if self.first_shown_ms is None:
+                        self.first_shown_ms = log_ms
                     self.last_shown_ms = log_ms
                     break
         return ops

@@ -82,9 +82,9 @@ class Transcript:
     def release(self, upto: int) -> list[Op]:
         """Show the chunks before index ``upto`` that are not shown yet."""
         ops: list[Op] = []
-        for chunk in self.chunks[self.released : upto]:
-            self._release_one(chunk, ops)
-        self.released = max(self.released, upto)
+        while self.released < upto:
+            self._release_one(self.chunks[self.released], ops)
+            self.released += 1
         return ops
 
     def redact(self, recall: Recall) -> list[Op]:
@@ -114,6 +114,10 @@ class Transcript:
         end = chunk.start + len(chunk.text)
         tokens = chunk.tokens
         position = chunk.start
+        if not self._redactions:
+            ops.append(self._append(chunk.text, tokens))
+            self.released_chars = end
+            return
         for span in self._redactions:
             if span.end <= position or span.start >= end:
                 continue

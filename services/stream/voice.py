@@ -10,27 +10,30 @@ from services.stream.order import FirstRuns
 class VoiceState:
     """The attempts that may speak, and whether one of them has spoken.
 
-    ``candidates`` holds one attempt, or several while a race is undecided. ``has_spoken`` is set by the first chunk in
-    the log of a candidate's run; from then on that is the only candidate.
+    Attributes:
+        candidates: One attempt, or several while a race is undecided.
+        has_spoken: Whether a candidate's run has a chunk on the log; from its first one on it is the only candidate.
+        last_attempt: The newest attempt.
+        runs: The first run of each attempt.
+        voice: The voice's ``Started``; None before it started or while a race is undecided.
     """
 
     candidates: frozenset[int]
     has_spoken: bool
     last_attempt: int
     runs: FirstRuns
+    voice: Started | None = None  # kept, because every chunk asks for it
 
     @classmethod
     def initial(cls) -> "VoiceState":
         """Begin with attempt 1 as the only candidate."""
         return cls(candidates=frozenset({1}), has_spoken=False, last_attempt=1, runs=FirstRuns())
 
-    @property
-    def voice(self) -> Started | None:
-        """Return the voice's ``Started``; None before it started or while a race is undecided."""
-        if len(self.candidates) != 1:
-            return None
-        (attempt,) = self.candidates
-        return self.runs.by_attempt.get(attempt)
+    def register(self, started: Started) -> bool:
+        """Note a run; return whether it is its attempt's first."""
+        is_first = self.runs.register(started)
+        self._find_voice()
+        return is_first
 
     def may_speak(self, attempt: int, run: str) -> bool:
         return attempt in self.candidates and self.runs.is_first(attempt, run)
@@ -39,11 +42,13 @@ class VoiceState:
         """Make the attempt of the first chunk the only candidate."""
         self.candidates = frozenset({attempt})
         self.has_spoken = True
+        self._find_voice()
 
     def drop(self, attempt: int) -> None:
         """Remove a candidate that ended without text, unless it is the only one."""
         if not self.has_spoken and len(self.candidates) > 1:
             self.candidates -= {attempt}
+            self._find_voice()
 
     def effective(self, cutover: Cutover, last_seq: int) -> bool:
         """Return whether the cutover opens the next attempt and its trigger still holds at its place in the log."""
@@ -61,3 +66,8 @@ class VoiceState:
         racing = cutover.how == "race" and cutover.trigger == "ttft"
         self.candidates = self.candidates | {cutover.attempt} if racing else frozenset({cutover.attempt})
         self.has_spoken = False
+        self._find_voice()
+
+    def _find_voice(self) -> None:
+        attempts = self.candidates
+        self.voice = self.runs.by_attempt.get(next(iter(attempts))) if len(attempts) == 1 else None

@@ -38,7 +38,7 @@ MUTANTS = [
     ("3 the last verdict counts, not the first", SCREEN, "if self.verdict is not None:\n            return NOTHING\n        self.verdict", "self.verdict"),
     ("3 a denial does not end the answer", SCREEN, 'self.over = True\n        self.withdrawn = event.refusal', "self.withdrawn = None"),
     ("4 exposure is not bounded", DELIVERY, "if exposed > delivery.max_exposure_tokens:", "if False:"),
-    ("4 a writer's clock ends the window", SCREEN, "max(self._log_ms, log_ms)", "max(self._log_ms, event.at // 1_000)"),
+    ("4 a writer's clock ends the window", SCREEN, "self._log_ms = log_ms\n", "self._log_ms = event.at // 1_000\n"),
     ("4 the window does not hold for a time", DELIVERY, "log_ms - text.known_ms[index] < delivery.hold_ms", "False"),
     ("4 gated shows uncleared text", DELIVERY, 'if delivery.mode == "gated":', "if False:"),
     ("4 what policy tightened is not heeded", SCREEN, "if self.verdict is not None and self.verdict.delivery is not None:", "if False:"),

@@ -138,12 +138,32 @@ class RequestState:
         if not self._connections and event.reason != "complete":
             self.client_gone_us = at_us
 
+    def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
+        """Fold a chunk. Return whether a decision may be due: the answer begins or is over."""
+        screen = self.screen
+        last_seq, had_spoken = screen.last_seq, screen.has_spoken
+        self.stages.feed(event, log_ms)
+        if screen.last_seq != last_seq:
+            self.last_chunk_us = at_us
+        if had_spoken:
+            return screen.over
+        if screen.has_spoken:
+            self.first_chunk_us = at_us
+        return True
+
+    def on_cleared(self, event: Cleared, log_ms: int) -> bool:
+        """Fold a clearance that is not final. Return whether a decision may be due."""
+        if self.policy_version is None:
+            self.policy_version = event.policy_version
+        self.stages.feed(event, log_ms)
+        return self.screen.over or not self.known
+
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
         """Fold the next event of its stream log, which has the log's time ``log_ms``."""
         screen = self.screen
         match event:
             case Chunk():
-                self._on_chunk(event, at_us, log_ms)
+                self.on_chunk(event, at_us, log_ms)
             case Started():
                 self.stages.feed(event, log_ms)
                 if self.runs.register(event):
@@ -163,7 +183,9 @@ class RequestState:
                 if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
                     self.recalls.add(event.recall_id)
                 self.stages.feed(event, log_ms)
-            case Verdict() | Cleared() if self.policy_version is None:
+            case Cleared():
+                self.on_cleared(event, log_ms)
+            case Verdict() if self.policy_version is None:
                 self.policy_version = event.policy_version
                 self.stages.feed(event, log_ms)
             case _:
@@ -196,15 +218,6 @@ class RequestState:
         if found is None:
             found = self.attempt_records[attempt] = AttemptRecord(attempt, self.stages.run(attempt))
         return found
-
-    def _on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> None:
-        screen = self.screen
-        last_seq, had_spoken = screen.last_seq, screen.has_spoken
-        self.stages.feed(event, log_ms)
-        if screen.last_seq != last_seq:
-            self.last_chunk_us = at_us
-        if screen.has_spoken and not had_spoken:
-            self.first_chunk_us = at_us
 
     def _on_cutover(self, event: Cutover, at_us: int, log_ms: int) -> None:
         before = self.screen.attempts
