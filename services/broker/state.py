@@ -1,4 +1,4 @@
-"""The broker's state, and what changes it outside a request: woken fetches, retention, the memory limit."""
+"""The broker's state, and what changes it outside a request: retention, the memory limit."""
 
 import asyncio
 import logging
@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from services.broker.fetch_sessions import FetchSessions
 from services.broker.groups.committed_offsets import CommittedOffsets
 from services.broker.groups.coordinator import GroupCoordinator
+from services.broker.log_waiters import LogWaiters
 from services.broker.protocol.wire import Reader
 from services.broker.settings import BrokerSettings
 from services.broker.storage.data_directory import NoStorage, Storage
@@ -21,16 +23,6 @@ logger = logging.getLogger("railbus.broker")
 RETENTION_INTERVAL_S = 1.0
 
 
-class LogWaiter:
-    """Waits for a partition to grow."""
-
-    __slots__ = ()
-
-    def on_growth(self) -> None:
-        """React to a partition that has grown or was deleted."""
-        raise NotImplementedError
-
-
 class BrokerState:
     """All state of one broker. Used on one event loop."""
 
@@ -41,8 +33,8 @@ class BrokerState:
         self.topics = Topics(TopicConfig(retention_bytes=settings.default_retention), self.storage)
         self.offsets = CommittedOffsets(self.storage)
         self.groups = GroupCoordinator(settings, self.storage)
-        self._waiters: dict[PartitionLog, dict[LogWaiter, None]] = {}
-        self._woken: dict[LogWaiter, None] = {}
+        self.waiters = LogWaiters()
+        self.fetch_sessions = FetchSessions(self.log, self.waiters)
         self._memory_warned = False
         self._bytes_since_check = 0  # appended since memory was last checked
         self._maintenance: asyncio.TimerHandle | None = None
@@ -64,40 +56,12 @@ class BrokerState:
         found = self.topics.get(topic)
         return found.partition(partition) if found is not None else None
 
-    # Waiting fetches
-
-    def wait_for(self, logs: list[PartitionLog], waiter: LogWaiter) -> None:
-        for log in logs:
-            self._waiters.setdefault(log, {})[waiter] = None
-
-    def stop_waiting(self, logs: list[PartitionLog], waiter: LogWaiter) -> None:
-        for log in logs:
-            waiting = self._waiters.get(log)
-            if waiting is not None:
-                waiting.pop(waiter, None)
-                if not waiting:
-                    del self._waiters[log]
-        self._woken.pop(waiter, None)
-
     def appended(self, log: PartitionLog, size: int) -> None:
         """Note a new batch of this size; wake waiters and check memory."""
-        self.wake(log)
+        self.waiters.wake(log)
         self._bytes_since_check += size
         if self._bytes_since_check > self.settings.memory_bytes // 16:
             self.drop_expired()
-
-    def wake(self, log: PartitionLog) -> None:
-        """Wake the waiters of this log, once per turn of the event loop however much is appended."""
-        waiting = self._waiters.get(log)
-        if waiting:
-            if not self._woken:
-                asyncio.get_running_loop().call_soon(self._wake_all)
-            self._woken.update(waiting)
-
-    def _wake_all(self) -> None:
-        woken, self._woken = self._woken, {}
-        for waiter in woken:
-            waiter.on_growth()
 
     # Time and memory
 

@@ -1,19 +1,21 @@
 """Fetch, versions 4 to 11. Uses struct directly: every record passes here.
 
-A fetch that finds too little waits on its partitions and is woken by an append; nothing polls. Fetch sessions
-(KIP-227) are not offered: every response has session id 0, which makes the client name all its partitions.
+A fetch that finds too little waits on its partitions and is woken by an append; nothing polls. In a fetch session the
+request names only what changed since the last one, and so does the response.
 """
 
 import asyncio
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from services.broker.fetch_sessions import FetchedPartition, FetchSession
+from services.broker.log_waiters import LogWaiter
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse, DeferredResponse
 from services.broker.protocol.wire import MalformedRequest, Reader
-from services.broker.state import ApiRequest, BrokerState, LogWaiter
+from services.broker.state import ApiRequest, BrokerState
 from services.broker.storage.error_log import log_storage_error
-from services.broker.storage.partition_log import PartitionLog
 
 LARGEST_ANSWER_BYTES = 55 * 1024 * 1024  # Kafka's fetch.max.bytes
 
@@ -26,17 +28,14 @@ _PARTITION_9 = struct.Struct(">iiqqi")  # partition, leader epoch, offset, log s
 _RESULT_4 = struct.Struct(">ihqqii")  # partition, error, high watermark, last stable offset, aborted, size
 _RESULT_5 = struct.Struct(">ihqqqii")  # ... last stable offset, log start offset, aborted, size
 _RESULT_11 = struct.Struct(">ihqqqiii")  # ... aborted, preferred replica, size
+_RESPONSE_START = struct.Struct(">ihi")  # throttle time, error, session id
+_LENGTH = struct.Struct(">h")
+_LARGEST_EPOCH = 2**31 - 1
+_NO_SESSION = 0
+_OPEN = 0  # the epoch of a request that begins a session
+_WITHOUT_SESSION = -1
 _NO_ABORTED = -1
 _NO_REPLICA = -1
-
-
-class FetchPartition(NamedTuple):
-    """One partition of a fetch."""
-
-    partition: int
-    offset: int
-    max_bytes: int
-    log: PartitionLog | None
 
 
 class FetchRequest(NamedTuple):
@@ -46,50 +45,80 @@ class FetchRequest(NamedTuple):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    in_session: bool
-    topics: list[tuple[bytes, list[FetchPartition]]]
+    session_id: int
+    epoch: int
+    asked: list[FetchedPartition]
+    forgotten: list[tuple[bytes, int]]
 
 
 def fetch(request: ApiRequest) -> ApiResponse:
     """Answer with what is there, or wait for it."""
-    fetch_request = _read(request.body, request.version, request.broker)
-    if fetch_request.in_session:
-        return _answer(fetch_request, [], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    if fetch_request.max_wait_ms <= 0 or _enough(fetch_request):
-        return _answer(fetch_request, fetch_request.topics)
-    return _WaitingFetch(fetch_request, request.broker).response
+    broker, wanted = request.broker, _read(request.body, request.version, request.broker)
+    session: FetchSession | None = None
+    if wanted.epoch in (_OPEN, _WITHOUT_SESSION):
+        if wanted.session_id != _NO_SESSION:
+            broker.fetch_sessions.close(wanted.session_id)
+        if wanted.epoch == _OPEN and wanted.asked:
+            session = broker.fetch_sessions.open(wanted.asked)
+    else:
+        session = broker.fetch_sessions.find(wanted.session_id)
+        if session is None:
+            return _refuse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.next_epoch != wanted.epoch:
+            return _refuse(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.next_epoch = wanted.epoch % _LARGEST_EPOCH + 1
+        broker.fetch_sessions.update(session, wanted.asked, wanted.forgotten)
+    partitions: Iterable[FetchedPartition] = wanted.asked if session is None else session.partitions.values()
+    if wanted.max_wait_ms <= 0 or _enough(wanted, partitions):
+        return _answer(wanted, partitions, session)
+    return _WaitingFetch(wanted, partitions, session, broker).response
 
 
 class _WaitingFetch(LogWaiter):
     """A fetch that waits for enough bytes, its timeout, or the end of its connection."""
 
-    __slots__ = ("_broker", "_logs", "_request", "_timer", "response")
+    __slots__ = ("_broker", "_logs", "_partitions", "_request", "_session", "_timer", "response")
 
-    def __init__(self, request: FetchRequest, broker: BrokerState) -> None:
+    def __init__(
+        self,
+        request: FetchRequest,
+        partitions: Iterable[FetchedPartition],
+        session: FetchSession | None,
+        broker: BrokerState,
+    ) -> None:
         self._request = request
+        self._partitions = partitions
+        self._session = session
         self._broker = broker
-        self._logs = [each.log for _topic, partitions in request.topics for each in partitions if each.log is not None]
         self._timer = asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, self._finish)
         self.response = DeferredResponse(self._stop)
-        broker.wait_for(self._logs, self)
+        if session is not None:  # its partitions wake it
+            self._logs = []
+            session.waiting = self
+        else:
+            self._logs = [each.log for each in partitions if each.log is not None]
+            broker.waiters.add(self, self._logs)
 
     def on_growth(self) -> None:
-        if _enough(self._request):
+        if _enough(self._request, self._partitions):
             self._finish()
 
     def _finish(self) -> None:
         self._stop()
-        self.response.set_result(_answer(self._request, self._request.topics))
+        self.response.set_result(_answer(self._request, self._partitions, self._session))
 
     def _stop(self) -> None:
         self._timer.cancel()
-        self._broker.stop_waiting(self._logs, self)
+        if self._session is None:
+            self._broker.waiters.remove(self, self._logs)
+        elif self._session.waiting is self:
+            self._session.waiting = None
 
 
 def _read(reader: Reader, version: int, broker: BrokerState) -> FetchRequest:
     data, pos = reader.data, reader.pos
     form = _PARTITION_9 if version >= 9 else _PARTITION_5 if version >= 5 else _PARTITION_4
-    session_id = epoch = 0
+    session_id, epoch = _NO_SESSION, _WITHOUT_SESSION
     try:
         _replica, max_wait_ms, min_bytes, max_bytes, _isolation = _REQUEST_START.unpack_from(data, pos)
         pos += _REQUEST_START.size
@@ -98,7 +127,7 @@ def _read(reader: Reader, version: int, broker: BrokerState) -> FetchRequest:
             pos += _SESSION.size
         (count,) = _COUNT.unpack_from(data, pos)
         pos += _COUNT.size
-        topics: list[tuple[bytes, list[FetchPartition]]] = []
+        asked: list[FetchedPartition] = []
         for _ in range(count):
             reader.pos = pos
             name = reader.string()
@@ -106,61 +135,88 @@ def _read(reader: Reader, version: int, broker: BrokerState) -> FetchRequest:
             pos = reader.pos
             (partition_count,) = _COUNT.unpack_from(data, pos)
             pos += _COUNT.size
-            partitions: list[FetchPartition] = []
+            encoded = name.encode()
             for _ in range(partition_count):
                 fields = form.unpack_from(data, pos)
                 pos += form.size
                 partition = fields[0]
                 offset = fields[2] if version >= 9 else fields[1]
                 log = topic.partition(partition) if topic is not None else None
-                partitions.append(FetchPartition(partition, offset, fields[-1], log))
-            topics.append((name.encode(), partitions))
+                asked.append(FetchedPartition(encoded, partition, offset, fields[-1], log))
     except struct.error:
         raise MalformedRequest("the request ends in the middle of a number") from None
-    # The rest (forgotten partitions of a session, the client's rack) has no effect here.
-    return FetchRequest(
-        version, max_wait_ms, min(min_bytes, max_bytes), max_bytes, session_id != 0 or epoch > 0, topics
-    )
+    forgotten: list[tuple[bytes, int]] = []
+    if version >= 7:
+        reader.pos = pos
+        for name, numbers in reader.array(lambda: (reader.string(), reader.array(reader.i32))):
+            forgotten += [(name.encode(), number) for number in numbers]
+    # The rest (the client's rack) has no effect here.
+    most = min(min_bytes, max_bytes)
+    return FetchRequest(version, max_wait_ms, most, max_bytes, session_id, epoch, asked, forgotten)
 
 
-def _enough(request: FetchRequest) -> bool:
+def _enough(request: FetchRequest, partitions: Iterable[FetchedPartition]) -> bool:
     """Return whether to answer now: enough bytes, or an error to report."""
-    ready = 0
-    for _topic, partitions in request.topics:
-        for partition in partitions:
-            log = partition.log
-            if log is None or log.deleted or not log.start <= partition.offset <= log.end:
-                return True
-            if partition.offset < log.end:
-                if request.min_bytes <= 1:
-                    return True
-                try:
-                    ready += log.available(partition.offset, partition.max_bytes)
-                except OSError:
-                    return True  # the answer says so
-    return ready >= request.min_bytes or not request.topics
+    ready, none = 0, True
+    for partition in partitions:
+        none = False
+        log = partition.log
+        if log is None or log.deleted:
+            return True
+        offset, end = partition.offset, log.end
+        if offset == end:
+            continue
+        if not log.start <= offset < end or request.min_bytes <= 1:
+            return True
+        try:
+            ready += log.available(offset, partition.max_bytes)
+        except OSError:
+            return True  # the answer says so
+    return ready >= request.min_bytes or none
 
 
-def _answer(
-    request: FetchRequest, topics: list[tuple[bytes, list[FetchPartition]]], code: ErrorCode = ErrorCode.NONE
-) -> bytes:
-    parts = [b"\0\0\0\0" if request.version < 7 else struct.pack(">ihi", 0, code, 0), _COUNT.pack(len(topics))]
+def _refuse(code: ErrorCode) -> bytes:
+    return _RESPONSE_START.pack(0, code, _NO_SESSION) + _COUNT.pack(0)
+
+
+def _answer(request: FetchRequest, partitions: Iterable[FetchedPartition], session: FetchSession | None) -> bytes:
+    """Read what there is room for. In a session that goes on, leave out partitions with nothing new."""
+    goes_on = session is not None and request.epoch != _OPEN
     room = min(request.max_bytes, LARGEST_ANSWER_BYTES)
-    first = True
-    for name, partitions in topics:
-        parts.append(struct.pack(">h", len(name)) + name + _COUNT.pack(len(partitions)))
-        for partition in partitions:
-            error, records = _read_log(name, partition, room, first=first)
-            if records:
-                room -= len(records)
-                first = False
-            parts.append(_result_header(request.version, partition, error, len(records)))
-            if records:
-                parts.append(records)
-    return b"".join(parts)
+    topics: dict[bytes, list[bytes]] = {}  # two pieces for each partition: header and records
+    served: list[FetchedPartition] = []
+    for partition in partitions:
+        log = partition.log
+        if (  # nothing new, as with most partitions of most fetches
+            goes_on
+            and log is not None
+            and partition.offset == partition.told_end == log.end
+            and partition.told_start == log.start
+            and not log.deleted
+        ):
+            continue
+        error, records = _read_log(partition, room, first=not served)
+        start, end = (log.start, log.end) if log is not None and not error else (-1, -1)
+        if records:
+            room -= len(records)
+            served.append(partition)
+        elif goes_on and not error and end == partition.told_end and start == partition.told_start:
+            continue
+        partition.told_end, partition.told_start = end, start
+        header = _result_header(request.version, partition.partition, error, start, end, len(records))
+        topics.setdefault(partition.topic, []).extend((header, records))
+    if session is not None:
+        for partition in served:
+            session.give_way(partition)
+    session_id = _NO_SESSION if session is None else session.session_id
+    start_of_all = b"\0\0\0\0" if request.version < 7 else _RESPONSE_START.pack(0, ErrorCode.NONE, session_id)
+    pieces = [start_of_all, _COUNT.pack(len(topics))]
+    for name, parts in topics.items():
+        pieces += (_LENGTH.pack(len(name)), name, _COUNT.pack(len(parts) // 2), *parts)
+    return b"".join(pieces)
 
 
-def _read_log(topic: bytes, partition: FetchPartition, room: int, *, first: bool) -> tuple[ErrorCode, bytes]:
+def _read_log(partition: FetchedPartition, room: int, *, first: bool) -> tuple[ErrorCode, bytes]:
     """Read a partition's share; the first batch of all is sent whatever its size, or a reader would stall."""
     log = partition.log
     if log is None or log.deleted:
@@ -174,15 +230,13 @@ def _read_log(topic: bytes, partition: FetchPartition, room: int, *, first: bool
     try:
         return ErrorCode.NONE, log.read(partition.offset, min(partition.max_bytes, max(room, 0)), at_least_one=first)
     except OSError as error:
-        log_storage_error(f"{topic.decode()}-{partition.partition}", error, "read")
+        log_storage_error(f"{partition.topic.decode()}-{partition.partition}", error, "read")
         return ErrorCode.KAFKA_STORAGE_ERROR, b""
 
 
-def _result_header(version: int, partition: FetchPartition, code: ErrorCode, size: int) -> bytes:
-    log = partition.log
-    start, end = (log.start, log.end) if log is not None and not code else (-1, -1)
+def _result_header(version: int, partition: int, code: ErrorCode, start: int, end: int, size: int) -> bytes:
     if version >= 11:
-        return _RESULT_11.pack(partition.partition, code, end, end, start, _NO_ABORTED, _NO_REPLICA, size)
+        return _RESULT_11.pack(partition, code, end, end, start, _NO_ABORTED, _NO_REPLICA, size)
     if version >= 5:
-        return _RESULT_5.pack(partition.partition, code, end, end, start, _NO_ABORTED, size)
-    return _RESULT_4.pack(partition.partition, code, end, end, _NO_ABORTED, size)
+        return _RESULT_5.pack(partition, code, end, end, start, _NO_ABORTED, size)
+    return _RESULT_4.pack(partition, code, end, end, _NO_ABORTED, size)

@@ -115,7 +115,7 @@ def _delete(broker: BrokerState, name: str, times_named: int) -> None:
     topic = broker.topics.delete(name)
     for log in topic.partitions:
         log.deleted = True
-        broker.wake(log)  # waiting fetches must report that it is deleted
+        broker.waiters.wake(log)  # waiting fetches must report that it is deleted
     broker.offsets.forget_topic(name)
 
 

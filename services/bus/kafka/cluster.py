@@ -30,6 +30,9 @@ class Cluster:
     Args:
         name: Client id, shown in the broker's logs.
         timeout_ms: A request without an answer for this long counts as failed.
+
+    Attributes:
+        leaders_version: Changes when leaders may have.
     """
 
     def __init__(self, settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
@@ -37,15 +40,16 @@ class Cluster:
         self._name = name
         self._timeout_ms = timeout_ms
         self._leaders: dict[Partition, int] = {}
+        self.leaders_version = 0
         self.client: Any = None
 
     async def open(self) -> None:
         """Connect; wait while the broker is unreachable."""
-        self._leaders.clear()
+        self._forget_leaders()
         for attempt in itertools.count():
             await wait_for_broker(self._settings)
             self.client = make_client(self._settings, self._name, timeout_ms=self._timeout_ms)
-            self.client.cluster.add_listener(lambda _: self._leaders.clear())
+            self.client.cluster.add_listener(lambda _: self._forget_leaders())
             try:
                 await self.client.bootstrap()
             except KafkaError:
@@ -95,13 +99,17 @@ class Cluster:
     def leader(self, partition: Partition) -> int | None:
         """Return the node id of a partition's leader; None while there is none."""
         known = self._leaders.get(partition)
-        if known is not None:  # asked for each partition at each fetch
+        if known is not None:
             return known
         node = self.client.cluster.leader_for_partition(TopicPartition(*partition))
         if node is None or node < 0:
             return None
         self._leaders[partition] = node
         return int(node)
+
+    def _forget_leaders(self) -> None:
+        self._leaders.clear()
+        self.leaders_version += 1
 
     async def refresh(self) -> None:
         """Ask for the leaders again."""

@@ -1,12 +1,10 @@
 """Fetch from one broker."""
 
-from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from aiokafka.errors import KafkaConnectionError
 
-from services.bus.read.fetch_wire import FetchCall, encode
-from services.bus.records import Partition
+from services.bus.read.fetch_wire import FetchAsk, FetchCall, encode
 
 WAIT_MS: Final = 500
 """How long a fetch may wait on the broker for a first record."""
@@ -36,14 +34,14 @@ class FetchConnection:
         self._interrupts = 0
         self._waiting = False
 
-    async def fetch(self, offsets: Mapping[Partition, int]) -> bytes | None:
+    async def fetch(self, ask: FetchAsk) -> bytes | None:
         """Return the broker's answer; None when ``interrupt`` ended the wait for it."""
         before = self._interrupts
         if self._conn is None or not self._conn.connected():
             self._conn = await self._cluster.connect(self._node)
         if self._interrupts != before:
             return None
-        body = encode(offsets, wait_ms=WAIT_MS, most_bytes=ANSWER_BYTES, most_bytes_each=PARTITION_BYTES)
+        body = encode(ask, wait_ms=WAIT_MS, most_bytes=ANSWER_BYTES, most_bytes_each=PARTITION_BYTES)
         self._waiting = True
         try:
             answer: bytes = await self._conn.send(FetchCall(body))

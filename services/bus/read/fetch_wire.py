@@ -1,10 +1,11 @@
-"""Kafka's Fetch request and response, version 4, as bytes.
+"""Kafka's Fetch request and response, version 7, as bytes.
 
-A reader fetches hundreds of times a second; aiokafka's general codec costs many times as much CPU. Every broker since
-Kafka 0.11 supports version 4, Kafka 4 included.
+A reader fetches hundreds of times a second; aiokafka's general codec costs many times as much CPU. Version 7 has fetch
+sessions (KIP-227): a request names, and an answer has, only what changed since the last one. Every broker since Kafka
+1.1 supports it, Kafka 4 included.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple
@@ -14,18 +15,56 @@ from aiokafka.errors import IncompatibleBrokerVersion
 from services.bus.records import Partition
 
 API_KEY: Final = 1
-VERSION: Final = 4
+VERSION: Final = 7
 
 _REQUEST_HEADER: Final = Struct(">hhih")  # api key, version, correlation id, length of the client id
-_REQUEST_START: Final = Struct(">iiiibi")  # replica, wait, fewest bytes, most bytes, isolation level, topics
-_ASKED: Final = Struct(">iqi")  # partition, offset, most bytes
-_ANSWERED: Final = Struct(">ihqqi")  # partition, error, high water mark, last stable offset, aborted transactions
+_REQUEST_START: Final = Struct(">iiiibiii")  # replica, wait, fewest, most bytes, isolation, session, epoch, topics
+_ASKED: Final = Struct(">iqqi")  # partition, offset, log start (a replica's), most bytes
+_RESPONSE_START: Final = Struct(">ihii")  # throttle time (the broker has waited already), error, session, topics
+_ANSWERED: Final = Struct(">ihqqqi")  # partition, error, high water mark, last stable, log start, aborted transactions
 _INT32: Final = Struct(">i")
 _INT16: Final = Struct(">h")
 _ABORTED_BYTES: Final = 16
 
 _NOT_A_REPLICA: Final = -1
 _READ_UNCOMMITTED: Final = 0
+
+NO_SESSION: Final = 0
+OPEN_EPOCH: Final = 0
+"""Epoch of a request that names all partitions and begins a session, in place of the one that it names, if any."""
+
+WITHOUT_SESSION_EPOCH: Final = -1
+"""Epoch of a request that names all partitions and begins none."""
+
+
+class FetchAsk(NamedTuple):
+    """What one request says.
+
+    Attributes:
+        session_id: 0 for none.
+        epoch: Counts the requests of a session, or one of the two above.
+        offsets: Partitions that are new in the session, or are read from another offset on than it knows.
+        forgotten: Partitions that are no longer read.
+    """
+
+    session_id: int
+    epoch: int
+    offsets: Mapping[Partition, int]
+    forgotten: Sequence[Partition] = ()
+
+
+class FetchAnswer(NamedTuple):
+    """A response.
+
+    Attributes:
+        error: About the session; 0 for none.
+        session_id: 0 when the broker keeps none.
+        parts: Partitions with something new; all, outside a session.
+    """
+
+    error: int
+    session_id: int
+    parts: Iterator["PartitionData"]
 
 
 class PartitionData(NamedTuple):
@@ -43,23 +82,35 @@ class PartitionData(NamedTuple):
     records: bytes
 
 
-def encode(offsets: Mapping[Partition, int], *, wait_ms: int, most_bytes: int, most_bytes_each: int) -> bytes:
+def encode(ask: FetchAsk, *, wait_ms: int, most_bytes: int, most_bytes_each: int) -> bytes:
     """Return a request's body; the broker answers when one byte is there or ``wait_ms`` is over."""
-    topics: dict[str, list[bytes]] = {}
-    for (topic, partition), offset in offsets.items():
-        topics.setdefault(topic, []).append(_ASKED.pack(partition, offset, most_bytes_each))
-    pieces = [_REQUEST_START.pack(_NOT_A_REPLICA, wait_ms, 1, most_bytes, _READ_UNCOMMITTED, len(topics))]
-    for topic, asked in topics.items():
-        name = topic.encode()
-        pieces += (_INT16.pack(len(name)), name, _INT32.pack(len(asked)), *asked)
+    asked: dict[str, list[bytes]] = {}
+    for (topic, partition), offset in ask.offsets.items():
+        asked.setdefault(topic, []).append(_ASKED.pack(partition, offset, _NOT_A_REPLICA, most_bytes_each))
+    forgotten: dict[str, list[bytes]] = {}
+    for topic, partition in ask.forgotten:
+        forgotten.setdefault(topic, []).append(_INT32.pack(partition))
+    start = (_NOT_A_REPLICA, wait_ms, 1, most_bytes, _READ_UNCOMMITTED, ask.session_id, ask.epoch, len(asked))
+    pieces = [_REQUEST_START.pack(*start)]
+    _add_topics(pieces, asked)
+    pieces.append(_INT32.pack(len(forgotten)))
+    _add_topics(pieces, forgotten)
     return b"".join(pieces)
 
 
-def decode(body: bytes) -> Iterator[PartitionData]:
-    """Yield the partitions of a response's body."""
-    at = 4  # skip the throttle time: the broker has waited already
-    (topics,) = _INT32.unpack_from(body, at)
-    at += 4
+def _add_topics(pieces: list[bytes], topics: Mapping[str, Sequence[bytes]]) -> None:
+    for topic, parts in topics.items():
+        name = topic.encode()
+        pieces += (_INT16.pack(len(name)), name, _INT32.pack(len(parts)), *parts)
+
+
+def decode(body: bytes) -> FetchAnswer:
+    """Read a response's body; its partitions are read as they are asked for."""
+    _, error, session_id, topics = _RESPONSE_START.unpack_from(body, 0)
+    return FetchAnswer(error, session_id, _parts(body, _RESPONSE_START.size, topics))
+
+
+def _parts(body: bytes, at: int, topics: int) -> Iterator[PartitionData]:
     for _ in range(topics):
         (length,) = _INT16.unpack_from(body, at)
         at += 2
@@ -68,7 +119,7 @@ def decode(body: bytes) -> Iterator[PartitionData]:
         (partitions,) = _INT32.unpack_from(body, at)
         at += 4
         for _ in range(partitions):
-            partition, error, end, _, aborted = _ANSWERED.unpack_from(body, at)
+            partition, error, end, _, _, aborted = _ANSWERED.unpack_from(body, at)
             at += _ANSWERED.size + max(aborted, 0) * _ABORTED_BYTES
             (size,) = _INT32.unpack_from(body, at)
             at += 4

@@ -23,6 +23,7 @@ from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.broker_health import backoff_s
 from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetch_connection import FetchConnection
+from services.bus.read.fetch_session import FetchSession, ask_once
 from services.bus.read.fetch_wire import PartitionData, decode
 from services.bus.read.record_decoder import RawDecoder, RecordDecoder, UnpackedRecord, unpack
 from services.bus.records import Partition, Received, UnreadableRecord
@@ -108,6 +109,8 @@ class Fetcher:
         self._on_moved = on_moved
         self._read_ms: dict[Partition, int] = {}  # time of the last record read, also of partitions no longer read
         self._positions: dict[Partition, _ReadPosition] = {}
+        self._moves = 0  # changes when ``_positions`` does; their offsets move on without it
+        self._led: dict[int, tuple[tuple[int, int], dict[Partition, _ReadPosition]]] = {}
         self._connections: dict[int, FetchConnection] = {}
         self._answers: dict[int, _Answer] = {}
         self._changed = asyncio.Event()
@@ -115,7 +118,7 @@ class Fetcher:
     def start_at(self, offsets: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets on, at once; others are not affected."""
         for partition, offset in offsets.items():
-            self._positions[partition] = _ReadPosition(offset)
+            self._place(partition, offset)
         for node in {self._cluster.leader(partition) for partition in offsets}:
             if node is not None and node in self._connections:
                 self._connections[node].interrupt()
@@ -125,6 +128,7 @@ class Fetcher:
         """Hand over nothing more of these partitions, or of all."""
         for partition in tuple(self._positions) if partitions is None else partitions:
             self._positions.pop(partition, None)
+        self._moves += 1
 
     def position(self, partition: Partition) -> int | None:
         """Return the offset of the next record; None when the partition is not read."""
@@ -162,20 +166,21 @@ class Fetcher:
 
     async def _read(self, node: int, connection: FetchConnection) -> None:
         """Read one broker's partitions, until it leads none of ours."""
-        failures = 0
+        failures, session = 0, FetchSession()
         try:
-            for turn in itertools.count():
+            while True:
                 if self._in_flight is not None:
                     await self._in_flight.wait()
-                positions = {p: position for p, position in self._positions.items() if self._cluster.leader(p) == node}
+                positions = self._led_by(node)
                 if not positions:
                     return
                 asked_us = self._clock()
                 try:
-                    answer = await connection.fetch(_rotated(positions, turn))
+                    answer = await self._ask(connection, session, positions)
                 except IncompatibleBrokerVersion as error:
-                    raise UserError(f"{error}: Apache Kafka 0.11 or newer is needed") from None
+                    raise UserError(f"{error}: Apache Kafka 1.1 or newer is needed") from None
                 except (KafkaError, OSError, TimeoutError):
+                    session.reset()
                     connection.close()
                     await asyncio.sleep(backoff_s(failures))
                     failures += 1
@@ -183,7 +188,8 @@ class Fetcher:
                     continue
                 if answer is not None:
                     failures = 0
-                    behind = await self._deliver(decode(answer), positions)
+                    await self._deliver(answer, positions, session)
+                    behind = frozenset(session.behind) if session.behind else _NONE_BEHIND
                     self._answers[node] = _Answer(asked_us, positions, behind)
         finally:
             connection.close()
@@ -191,39 +197,66 @@ class Fetcher:
             del self._connections[node]
             self._changed.set()
 
+    async def _ask(
+        self, connection: FetchConnection, session: FetchSession, positions: Mapping[Partition, _ReadPosition]
+    ) -> Iterator[PartitionData] | None:
+        """Return what is new in these partitions; None when the wait for it was interrupted."""
+        body = await connection.fetch(
+            session.ask({partition: position.offset for partition, position in positions.items()})
+        )
+        if body is None:
+            session.reset()
+            return None
+        answer = decode(body)
+        if answer.error:
+            raise for_code(answer.error)(f"fetch session: error {answer.error}")
+        session.answered(answer.session_id)
+        return answer.parts
+
+    def _place(self, partition: Partition, offset: int) -> None:
+        self._positions[partition] = _ReadPosition(offset)
+        self._moves += 1
+
+    def _led_by(self, node: int) -> dict[Partition, _ReadPosition]:
+        """Return the partitions that a broker leads. Most fetches find them as they were."""
+        version = (self._moves, self._cluster.leaders_version)
+        known = self._led.get(node)
+        if known is None or known[0] != version:
+            led = {p: position for p, position in self._positions.items() if self._cluster.leader(p) == node}
+            known = self._led[node] = (version, led)
+        return known[1]
+
     async def _deliver(
-        self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition]
-    ) -> frozenset[Partition]:
-        """Hand one answer over, in slices that the handler has room for; return which partitions have more."""
+        self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition], session: FetchSession
+    ) -> None:
+        """Hand one answer over, in slices that the handler has room for."""
         errors: dict[Partition, int] = {}
-        behind: set[Partition] = set()
-        items = self._items(parts, positions, errors, behind)
+        items = self._items(parts, positions, errors, session)
         while self._slice(items):
             await asyncio.sleep(0)
             if self._in_flight is not None:
                 await self._in_flight.wait()
         if errors:
             await self._handle_errors(errors, positions)
-        return frozenset(behind) if behind else _NONE_BEHIND
 
     def _items(
         self,
         parts: Iterator[PartitionData],
         positions: Mapping[Partition, _ReadPosition],
         errors: dict[Partition, int],
-        behind: set[Partition],
+        session: FetchSession,
     ) -> Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]:
         for part in parts:
             partition = (part.topic, part.partition)
+            position = positions.get(partition)
+            if position is None:
+                continue
             if part.error:
                 errors[partition] = part.error
-                behind.add(partition)
-            elif partition in positions:
-                position = positions[partition]
+            else:
                 for item in unpack(part.records, position.offset) if part.records else ():
                     yield partition, position, item
-                if position.offset < part.end:
-                    behind.add(partition)
+            session.read(part, position.offset)
 
     def _slice(self, items: Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]) -> bool:
         """Hand over the next records; return whether there may be more."""
@@ -256,7 +289,7 @@ class Fetcher:
         for partition, begin in (await self._resume(gone)).items():
             if self._positions.get(partition) is positions[partition]:
                 _log.warning("%s[%d]: offset %d is gone; reading on at %d", *partition, gone[partition], begin)
-                self._positions[partition] = _ReadPosition(begin)
+                self._place(partition, begin)
                 if self._on_moved is not None:  # the callback may reposition the partition
                     self._on_moved(partition, gone[partition], begin)
         others = {for_code(code) for partition, code in errors.items() if partition not in gone}
@@ -291,21 +324,14 @@ async def newest_ms(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Par
             continue
         connection = FetchConnection(cluster, node)
         try:
-            answer = await connection.fetch({p: at for p, at in wanted.items() if cluster.leader(p) == node})
+            answer = await connection.fetch(ask_once({p: at for p, at in wanted.items() if cluster.leader(p) == node}))
         except (KafkaError, OSError, TimeoutError):
             continue
         finally:
             connection.close()
-        for part in decode(answer) if answer is not None else ():
+        for part in decode(answer).parts if answer is not None else ():
             partition = (part.topic, part.partition)
             for item in unpack(part.records, wanted[partition]):
                 if item.record is not None:
                     found[partition] = item.record.timestamp
     return found
-
-
-def _rotated(positions: Mapping[Partition, _ReadPosition], turn: int) -> dict[Partition, int]:
-    """Begin with another partition each time: a broker fills its answer in the order of the request."""
-    partitions = list(positions)
-    first = turn % len(partitions)
-    return {partition: positions[partition].offset for partition in partitions[first:] + partitions[:first]}

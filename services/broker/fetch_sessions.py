@@ -1,0 +1,175 @@
+"""Fetch sessions (KIP-227): the broker remembers what a reader asks for, and answers with what has changed.
+
+A reader of many partitions, of which few have something new, would otherwise name all of them in each request, and
+read about all of them in each answer. A session is found by its id from any connection, as in Kafka.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from services.broker.log_waiters import LogWaiter, LogWaiters
+from services.broker.storage.partition_log import PartitionLog
+
+MOST_SESSIONS: Final = 1_000
+"""Kafka's default (``max.incremental.fetch.session.cache.slots``). Who gets none names all partitions each time."""
+
+MOST_PARTITIONS: Final = 100_000
+"""In all sessions together: some 20 MB."""
+
+IDLE_S: Final = 120.0
+"""A session may be removed for another when it was not used for this long, as in Kafka."""
+
+_LARGEST_ID: Final = 2**31 - 1
+
+
+class FetchedPartition:
+    """A partition that a reader asks for.
+
+    Attributes:
+        topic: Name, encoded.
+        partition: Number.
+        offset: Of the first record wanted.
+        max_bytes: Of its records in one answer.
+        log: None when there is no such partition.
+        told_end: The log's end as this session last said; -1 for not yet, or an error.
+        told_start: Likewise its start.
+    """
+
+    __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")
+
+    def __init__(self, topic: bytes, partition: int, offset: int, max_bytes: int, log: PartitionLog | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.log = log
+        self.told_end = self.told_start = -1
+
+
+FindLog = Callable[[str, int], PartitionLog | None]
+
+
+class WaitingFetch(Protocol):
+    """A fetch of a session that waits."""
+
+    def on_growth(self) -> None: ...
+
+
+class FetchSession(LogWaiter):
+    """What one reader asks for. It is woken by its partitions whether a fetch waits or not.
+
+    Attributes:
+        session_id: Positive.
+        next_epoch: Of the next request.
+        partitions: In the order in which they get room in an answer.
+        waiting: The fetch that waits for them, if one does.
+        used_s: When it was last used, on the monotonic clock.
+    """
+
+    __slots__ = ("_find_log", "_logs", "_waiters", "next_epoch", "partitions", "session_id", "used_s", "waiting")
+
+    def __init__(
+        self, session_id: int, partitions: list[FetchedPartition], find_log: FindLog, waiters: LogWaiters
+    ) -> None:
+        self.session_id = session_id
+        self.next_epoch = 1
+        self.partitions = {(each.topic, each.partition): each for each in partitions}
+        self.waiting: WaitingFetch | None = None
+        self.used_s = time.monotonic()
+        self._find_log = find_log
+        self._waiters = waiters
+        self._logs: list[PartitionLog] = []
+        self._watch()
+
+    def on_growth(self) -> None:
+        if self.waiting is not None:
+            self.waiting.on_growth()
+
+    def update(self, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> None:
+        """Ask for these too, or from other offsets on; no longer for those."""
+        changed = bool(forgotten)
+        for each in asked:
+            known = self.partitions.get((each.topic, each.partition))
+            if known is None or known.log is not each.log:
+                self.partitions[each.topic, each.partition] = each
+                changed = True
+            else:
+                known.offset, known.max_bytes = each.offset, each.max_bytes
+        for key in forgotten:
+            self.partitions.pop(key, None)
+        if changed | self._find_recreated():
+            self._watch()
+
+    def give_way(self, served: FetchedPartition) -> None:
+        """Let the other partitions have room in the next answer first."""
+        key = (served.topic, served.partition)
+        self.partitions[key] = self.partitions.pop(key)
+
+    def close(self) -> None:
+        self._waiters.remove(self, self._logs)
+
+    def _find_recreated(self) -> bool:
+        """Look for partitions that were not there, or were deleted; return whether one was found."""
+        found = False
+        for each in self.partitions.values():
+            if each.log is None or each.log.deleted:
+                log = self._find_log(each.topic.decode(), each.partition)
+                found = found or log is not each.log
+                each.log = log
+        return found
+
+    def _watch(self) -> None:
+        self._waiters.remove(self, self._logs)
+        self._logs = [each.log for each in self.partitions.values() if each.log is not None]
+        self._waiters.add(self, self._logs)
+
+
+class FetchSessions:
+    """All sessions of one broker, the one that was not used for longest first."""
+
+    def __init__(self, find_log: FindLog, waiters: LogWaiters) -> None:
+        self._find_log = find_log
+        self._waiters = waiters
+        self._by_id: dict[int, FetchSession] = {}
+        self._partitions = 0
+
+    def find(self, session_id: int) -> FetchSession | None:
+        """Return a session, and note that it is used."""
+        session = self._by_id.pop(session_id, None)
+        if session is not None:
+            session.used_s = time.monotonic()
+            self._by_id[session_id] = session
+        return session
+
+    def open(self, partitions: list[FetchedPartition]) -> FetchSession | None:
+        """Return a new session; None while there is no room for one."""
+        now_s = time.monotonic()
+        while self._full(len(partitions)):
+            oldest = next(iter(self._by_id.values()), None)
+            if oldest is None or oldest.used_s > now_s - IDLE_S:
+                return None
+            self.close(oldest.session_id)
+        session_id = 1 + secrets.randbelow(_LARGEST_ID)
+        while session_id in self._by_id:
+            session_id = 1 + secrets.randbelow(_LARGEST_ID)
+        session = self._by_id[session_id] = FetchSession(session_id, partitions, self._find_log, self._waiters)
+        self._partitions += len(session.partitions)
+        return session
+
+    def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> None:
+        """Change what a session asks for."""
+        before = len(session.partitions)
+        session.update(asked, forgotten)
+        self._partitions += len(session.partitions) - before
+
+    def close(self, session_id: int) -> None:
+        """Forget a session, if there is one."""
+        session = self._by_id.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
+            session.close()
+
+    def _full(self, more: int) -> bool:
+        return len(self._by_id) >= MOST_SESSIONS or self._partitions + more > MOST_PARTITIONS

@@ -1,0 +1,95 @@
+"""What a reader tells one broker in each fetch, and what it knows from the answers. No I/O.
+
+In a session (KIP-227) a request names only the partitions whose offset changed, and an answer has only those with
+something new: a reader of 60 partitions, two of which have a record, would otherwise pay for 60 on both sides. A broker
+that keeps no session for us is asked in full each time.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from services.bus.read.fetch_wire import NO_SESSION, OPEN_EPOCH, WITHOUT_SESSION_EPOCH, FetchAsk, PartitionData
+from services.bus.records import Partition
+
+_LARGEST_EPOCH: Final = 2**31 - 1
+
+SESSION_ERRORS: Final = frozenset({70, 71})
+"""The broker does not know the session (any more), or expected another epoch."""
+
+
+class FetchSession:
+    """One reader's session with one broker.
+
+    Attributes:
+        behind: Partitions of which the broker had more records than it sent.
+    """
+
+    __slots__ = ("_ends", "_epoch", "_offsets", "_session_id", "_turn", "behind")
+
+    def __init__(self) -> None:
+        self.behind: set[Partition] = set()
+        self._session_id = NO_SESSION
+        self._epoch = OPEN_EPOCH
+        self._offsets: dict[Partition, int] = {}  # as the broker knows them
+        self._ends: dict[Partition, int] = {}
+        self._turn = 0
+
+    def ask(self, offsets: Mapping[Partition, int]) -> FetchAsk:
+        """Return the next request, for these partitions from these offsets on."""
+        if self._epoch == OPEN_EPOCH:
+            self._turn += 1
+            self._offsets = dict(offsets)
+            self._ends.clear()
+            self.behind.clear()
+            return FetchAsk(self._session_id, OPEN_EPOCH, _rotated(offsets, self._turn))
+        known = self._offsets
+        changed = {partition: offset for partition, offset in offsets.items() if known.get(partition) != offset}
+        known.update(changed)
+        forgotten = [partition for partition in known if partition not in offsets] if len(known) > len(offsets) else []
+        for partition in forgotten:
+            del known[partition]
+            self._ends.pop(partition, None)
+            self.behind.discard(partition)
+        for partition in changed:  # an answer without it says that its end is the same as before
+            self._note(partition, offsets[partition])
+        return FetchAsk(self._session_id, self._epoch, changed, forgotten)
+
+    def answered(self, session_id: int) -> None:
+        """Go on in the session that the broker keeps for us, if it does."""
+        if session_id == NO_SESSION:
+            self._session_id, self._epoch = NO_SESSION, OPEN_EPOCH
+        else:
+            self._session_id, self._epoch = session_id, self._epoch % _LARGEST_EPOCH + 1
+
+    def read(self, part: PartitionData, offset: int) -> None:
+        """Note a partition of an answer that was read up to this offset."""
+        partition = (part.topic, part.partition)
+        if part.error:
+            self._ends.pop(partition, None)
+            self.behind.add(partition)
+        else:
+            self._ends[partition] = part.end
+            self._note(partition, offset)
+
+    def reset(self) -> None:
+        """Begin anew: an answer was lost, so the broker may count on. It may forget the session."""
+        self._epoch = OPEN_EPOCH
+
+    def _note(self, partition: Partition, offset: int) -> None:
+        end = self._ends.get(partition)
+        if end is None or offset < end:
+            self.behind.add(partition)
+        else:
+            self.behind.discard(partition)
+
+
+def ask_once(offsets: Mapping[Partition, int]) -> FetchAsk:
+    """Return a request without a session."""
+    return FetchAsk(NO_SESSION, WITHOUT_SESSION_EPOCH, offsets)
+
+
+def _rotated(offsets: Mapping[Partition, int], turn: int) -> dict[Partition, int]:
+    """Begin with another partition each time: a broker fills its answer in the order of the request."""
+    partitions = list(offsets)
+    first = turn % len(partitions) if partitions else 0
+    return {partition: offsets[partition] for partition in partitions[first:] + partitions[:first]}
