@@ -15,8 +15,8 @@ class GeneratorSettings:
     Attributes:
         engine: The engine that generates.
         generator_slots: Most executions at once. 0 means as many as the engine can run.
-        generator_batch_slots: Most of these executions for the batch lane. 0 means three quarters of them. One slot stays
-            free for interactive requests, where there is more than one.
+        generator_batch_slots: Most of these executions for the batch lane. 0 means three quarters of them. Where there
+            is more than one slot, one stays free for interactive requests.
         generator_queue: Accepted requests that may wait for a slot. When so many wait, the generator reads no more
             requests.
         generator_drain_ms: How long running answers may take to finish when the generator is asked to stop. What has

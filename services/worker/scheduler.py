@@ -163,8 +163,8 @@ class RecentKeys(Generic[RecentKey]):
 class Scheduler:
     """The queue of accepted requests and the set of running executions.
 
-    Interactive requests go first. Batch requests fill what is left: at most ``batch_slots``, and one slot stays free for
-    the next interactive request, where there is more than one.
+    Interactive requests go first. Batch requests fill what is left, ``batch_slots`` at most. Where there are several
+    slots, one stays free for the next interactive request.
 
     Args:
         slots: Maximum number of concurrent executions.
