@@ -142,6 +142,7 @@ class Account(Event):
     Attributes:
         outcome: How it ended.
         lane: Interactive or batch.
+        service_class: The class whose deadlines applied; None from a router that knew no classes.
         received_at: Receipt, microseconds since the epoch.
         verdict_at: Time of the verdict; None without one.
         rails_ms: Time that the rails took, in milliseconds.
@@ -169,6 +170,7 @@ class Account(Event):
 
     outcome: Outcome
     lane: Lane = "interactive"
+    service_class: Name | None = None
     received_at: AtUs
     verdict_at: AtUs | None = None
     rails_ms: Ms | None = None
