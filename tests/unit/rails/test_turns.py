@@ -66,3 +66,16 @@ async def test_short_prompt_does_not_wait_for_a_flood_of_dear_ones():
         task.cancel()
     await asyncio.gather(*flood, return_exceptions=True)
     assert await asyncio.wait_for(rail.evaluate("much", request().messages), 5) == PASSED, "no turn was lost"
+
+
+async def test_batch_requests_have_a_turn_when_no_interactive_one_waits():
+    turns, order = Turns(), []
+
+    async def work(name, *, batch):
+        async with turns.turn(name, batch=batch):
+            order.append(name)
+
+    await asyncio.gather(
+        *(work(f"batch-{n}", batch=True) for n in range(3)), work("a", batch=False), work("b", batch=False)
+    )
+    assert order == ["a", "b", "batch-0", "batch-1", "batch-2"]
