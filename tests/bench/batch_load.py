@@ -9,7 +9,9 @@ It prints one JSON object. Exit code 1: a request was not closed as ``completed`
 
 import argparse
 import asyncio
+import dataclasses
 import json
+import random
 import signal
 import sys
 import time
@@ -19,12 +21,12 @@ from collections.abc import Sequence
 import uvloop
 
 from schemas.ids import uuid7
-from schemas.requests import Deadlines, Message, Request, Sampling
+from schemas.requests import Lane, Message, Request, Sampling
 from schemas.stream import Closed, Cutover, StreamEvent
-from schemas.topics import REQUESTS_BATCH, STREAMS
-from services.bus import BusSettings, Producer, Received, TailReader, UnreadableRecord
+from schemas.topics import REQUESTS, REQUESTS_BATCH, STREAMS
+from services.bus import BusSettings, Position, Producer, Received, TailReader, UnreadableRecord
 from services.runtime.clock import now_ms
-from services.runtime.service_classes import BATCH, ServiceClasses
+from services.runtime.service_classes import ServiceClasses
 from services.stream import Governance, Screen
 
 GOVERNED = Governance(input_gate="hold", output_check="on")
@@ -32,7 +34,7 @@ PROMPT = "Note {} of the archive: the library moved {} letters before lunch. Sum
 
 
 class BatchLoad:
-    """A job of equal requests.
+    """A job of equal requests; or, to have something beside it, as many interactive ones.
 
     Attributes:
         outcomes: Of the requests that were closed, by outcome; ``wrong`` for a completed one without its whole answer.
@@ -40,18 +42,18 @@ class BatchLoad:
         attempts: Further attempts that the router made, by trigger.
     """
 
-    def __init__(self, bus: BusSettings, *, requests: int, window: int, tokens: int, stall_ms: int) -> None:
+    def __init__(
+        self, bus: BusSettings, *, requests: int, window: int, tokens: int, stall_ms: int, lane: Lane = "batch"
+    ) -> None:
         self.outcomes: Counter[str] = Counter()
         self.closed: set[str] = set()
         self.attempts: Counter[str] = Counter()
         self.submitted = 0
         self.reasons: Counter[str] = Counter()
         self._bus, self._requests, self._window, self._tokens = bus, requests, window, tokens
-        batch = ServiceClasses().of(BATCH, "batch")
-        self._deadlines = Deadlines(
-            verdict_ms=batch.deadlines.verdict_ms, ttft_ms=batch.deadlines.ttft_ms, stall_ms=stall_ms,
-            total_ms=batch.deadlines.total_ms,
-        )  # fmt: skip
+        self._lane: Lane = lane
+        self._deadlines = dataclasses.replace(ServiceClasses().of(None, lane).deadlines, stall_ms=stall_ms)
+        self._again: set[asyncio.Task[None]] = set()
         self._open: dict[str, Screen] = {}
         self._room = asyncio.Event()
         self._stopped = False
@@ -78,7 +80,7 @@ class BatchLoad:
                     request = self._request(self.submitted)
                     self.submitted += 1
                     self._open[request.request_id] = Screen(request.request_id, GOVERNED)
-                    await producer.post(REQUESTS_BATCH, request)
+                    await self._post(producer, request)
                 self._room.clear()
                 await self._room.wait()
         finally:
@@ -86,10 +88,23 @@ class BatchLoad:
             await asyncio.gather(reading, return_exceptions=True)
             await producer.stop()
 
+    async def _post(self, producer: Producer, request: Request) -> None:
+        """Write a request, and again if the broker did not take it: its id is the same."""
+        topic = REQUESTS_BATCH if self._lane == "batch" else REQUESTS
+
+        def acknowledged(ack: asyncio.Future[Position]) -> None:
+            if not ack.cancelled() and ack.exception() is not None:
+                task = asyncio.get_running_loop().create_task(self._post(producer, request))
+                self._again.add(task)
+                task.add_done_callback(self._again.discard)
+
+        (await producer.post(topic, request)).add_done_callback(acknowledged)
+
     def _request(self, number: int) -> Request:
         return Request(
-            request_id=uuid7(now_ms(), number * 7_919 + 1), tenant="local", at=now_ms() * 1_000, source="batch-load",
-            model=f"simulated-n{self._tokens}", lane="batch", service_class=BATCH, deadlines=self._deadlines,
+            request_id=uuid7(now_ms(), random.getrandbits(70)), tenant="local",
+            at=now_ms() * 1_000, source="batch-load",
+            model=f"simulated-n{self._tokens}", lane=self._lane, deadlines=self._deadlines,
             messages=(Message(role="user", content=PROMPT.format(number, number % 97 + 2)),),
             sampling=Sampling(max_tokens=self._tokens),
         )  # fmt: skip

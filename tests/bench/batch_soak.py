@@ -2,11 +2,12 @@
 
     python -m tests.bench.batch_soak --requests 2000 --window 200 --kills 1
 
-A governed tree as ``railbus up`` starts it: embedded broker, rails and safety with the default policy, simulated engine.
-``tests.bench.batch_load`` submits the requests with a window of open ones. On the way each of ``--strike`` is ended
-with kill -9, ``--kills`` times; the supervisor starts it again. In the end the table says what each service cost for an
-answer, and its memory when a fifth of the answers and when all were there. The share of the pipeline is what is missing
-to the rate of the same engine by itself, its slots always full. Exit code 1: a request was not answered, once and whole.
+A governed tree as ``railbus up`` starts it: embedded broker, rails and safety with the default policy, and the
+simulated engine. ``tests.bench.batch_load`` submits the requests with a window of open ones. On the way each of
+``--strike`` is ended with kill -9, ``--kills`` times; the supervisor starts it again. In the end the table says what
+each service cost for an answer, and its memory when a fifth of the answers and when all were there. The share of the
+pipeline is what is missing to the rate of the same engine by itself, its slots always full. Exit code 1: a request was
+not answered once.
 """
 
 import argparse
