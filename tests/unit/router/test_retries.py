@@ -202,9 +202,8 @@ def test_batch_answer_that_fell_silent_is_tried_again_at_its_stall_deadline() ->
     assert [event.attempt for topic, event in world.log if topic is REQUESTS_BATCH] == [1, 2]
 
 
-@pytest.mark.parametrize("policy", [RouterConfig(), replace(ALONE, retry_limits=FallbackLimits(ratio=0.0, free=0))])
-def test_silence_ends_no_batch_request(policy: RouterConfig) -> None:
-    world = World(policy).put(request(lane="batch"), started(), chunk(0)).until(59_999)
+def test_silence_ends_no_batch_request() -> None:
+    world = World(RouterConfig()).put(request(lane="batch"), started(), chunk(0)).until(59_999)
     assert (world.cutovers(), world.endings()) == ([], [])
     assert world.until(60_000).endings() == ["expired"]
 
