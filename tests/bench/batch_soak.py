@@ -47,7 +47,10 @@ class Usage:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._by_pid: dict[tuple[str, int], float] = {}
+        self._before: dict[tuple[str, int], float] = {}
         self.rss_mib: dict[str, float] = {}
+        self.look()
+        self._before = dict(self._by_pid)  # what the start of the tree has cost
 
     def look(self) -> None:
         """Note what is used now; what a process uses between the last look and its end is missed."""
@@ -69,8 +72,8 @@ class Usage:
     @property
     def cpu_s(self) -> dict[str, float]:
         total: dict[str, float] = {}
-        for (service, _), used_s in self._by_pid.items():
-            total[service] = total.get(service, 0.0) + used_s
+        for (service, pid), used_s in self._by_pid.items():
+            total[service] = total.get(service, 0.0) + used_s - self._before.get((service, pid), 0.0)
         return total
 
 
@@ -170,7 +173,7 @@ def main() -> int:
     print(
         f"{kills} kills; {figures['answers_per_s']} answers/s, the engine alone {alone:.1f}:"
         f" the pipeline costs {max(0.0, 1 - figures['answers_per_s'] / alone):.0%} of the time;"
-        f" {total_s * 1e3 / max(1, closed):.1f} ms of CPU an answer, starts included"
+        f" {total_s * 1e3 / max(1, closed):.1f} ms of CPU an answer"
     )
     return int(figures["outcomes"] != {"completed": options.requests})
 

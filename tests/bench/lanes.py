@@ -24,6 +24,8 @@ from tests.support.tree import running_tree
 BAR = 1.3
 ARMS = "ABBA"
 DRAIN_S = 60.0
+REFUSED = "content_filter"
+"""What the default policy refuses of the kit's prompts, one in thirty, is no failure."""
 
 
 def interactive(url: str, rate: float, seconds: float, seed: int) -> dict[str, Any]:
@@ -81,7 +83,8 @@ def measure(options: argparse.Namespace, say: Callable[[str], None]) -> int:
                 said, _ = job.communicate(timeout=DRAIN_S + 60)
                 jobs.append(json.loads(said))
             first = [answer["arrivals_ms"][0] for answer in figures["answers"] if not answer["error"]]
-            failed += figures["requests"] - figures["ok"]
+            refused = sum(count for error, count in figures["errors"].items() if REFUSED in error)
+            failed += figures["requests"] - figures["ok"] - refused
             arms[arm] += first
             runs.append((arm, *(percentile(first, share) for share in (0.5, 0.95, 0.99))))
             shown = " / ".join(f"{ms:.1f}" for ms in runs[-1][1:])
