@@ -106,7 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.lanes", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of each of the four runs (%(default)s)")
     parser.add_argument("--rate", type=float, default=4, help="interactive requests a second (%(default)s)")
-    parser.add_argument("--window", type=int, default=300, help="open requests of the job (%(default)s)")
+    parser.add_argument("--window", type=int, default=48, help="open requests of the job (%(default)s)")
     parser.add_argument("--tokens", type=int, default=120, help="of the job's answers (%(default)s)")
     parser.add_argument("--slots", type=int, default=16, help="answers of the engine at once (%(default)s)")
     parser.add_argument(
