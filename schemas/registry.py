@@ -131,7 +131,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(cls=Cancel, access=(_access_on(CONTROL, by=("router",), to=("generator", "vertex")),)),
         Kind(cls=Attached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger",)),)),
         Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger", "tracer")),)),
-        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger",)),)),
+        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger", "safety", "tracer")),)),
         Kind(cls=Window, access=(_access_on(LEDGER, by=("ledger",), to=("edge",)),)),
         Kind(cls=DeadLetter, access=(_access_on(DEAD, by=("router",), to=()),)),
     )

@@ -166,6 +166,8 @@ class Account(Event):
         fallbacks: Attempts that went to the cloud.
         retries: Further attempts on the self-hosted engines.
         policy_version: Of the policy that judged the request; None when none did.
+        open_since: No other event that was appended before this, by the broker's clock, is about a request of this
+            partition that is still open. Who takes the partition over reads from here. None from an older router.
     """
 
     outcome: Outcome
@@ -193,6 +195,7 @@ class Account(Event):
     fallbacks: Count = 0
     retries: Count = 0
     policy_version: Name | None = None
+    open_since: AtUs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

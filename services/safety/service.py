@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from schemas.stream import Recall
-from schemas.topics import STREAMS
+from schemas.topics import ACCOUNTS, STREAMS
 from services.bus import BusSettings, Producer
 from services.policy import BrokenPolicy, Policy, PolicyReloader
 from services.policy.errors import Fault
@@ -59,6 +59,7 @@ class SafetyService:
             group=GROUP,
             topics=[STREAMS],
             rewind_ms=self._total_max_ms + REWIND_MARGIN_MS,
+            progress_topic=ACCOUNTS,
             instance_id=settings.safety_instance,
             limit=settings.safety_queue,
         )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from schemas.errors import MalformedEvent
 from schemas.ids import time_ms
-from schemas.requests import Request
+from schemas.requests import LONGEST_TOTAL_MS, Request
 from schemas.topics import REQUESTS, REQUESTS_BATCH, Topic
 from schemas.trace import is_traceparent, traceparent_for
 from services.bus import BusError, EventRejected, Position, Producer, partition_for
@@ -371,7 +371,10 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     Raises:
         ApiError: The broker refused the request, or did not acknowledge it until its stream expired.
     """
-    ends_us = stream.opened_us + stream.request.deadlines.total_ms * 1_000 + EXPIRY_MARGIN_US
+    longest_ms = min(
+        stream.request.deadlines.total_ms, LONGEST_TOTAL_MS
+    )  # a backlog waits for engines, not for the log
+    ends_us = stream.opened_us + longest_ms * 1_000 + EXPIRY_MARGIN_US
     try:
         async with asyncio.timeout(max(0.0, (ends_us - steady_us()) / 1e6)):
             await stream.on_log.wait()

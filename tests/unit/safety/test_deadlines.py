@@ -8,7 +8,7 @@ import pytest
 from schemas.requests import LONGEST_TOTAL_MS
 from services.policy import BrokenPolicy
 from services.router import settings as router
-from services.runtime.policy_deadlines import DeadlineBounds
+from services.runtime.policy_deadlines import DAY_MS, DeadlineBounds
 from services.runtime.service_classes import ServiceClasses
 from services.safety import settings as safety
 from services.safety.core import SafetyCore
@@ -41,4 +41,4 @@ def test_request_is_remembered_for_as_long_as_the_router_may_keep_it_open() -> N
     core.caught_up(0, NOW_US, NOW_US)
     core.read(record(Answer().started()), NOW_US, NOW_US)
     core.step(NOW_US)
-    assert core.alarm_us(0, NOW_US) == NOW_US + 400_000_000 + GRACE_US
+    assert core.alarm_us(0, NOW_US) == NOW_US + DAY_MS * 1_000 + GRACE_US
