@@ -141,7 +141,7 @@ class BatchProgress(BatchEvent):
             be on the log, is at or after it.
     """
 
-    epoch: Annotated[int, Meta(ge=1)]
+    epoch: Annotated[int, Meta(ge=1, le=2**32)]
     next_line: Count = 0
     open: Annotated[tuple[OpenLine, ...], Meta(max_length=10_000)] = ()
     parts: Annotated[tuple[ResultPart, ...], Meta(max_length=10_000)] = ()
@@ -164,7 +164,7 @@ class LineFault:
 
     code: Name
     message: ShortText
-    line: Annotated[int, Meta(ge=1)] | None = None
+    line: Annotated[int, Meta(ge=1, le=2**32)] | None = None
     param: Name | None = None
     custom_id: Annotated[str, Meta(max_length=512)] | None = None
 
