@@ -33,7 +33,9 @@ def read(path):
 
 def test_plain_prompts_are_answered_in_their_order(tree):
     (tree.folder / "prompts.txt").write_text("".join(f"Question {n}?\n" for n in range(20)))
-    done = tree.railbus("batch", "run", "prompts.txt", "--out", "plain", "--max-tokens", "5", "--price", "gpt-4o-mini, tier 4")
+    done = tree.railbus(
+        "batch", "run", "prompts.txt", "--out", "plain", "--max-tokens", "5", "--price", "gpt-4o-mini, tier 4"
+    )
     assert done.returncode == 0, done.stderr
     out = tree.folder / "plain"
     assert [row["custom_id"] for row in read(out / "results.jsonl")] == [f"line-{n + 1}" for n in range(20)]

@@ -27,9 +27,7 @@ async def job(folder, kills: int, rng: random.Random) -> tuple[bytes, list[str],
             await asyncio.sleep(rng.random() * 0.5)
             process.signal(signal.SIGKILL)
             await process.ended()
-            process = lab.start(
-                **lab.where, RAILBUS_KAFKA_SESSION_TIMEOUT_MS="2000", RAILBUS_BATCH_INSTANCE="batch"
-            )
+            process = lab.start(**lab.where, RAILBUS_KAFKA_SESSION_TIMEOUT_MS="2000", RAILBUS_BATCH_INSTANCE="batch")
         end = await lab.end(BATCH_ID, within_s=300)
         assert (end.outcome, end.totals.completed, end.totals.failed) == ("completed", LINES, 0)
         epochs = [event.epoch for event in lab.written(BatchProgress)]

@@ -1,4 +1,4 @@
-"""The official ``openai`` client against edge and batch service: files, batches, and every mistake a client can make."""
+"""The official ``openai`` client against edge and batch service: files, batches, and a client's mistakes."""
 
 import asyncio
 import hashlib
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 async def edge(lab, tmp_path):
-    """A whole tree; returns how a tenant's client is made."""
+    """A whole tree; gives what makes a tenant's client."""
     await lab.tree()
     keys = tmp_path / "keys.json"
     hashes = {hashlib.sha256(name.encode()).hexdigest(): name for name in ("acme", "other")}
@@ -23,7 +23,15 @@ async def edge(lab, tmp_path):
         RAILBUS_BATCH_FILE_MB="1", RAILBUS_BATCH_TENANT_FILES="6", RAILBUS_BATCH_TENANT_JOBS="2",
     )  # fmt: skip
     url = (await process.ready()).split()[-1]
-    return lambda name="acme": openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=name, max_retries=0)
+    clients = []
+
+    def client(name="acme"):
+        clients.append(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=name, max_retries=0))
+        return clients[-1]
+
+    yield client
+    for each in clients:
+        await each.close()
 
 
 async def upload(client, content: bytes):
@@ -106,7 +114,10 @@ async def test_mistakes(edge):
         await upload(client, b"x" * 1_100_000)
     assert large.value.status_code == 413
     file = await upload(client, lines(1))
-    for given, param in (({"endpoint": "/v1/embeddings"}, "endpoint"), ({"completion_window": "soon"}, "completion_window")):
+    for given, param in (
+        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"completion_window": "soon"}, "completion_window"),
+    ):
         asked = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"} | given
         with pytest.raises(openai.BadRequestError) as wrong:
             await client.batches.create(**asked)
