@@ -32,7 +32,7 @@ def prefix_order(keys: Sequence[bytes]) -> list[int]:
     """
     ranked = sorted(range(len(keys)), key=keys.__getitem__)
     found: list[int] = []
-    waiting = [(0, len(ranked), 0)]  # runs of equal beginnings, the next one last
+    waiting = [(0, len(ranked), 0)] if ranked else []  # runs of equal beginnings, the next one last
     while waiting:
         low, high, depth = waiting.pop()
         if high - low == 1 or depth * WIDTH >= len(keys[ranked[low]]):
