@@ -20,7 +20,10 @@ MAX_WAITED_MS = 10_000
 """Most that a request counts as having waited at its first writer: a claim moves no deadline further ahead."""
 
 LONGEST_TOTAL_MS: Final = 300_000
-"""Default of ``RAILBUS_TOTAL_MAX_MS``: no request is open for longer, so that no service remembers one for longer."""
+"""Default of ``RAILBUS_TOTAL_MAX_MS``: no interactive request is open for longer."""
+
+MAX_PRIORITY: Final = 9
+"""The last of the priorities within a lane."""
 
 DurationMs = Annotated[int, Meta(ge=1, le=86_400_000)]
 
@@ -100,6 +103,9 @@ class Request(Event):
         messages: The conversation, oldest first.
         sampling: How the engine chooses tokens.
         lane: ``interactive`` goes before ``batch``.
+        service_class: Name of its class in the policy, which says what deadlines it may have and what the ledger holds
+            it to. None, or a name that the policy does not have in this lane: the lane's own, ``chat`` or ``batch``.
+        priority: Within the lane, 0 goes first, where the engine has priorities.
         attempt: 1 as received; the router republishes with 2 and more.
         delivery: How much may be shown before it was checked.
         deadlines: When verdict, first token and end are due.
@@ -113,6 +119,8 @@ class Request(Event):
     messages: Annotated[tuple[Message, ...], Meta(min_length=1, max_length=256)]
     sampling: Sampling = field(default_factory=Sampling)
     lane: Lane = "interactive"
+    service_class: Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = 0
     attempt: Attempt = 1
     delivery: Delivery = field(default_factory=Delivery)
     deadlines: Deadlines = field(default_factory=Deadlines)

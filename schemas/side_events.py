@@ -142,6 +142,7 @@ class Account(Event):
     Attributes:
         outcome: How it ended.
         lane: Interactive or batch.
+        service_class: The class whose deadlines applied; None from a router that knew no classes.
         received_at: Receipt, microseconds since the epoch.
         verdict_at: Time of the verdict; None without one.
         rails_ms: Time that the rails took, in milliseconds.
@@ -165,10 +166,13 @@ class Account(Event):
         fallbacks: Attempts that went to the cloud.
         retries: Further attempts on the self-hosted engines.
         policy_version: Of the policy that judged the request; None when none did.
+        open_since: No other event that was appended before this, by the broker's clock, is about a request of this
+            partition that is still open. Who takes the partition over reads from here. None from an older router.
     """
 
     outcome: Outcome
     lane: Lane = "interactive"
+    service_class: Name | None = None
     received_at: AtUs
     verdict_at: AtUs | None = None
     rails_ms: Ms | None = None
@@ -191,6 +195,7 @@ class Account(Event):
     fallbacks: Count = 0
     retries: Count = 0
     policy_version: Name | None = None
+    open_since: AtUs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ class Settings:
             only where none runs, and for the router and the workers too.
         output_check: ``on``: text beyond the exposure limit waits for a safety service, whatever a worker says. ``off``
             only where none runs, and for the router and the workers too.
-        policy: Folder of the policy, of which the edge reads ``[deadlines]`` when it starts: a request that asks for
-            others is refused.
+        policy: Folder of the policy, of which the edge reads ``[deadlines]`` and ``[classes]`` when it starts: a
+            request that asks for other deadlines is refused.
         redis_url: ``redis://HOST:PORT`` for rate limits and idempotency keys, so that several edges share them. Not
             set: each edge keeps its own.
         allowed_origins: Web origins whose pages may use this edge besides its own page, separated by commas.

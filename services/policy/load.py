@@ -50,6 +50,7 @@ def _build(files: Files) -> Policy:
     return Policy(
         version=version_of(files),
         document=document,
+        classes=document.service_classes(),
         rules=rules,
         automaton=Automaton(rules),
         folded=FoldedWords(folded),

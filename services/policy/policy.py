@@ -26,6 +26,7 @@ from services.policy.rulings import (
 )
 from services.policy.source.document import DeliveryBounds, OnBroken, PolicyDocument
 from services.policy.source.files import Files
+from services.runtime.service_classes import ServiceClasses
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class Policy:
     Attributes:
         version: Hash of all files; in every verdict and recall.
         document: ``policy.toml``.
+        classes: Its classes of requests, the built-in ones included.
         rules: The patterns of ``patterns/*.toml``, sorted by name.
         automaton: The rules, ready to match; not for use from two threads at once.
         folded: The words that are also found in disguise.
@@ -50,6 +52,7 @@ class Policy:
 
     version: str
     document: PolicyDocument
+    classes: ServiceClasses
     rules: tuple[Rule, ...]
     automaton: Automaton
     folded: FoldedWords

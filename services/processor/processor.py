@@ -55,8 +55,8 @@ class ProcessorConfig:
         topics: Those with the same number of partitions are assigned together.
         rewind_ms: A gained number is read from this long ago. None continues at the committed offset, and commits
             what is done.
-        progress_topic: With ``rewind_ms``: a topic that only this service writes to. Its newest record says since when
-            no member has worked, so that an outage longer than ``rewind_ms`` is made up for.
+        progress_topic: With ``rewind_ms``: the topic to which the outcome of the work is written. Its newest record
+            says since when nobody has worked, so that an outage longer than ``rewind_ms`` is made up for.
         record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Read records written for a newer reader too, as ``UnreadableRecord``.
         instance_id: Static membership.

@@ -11,7 +11,7 @@ from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
 from services.processor import Core, Effect, RecordDone, RecordPosition, Write
 from services.processor.fair_queue import FairQueue
-from services.runtime.policy_deadlines import DeadlineBounds
+from services.runtime.service_classes import ServiceClasses
 
 MAX_EVALUATED: Final = 100_000
 """How many request ids are remembered, so that a record that is read twice gets one verdict."""
@@ -39,13 +39,13 @@ class RailsCore(Core):
     Args:
         room: Most requests evaluated at once.
         most_waiting: Most requests of one tenant that wait for room; further ones are denied. None denies none.
-        bounds: Returns what policy lets a request ask for. Not only edges write requests.
+        classes: Returns the policy's classes of requests, which say what deadlines a request may have.
     """
 
     def __init__(
-        self, room: int, most_waiting: int | None = None, bounds: Callable[[], DeadlineBounds] = DeadlineBounds
+        self, room: int, most_waiting: int | None = None, classes: Callable[[], ServiceClasses] = ServiceClasses
     ) -> None:
-        self._bounds = bounds
+        self._classes = classes
         self._room = room
         self._share = room - room // 4
         self._most_waiting = most_waiting
@@ -72,7 +72,7 @@ class RailsCore(Core):
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):
             return (RecordDone(place),)
-        total_us = self._bounds().clamp(request.deadlines).total_ms * 1_000
+        total_us = self._classes().deadlines_of(request).total_ms * 1_000
         over = now_us > received_us(request, at_us) + total_us
         if request.attempt > 1 or over or request.request_id in self._evaluated:
             return (RecordDone(place),)

@@ -99,7 +99,7 @@ class RailsService:
             await self._close()
 
     def _lane(self, group: str, topic: Topic, room: int, most_waiting: int | None) -> Processor:
-        core = RailsCore(room, most_waiting, lambda: self.policy.document.deadlines)
+        core = RailsCore(room, most_waiting, lambda: self.policy.classes)
         reading = ProcessorConfig(
             group=group, topics=[topic], instance_id=self._instance, limit=READ_ROOMS * room, drain_s=DRAIN_S
         )

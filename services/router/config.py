@@ -1,11 +1,13 @@
 """The router's configuration as one value. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Final, Literal
 
-from schemas.requests import LONGEST_TOTAL_MS, Deadlines
+from schemas.requests import LONGEST_TOTAL_MS, Deadlines, Request
 from schemas.stream import InputGate, OutputCheck, Usage
+from services.runtime.policy_deadlines import WIDEST_BOUNDS
+from services.runtime.service_classes import ServiceClasses
 from services.stream import Governance
 
 RETRY_US: Final = 5_000_000
@@ -45,9 +47,9 @@ class DeadlineRange:
     min_ms: int = 1
     max_ms: int = 600_000
 
-    def clamp_us(self, asked_ms: int) -> int:
-        """Return the deadline within the range, in microseconds."""
-        return min(max(asked_ms, self.min_ms), self.max_ms) * 1_000
+    def clamp_ms(self, asked_ms: int) -> int:
+        """Return the nearest deadline within the range."""
+        return min(max(asked_ms, self.min_ms), self.max_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +76,17 @@ class RouterConfig:
         input_gate: ``hold``: every request needs a verdict, whatever a worker says in its ``Started``.
         output_check: ``on``: every answer needs a final clearance, likewise.
         client_grace_ms: How long the last client of a request may be disconnected before the request ends.
-        total_max_ms: Longest total deadline; a longer one is shortened to this. Bounds the router's memory.
+        classes: The policy's classes of requests: the bounds of their deadlines.
+        total_max_ms: Longest total deadline of an interactive request; a longer one is shortened to this. Bounds how
+            far back the log is read, and how long closed requests are remembered.
         max_open: Most open requests in one partition; more are closed as ``failed``.
         fallback: Where requests go that the self-hosted path cannot serve.
         max_fallbacks: Most attempts of one request in the cloud.
         max_retries: Most further attempts of one request on the self-hosted engines, after a stall or a dead worker.
         retry_limits: The budget of these attempts.
-        ttft: Range of the first-token deadline.
+        ttft: Range of an interactive request's first-token deadline, within its class's bounds.
         ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt, for its prefill.
-        stall: Range of the stall deadline.
+        stall: Range of its stall deadline, likewise.
         breaker_trip: How many of ten requests must be late or failed before new ones go straight to the cloud; 0 for
             never.
         limits: The fallback budget.
@@ -95,6 +99,7 @@ class RouterConfig:
     input_gate: InputGate = "off"
     output_check: OutputCheck = "off"
     client_grace_ms: int = 5_000
+    classes: ServiceClasses = field(default_factory=lambda: ServiceClasses(bounds=WIDEST_BOUNDS))
     total_max_ms: int = LONGEST_TOTAL_MS
     max_open: int = 25_000
     fallback: Literal["off", "vertex"] = "off"
@@ -117,13 +122,23 @@ class RouterConfig:
 
     @property
     def window_us(self) -> int:
-        """How much of the log is read again at start, in microseconds: no open request is older."""
+        """How much of the log is read again at start, in microseconds: no open interactive request is older."""
         return 2 * self.total_max_ms * 1_000
 
-    def total_us(self, deadlines: Deadlines) -> int:
-        """Return the total deadline in microseconds after receipt."""
-        return min(deadlines.total_ms, self.total_max_ms) * 1_000
+    def deadlines_of(self, request: Request) -> Deadlines:
+        """Return the deadlines that apply to a request: its class's bounds, and for interactive ones the settings."""
+        deadlines = self.classes.deadlines_of(request)
+        return deadlines if request.lane == "batch" else self.narrow(deadlines)
+
+    def narrow(self, deadlines: Deadlines) -> Deadlines:
+        """Return the nearest deadlines that the settings let an interactive request have."""
+        return replace(
+            deadlines,
+            ttft_ms=self.ttft.clamp_ms(deadlines.ttft_ms),
+            stall_ms=self.stall.clamp_ms(deadlines.stall_ms),
+            total_ms=min(deadlines.total_ms, self.total_max_ms),
+        )
 
     def ttft_us(self, deadlines: Deadlines, prompt_chars: int) -> int:
-        """Return the first-token deadline in microseconds after receipt."""
-        return self.ttft.clamp_us(deadlines.ttft_ms) + int(self.ttft_ms_per_1000_chars * prompt_chars)
+        """Return the first-token deadline in microseconds after receipt, for deadlines that apply."""
+        return deadlines.ttft_ms * 1_000 + int(self.ttft_ms_per_1000_chars * prompt_chars)

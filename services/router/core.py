@@ -7,7 +7,7 @@ from schemas.base import Event
 from schemas.registry import reads, writes
 from schemas.side_events import DeadLetter
 from schemas.stream import Closed
-from schemas.topics import DEAD, STREAMS, TOPICS
+from schemas.topics import DAY_MS, DEAD, STREAMS, TOPICS
 from services.bus import Received, UnreadableRecord, partition_for
 from services.processor import Core, Write
 from services.router.config import RouterConfig
@@ -21,6 +21,12 @@ READ_TOPICS: Final = tuple(topic for topic in TOPICS if topic.name in _KINDS_BY_
 
 MAX_REJECTED: Final = 10_000
 """Most unreadable requests of a partition that are closed when it has caught up. All of them get dead letters."""
+
+LETTERS_MS: Final = 2 * DAY_MS
+"""For how long dead letters are remembered: as far as the log may be read again."""
+
+MAX_LETTERS: Final = 100_000
+"""How many are remembered. Of more, the oldest may be written once more after a restart."""
 
 _REQUEST_TOPICS: Final = frozenset(writes("app"))
 """Topics that applications write requests to: an unreadable one must be closed."""
@@ -107,7 +113,8 @@ class RouterCore(Core):
         self._dead_letters[letter.topic, letter.partition, letter.offset] = letter.at
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))
-            if self._dead_letters[oldest] + self._config.window_us > letter.at:
+            too_many = len(self._dead_letters) > MAX_LETTERS
+            if self._dead_letters[oldest] + LETTERS_MS * 1_000 > letter.at and not too_many:
                 break
             del self._dead_letters[oldest]
 

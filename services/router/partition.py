@@ -16,6 +16,7 @@ from services.router.decide.decide import close_too_many_open, decide, next_alar
 from services.router.state.breaker import Breaker
 from services.router.state.budget import FallbackBudget
 from services.router.state.means import Means
+from services.router.state.oldest_open import OldestOpen
 from services.router.state.request import EventStamp, RequestState
 
 Writes = list[Write]
@@ -23,6 +24,9 @@ NO_WRITES: Final[Writes] = []
 
 SHORTEST_WAIT_US: Final = 1_000
 """A timer is due at least this long after the newest decision, so that the router cannot spin."""
+
+KNOWN_US: Final = 30_000_000
+"""While a request is open, the log is read to its end so often: accounts say how far back the next owner must read."""
 
 
 class SharedResources:
@@ -62,10 +66,20 @@ class RouterPartition:
         self._known_us = 0  # everything appended before this was read: no deadline beyond it counts as passed
         self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
         self._done: dict[str, int] = {}
+        self._oldest = OldestOpen()
         self._means = Means(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
-        """Return when time alone may change a decision; exact if it is not after ``now_us``."""
+        """Return when time alone may change a decision, or the log must be read to its end.
+
+        A decision's time is exact if it is not after ``now_us``.
+        """
+        if not self.requests:
+            return None
+        timer_us = self._timer_us(now_us)
+        return min(self._known_us + KNOWN_US, self._known_us + KNOWN_US if timer_us is None else timer_us)
+
+    def _timer_us(self, now_us: int) -> int | None:
         while self._timers:
             at_us, request_id = self._timers[0]
             state = self.requests.get(request_id)
@@ -88,6 +102,7 @@ class RouterPartition:
                 self._count(event, at_us)
                 return NO_WRITES
             state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, self._config)
+            self._oldest.note(event.request_id, log_ms * 1_000, at_us)
             if self.deciding and isinstance(event, Request) and len(self.requests) > self._config.max_open:
                 state.on_request(event, traceparent, at_us, log_ms)
                 return [close_too_many_open(state, self._stamp(now_us))]
@@ -159,6 +174,7 @@ class RouterPartition:
             return
         if not state.on_request(request, record.traceparent, at_us, record.timestamp_ms):
             return
+        self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # an event of it may have come first
         state.request = request
         if (may_fall_back(state) or may_retry(state)) and now_us < state.deadline_us:
             state.prompt_kept = self._shared.take_memory(state.prompt_chars)
@@ -204,11 +220,19 @@ class RouterPartition:
         if not state.health_recorded and (served := health_outcome(state, known_us)) is not None:
             state.health_recorded = True
             self._shared.breaker.record(now_us, served=served, probe=state.probe)
-        writes = decide(state, known_us, self._means, self._stamp(now_us))
+        writes = [self._marked(write) for write in decide(state, known_us, self._means, self._stamp(now_us))]
         due_us = self._due_us(state)
         if not state.timer_us or due_us < state.timer_us:
             self._set_timer(state, due_us)
         return writes
+
+    def _marked(self, write: Write) -> Write:
+        """Let an account say how far back the next owner of the partition must read."""
+        account = write.event
+        if not isinstance(account, Account):
+            return write
+        since_us = self._oldest.mark_us(self.requests, len(self.requests), account.request_id, self._known_us)
+        return replace(write, event=replace(account, open_since=since_us))
 
     def _due_us(self, state: RequestState) -> int:
         return max(next_alarm_us(state, self._known_us), self._known_us + SHORTEST_WAIT_US)

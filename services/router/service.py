@@ -6,10 +6,10 @@ from typing import Final
 
 from schemas.side_events import Account, Cancel, DeadLetter
 from schemas.stream import Closed, Cutover
-from schemas.topics import ACCOUNTS, DAY_MS, DEAD
+from schemas.topics import ACCOUNTS, DEAD
 from services.bus import AtTime, Producer, Received, TailReader, UnreadableRecord
 from services.processor import Processor, ProcessorConfig, Write
-from services.router.core import READ_TOPICS, RouterCore
+from services.router.core import LETTERS_MS, READ_TOPICS, RouterCore
 from services.router.settings import Settings
 from services.runtime.clock import now_ms, steady_us
 from services.runtime.metrics import (
@@ -89,7 +89,7 @@ class RouterService:
 
     async def _read_dead_letters(self) -> None:
         """Learn which records have dead letters, so that reading the log again writes none twice."""
-        begin = AtTime(now_ms() - max(self._window_ms, DAY_MS))  # as far as the log may be read again
+        begin = AtTime(now_ms() - LETTERS_MS)
         end = await self._dead_letters.end_offset(DEAD, 0)
         await self._dead_letters.follow(DEAD, 0, begin)
         # The position, not the records: the last one on the topic may be one that is not handed over.

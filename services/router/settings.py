@@ -8,7 +8,8 @@ from services.bus import BusSettings
 from services.router.config import DeadlineRange, FallbackLimits, Prices, RouterConfig
 from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings
-from services.runtime.policy_deadlines import DEFAULT_POLICY, Bounds, read_deadline_bounds
+from services.runtime.policy_deadlines import DEFAULT_POLICY
+from services.runtime.service_classes import ServiceClasses, read_service_classes
 from services.runtime.settings import setting
 
 _DAY_MS = 86_400_000
@@ -24,9 +25,10 @@ class Settings:
         output_check: ``on``: an answer is over once a safety service has cleared it, whatever a worker says. ``off``
             only where none runs, and for the edges and workers too.
         client_grace_ms: A request is ended when its client has been gone for longer than this.
-        policy: Folder of the policy, of which the router reads ``[deadlines]`` when it starts: no request gets others.
-        total_max_ms: Longest total deadline, if it is to be shorter than the policy's. A request that asks for more
-            gets this. A router that starts reads twice this much of the log.
+        policy: Folder of the policy, of which the router reads ``[deadlines]`` and ``[classes]`` when it starts: no
+            request gets other deadlines.
+        total_max_ms: Longest total deadline of an interactive request, if it is to be shorter than the policy's. One
+            that asks for more gets this. A router that starts reads twice this much of the log.
         router_max_open: Most requests open at once in one partition. Further ones are closed as ``failed``.
         router_instance: A name that no other router has. A restart under the same name within the session timeout
             causes no rebalance.
@@ -44,7 +46,7 @@ class Settings:
             turns this off.
         fallback_spent: What a late or silent request does when the budget for its next attempt is spent: ``wait`` for
             the engine, or ``close``.
-        ttft_min_ms: Shortest first-token deadline. A request that asks for less gets this.
+        ttft_min_ms: Shortest first-token deadline of an interactive request. A request that asks for less gets this.
         ttft_max_ms: Longest first-token deadline. A request that asks for more gets this.
         ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt.
         stall_min_ms: Shortest stall deadline. A request that asks for less gets this.
@@ -57,7 +59,7 @@ class Settings:
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
     client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
-    total_max_ms: int | None = setting(None, "longest total deadline of a request", ge=1_000, le=_DAY_MS)
+    total_max_ms: int | None = setting(None, "longest total deadline of an interactive request", ge=1_000, le=_DAY_MS)
     router_max_open: int = setting(25_000, "most open requests in one partition", ge=1, le=10_000_000)
     router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
     fallback: Literal["off", "vertex"] = setting("off", "where late and failed requests go")
@@ -100,11 +102,12 @@ class Settings:
         Raises:
             UserError: The policy cannot be read, or a setting contradicts it.
         """
-        bounds = read_deadline_bounds(self.policy)
-        total_max_ms = bounds.total_ms[1] if self.total_max_ms is None else self.total_max_ms
-        if total_max_ms > bounds.total_ms[1]:
+        classes = read_service_classes(self.policy)
+        longest_ms = classes.longest_total_ms("interactive")
+        total_max_ms = longest_ms if self.total_max_ms is None else self.total_max_ms
+        if total_max_ms > longest_ms:
             raise UserError(
-                f"RAILBUS_TOTAL_MAX_MS={total_max_ms} is above the policy's longest total_ms, {bounds.total_ms[1]}: "
+                f"RAILBUS_TOTAL_MAX_MS={total_max_ms} is above the policy's longest total_ms, {longest_ms}: "
                 "lower it, or raise [deadlines] of the policy for all services"
             )
         usd = self.fallback_usd_per_hour / 60
@@ -112,13 +115,14 @@ class Settings:
             input_gate=self.input_gate,
             output_check=self.output_check,
             client_grace_ms=self.client_grace_ms,
+            classes=classes,
             total_max_ms=total_max_ms,
             max_open=self.router_max_open,
             fallback=self.fallback,
             max_fallbacks=self.fallback_attempts,
-            ttft=_within("TTFT", self.ttft_min_ms, self.ttft_max_ms, bounds.ttft_ms),
+            ttft=_within("TTFT", self.ttft_min_ms, self.ttft_max_ms, classes),
             ttft_ms_per_1000_chars=self.ttft_ms_per_1000_chars,
-            stall=_within("STALL", self.stall_min_ms, self.stall_max_ms, bounds.stall_ms),
+            stall=_within("STALL", self.stall_min_ms, self.stall_max_ms, classes),
             breaker_trip=self.breaker_trip,
             limits=FallbackLimits(ratio=self.fallback_ratio, free=self.fallback_free, usd=usd or None),
             max_retries=self.retries,
@@ -128,12 +132,14 @@ class Settings:
         )
 
 
-def _within(name: str, least_ms: int, most_ms: int, bounds: Bounds) -> DeadlineRange:
-    """Narrow the policy's range to that of the settings.
+def _within(name: str, least_ms: int, most_ms: int, classes: ServiceClasses) -> DeadlineRange:
+    """Narrow the policy's widest range of an interactive request to that of the settings.
 
     Raises:
         UserError: Nothing is left of it.
     """
+    ranges = [each.bounds.of(f"{name.lower()}_ms") for each in classes if each.lane == "interactive"]
+    bounds = min(least for least, _ in ranges), max(largest for _, largest in ranges)
     if least_ms > bounds[1] or most_ms < bounds[0]:
         raise UserError(
             f"RAILBUS_{name}_MIN_MS={least_ms} and RAILBUS_{name}_MAX_MS={most_ms} contradict the policy, which allows "

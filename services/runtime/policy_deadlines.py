@@ -1,9 +1,8 @@
-"""What a policy lets a request ask for in deadlines, for services that need nothing else of the policy.
+"""The bounds of deadlines in a policy, and where the default policy is. ``service_classes`` reads them.
 
 The rest of a policy is read by ``services.policy``, whose packages the images of edge and router do not have.
 """
 
-import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,9 +11,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from schemas.requests import Deadlines
-from services.runtime.errors import UserError
 
-Ms = Annotated[int, Meta(ge=1, le=86_400_000)]
+DAY_MS: Final = 86_400_000
+
+Ms = Annotated[int, Meta(ge=1, le=DAY_MS)]
 Bounds = tuple[Ms, Ms]
 
 _SERVICES: Final = Path(__file__).resolve().parents[1]
@@ -40,7 +40,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         verdict_ms: For the verdict.
         ttft_ms: For the first content token.
         stall_ms: For the longest silence.
-        total_ms: For the request; services read the log back by the largest after a restart.
+        total_ms: For the request.
     """
 
     verdict_ms: Bounds = (50, 10_000)
@@ -70,19 +70,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return Deadlines(**clamped)
 
 
-class _Document(Struct, frozen=True):
-    deadlines: DeadlineBounds = DeadlineBounds()
-
-
-def read_deadline_bounds(folder: Path) -> DeadlineBounds:
-    """Read ``[deadlines]`` of the policy in this folder.
-
-    Raises:
-        UserError: The file cannot be read, or has other bounds than two numbers each.
-    """
-    file = folder / "policy.toml"
-    try:
-        return msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Document).deadlines
-    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        why = getattr(error, "strerror", None) or error
-        raise UserError(f"RAILBUS_POLICY: {file}: {why}: name a folder with a policy.toml, and correct it") from None
+WIDEST_BOUNDS: Final = DeadlineBounds(
+    verdict_ms=(1, DAY_MS), ttft_ms=(1, DAY_MS), stall_ms=(1, DAY_MS), total_ms=(1, DAY_MS)
+)
+"""No bounds but those of the event itself."""

@@ -50,7 +50,7 @@ class SafetyCore(Core):
     Args:
         policy: The first policy.
         source: The name in the events that it writes.
-        total_max_ms: Longest total deadline that the router grants.
+        total_max_ms: Longest total deadline that the router grants an interactive request.
 
     Attributes:
         policy: The policy of requests that begin from now on.

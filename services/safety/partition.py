@@ -17,7 +17,7 @@ MAX_CLOSED: Final = 20_000
 """How many closed requests are remembered, so that a late event does not open them again."""
 
 GRACE_US: Final = 60_000_000
-"""How long a request is kept after its longest possible deadline."""
+"""How long a request that nobody closes is kept after its longest possible deadline."""
 
 
 class HeldOutput(NamedTuple):
@@ -32,7 +32,7 @@ class SafetyPartition:
     """One partition.
 
     Args:
-        total_max_us: Longest total deadline that the router grants.
+        total_max_us: Longest total deadline that the router grants an interactive request.
 
     Attributes:
         requests: Open requests by id, oldest first.
@@ -64,7 +64,8 @@ class SafetyPartition:
             self._remember_closed(request_id)
         if not isinstance(event, Started | Verdict):
             return None
-        expires_us = self.read_us + self._total_max_us + GRACE_US
+        longest_us = max(self._total_max_us, policy.classes.longest_total_ms("batch") * 1_000)  # its lane is not known
+        expires_us = self.read_us + longest_us + GRACE_US
         request = self.requests[request_id] = RequestCheck(request_id, event.tenant, policy, expires_us, context)
         if len(self.requests) > MAX_OPEN:
             self.requests.popitem(last=False)

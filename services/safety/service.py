@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from schemas.stream import Recall
-from schemas.topics import STREAMS
+from schemas.topics import ACCOUNTS, STREAMS
 from services.bus import BusSettings, Producer
 from services.policy import BrokenPolicy, Policy, PolicyReloader
 from services.policy.errors import Fault
-from services.policy.source.document import PolicyDocument
 from services.processor import Effect, Processor, ProcessorConfig, Write
 from services.runtime import metrics
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
+from services.runtime.service_classes import ServiceClasses
 from services.safety.checks.executor import Check, CheckExecutor, CheckFactory
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, Tier, Unchecked
@@ -59,6 +59,7 @@ class SafetyService:
             group=GROUP,
             topics=[STREAMS],
             rewind_ms=self._total_max_ms + REWIND_MARGIN_MS,
+            progress_topic=ACCOUNTS,
             instance_id=settings.safety_instance,
             limit=settings.safety_queue,
         )
@@ -119,7 +120,7 @@ class SafetyService:
 
     async def _prepare(self, policy: Policy) -> None:
         """Build a policy's checks before it is used; close the oldest of too many."""
-        check_deadlines(policy.document, self._total_max_ms)
+        check_deadlines(policy.classes, self._total_max_ms)
         if policy.version not in self._checks:
             tiers: tuple[Tier, ...] = (1, 2) if policy.document.safety.classifiers else (1,)
             self._checks[policy.version] = {tier: await self._factories[tier](policy) for tier in tiers}
@@ -132,16 +133,16 @@ class SafetyService:
             await check.close()
 
 
-def check_deadlines(document: PolicyDocument, total_max_ms: int) -> None:
-    """Refuse a policy that grants a longer total deadline than the router does.
+def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
+    """Refuse a policy that grants interactive requests a longer total deadline than the router does.
 
     Raises:
         BrokenPolicy: It does.
     """
-    longest_ms = document.deadlines.total_ms[1]
+    longest_ms = classes.longest_total_ms("interactive")
     if longest_ms > total_max_ms:
         message = (
-            f"deadlines.total_ms allows {longest_ms} ms, but RAILBUS_TOTAL_MAX_MS={total_max_ms}:"
+            f"total_ms may be {longest_ms} ms in an interactive class, but RAILBUS_TOTAL_MAX_MS={total_max_ms}:"
             " lower the first, or raise the second for router and safety alike"
         )
         raise BrokenPolicy([Fault("policy.toml", 0, message)])

@@ -17,12 +17,15 @@ class Settings:
         policy: Folder of the policy.
         safety_instance: A name that no other safety process has. A restart under the same name within the session
             timeout causes no rebalance.
-        total_max_ms: Longest total deadline, as for the router: a request is remembered for so long and a minute more.
+        total_max_ms: Longest total deadline of an interactive request, as for the router. So much of the log is read at
+            start, and more if the newest account says that older requests are open.
             A policy that allows a longer one is refused.
         safety_queue: Events that may be read ahead of the checks. When there are so many, the service reads no more.
     """
 
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
     safety_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
-    total_max_ms: int = setting(LONGEST_TOTAL_MS, "longest total deadline of a request", ge=1_000, le=DAY_MS)
+    total_max_ms: int = setting(
+        LONGEST_TOTAL_MS, "longest total deadline of an interactive request", ge=1_000, le=DAY_MS
+    )
     safety_queue: int = setting(8_192, "most events read ahead of the checks", ge=500, le=1_000_000)

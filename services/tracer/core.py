@@ -39,9 +39,15 @@ class ExportTrace:
 
 @dataclass(slots=True)
 class _OpenRequest:
-    """A request that is being read; without events once its trace was exported or given up."""
+    """A request that is being read; without events once its trace was exported or given up.
+
+    Attributes:
+        first_us: Its first event, or when it was last found to be open for longer than interactive requests are.
+        open_until_us: When it must be closed, if it is of the batch lane.
+    """
 
     first_us: int
+    open_until_us: int = 0
     events: list[LogEvent] = field(default_factory=list)
     traceparent: str | None = None
     known: bool = False
@@ -63,7 +69,7 @@ class TracerCore(Core):
     """All partitions of one tracer.
 
     Args:
-        total_max_ms: Longest total deadline that the router grants.
+        total_max_ms: Longest total deadline that the router grants an interactive request.
 
     Attributes:
         unsampled: Requests whose clients did not want a trace.
@@ -116,6 +122,8 @@ class TracerCore(Core):
         match event:
             case Request() if event.attempt == 1 and not request.known:
                 request.known, request.traceparent = True, record.traceparent
+                if event.lane == "batch":
+                    request.open_until_us = at_us + event.deadlines.total_ms * 1_000 + MEMORY_MS * 1_000
             case Closed():
                 request.closed = True
                 partition.closing[event.request_id] = at_us + LINGER_US
@@ -161,6 +169,11 @@ class TracerCore(Core):
             request_id, request = next(iter(partition.requests.items()))
             if request.first_us + self._memory_us > known_us:
                 break
+            if not request.over and request.open_until_us > known_us:  # of the batch lane: look again later
+                del partition.requests[request_id]
+                request.first_us = known_us
+                partition.requests[request_id] = request
+                continue
             self.unclosed += not request.over
             self._forget(partition, request_id)
             del partition.requests[request_id]

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from schemas.registry import read_kinds
-from schemas.topics import RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
+from schemas.topics import ACCOUNTS, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
 from services.bus import BusSettings, RecordFilter
 from services.processor import Effect, Processor, ProcessorConfig
 from services.runtime.errors import UserError
@@ -47,6 +47,7 @@ class TracerService:
             group=GROUP,
             topics=READ_TOPICS,
             rewind_ms=settings.total_max_ms + MEMORY_MS,
+            progress_topic=ACCOUNTS,
             record_filter=wanted(settings.traces_ratio),
             instance_id=settings.tracer_instance,
         )

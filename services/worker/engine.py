@@ -22,6 +22,7 @@ class Job:
         messages: The conversation, oldest first.
         sampling: Sampling parameters.
         lane: ``interactive`` goes before ``batch`` where the engine has priorities.
+        priority: Within the lane; 0 goes first.
         expires_us: When the request must be closed, by ``steady_us``. Nothing waits longer.
     """
 
@@ -31,6 +32,7 @@ class Job:
     messages: tuple[Message, ...]
     sampling: Sampling
     lane: Lane = "interactive"
+    priority: int = 0
     expires_us: int = 2**53
 
 

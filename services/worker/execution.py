@@ -105,6 +105,7 @@ class ExecutionRunner:
             messages=request.messages,
             sampling=request.sampling,
             lane=request.lane,
+            priority=request.priority,
             expires_us=ticket.expires_us,
         )
         result: GenerationResult | None = None

@@ -65,9 +65,10 @@ class GroupReader:
             and all before it; ``never`` leaves the group's offsets alone.
         rewind_ms: What is gained is read from this long before the newest record, whatever is committed: for readers
             that fold the log.
-        progress_topic: With ``rewind_ms``: a topic that only this group writes to. What is gained is read from
-            ``rewind_ms`` before the newest record of its number there, if that is longer ago: nobody of the group has
+        progress_topic: With ``rewind_ms``: the topic to which the outcome of the work is written. What is gained is
+            read from ``rewind_ms`` before the newest record of its number there, if that is longer ago: nobody has
             worked since then, so that what was open then is still open. At most ``LONGEST_OUTAGE_MS`` are made up for.
+            If that record is an account that says since when requests are open, it is read from there.
         clock: Microseconds; nobody sets it.
         settle: With ``manual``: lets a partition move to another member without work being done twice, at the price of
             a second rebalance. It is awaited, for a quarter of the session time-out at most, after ``on_assigned`` has
@@ -238,7 +239,8 @@ class _Session:
         """Run until cancelled; a ``KafkaError`` ends the membership, and another session may succeed."""
         await self._cluster.open()
         try:
-            await self._cluster.wait_for_topics(self._topics)
+            progress = self._reader.progress_topic
+            await self._cluster.wait_for_topics({*self._topics, *(() if progress is None else (progress.name,))})
             async with asyncio.TaskGroup() as self._tasks:
                 self._member = self._join()
                 self._committer = self._make_committer(self._member)

@@ -1,14 +1,20 @@
 """From when on a fold reads what it gains."""
 
-from typing import Final
+from typing import Any, Final
 
+from schemas.errors import UnreadableEvent
+from schemas.side_events import Account
 from schemas.topics import DAY_MS, Topic
+from schemas.wire import decode
 from services.bus.kafka.cluster import Cluster
-from services.bus.read.fetcher import newest_ms
+from services.bus.read.fetcher import newest_records
 from services.bus.records import Partition, TopicPartitions
 
 LONGEST_OUTAGE_MS: Final = DAY_MS
 """Of a longer time without any member, only so much of the log is read again."""
+
+LONGEST_WORK_MS: Final = DAY_MS
+"""No deadline is longer: what was open when the outage began is at most so much older."""
 
 
 async def rewound(
@@ -19,29 +25,47 @@ async def rewound(
     Args:
         cluster: Open.
         partitions: What is gained.
-        topic: A topic that only this group writes to; None for none.
+        topic: The topic to which the outcome of work is written; None for none.
         end_ms: The time of the newest record.
-        rewind_ms: How long before it, or before the newest record of ``topic``, reading begins.
+        rewind_ms: How long before it, or before the newest record of ``topic``, reading begins. An account there also
+            says since when requests are open for longer.
     """
     if topic is None:
         return await cluster.offsets_for_time(partitions, end_ms - rewind_ms)
     marks = frozenset((topic.name, number) for _, number in partitions)
     begins, ends = await cluster.beginning_offsets(marks), await cluster.end_offsets(marks)
-    worked = await newest_ms(cluster, ends)
+    newest = await newest_records(cluster, ends)
     starts: dict[Partition, int] = {}
     for mark in marks:
-        worked_ms = worked.get(mark, 0 if begins[mark] == ends[mark] else end_ms)  # unknown: as without the topic
+        record = newest.get(mark)
+        if record is None:
+            worked_ms, since_ms = (0 if begins[mark] == ends[mark] else end_ms), None  # unknown: as without the topic
+        else:
+            worked_ms, since_ms = record.timestamp, _since_ms(record)
         own = frozenset(partition for partition in partitions if partition[1] == mark[1])
-        starts |= await cluster.offsets_for_time(own, rewind_to_ms(end_ms, worked_ms, rewind_ms))
+        starts |= await cluster.offsets_for_time(own, rewind_to_ms(end_ms, worked_ms, rewind_ms, since_ms))
     return starts
 
 
-def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int) -> int:
+def _since_ms(record: Any) -> int | None:
+    """Return since when requests are open, by the newest record; None where it does not say."""
+    try:
+        event = decode(record.value, record.headers, record.key)
+    except UnreadableEvent:
+        return None
+    since_us = event.open_since if isinstance(event, Account) else None
+    return None if since_us is None else since_us // 1_000
+
+
+def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
     """Return from when on a fold reads what it gains.
 
     Args:
         now_ms: The time.
-        worked_ms: When a member of the group last wrote about this partition number; 0 for never.
-        rewind_ms: No work is open for longer than this while a member works.
+        worked_ms: When work of this partition number was last done; 0 for never.
+        rewind_ms: No work but that of ``since_ms`` is open for longer than this while a member works.
+        since_ms: When the oldest work began that was open at ``worked_ms``; None if nobody noted it.
     """
-    return max(min(now_ms, worked_ms) - rewind_ms, now_ms - max(LONGEST_OUTAGE_MS, rewind_ms))
+    floor_ms = now_ms - max(LONGEST_OUTAGE_MS, rewind_ms)
+    begin_ms = max(min(now_ms, worked_ms) - rewind_ms, floor_ms)
+    return begin_ms if since_ms is None else min(begin_ms, max(since_ms, floor_ms - LONGEST_WORK_MS))

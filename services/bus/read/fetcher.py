@@ -284,8 +284,13 @@ class Fetcher:
 
 async def newest_ms(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, int]:
     """Return when each partition's last record before its end was appended; leave out what cannot be read."""
+    return {at: record.timestamp for at, record in (await newest_records(cluster, ends)).items()}
+
+
+async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Partition, Any]:
+    """Return each partition's last record before its end, as aiokafka's; leave out what cannot be read."""
     wanted = {partition: end - 1 for partition, end in ends.items() if end > 0}
-    found: dict[Partition, int] = {}
+    found: dict[Partition, Any] = {}
     for node in {cluster.leader(partition) for partition in wanted}:
         if node is None:
             continue
@@ -300,7 +305,7 @@ async def newest_ms(cluster: Cluster, ends: Mapping[Partition, int]) -> dict[Par
             partition = (part.topic, part.partition)
             for item in unpack(part.records, wanted[partition]):
                 if item.record is not None:
-                    found[partition] = item.record.timestamp
+                    found[partition] = item.record
     return found
 
 

@@ -19,11 +19,12 @@ from services.edge.requests.chat_schema import (
     RailbusExtension,
 )
 from services.runtime.policy_deadlines import DeadlineBounds
+from services.runtime.service_classes import DEFAULT_NAMES, ServiceClass, ServiceClasses
 
 MAX_QUOTED_CHARS: Final = 200
 """Most characters of the client's own text that an error repeats, such as the name of an unknown field."""
 
-DEFAULT_BOUNDS: Final = DeadlineBounds()
+DEFAULT_CLASSES: Final = ServiceClasses()
 
 _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
 
@@ -81,8 +82,8 @@ def parse_json(raw: bytes | str) -> dict[str, Any]:
     return value
 
 
-def parse_chat_request(body: dict[str, Any], bounds: DeadlineBounds = DEFAULT_BOUNDS) -> ParsedRequest:
-    """Validate the body. Deadlines beyond the bounds are refused; those that were not asked for come within them.
+def parse_chat_request(body: dict[str, Any], classes: ServiceClasses = DEFAULT_CLASSES) -> ParsedRequest:
+    """Validate the body. Deadlines beyond its class's bounds are refused; those not asked for are its class's.
 
     Raises:
         ApiError: 400, naming the field.
@@ -94,10 +95,12 @@ def parse_chat_request(body: dict[str, Any], bounds: DeadlineBounds = DEFAULT_BO
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
     extension = parsed.railbus or RailbusExtension()
-    _check_deadlines((body.get("railbus") or {}).get("deadlines") or {}, bounds)
+    chosen = classes.of(None, extension.lane or "interactive")
+    asked = (body.get("railbus") or {}).get("deadlines") or {}
+    _check_deadlines(asked, chosen.bounds)
     options = parsed.stream_options
     return ParsedRequest(
-        template=_template(parsed, extension, bounds),
+        template=_template(parsed, extension, chosen, asked),
         stream=bool(parsed.stream),
         include_usage=bool(options and options.include_usage),
         on_restart=extension.restart or "error",
@@ -105,17 +108,21 @@ def parse_chat_request(body: dict[str, Any], bounds: DeadlineBounds = DEFAULT_BO
     )
 
 
-def _template(body: ChatRequestBody, extension: RailbusExtension, bounds: DeadlineBounds) -> Request:
+def _template(
+    body: ChatRequestBody, extension: RailbusExtension, service_class: ServiceClass, asked: dict[str, int]
+) -> Request:
     delivery = extension.delivery
     if isinstance(delivery, str):
         delivery = Delivery(mode=delivery)
     chosen: dict[str, Any] = {
         "model": body.model,
         "delivery": delivery,
-        "deadlines": bounds.clamp(extension.deadlines or Deadlines()),
+        "deadlines": dataclasses.replace(service_class.deadlines, **asked),
+        "service_class": None if service_class.name in DEFAULT_NAMES.values() else service_class.name,
+        "priority": service_class.priority,
         "fallback": extension.fallback,
         "egress": extension.egress,
-        "lane": extension.lane,
+        "lane": service_class.lane,
     }
     return Request(
         request_id="", tenant="", at=0, source="",

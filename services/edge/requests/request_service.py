@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from schemas.errors import MalformedEvent
 from schemas.ids import time_ms
-from schemas.requests import Request
+from schemas.requests import LONGEST_TOTAL_MS, Request
 from schemas.topics import REQUESTS, REQUESTS_BATCH, Topic
 from schemas.trace import is_traceparent, traceparent_for
 from services.bus import BusError, EventRejected, Position, Producer, partition_for
@@ -28,7 +28,7 @@ from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyR
 from services.edge.settings import Settings
 from services.runtime.clock import now_ms, now_us, steady_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
-from services.runtime.policy_deadlines import read_deadline_bounds
+from services.runtime.service_classes import read_service_classes
 
 POST_S: Final = 5.0
 """Longest wait for room in the producer's buffer, which is full only while the broker is unreachable."""
@@ -51,7 +51,7 @@ class RequestService:
         producer: Producer, receipts: ReceiptWriter, shared_limits: SharedLimits,
     ) -> None:  # fmt: skip
         self._settings = settings
-        self._bounds = read_deadline_bounds(settings.policy)
+        self._classes = read_service_classes(settings.policy)
         self._instance = instance
         self._source = f"edge/{instance}"
         self._hub = hub
@@ -64,12 +64,12 @@ class RequestService:
         self._giving_back: set[asyncio.Task[None]] = set()
 
     def parse(self, body: dict[str, Any]) -> ParsedRequest:
-        """Validate the body of a chat request, within the policy's bounds.
+        """Validate the body of a chat request, within the bounds of its class.
 
         Raises:
             ApiError: 400, naming the field.
         """
-        return parse_chat_request(body, self._bounds)
+        return parse_chat_request(body, self._classes)
 
     async def accept(
         self,
@@ -371,7 +371,10 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     Raises:
         ApiError: The broker refused the request, or did not acknowledge it until its stream expired.
     """
-    ends_us = stream.opened_us + stream.request.deadlines.total_ms * 1_000 + EXPIRY_MARGIN_US
+    longest_ms = min(
+        stream.request.deadlines.total_ms, LONGEST_TOTAL_MS
+    )  # a backlog waits for engines, not for the log
+    ends_us = stream.opened_us + longest_ms * 1_000 + EXPIRY_MARGIN_US
     try:
         async with asyncio.timeout(max(0.0, (ends_us - steady_us()) / 1e6)):
             await stream.on_log.wait()

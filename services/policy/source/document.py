@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, field
 from schemas.base import Name
 from schemas.requests import DeliveryMode
 from services.runtime.policy_deadlines import DeadlineBounds
+from services.runtime.service_classes import ClassName, ClassSpec, ServiceClasses
 
 RailKind = Literal["admission", "secrets", "pii", "jailbreak"]
 OnBroken = Literal["deny", "allow"]
@@ -120,7 +121,8 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         rails: Input rails.
         safety: Output checks.
         delivery: Bounds of a request's delivery.
-        deadlines: Bounds of a request's deadlines.
+        deadlines: Bounds of an interactive request's deadlines.
+        classes: Classes of requests, by name.
         refusals: Texts for denied users by reason; needs ``default``.
         replacements: Texts that replace removed text by category; needs ``default`` and ``stop``.
     """
@@ -131,8 +133,21 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     safety: OutputChecks = field(default_factory=OutputChecks)
     delivery: DeliveryBounds = field(default_factory=DeliveryBounds)
     deadlines: DeadlineBounds = field(default_factory=DeadlineBounds)
+    classes: dict[ClassName, ClassSpec] = field(default_factory=dict)
     refusals: dict[str, Text]
     replacements: dict[str, Text]
+
+    def __post_init__(self) -> None:
+        """Refuse classes that contradict themselves.
+
+        Raises:
+            ValueError: One does.
+        """
+        self.service_classes()
+
+    def service_classes(self) -> ServiceClasses:
+        """Return all classes of requests."""
+        return ServiceClasses(self.classes, self.deadlines)
 
 
 class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -163,7 +163,7 @@ def retry_due_us(state: RequestState) -> int | None:
 
 
 def _stall_us(state: RequestState) -> int:
-    return state.config.stall.clamp_us(state.deadlines.stall_ms)
+    return state.deadlines.stall_ms * 1_000
 
 
 def ttft_due_us(state: RequestState) -> int:

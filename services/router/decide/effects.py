@@ -96,6 +96,7 @@ def _account(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
         **stamp.envelope(state),
         outcome=closed.outcome,
         lane=state.lane or "interactive",
+        service_class=state.service_class,
         received_at=min(state.received_us, closed.at),
         verdict_at=None if verdict is None else verdict.at,
         rails_ms=None if verdict is None else verdict.total_ms,

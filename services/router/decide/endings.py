@@ -40,7 +40,7 @@ def overdue(state: RequestState, now_us: int) -> Ending | None:
     if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
         return Ending("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
     if now_us >= state.deadline_us:
-        total_ms = state.config.total_us(state.deadlines) // 1_000
+        total_ms = state.deadlines.total_ms
         return Ending("deadline", "expired", f"not answered within {total_ms} ms of receipt: {_why_late(state)}")
     verdict_ms = state.deadlines.verdict_ms
     if awaits_verdict(state) and now_us >= state.received_us + verdict_ms * 1_000:

@@ -43,6 +43,8 @@ class RequestState:
         last_chunk_us: When the voice's newest chunk was appended.
         known: Whether its ``Request`` or its ``Started`` was read, and so its deadlines.
         lane: None before the ``Request`` was read.
+        service_class: The class whose deadlines apply; None before the ``Request`` was read.
+        deadlines: Those that apply: what the request asked for within the bounds.
         request: None before it was read; without its messages when the prompt is not kept.
         prompt_kept: Whether the prompt is in memory, for another attempt.
         client_gone_us: When its last client left; None while one is attached, or if none ever was.
@@ -80,6 +82,7 @@ class RequestState:
     deadline_us: int = 0
     known: bool = False
     lane: Lane | None = None
+    service_class: str | None = None
     request: Request | None = None
     prompt_kept: bool = False
     prompt_chars: int = 0
@@ -119,10 +122,10 @@ class RequestState:
             self.republished.add(request.attempt)
             self._pending.pop(request_key(request.attempt), None)
         if not self.known or (request.attempt == 1 and self.lane is None):  # what ``Started`` said is only a stand-in
-            self._know(received_us(request, at_us), request.deadlines)
+            self._know(received_us(request, at_us), self.config.deadlines_of(request))
         if request.attempt > 1 or self.lane is not None:
             return False
-        self.lane = request.lane
+        self.lane, self.service_class = request.lane, self.config.classes.of_request(request).name
         self.request_at, self.stages.posted_ms = request.at, log_ms
         self.traceparent = traceparent
         self.prompt_chars = sum(len(message.content) for message in request.messages)
@@ -150,7 +153,7 @@ class RequestState:
                     self.record(event.attempt).started = event
                 queue_us = int(event.queue_ms * 1_000)
                 if not self.known and queue_us <= self.config.window_us:
-                    self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), event.deadlines)
+                    self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
             case Finished() | Failed():
                 self.stages.feed(event, log_ms)
                 self._on_end(event)
@@ -238,7 +241,7 @@ class RequestState:
             return
         self._pending.pop("closed", None)  # it is void: decide again at once
         if event.cause == "unreadable" and not self.known:
-            self._know(at_us, Deadlines())  # its own deadlines cannot be read
+            self._know(at_us, self.config.narrow(Deadlines()))  # its own deadlines cannot be read
 
     def _know(self, received_us: int, deadlines: Deadlines) -> None:
         self.known = True
@@ -246,7 +249,7 @@ class RequestState:
         if self.screen.attempts == 1:
             self.attempt_opened_us = received_us
         self.deadlines = deadlines
-        self.deadline_us = self.received_us + self.config.total_us(deadlines)
+        self.deadline_us = self.received_us + deadlines.total_ms * 1_000
 
 
 def request_key(attempt: int) -> str:

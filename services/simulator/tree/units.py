@@ -58,7 +58,8 @@ def policy(*, other: bool = False) -> Policy:
     """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()
-    files["policy.toml"] = text.replace("total_ms = [500, 120000]", "total_ms = [500, 10000]", 1).encode()
+    text = text.replace("total_ms = [500, 120000]", "total_ms = [500, 10000]", 1)
+    files["policy.toml"] = f"{text}\n[classes.batch]\nbounds = {{ total_ms = [500, 10000] }}\n".encode()
     if other:
         files = {name: data.replace(b"Bluefin Heron", b"Bluefin Otter") for name, data in files.items()}
     return build(files)

@@ -12,6 +12,7 @@ from schemas.side_events import Account, Cancel, DeadLetter
 from schemas.stream import Closed
 from schemas.topics import REQUESTS, TOPICS
 from services.bus import partition_for
+from services.runtime.service_classes import ServiceClasses
 from tests.integration.router.lab import RouterLab
 from tests.support.request_events import RequestEvents
 
@@ -145,3 +146,37 @@ async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
     assert endings.keys() == {person.id for person in people}
     assert {a.outcome for a in lab.written(Account)} == {"failed", "cancelled", "expired"}
     assert all(a.outcome == endings[a.request_id] for a in lab.written(Account))
+
+
+async def test_batch_request_outlives_what_a_router_usually_reads_again(lab: RouterLab) -> None:
+    """The newest account says since when a request is open: the next router reads from there."""
+    env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
+    batch = RequestEvents(lane="batch", deadlines=ServiceClasses().of(None, "batch").deadlines)
+    number = partition_for(batch.id, lab.bus.partitions)
+    router = await lab.run(**env)
+    await lab.post(batch.request)
+    await asyncio.sleep(8.0)  # twice the longest interactive deadline, the margin of the mark, and a second
+    neighbour = _request_of(lab, number)
+    await lab.post(neighbour.request, neighbour.started(), neighbour.chunk(0), neighbour.finished(0))
+    await lab.until(lambda: bool(lab.written(Account)))
+    (account,) = lab.written(Account)
+    assert account.open_since is not None
+    assert batch.request.at - 60_000_000 < account.open_since < batch.request.at + 1_000_000
+    router.kill()
+    await lab.run(**env)
+    later = _request_of(lab, number)
+    await lab.post(later.request, later.started(), later.chunk(0), later.finished(0))
+    await lab.post(batch.started(), batch.chunk(0), batch.finished(0))
+    await lab.until(lambda: len(lab.written(Account)) == 3)
+    assert lab.endings() == dict.fromkeys((batch.id, neighbour.id, later.id), "completed")
+    assert len(lab.written(Closed)) == 3
+    (last,) = lab.written(Account, batch.id)
+    assert (last.lane, last.service_class, last.request_at) == ("batch", "batch", batch.request.at)
+    assert last.open_since is not None
+    assert last.open_since > account.open_since
+
+
+def _request_of(lab: RouterLab, number: int) -> RequestEvents:
+    while partition_for((made := RequestEvents()).id, lab.bus.partitions) != number:
+        pass
+    return made

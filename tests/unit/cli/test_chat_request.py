@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from services.cli.client.chat_request import ChatRequest
 from services.edge.requests.parse import parse_chat_request
 from services.runtime import UserError
-from services.runtime.policy_deadlines import DeadlineBounds
+from services.runtime.policy_deadlines import WIDEST_BOUNDS
+from services.runtime.service_classes import ServiceClasses
 
-DAY_MS = 86_400_000
-ANY = DeadlineBounds(verdict_ms=(1, DAY_MS), ttft_ms=(1, DAY_MS), stall_ms=(1, DAY_MS), total_ms=(1, DAY_MS))
+ANY = ServiceClasses(bounds=WIDEST_BOUNDS)
 ID = "0199a2b4-1c00-7abc-8def-0123456789ab"
 
 QUESTIONS = st.builds(

@@ -1,5 +1,7 @@
 """Parsing of request bodies."""
 
+from dataclasses import replace
+
 import msgspec
 import orjson
 import pytest
@@ -7,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.ids import uuid7
-from schemas.requests import MAX_WAITED_MS, Deadlines, Delivery, Request, Sampling
+from schemas.requests import MAX_WAITED_MS, Delivery, Request, Sampling
 from services.edge.errors import ApiError
 from services.edge.requests.chat_schema import REFUSED_UNLESS
 from services.edge.requests.parse import parse_chat_request, parse_json
 from services.runtime.policy_deadlines import DeadlineBounds
+from services.runtime.service_classes import ServiceClasses
 
 HI = [{"role": "user", "content": "hi"}]
 ID = uuid7(1_763_700_000_000, 1)
@@ -58,7 +61,7 @@ def test_a_body_with_every_field():
     made = request(ask)
     assert made.sampling == Sampling(max_tokens=9, temperature=0.0, top_p=0.5, seed=3, stop=("a", "b"))
     assert made.delivery == Delivery(mode="windowed", hold_tokens=4)
-    assert made.deadlines == Deadlines(ttft_ms=50)
+    assert made.deadlines == replace(ServiceClasses().get("batch").deadlines, ttft_ms=50)
     assert (made.fallback, made.egress, made.lane, ask.lane) == ("race", "forbidden", "batch", "batch")
     assert (ask.stream, ask.include_usage, ask.on_restart, ask.ignored) == (True, True, "marker", ("top_k",))
 
@@ -129,7 +132,7 @@ def test_any_bytes_are_an_object_or_an_error(raw):
     assert (refused.status, refused.code) == (400, "invalid_json")
 
 
-STRICT = DeadlineBounds(total_ms=(1_000, 30_000), ttft_ms=(500, 2_000))
+STRICT = ServiceClasses(bounds=DeadlineBounds(total_ms=(1_000, 30_000), ttft_ms=(500, 2_000)))
 
 
 @pytest.mark.parametrize(

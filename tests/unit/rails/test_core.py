@@ -13,6 +13,7 @@ from services.processor import RecordDone
 from services.rails.core import EvaluateRequest, RailsCore
 from services.rails.decide import CROWDED, deny_unread
 from services.runtime.policy_deadlines import DeadlineBounds
+from services.runtime.service_classes import ServiceClasses
 from tests.unit.rails.world import PII_RAIL, policy, request
 
 NOW_US = 2
@@ -115,9 +116,9 @@ def test_every_request_is_begun_once_and_the_room_is_kept(steps):
 
 def test_a_raw_request_gets_no_longer_deadline_than_the_policy_allows():
     """Applications write requests to the topic too; one that asks for a day is old after the policy's longest."""
-    bounds = DeadlineBounds(total_ms=(1, 1_000))
+    classes = ServiceClasses(bounds=DeadlineBounds(total_ms=(1, 1_000)))
     asked = replace(request(), deadlines=Deadlines(total_ms=86_400_000), at=1)
     raw = Received(REQUESTS.name, 0, 0, 0, asked, None)
     late_us = 1_001_000
-    assert isinstance(RailsCore(1, bounds=lambda: bounds).read(raw, 1, late_us)[0], RecordDone)
-    assert isinstance(RailsCore(1, bounds=lambda: bounds).read(raw, 1, 900_000)[0], EvaluateRequest)
+    assert isinstance(RailsCore(1, classes=lambda: classes).read(raw, 1, late_us)[0], RecordDone)
+    assert isinstance(RailsCore(1, classes=lambda: classes).read(raw, 1, 900_000)[0], EvaluateRequest)

@@ -6,7 +6,8 @@ from schemas.requests import Deadlines
 from services.policy import DEFAULT_POLICY, load
 from services.router.settings import Settings
 from services.runtime.errors import UserError
-from services.runtime.policy_deadlines import DeadlineBounds, read_deadline_bounds
+from services.runtime.policy_deadlines import DeadlineBounds
+from services.runtime.service_classes import read_service_classes
 
 
 def policy(folder, text):
@@ -15,11 +16,11 @@ def policy(folder, text):
 
 
 def test_it_reads_what_the_whole_policy_reads():
-    assert read_deadline_bounds(DEFAULT_POLICY) == load(DEFAULT_POLICY).document.deadlines
+    assert tuple(read_service_classes(DEFAULT_POLICY)) == tuple(load(DEFAULT_POLICY).classes)
 
 
 def test_a_policy_without_bounds_has_the_defaults(tmp_path):
-    assert read_deadline_bounds(policy(tmp_path, 'name = "x"')) == DeadlineBounds()
+    assert read_service_classes(policy(tmp_path, 'name = "x"')).of(None, "interactive").bounds == DeadlineBounds()
 
 
 def test_deadlines_are_brought_within_the_bounds():
@@ -34,12 +35,12 @@ def test_deadlines_are_brought_within_the_bounds():
 )
 def test_a_mistake_names_the_file(tmp_path, text):
     with pytest.raises(UserError, match=r"RAILBUS_POLICY: .*policy\.toml"):
-        read_deadline_bounds(policy(tmp_path, text))
+        read_service_classes(policy(tmp_path, text))
 
 
 def test_a_missing_policy_is_a_mistake(tmp_path):
     with pytest.raises(UserError, match="No such file"):
-        read_deadline_bounds(tmp_path)
+        read_service_classes(tmp_path)
 
 
 def test_the_router_takes_the_policys_bounds(tmp_path):

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any, Final
 
-from schemas.requests import Message, Sampling
+from schemas.requests import MAX_PRIORITY, Message, Sampling
 from services.generator.engines.vllm.arguments import fixed_draft_length
 from services.generator.engines.vllm.output_parser import OutputParser
 from services.generator.engines.vllm.settings import VllmSettings
@@ -22,7 +22,7 @@ from services.worker.engine import EngineError, EngineStats, GenerationResult, J
 
 _log = logger("generator")
 
-PRIORITIES: Final = {"interactive": 0, "batch": 1}
+PRIORITIES: Final = {"interactive": 0, "batch": MAX_PRIORITY + 1}
 """vLLM schedules the lower value first; when the KV cache is full it preempts the higher."""
 
 HEALTH_POLL_S: Final = 1.0
@@ -94,7 +94,7 @@ class VllmEngine:
             {"type": "token", "prompt_token_ids": prompt},
             vllm.sampling(**sampling_arguments(job.sampling, room=self._limit - len(prompt))),
             request_id=job.run,
-            priority=PRIORITIES[job.lane],
+            priority=PRIORITIES[job.lane] + job.priority,
         )
         try:
             async for output in outputs:

@@ -1,0 +1,54 @@
+"""Since when requests of a partition are open: how far back the next owner of the partition must read. Pure."""
+
+import heapq
+from collections.abc import Container
+from typing import Final
+
+MARGIN_US: Final = 5_000_000
+"""How much earlier the mark is than what it is about: topics of a partition are not written in one order."""
+
+SPARE: Final = 1_000
+"""How many entries of closed requests are tolerated before they are cleared out."""
+
+
+class OldestOpen:
+    """When the first event of each open request was appended, by the broker's clock."""
+
+    __slots__ = ("_ahead_us", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []  # a closed request's entry is dropped when it gets to the top
+        self._ahead_us = 0
+
+    def note(self, request_id: str, log_us: int, at_us: int) -> None:
+        """Note an event of a request that may be its first.
+
+        Args:
+            request_id: The request.
+            log_us: When the event was appended, by the broker's clock.
+            at_us: The same by this process's clock.
+        """
+        self._ahead_us = log_us - at_us
+        heapq.heappush(self._heap, (log_us, request_id))
+
+    def mark_us(self, requests: Container[str], count: int, besides: str, known_us: int) -> int:
+        """Return since when, by the broker's clock, an event may be about a request that is not done.
+
+        Args:
+            requests: The ids of the requests that are not done.
+            count: How many there are.
+            besides: One of them that is done once the mark is on the log.
+            known_us: What was appended before this time, by this process's clock, was read.
+        """
+        if len(self._heap) > 2 * count + SPARE:
+            self._heap = [each for each in self._heap if each[1] in requests]
+            heapq.heapify(self._heap)
+        own: list[tuple[int, str]] = []
+        while self._heap and (self._heap[0][1] == besides or self._heap[0][1] not in requests):
+            entry = heapq.heappop(self._heap)
+            if entry[1] == besides:
+                own.append(entry)
+        oldest_us = min([known_us + self._ahead_us, *(log_us for log_us, _ in self._heap[:1])])
+        for entry in own:
+            heapq.heappush(self._heap, entry)
+        return max(0, oldest_us - MARGIN_US)

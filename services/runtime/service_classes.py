@@ -1,0 +1,257 @@
+"""The classes of requests that a policy knows: lane, priority, deadlines and objectives by name.
+
+A class says what a kind of traffic is promised: a conversation a first token in a fraction of a second, speech a steady
+flow, a backlog only that it is done within a day. ``ServiceClasses.deadlines_of`` is the one place that decides which
+deadlines a request has; edge, rails and router all ask it. Pure but for ``read_service_classes``.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from schemas.requests import MAX_PRIORITY, Deadlines, Lane, Request
+from services.runtime.errors import UserError
+from services.runtime.policy_deadlines import DAY_MS, Bounds, DeadlineBounds, Ms
+
+ClassName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+Priority = Annotated[int, Meta(ge=0, le=MAX_PRIORITY)]
+
+CHAT: Final = "chat"
+"""The class of interactive requests that name none."""
+
+BATCH: Final = "batch"
+"""The class of batch requests that name none."""
+
+DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
+
+
+class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What most requests of a class take at most.
+
+    Attributes:
+        percentile: Of the requests, such as 99.
+        ms: Within this many milliseconds.
+    """
+
+    percentile: Annotated[float, Meta(ge=1, le=99.99)] = 99.0
+    ms: Annotated[float, Meta(gt=0, le=DAY_MS)]
+
+
+class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The objectives of a class. A request is good if it was answered within every ``ms`` that is named here.
+
+    Attributes:
+        first_token: From receipt until text is visible.
+        inter_token: Between two tokens of the answer.
+        total: From receipt to the last byte.
+        share: Share of the requests that must be good.
+    """
+
+    first_token: Objective | None = None
+    inter_token: Objective | None = None
+    total: Objective | None = None
+    share: Annotated[float, Meta(gt=0, lt=1)] = 0.99
+
+
+class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The deadlines of a request that asks for none; one that is not named is its lane's.
+
+    Attributes:
+        verdict_ms: For the verdict.
+        ttft_ms: For the first content token.
+        stall_ms: For the longest silence.
+        total_ms: For the request.
+    """
+
+    verdict_ms: Ms | None = None
+    ttft_ms: Ms | None = None
+    stall_ms: Ms | None = None
+    total_ms: Ms | None = None
+
+
+class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The least and the largest of each deadline; one that is not named is its lane's.
+
+    Attributes:
+        verdict_ms: For the verdict.
+        ttft_ms: For the first content token.
+        stall_ms: For the longest silence.
+        total_ms: For the request.
+    """
+
+    verdict_ms: Bounds | None = None
+    ttft_ms: Bounds | None = None
+    stall_ms: Bounds | None = None
+    total_ms: Bounds | None = None
+
+
+class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[classes.NAME]`` of a policy. What it does not name is that of the built-in class of this name, or of its lane.
+
+    Attributes:
+        lane: ``batch`` waits for interactive requests.
+        priority: Within the lane, 0 goes first. An engine that has no priorities of its own ignores it.
+        deadlines: Of a request that asks for none.
+        bounds: What a request may ask for. For interactive classes, ``[deadlines]`` of the policy where not named.
+        slo: What the ledger holds its requests to.
+    """
+
+    lane: Lane | None = None
+    priority: Priority | None = None
+    deadlines: DefaultDeadlines | None = None
+    bounds: ClassBounds | None = None
+    slo: Slo | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceClass:
+    """A class with everything filled in.
+
+    Attributes:
+        name: Its name.
+        lane: Of its requests.
+        priority: Within the lane; 0 goes first.
+        deadlines: Of a request that asks for none; within the bounds.
+        bounds: What a request may ask for.
+        slo: Its objectives.
+    """
+
+    name: str
+    lane: Lane
+    priority: int
+    deadlines: Deadlines
+    bounds: DeadlineBounds
+    slo: Slo
+
+
+BATCH_BOUNDS: Final = DeadlineBounds(
+    verdict_ms=(50, DAY_MS), ttft_ms=(20, DAY_MS), stall_ms=(100, DAY_MS), total_ms=(500, DAY_MS)
+)
+"""A backlog may wait: each of its deadlines may be a day."""
+
+_LANE_DEADLINES: Final[Mapping[Lane, Deadlines]] = {
+    "interactive": Deadlines(),
+    "batch": Deadlines(verdict_ms=DAY_MS, ttft_ms=DAY_MS, stall_ms=60_000, total_ms=DAY_MS),
+}
+
+_BUILT_IN: Final[Mapping[str, ClassSpec]] = {
+    CHAT: ClassSpec(
+        lane="interactive",
+        slo=Slo(first_token=Objective(percentile=95, ms=200), total=Objective(percentile=99, ms=2_000)),
+    ),
+    "voice": ClassSpec(
+        lane="interactive",
+        deadlines=DefaultDeadlines(stall_ms=500),
+        slo=Slo(first_token=Objective(percentile=95, ms=200), inter_token=Objective(percentile=99, ms=100)),
+    ),
+    BATCH: ClassSpec(lane="batch", slo=Slo(total=Objective(percentile=99, ms=DAY_MS))),
+}
+
+
+class ServiceClasses:
+    """All classes of a policy: its own, and ``chat``, ``voice`` and ``batch``.
+
+    Args:
+        specs: The policy's classes by name.
+        bounds: ``[deadlines]`` of the policy.
+
+    Raises:
+        ValueError: A class contradicts itself, or ``chat`` or ``batch`` would be in the other's lane.
+    """
+
+    def __init__(self, specs: Mapping[str, ClassSpec] | None = None, bounds: DeadlineBounds | None = None) -> None:
+        lane_bounds: dict[Lane, DeadlineBounds] = {"interactive": bounds or DeadlineBounds(), "batch": BATCH_BOUNDS}
+        named = {name: _merged(_BUILT_IN.get(name), spec) for name, spec in {**_BUILT_IN, **(specs or {})}.items()}
+        self._by_name = {name: _filled_in(name, spec, lane_bounds) for name, spec in named.items()}
+        for lane, name in DEFAULT_NAMES.items():
+            if self._by_name[name].lane != lane:
+                msg = f"classes.{name}: its lane must be {lane}: it is the class of {lane} requests that name none"
+                raise ValueError(msg)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all classes."""
+        return tuple(sorted(self._by_name))
+
+    def __iter__(self) -> Iterator[ServiceClass]:
+        return iter(self._by_name.values())
+
+    def get(self, name: str) -> ServiceClass | None:
+        """Return a class by its name; None if there is none."""
+        return self._by_name.get(name)
+
+    def of(self, name: str | None, lane: Lane) -> ServiceClass:
+        """Return the class of a request: the one that it names, if there is one in its lane; else the lane's own."""
+        found = self._by_name.get(name or "")
+        return found if found is not None and found.lane == lane else self._by_name[DEFAULT_NAMES[lane]]
+
+    def of_request(self, request: Request) -> ServiceClass:
+        """Return the class of a request. Not only edges write requests: what one claims is not believed unseen."""
+        return self.of(request.service_class, request.lane)
+
+    def deadlines_of(self, request: Request) -> Deadlines:
+        """Return the deadlines that apply to a request: the nearest to what it asks for within its class's bounds."""
+        return self.of_request(request).bounds.clamp(request.deadlines)
+
+    def longest_total_ms(self, lane: Lane) -> int:
+        """Return the longest time that a request of this lane may be open."""
+        return max(each.bounds.total_ms[1] for each in self._by_name.values() if each.lane == lane)
+
+
+class _Document(Struct, frozen=True):
+    deadlines: DeadlineBounds = DeadlineBounds()
+    classes: dict[ClassName, ClassSpec] = {}
+
+
+def read_service_classes(folder: Path) -> ServiceClasses:
+    """Read ``[deadlines]`` and ``[classes]`` of the policy in this folder.
+
+    Raises:
+        UserError: The file cannot be read, or something in these tables is wrong.
+    """
+    file = folder / "policy.toml"
+    try:
+        document = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Document)
+        return ServiceClasses(document.classes, document.deadlines)
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"RAILBUS_POLICY: {file}: {why}: name a folder with a policy.toml, and correct it") from None
+
+
+def _merged(built_in: ClassSpec | None, spec: ClassSpec) -> ClassSpec:
+    """Return what a policy says of a class, and of the rest what the built-in class of that name says."""
+    if built_in is None:
+        return spec
+    given = {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}
+    return msgspec.structs.replace(built_in, **given)
+
+
+def _filled_in(name: str, spec: ClassSpec, lane_bounds: Mapping[Lane, DeadlineBounds]) -> ServiceClass:
+    lane = spec.lane or "interactive"
+    try:
+        bounds = msgspec.structs.replace(lane_bounds[lane], **_given(spec.bounds))
+        default = _LANE_DEADLINES[lane]
+        asked = {field: getattr(default, field) for field in DefaultDeadlines.__struct_fields__}
+        named = _given(spec.deadlines)
+        deadlines = bounds.clamp(Deadlines(**asked | named))
+    except ValueError as error:
+        msg = f"classes.{name}.bounds: {error}"
+        raise ValueError(msg) from None
+    for field, ms in named.items():
+        if getattr(deadlines, field) != ms:
+            least, largest = bounds.of(field)
+            msg = f"classes.{name}.deadlines: {field} is {ms}, and the bounds are {least} to {largest}"
+            raise ValueError(msg)
+    return ServiceClass(
+        name=name, lane=lane, priority=spec.priority or 0, deadlines=deadlines, bounds=bounds, slo=spec.slo or Slo()
+    )
+
+
+def _given(spec: Struct | None) -> dict[str, object]:
+    """Return the fields that were named."""
+    return {} if spec is None else {name: ms for name, ms in msgspec.structs.asdict(spec).items() if ms is not None}
