@@ -29,7 +29,7 @@ class Settings:
     batch_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
     batch_total_ms: int = setting(DAY_MS, "total deadline that a job's requests ask for", ge=1_000, le=DAY_MS)
     batch_line_timeout_ms: int = setting(
-        600_000, "after which a request that nobody closes is given up", ge=1_000, le=7 * DAY_MS
+        90_000_000, "after which a request that nobody closes is given up", ge=1_000, le=7 * DAY_MS
     )
     input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")

@@ -15,6 +15,8 @@ class GeneratorSettings:
     Attributes:
         engine: The engine that generates.
         generator_slots: Most executions at once. 0 means as many as the engine can run.
+        generator_batch_slots: Most of these executions for the batch lane. 0 means three quarters of them. Where there
+            is more than one slot, one stays free for interactive requests.
         generator_queue: Accepted requests that may wait for a slot. When so many wait, the generator reads no more
             requests.
         generator_drain_ms: How long running answers may take to finish when the generator is asked to stop. What has
@@ -30,6 +32,9 @@ class GeneratorSettings:
     generator_slots: int = field(
         default=0,
         metadata={"help": "maximum number of concurrent executions, 0 = the engine's capacity", "ge": 0, "le": 10_000},
+    )
+    generator_batch_slots: int = field(
+        default=0, metadata={"help": "most executions of the batch lane, 0 = three quarters", "ge": 0, "le": 10_000}
     )
     generator_queue: int = field(
         default=256, metadata={"help": "accepted requests that may wait for a slot", "ge": 1, "le": 100_000}
@@ -50,6 +55,7 @@ class GeneratorSettings:
             topic=REQUESTS,
             batch=REQUESTS_BATCH,
             slots=self.generator_slots,
+            batch_slots=self.generator_batch_slots,
             queue=self.generator_queue,
             drain_s=self.generator_drain_ms / 1_000,
             input_gate=self.input_gate,

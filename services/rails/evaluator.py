@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from schemas.requests import Request
 from services.policy import Admission, AdmissionRequest, Policy, RailSpec
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from services.policy.engines.presidio import Presidio
     from services.rails.nemo import NemoRails
 
+BATCH_DEADLINE_S: Final = 60.0
+"""Deadline of every rail for a batch request: it waits while interactive ones have their turns, and that is no fault of
+the rail."""
+
 ADMISSION = "admission"
+JAILBREAK = "jailbreak"
 PRESIDIO = "presidio"
 
 
@@ -40,6 +45,11 @@ class Evaluation(NamedTuple):
     key: str
     answers: RailAnswers | None
 
+    @property
+    def unanswered(self) -> bool:
+        """Return whether a rail broke or was late: asked again, it may answer."""
+        return any(one.result in {"broke", "timeout"} for one in self.content.rails)
+
 
 class RailsEvaluator:
     """Evaluates requests by one policy; made by ``build_evaluator``."""
@@ -52,10 +62,12 @@ class RailsEvaluator:
         classifier: JailbreakClassifier,
         opa: OpaClient | None,
         cache: RailCache | None,
+        batch_classifier: JailbreakClassifier | None = None,
     ) -> None:
         self._policy = policy
         self._nemo = nemo
         self._classifier = classifier
+        self._batch_classifier = batch_classifier or classifier
         self._opa = opa
         self._cache = cache
         turns = Turns()
@@ -65,11 +77,16 @@ class RailsEvaluator:
         }
         self._specs: dict[str, RailSpec] = {rail.name: rail for rail in policy.document.rails.rail}
 
-    async def evaluate(self, request: Request) -> Evaluation:
-        """Evaluate a request within the policy's deadlines."""
+    @property
+    def has_classifier(self) -> bool:
+        """Return whether the policy asks the jailbreak classifier."""
+        return JAILBREAK in self._specs
+
+    async def evaluate(self, request: Request, *, batch: bool = False) -> Evaluation:
+        """Evaluate a request within the policy's deadlines; one of the batch lane gives way, and has longer."""
         began = time.perf_counter()
         admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
-        content = self._content_rails(request)
+        content = self._content_rails(request, batch=batch)
         key = key_of(self._policy, request)
         known = await self._cache.find(key, tuple(content)) if self._cache is not None else None
         rails: dict[str, Rail] = {}
@@ -77,7 +94,7 @@ class RailsEvaluator:
             rails[ADMISSION] = partial(self._admit, request, admitted)
         rails |= {} if known is not None else content
         spent_s = time.perf_counter() - began
-        reports = await run_rails(rails, {name: self._deadline_s(name) - spent_s for name in rails})
+        reports = await run_rails(rails, {name: self._deadline_s(name, batch=batch) - spent_s for name in rails})
         answers = _complete(reports) if known is None else None
         reports += _remembered(known or {})
         decided = decide(self._policy, request, reports, admitted[0] if admitted else None)
@@ -93,19 +110,22 @@ class RailsEvaluator:
         if self._nemo is not None:
             await self._nemo.close()
 
-    def _deadline_s(self, name: str) -> float:
+    def _deadline_s(self, name: str, *, batch: bool) -> float:
+        if batch:
+            return BATCH_DEADLINE_S
         spec = self._specs.get(name)
         own_ms = None if spec is None else spec.deadline_ms
         return (self._policy.document.rails.deadline_ms if own_ms is None else own_ms) / 1_000
 
-    def _content_rails(self, request: Request) -> dict[str, Rail]:
+    def _content_rails(self, request: Request, *, batch: bool) -> dict[str, Rail]:
         """Return the rails that depend on the prompt alone, in the order of reports."""
         rails: dict[str, Rail] = {}
+        classifier = self._batch_classifier if batch else self._classifier
         for name, spec in self._specs.items():
             if name in self._patterns:
-                rails[name] = partial(self._patterns[name].evaluate, request.tenant, request.messages)
-            elif name == "jailbreak":
-                rails[name] = partial(self._classifier.evaluate, self._policy, spec, request.tenant, request.messages)
+                rails[name] = partial(self._patterns[name].evaluate, request.tenant, request.messages, batch=batch)
+            elif name == JAILBREAK:
+                rails[name] = partial(classifier.evaluate, self._policy, spec, request.tenant, request.messages)
         if self._nemo is not None:
             for name, flow in self._nemo.flows.items():
                 rails[name] = partial(self._nemo.evaluate, flow, request.messages)
@@ -134,15 +154,21 @@ def _remembered(answers: Mapping[str, RailAnswer]) -> list[RailReport]:
 
 
 async def build_evaluator(
-    policy: Policy, classifier: JailbreakClassifier, opa: OpaClient | None, cache: RailCache | None
+    policy: Policy,
+    classifier: JailbreakClassifier,
+    opa: OpaClient | None,
+    cache: RailCache | None,
+    batch_classifier: JailbreakClassifier | None = None,
 ) -> RailsEvaluator:
     """Build an evaluator. NeMo and Presidio are heavy: they are loaded only for policies that name them.
+
+    Batch requests have a classifier of their own, or share the other.
 
     Raises:
         BrokenPolicy: NeMo rejects the policy's configuration.
     """
     presidio = await asyncio.to_thread(_presidio) if PRESIDIO in policy.document.rails.recognizers else None
-    return RailsEvaluator(policy, await _nemo(policy), presidio, classifier, opa, cache)
+    return RailsEvaluator(policy, await _nemo(policy), presidio, classifier, opa, cache, batch_classifier)
 
 
 async def _nemo(policy: Policy) -> "NemoRails | None":

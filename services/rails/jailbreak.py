@@ -110,10 +110,12 @@ class JailbreakClassifier:
 
     Args:
         processes: How many texts are scored at once.
+        nice: Added to their nice level; at 19 they run while nothing else wants the processor.
     """
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, nice: int = 0) -> None:
         self._processes = processes
+        self._nice = nice
         self._turns = Turns(processes)
         self._pool = self._new_pool()
         self._missing: str | None = "the classifier is not loaded"
@@ -244,4 +246,6 @@ class JailbreakClassifier:
 
     def _new_pool(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=jailbreak_model.init_worker)
+        return ProcessPoolExecutor(
+            self._processes, mp_context=context, initializer=jailbreak_model.init_worker, initargs=(self._nice,)
+        )

@@ -143,9 +143,10 @@ def _model() -> JailbreakModel:
     return JailbreakModel()
 
 
-def init_worker() -> None:
+def init_worker(nice: int = 0) -> None:
     """Begin a worker process: ignore Ctrl-C, and end when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(nice)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_with, args=(parent.sentinel,), daemon=True).start()

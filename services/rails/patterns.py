@@ -79,7 +79,7 @@ class PatternRail:
         self._presidio = presidio
         self._folded: FoldedWords | None = None if pii else policy.folded
 
-    async def evaluate(self, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
+    async def evaluate(self, tenant: str, messages: tuple[Message, ...], *, batch: bool = False) -> RailAnswer:
         """Return Rego's rulings on what the rules find in each message.
 
         Raises:
@@ -88,15 +88,17 @@ class PatternRail:
         scan = PromptScan(self._automaton, messages)
         more = True
         while more:
-            async with self._turns.turn(tenant):
+            async with self._turns.turn(tenant, batch=batch):
                 more = scan.step()
         spans = scan.spans
         for index, message in enumerate(messages):
             if self._folded is not None:
-                async with self._turns.turn(tenant):
+                async with self._turns.turn(tenant, batch=batch):
                     spans += _placed(self._folded.find(message.content), 0, index)
             if self._presidio is not None:
-                found = await self._presidio.find(message.content, partial(self._presidio_turns.turn, tenant))
+                found = await self._presidio.find(
+                    message.content, partial(self._presidio_turns.turn, tenant, batch=batch)
+                )
                 spans += _placed(found, CLASSIFIER_TIER, index)
         return apply_rulings(self._policy, tenant, spans)
 

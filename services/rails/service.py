@@ -17,7 +17,7 @@ from services.processor import Effect, Processor, ProcessorConfig, Write
 from services.rails.cache import RailCache
 from services.rails.core import EvaluateRequest, RailsCore
 from services.rails.decide import deny_unread
-from services.rails.evaluator import Evaluation, RailsEvaluator, build_evaluator
+from services.rails.evaluator import JAILBREAK, Evaluation, RailsEvaluator, build_evaluator
 from services.rails.jailbreak import JailbreakClassifier
 from services.rails.opa import OpaClient
 from services.rails.settings import Settings
@@ -40,6 +40,16 @@ READ_ROOMS: Final = 4
 WAITING_ROOMS: Final = 2
 """How many times the room one tenant's requests may wait: the others' are still read."""
 
+BATCH_ROOMS: Final = 4
+"""Batch requests evaluated at once for each of their classifier's processes, so that no process waits for text."""
+
+BATCH_NICE: Final = 19
+"""Nice level of the batch requests' classifier: it has what everything else leaves."""
+
+BATCH_RETRIES_S: Final = (1.0, 2.0, 4.0, 8.0)
+"""A batch request for which a rail broke or was late is evaluated again after these times: it is not denied for a fault
+of a moment."""
+
 _log = logger("rails")
 
 
@@ -58,6 +68,8 @@ class RailsService:
         self._reloader = PolicyReloader(settings.policy, self._prepare)
         self._source = f"{GROUP}/{secrets.token_hex(3)}"
         self._classifier = JailbreakClassifier(settings.rails_classifiers)
+        self._batch_classifier = JailbreakClassifier(settings.rails_batch_classifiers, BATCH_NICE)
+        self._batch_prepared: asyncio.Task[str | None] | None = None
         self._opa = None if settings.opa_url is None else OpaClient(settings.opa_url)
         self._cache = None if settings.redis_url is None else RailCache(settings.redis_url)
         self._decisions = None if settings.decision_log is None else DecisionLog(settings.decision_log, GROUP)
@@ -66,7 +78,7 @@ class RailsService:
         self._on_ready = on_ready
         self._lanes = (  # each with a limit of its own: batch requests never delay interactive ones
             self._lane(GROUP, REQUESTS, settings.rails_room, WAITING_ROOMS * settings.rails_room),
-            self._lane(GROUP_BATCH, REQUESTS_BATCH, settings.rails_classifiers, None),
+            self._lane(GROUP_BATCH, REQUESTS_BATCH, BATCH_ROOMS * settings.rails_batch_classifiers, None),
         )
 
     @property
@@ -132,7 +144,7 @@ class RailsService:
             if effect.crowded:
                 evaluation = Evaluation(deny_unread(policy, request), "", None)
             else:
-                evaluation = await evaluator.evaluate(request)
+                evaluation = await self._evaluation(evaluator, effect)
         except Exception as error:  # noqa: BLE001 - its text may contain a prompt; without a verdict nothing is shown
             _log.error("request %s has no verdict: %s", request.request_id, type(error).__name__)
             lane.perform_all(core.evaluated(effect, None))
@@ -146,17 +158,35 @@ class RailsService:
         lane.perform_all(core.evaluated(effect, verdict))
         await evaluator.remember(evaluation)
 
+    async def _evaluation(self, evaluator: RailsEvaluator, effect: EvaluateRequest) -> Evaluation:
+        """Evaluate a request; one of the batch lane again, while a rail gives no answer."""
+        if effect.place.topic != REQUESTS_BATCH.name:
+            return await evaluator.evaluate(effect.request)
+        if evaluator.has_classifier:
+            if self._batch_prepared is None:
+                self._batch_prepared = asyncio.create_task(self._batch_classifier.prepare())
+            await asyncio.shield(self._batch_prepared)
+        evaluation = await evaluator.evaluate(effect.request, batch=True)
+        for wait_s in BATCH_RETRIES_S:
+            if not evaluation.unanswered:
+                break
+            await asyncio.sleep(wait_s)
+            evaluation = await evaluator.evaluate(effect.request, batch=True)
+        return evaluation
+
     async def _prepare(self, policy: Policy) -> None:
         """Build a policy's engine before it is used; close the oldest of too many."""
         if policy.version in self._evaluators:
             return
-        if any(rail.name == "jailbreak" for rail in policy.document.rails.rail):
+        if any(rail.name == JAILBREAK for rail in policy.document.rails.rail):
             missing = await self._classifier.prepare()
             if missing is not None:
                 _log.error("the jailbreak rail fails for every request: %s", missing)
         if self._decisions is not None:
             policy.listen(self._decisions)
-        self._evaluators[policy.version] = await build_evaluator(policy, self._classifier, self._opa, self._cache)
+        self._evaluators[policy.version] = await build_evaluator(
+            policy, self._classifier, self._opa, self._cache, self._batch_classifier
+        )
         if len(self._evaluators) > MAX_VERSIONS:
             await self._evaluators.pop(next(iter(self._evaluators))).close()
 
@@ -164,6 +194,7 @@ class RailsService:
         for task in self._tasks:
             task.cancel()
         self._classifier.close()
+        self._batch_classifier.close()
         for evaluator in self._evaluators.values():
             await evaluator.close()
         if self._opa is not None:

@@ -14,10 +14,12 @@ class Settings:
     Attributes:
         policy: Folder of the policy.
         rails_room: Interactive requests judged at once, three quarters of them at most for one tenant. Tenants take
-            turns. Of one tenant, twice as many may wait; further ones are denied at once. Batch requests judged at once
-            are as many as ``RAILBUS_RAILS_CLASSIFIERS``.
+            turns. Of one tenant, twice as many may wait; further ones are denied at once. Batch requests are not: they
+            wait on the log.
         rails_classifiers: Processes of the jailbreak classifier. Each reads one prompt at a time and takes one core and
             240 MB.
+        rails_batch_classifiers: Processes of the classifier for batch requests. They start with the first such request,
+            and run while nothing else wants the processor. Four batch requests are judged at once for each.
         rails_instance: A name that no other rails process has. A restart under the same name within the session timeout
             causes no rebalance.
         opa_url: ``http://HOST:PORT`` of an Open Policy Agent server that decides on admission. Not set: the policy's
@@ -30,6 +32,7 @@ class Settings:
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
     rails_room: int = setting(256, "most requests evaluated at once", ge=1, le=100_000)
     rails_classifiers: int = setting(2, "processes of the classifier, one core and 240 MB each", ge=1, le=64)
+    rails_batch_classifiers: int = setting(2, "the same for batch requests, once there are any", ge=1, le=64)
     rails_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
     opa_url: str | None = setting(None, "http://HOST:PORT of an OPA server; none = in the process")
     decision_log: Path | None = field(

@@ -1,4 +1,7 @@
-"""Who may work next: tenants take turns, and a turn is short, so that one tenant's texts do not delay another's."""
+"""Who may work next: tenants take turns, and a turn is short, so that one tenant's texts do not delay another's.
+
+Batch requests have a turn when no interactive one waits for it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +18,7 @@ PIECE_CHARS: Final = 16
 
 
 class Turns:
-    """Hands out turns, first come, first served for each tenant. The service bounds how many wait.
+    """Hands out turns, first come, first served for each tenant of a lane. The service bounds how many wait.
 
     Args:
         most: How many turns are taken at once.
@@ -24,13 +27,14 @@ class Turns:
     def __init__(self, most: int = 1) -> None:
         self._free = most
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._waiting_batch: FairQueue[asyncio.Future[None]] = FairQueue()
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
+    async def turn(self, tenant: str, *, batch: bool = False) -> AsyncIterator[None]:
         """Wait for a turn, and hold it. The event loop reads its sockets before the next one."""
         loop = asyncio.get_running_loop()
         mine = loop.create_future()
-        self._waiting.put(tenant, mine)
+        (self._waiting_batch if batch else self._waiting).put(tenant, mine)
         loop.call_soon(self._hand_out)
         try:
             await mine
@@ -41,7 +45,7 @@ class Turns:
                 loop.call_soon(self._hand_out)
 
     def _hand_out(self) -> None:
-        while self._free and (turn := self._waiting.get()) is not None:
+        while self._free and (turn := self._waiting.get() or self._waiting_batch.get()) is not None:
             if not turn[1].done():  # whoever was cancelled waits no more
                 self._free -= 1
                 turn[1].set_result(None)

@@ -79,11 +79,13 @@ class RouterConfig:
         classes: The policy's classes of requests: the bounds of their deadlines.
         total_max_ms: Longest total deadline of an interactive request; a longer one is shortened to this. Bounds how
             far back the log is read, and how long closed requests are remembered.
-        max_open: Most open requests in one partition; more are closed as ``failed``.
+        max_open: Most open interactive requests in one partition; more are closed as ``failed``.
         fallback: Where requests go that the self-hosted path cannot serve.
         max_fallbacks: Most attempts of one request in the cloud.
         max_retries: Most further attempts of one request on the self-hosted engines, after a stall or a dead worker.
-        retry_limits: The budget of these attempts.
+        max_batch_retries: The same for a batch request, which also begins again after any failure that may pass. It
+            has no budget: nobody waits for it.
+        retry_limits: The budget of the interactive ones.
         ttft: Range of an interactive request's first-token deadline, within its class's bounds.
         ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt, for its prefill.
         stall: Range of its stall deadline, likewise.
@@ -105,6 +107,7 @@ class RouterConfig:
     fallback: Literal["off", "vertex"] = "off"
     max_fallbacks: int = 1
     max_retries: int = 0
+    max_batch_retries: int = 0
     retry_limits: FallbackLimits = field(default_factory=lambda: FallbackLimits(ratio=1.0, free=100))
     ttft: DeadlineRange = field(default_factory=DeadlineRange)
     ttft_ms_per_1000_chars: float = 0.0

@@ -66,6 +66,7 @@ class RouterPartition:
         self._known_us = 0  # everything appended before this was read: no deadline beyond it counts as passed
         self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
         self._done: dict[str, int] = {}
+        self._batch_open = 0
         self._oldest = OldestOpen()
         self._means = Means(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
@@ -103,7 +104,7 @@ class RouterPartition:
                 return NO_WRITES
             state = self.requests[event.request_id] = RequestState(event.request_id, event.tenant, at_us, self._config)
             self._oldest.note(event.request_id, log_ms * 1_000, at_us)
-            if self.deciding and isinstance(event, Request) and len(self.requests) > self._config.max_open:
+            if self.deciding and isinstance(event, Request) and self._is_full(event):
                 state.on_request(event, traceparent, at_us, log_ms)
                 return [close_too_many_open(state, self._stamp(now_us))]
         match event:
@@ -158,9 +159,15 @@ class RouterPartition:
         self._shared.budget.close(self._means.cloud)
         self._shared.retry_budget.close(self._means.retries)
 
+    def _is_full(self, request: Request) -> bool:
+        """Return whether there is no room for a request. A backlog of batch requests takes none, and finds some."""
+        return request.lane == "interactive" and len(self.requests) - self._batch_open > self._config.max_open
+
     def _count(self, event: Event, at_us: int) -> None:
         """Count for the budgets, even if the request's account was read first, as may happen at start."""
         if isinstance(event, Request) and event.attempt == 1:
+            if event.lane == "batch":
+                return  # it uses no budget and gives none
             self._means.cloud.add_request(at_us)
             self._means.retries.add_request(at_us)
         elif isinstance(event, Cutover) and event.target == "vertex":
@@ -176,6 +183,7 @@ class RouterPartition:
             return
         self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # an event of it may have come first
         state.request = request
+        self._batch_open += state.lane == "batch"
         if (may_fall_back(state) or may_retry(state)) and now_us < state.deadline_us:
             state.prompt_kept = self._shared.take_memory(state.prompt_chars)
             if self.deciding and has_cloud_deadline(state):
@@ -200,7 +208,7 @@ class RouterPartition:
             return
         if cutover.target == "vertex":
             self._means.cloud.spend(price(state), at_us)
-        elif cutover.trigger != "mask":
+        elif cutover.trigger != "mask" and state.lane != "batch":
             self._means.retries.spend(0.0, at_us)
 
     def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int, log_ms: int) -> None:
@@ -247,6 +255,7 @@ class RouterPartition:
     def _finish(self, state: RequestState, now_us: int) -> None:
         """Forget a request that is done; its id is remembered for as long as events may still follow."""
         self._release(state)
+        self._batch_open -= state.lane == "batch"
         del self.requests[state.request_id]
         self._done[state.request_id] = now_us + self._config.window_us
         while self._done:

@@ -29,7 +29,8 @@ class Settings:
             request gets other deadlines.
         total_max_ms: Longest total deadline of an interactive request, if it is to be shorter than the policy's. One
             that asks for more gets this. A router that starts reads twice this much of the log.
-        router_max_open: Most requests open at once in one partition. Further ones are closed as ``failed``.
+        router_max_open: Most interactive requests open at once in one partition. Further ones are closed as
+            ``failed``. Batch requests do not count: who submits them keeps a window.
         router_instance: A name that no other router has. A restart under the same name within the session timeout
             causes no rebalance.
         fallback: Where requests go that the self-hosted engine cannot serve in time: nowhere, or to Vertex AI.
@@ -40,6 +41,8 @@ class Settings:
             limit.
         retries: Most further attempts of one request on the self-hosted engines, after its answer stalled or its worker
             died. They come before the cloud.
+        batch_retries: Most further attempts of one batch request, after a failure that may pass, a dead worker, or a
+            worker's silence for the stall deadline of its class.
         retry_ratio: Share of the requests of a minute that may be tried again.
         retry_free: Requests that may be tried again each minute even if the share is used up.
         breaker_trip: If so many of the last ten requests were late or failed, new requests go straight to the cloud. 0
@@ -60,7 +63,7 @@ class Settings:
     client_grace_ms: int = setting(5_000, "how long a client may be disconnected", ge=0, le=3_600_000)
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
     total_max_ms: int | None = setting(None, "longest total deadline of an interactive request", ge=1_000, le=_DAY_MS)
-    router_max_open: int = setting(25_000, "most open requests in one partition", ge=1, le=10_000_000)
+    router_max_open: int = setting(25_000, "most open interactive requests in one partition", ge=1, le=10_000_000)
     router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
     fallback: Literal["off", "vertex"] = setting("off", "where late and failed requests go")
     fallback_attempts: int = setting(1, "most attempts of one request in the cloud", ge=1, le=10)
@@ -68,6 +71,7 @@ class Settings:
     fallback_free: int = setting(20, "fallbacks allowed a minute, however few requests there are", ge=0, le=1_000_000)
     fallback_usd_per_hour: float = setting(0.0, "most US dollars an hour for fallbacks, 0 = no limit", ge=0, le=1e9)
     retries: int = setting(2, "most further attempts of one request on the self-hosted engines", ge=0, le=10)
+    batch_retries: int = setting(5, "the same for a batch request", ge=0, le=100)
     retry_ratio: float = setting(1.0, "most of these attempts per request, within a minute", ge=0, le=10)
     retry_free: int = setting(100, "such attempts allowed a minute, however few requests there are", ge=0, le=1_000_000)
     breaker_trip: int = setting(5, "late ones of ten requests that send new ones to the cloud, 0 = off", ge=0, le=10)
@@ -126,6 +130,7 @@ class Settings:
             breaker_trip=self.breaker_trip,
             limits=FallbackLimits(ratio=self.fallback_ratio, free=self.fallback_free, usd=usd or None),
             max_retries=self.retries,
+            max_batch_retries=self.batch_retries,
             retry_limits=FallbackLimits(ratio=self.retry_ratio, free=self.retry_free),
             when_spent=self.fallback_spent,
             prices=Prices(input=self.vertex_usd_per_m_input, output=self.vertex_usd_per_m_output),

@@ -96,6 +96,7 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         lane: ``batch`` waits for interactive requests.
         priority: Within the lane, 0 goes first. An engine that has no priorities of its own ignores it.
+        cloud: Whether its requests may fall back to the cloud; those of the batch lane only where this says so.
         deadlines: Of a request that asks for none.
         bounds: What a request may ask for. For interactive classes, ``[deadlines]`` of the policy where not named.
         slo: What the ledger holds its requests to.
@@ -103,6 +104,7 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     lane: Lane | None = None
     priority: Priority | None = None
+    cloud: bool | None = None
     deadlines: DefaultDeadlines | None = None
     bounds: ClassBounds | None = None
     slo: Slo | None = None
@@ -116,6 +118,7 @@ class ServiceClass:
         name: Its name.
         lane: Of its requests.
         priority: Within the lane; 0 goes first.
+        cloud: Whether its requests may fall back to the cloud.
         deadlines: Of a request that asks for none; within the bounds.
         bounds: What a request may ask for.
         slo: Its objectives.
@@ -124,6 +127,7 @@ class ServiceClass:
     name: str
     lane: Lane
     priority: int
+    cloud: bool
     deadlines: Deadlines
     bounds: DeadlineBounds
     slo: Slo
@@ -248,7 +252,13 @@ def _filled_in(name: str, spec: ClassSpec, lane_bounds: Mapping[Lane, DeadlineBo
             msg = f"classes.{name}.deadlines: {field} is {ms}, and the bounds are {least} to {largest}"
             raise ValueError(msg)
     return ServiceClass(
-        name=name, lane=lane, priority=spec.priority or 0, deadlines=deadlines, bounds=bounds, slo=spec.slo or Slo()
+        name=name,
+        lane=lane,
+        priority=spec.priority or 0,
+        cloud=lane == "interactive" if spec.cloud is None else spec.cloud,
+        deadlines=deadlines,
+        bounds=bounds,
+        slo=spec.slo or Slo(),
     )
 
 

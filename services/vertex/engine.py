@@ -43,6 +43,7 @@ class VertexEngine:
         self._settings = settings
         self.model = settings.vertex_model
         self.capacity = settings.vertex_slots
+        self.preempts = False
         self._client: VertexClient | None = None
         self._running = 0
 

@@ -108,12 +108,15 @@ class Engine(Protocol):
     Attributes:
         name: ``llama``, ``openai``, ``simulated`` ...
         model: The model that answers requests for ``default``.
-        capacity: Maximum number of concurrent jobs; the worker never runs more.
+        capacity: Maximum number of concurrent jobs; the worker never runs more of one lane.
+        preempts: Whether an interactive job that finds no room displaces one of the batch lane inside the engine. The
+            worker then starts interactive jobs as if no batch job ran.
     """
 
     name: str
     model: str
     capacity: int
+    preempts: bool
 
     async def start(self) -> None:
         """Load the model or connect to it; ``generate`` works afterwards.

@@ -13,9 +13,19 @@ MAX_CHUNK_CHARS: Final = 65_536
 
 MAX_MESSAGE_CHARS: Final = 2_000
 
+BATCH_CHUNK_US: Final = 1_000_000
+"""How long the steps of a batch answer are collected into one chunk: nobody reads it as it comes, and each chunk is
+written, folded, checked and read again by every service."""
+
+BATCH_CHUNK_CHARS: Final = 4_096
+"""A chunk of a batch answer ends here at the latest."""
+
 
 class EventBuilder:
     """Events of one execution. ``seq`` and ``start`` have no gaps; no chunk is empty.
+
+    An interactive answer has a chunk for each engine step. The steps of a batch answer are collected; ``rest`` returns
+    what is left at its end.
 
     Args:
         ticket: The accepted request.
@@ -27,12 +37,13 @@ class EventBuilder:
         tokens: Tokens in the steps so far.
     """
 
-    __slots__ = ("_envelope", "_pending", "_ticket", "length", "seq", "tokens")
+    __slots__ = ("_envelope", "_pending", "_since_us", "_ticket", "length", "seq", "tokens")
 
     def __init__(self, ticket: Ticket, source: str) -> None:
         self._ticket = ticket
         self._envelope = run_envelope(ticket, at=0, source=source)
         self._pending: Step | None = None
+        self._since_us = 0  # when the first pending step came
         self.seq = 0
         self.length = 0
         self.tokens = 0
@@ -57,9 +68,24 @@ class EventBuilder:
         if self._pending is not None:
             step = _merged(self._pending, step)
             self._pending = None
-        if not step.text:
+        else:
+            self._since_us = now_us
+        if not step.text or self._collects(step, now_us):
             self._pending = step
             return
+        yield from self._split(step, now_us)
+
+    def rest(self, now_us: int) -> Iterator[Chunk]:
+        """Return the chunks of the text that was collected and not returned."""
+        step, self._pending = self._pending, None
+        if step is not None and step.text:
+            yield from self._split(step, now_us)
+
+    def _collects(self, step: Step, now_us: int) -> bool:
+        young = now_us - self._since_us < BATCH_CHUNK_US
+        return self._ticket.batch and young and len(step.text) < BATCH_CHUNK_CHARS
+
+    def _split(self, step: Step, now_us: int) -> Iterator[Chunk]:
         text, tokens, drafted, accepted = step.text, step.tokens, step.drafted, step.accepted
         for begin in range(0, len(text), MAX_CHUNK_CHARS):
             part = text[begin : begin + MAX_CHUNK_CHARS]

@@ -118,8 +118,10 @@ class ExecutionRunner:
                 for chunk in events.chunks(item, steady_us()):
                     # Waits only while the producer's buffer is full; the producer handles acknowledgements.
                     await post(STREAMS, chunk, traceparent=ticket.traceparent)
-                    if chunk.seq == 0:
+                    if chunk.seq == 0 and not ticket.batch:
                         metrics.GENERATOR_TTFT.observe((chunk.at - ticket.accepted_us) / 1_000)
+            for chunk in events.rest(steady_us()):
+                await post(STREAMS, chunk, traceparent=ticket.traceparent)
         finally:
             await items.aclose()
         if result is None:

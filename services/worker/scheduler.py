@@ -17,6 +17,9 @@ RecentKey = TypeVar("RecentKey", bound=Hashable)
 MAX_REMEMBERED: Final = 10_000
 """Limit on the remembered cancels and on the remembered requests; the oldest are dropped first."""
 
+BATCH_SHARE: Final = 0.75
+"""Share of the slots that batch executions may have; the rest is free for a burst of interactive ones."""
+
 CANCEL_MEMORY_US: Final = 600_000_000
 """How long a cancel is remembered, for a request that is read after it."""
 
@@ -28,8 +31,9 @@ class WorkerConfig:
     Attributes:
         name: Name of the service in the registry; also its consumer group.
         topic: Topic of its requests.
-        batch: Topic of requests that run only while the engine is otherwise idle; None for none.
+        batch: Topic of requests that take the slots that interactive ones leave; None for none.
         slots: Maximum number of concurrent executions; 0 takes the engine's capacity.
+        batch_slots: Most of them for the batch lane; 0 takes three quarters.
         queue: Accepted requests that may wait for a slot; above that the topics are paused.
         drain_s: How long what runs may take to finish when the process is asked to stop.
         input_gate: ``off`` marks the log: text may be shown before any verdict.
@@ -41,6 +45,7 @@ class WorkerConfig:
     topic: Topic
     batch: Topic | None = None
     slots: int = 0
+    batch_slots: int = 0
     queue: int = 256
     drain_s: float = 20.0
     input_gate: InputGate = "off"
@@ -158,14 +163,30 @@ class RecentKeys(Generic[RecentKey]):
 class Scheduler:
     """The queue of accepted requests and the set of running executions.
 
+    Interactive requests go first. Batch requests fill what is left, ``batch_slots`` at most. Where there are several
+    slots, one stays free for the next interactive request.
+
     Args:
         slots: Maximum number of concurrent executions.
+        batch_slots: Most of them for the batch lane; 0 takes three quarters.
+        preempts: See ``Engine``: batch executions take no slot from interactive ones.
         output_check: Whether a safety service checks the answers.
         resolve: The engine's ``resolve``.
     """
 
-    def __init__(self, *, slots: int, output_check: OutputCheck, resolve: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int,
+        output_check: OutputCheck,
+        resolve: Callable[[str], str],
+        batch_slots: int = 0,
+        preempts: bool = False,
+    ) -> None:
         self._slots = slots
+        self._batch_slots = most_batch(slots, batch_slots)
+        self._preempts = preempts
+        self._running_batch = 0
         self._checked = output_check == "on"
         self._resolve = resolve
         self._waiting: deque[Ticket] = deque()
@@ -185,9 +206,14 @@ class Scheduler:
         return len(self._waiting) + len(self._waiting_batch)
 
     @property
-    def idle(self) -> bool:
+    def batch_may_start(self) -> bool:
         """Whether batch work may start: no interactive request waits, and one slot would stay free for the next."""
-        return not self._waiting and len(self._running) < max(1, self._slots - 1)
+        free = len(self._running) < max(1, self._slots - 1)
+        return not self._waiting and free and self._running_batch < self._batch_slots
+
+    @property
+    def _interactive_may_start(self) -> bool:
+        return len(self._running) - (self._running_batch if self._preempts else 0) < self._slots
 
     def accept(self, ticket: Ticket, now_us: int) -> Refusal | Literal["waits", "known"]:
         """Queue a request; ``known`` means that this attempt was accepted before (a retry has another number)."""
@@ -209,11 +235,9 @@ class Scheduler:
             now_us: The time.
             batch: Whether requests of the batch lane may start.
         """
-        if len(self._running) >= self._slots:
-            return None
-        if self._waiting:
+        if self._waiting and self._interactive_may_start:
             ticket = self._waiting.popleft()
-        elif batch and self._waiting_batch and self.idle:
+        elif batch and self._waiting_batch and self.batch_may_start:
             ticket = self._waiting_batch.popleft()
         else:
             return None
@@ -221,11 +245,13 @@ class Scheduler:
             total_ms = ticket.request.deadlines.total_ms
             return ticket, Refusal("timeout", f"the deadline of {total_ms} ms passed in the queue", retryable=False)
         self._running[ticket.request.request_id, ticket.request.attempt] = ticket
+        self._running_batch += ticket.batch
         return ticket, None
 
     def release(self, ticket: Ticket) -> None:
         """Free the slot of an execution that has ended."""
         del self._running[ticket.request.request_id, ticket.request.attempt]
+        self._running_batch -= ticket.batch
 
     def cancel(self, event: Cancel, now_us: int) -> tuple[list[Ticket], list[Ticket]]:
         """Apply a cancel, and remember it for a request that is read later.
@@ -280,6 +306,11 @@ class Scheduler:
         except EngineError as error:
             return Refusal.of(error)
         return None
+
+
+def most_batch(slots: int, batch_slots: int) -> int:
+    """Return how many of the slots the batch lane may have; at least one."""
+    return min(slots, batch_slots or max(1, int(slots * BATCH_SHARE)))
 
 
 def _cancelled(why: str) -> Refusal:

@@ -38,6 +38,7 @@ from services.worker.scheduler import (
     Scheduler,
     Ticket,
     WorkerConfig,
+    most_batch,
 )
 
 _log = logger("worker")
@@ -85,11 +86,14 @@ class Worker:
         source = f"{config.name}/{secrets.token_hex(3)}"
         self._runner = ExecutionRunner(engine, self._producer, config, source, self._on_taken)
         slots = min(config.slots or engine.capacity, engine.capacity)
-        self._scheduler = Scheduler(slots=slots, output_check=config.output_check, resolve=engine.resolve)
+        self._scheduler = Scheduler(
+            slots=slots, batch_slots=config.batch_slots, preempts=engine.preempts,
+            output_check=config.output_check, resolve=engine.resolve,
+        )  # fmt: skip
         # A request counts against the limit until it runs or its refusal is written. Of the batch lane only as many
         # requests are accepted as could run: the rest stays on the log, where another process can read it.
         self._in_flight = InFlightLimit(config.queue)
-        self._batch_in_flight = InFlightLimit(min(slots, config.queue))
+        self._batch_in_flight = InFlightLimit(min(most_batch(slots, config.batch_slots), config.queue))
         self._reader = self._group_reader(config.topic, batch=False)
         self._batch_reader = None if config.batch is None else self._group_reader(config.batch, batch=True)
         self._tasks: dict[Ticket, asyncio.Task[None]] = {}

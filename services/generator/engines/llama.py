@@ -80,6 +80,7 @@ class LlamaEngine:
         self._binding = _binding()
         self.model = settings.model or self._path.stem
         self.capacity = settings.llama_slots
+        self.preempts = False
         self._server: Any = None
         self._directory: Path | None = None
         self._session: aiohttp.ClientSession | None = None

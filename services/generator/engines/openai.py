@@ -92,6 +92,7 @@ class OpenAIEngine:
         self.name = "openai"
         self.model = settings.model or "default"
         self.capacity = settings.upstream_connections
+        self.preempts = False
         self._settings = settings
         self._base = settings.base()
         self._session: aiohttp.ClientSession | None = None

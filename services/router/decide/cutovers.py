@@ -4,6 +4,10 @@ Where the self-hosted engine is silent or dead, another attempt on the self-host
 the breaker is not closed, the cloud comes first. A late *first* token goes to the cloud at its deadline. It goes to the
 self-hosted engines only when it has been silent for the stall deadline after that, and then as a race: the first
 attempt may only be waiting in a queue, and loses nothing.
+
+A batch request has time. Until a worker has begun it, it waits in a queue, and that is neither a late first token nor a
+stall. What a worker has begun and then leaves silent for the stall deadline begins again. It goes to the cloud only if
+its class says so.
 """
 
 from enum import Enum
@@ -16,8 +20,9 @@ from services.router.state.request import RequestState
 
 Target = Literal["vertex", "generator"]
 
-BATCH_PATIENCE: Final = 10
-"""So many stall deadlines a batch answer may be silent for: in the engine, interactive answers go first."""
+LEAST_BATCH_STALL_US: Final = 10_000_000
+"""No batch answer counts as silent before this, whatever it asks for: its text is written once a second, and in the
+engine interactive answers go first."""
 
 _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", "engine_dead", "internal"})
 """Error classes that the self-hosted path is responsible for; the prompt is for the others."""
@@ -28,6 +33,7 @@ class Objection(Enum):
 
     UNREAD = "its question or its verdict was not read yet"
     OFF = "fallback is off"
+    NOT_ITS_CLASS = "its class does not go to the cloud"
     HOPELESS = "another attempt would not help"
     USED = "the fallback was used"
     DECLINED = "the request asks for no fallback"
@@ -40,7 +46,7 @@ class Objection(Enum):
     RETRIES_SPENT = "the retry budget is spent"
 
 
-NOT_WORTH_SAYING: Final = frozenset({Objection.OFF, Objection.RETRIES_OFF})
+NOT_WORTH_SAYING: Final = frozenset({Objection.OFF, Objection.NOT_ITS_CLASS, Objection.RETRIES_OFF})
 """What the operator has chosen for all requests."""
 
 BUDGETS: Final = frozenset({Objection.SPENT, Objection.RETRIES_SPENT})
@@ -105,7 +111,7 @@ def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False
     failure = all_failed(state)
     if failure is not None:
         trigger: Trigger = "hard_error"
-        retry = failure.error_class == "engine_dead"
+        retry = failure.error_class == "engine_dead" or state.lane == "batch"
     elif _is_due(stall_due_us(state), now_us):
         trigger, retry = "stall", True
     else:
@@ -143,8 +149,8 @@ def stall_due_us(state: RequestState) -> int | None:
     """Return when an answer that has begun counts as stalled; None if it has not begun."""
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
-    if state.lane == "batch":
-        return None if _retries_used_up(state) else state.last_chunk_us + BATCH_PATIENCE * _stall_us(state)
+    if state.lane == "batch" and _retries_used_up(state):
+        return None
     return state.last_chunk_us + _stall_us(state)
 
 
@@ -157,13 +163,16 @@ def fallback_due_us(state: RequestState) -> int | None:
 
 def retry_due_us(state: RequestState) -> int | None:
     """Return when a first token is so late that another self-hosted engine is asked; None for never."""
-    if state.lane != "interactive" or state.screen.has_spoken or _retries_used_up(state):
+    if state.lane is None or state.screen.has_spoken or _retries_used_up(state):
         return None
+    if state.lane == "batch":
+        return state.begun_us + _stall_us(state) if state.begun_us else None
     return ttft_due_us(state) + _stall_us(state)
 
 
 def _stall_us(state: RequestState) -> int:
-    return state.deadlines.stall_ms * 1_000
+    stall_us = state.deadlines.stall_ms * 1_000
+    return max(stall_us, LEAST_BATCH_STALL_US) if state.lane == "batch" else stall_us
 
 
 def ttft_due_us(state: RequestState) -> int:
@@ -190,6 +199,8 @@ def objection(state: RequestState, plan: CutoverPlan, now_us: int, means: Means)
 def _objection_to_fallback(state: RequestState, failure: Failed | None, now_us: int, means: Means) -> Objection | None:
     if state.config.fallback == "off":
         return Objection.OFF
+    if not _class_has_cloud(state):
+        return Objection.NOT_ITS_CLASS
     if failure is not None and not failure.retryable:
         return Objection.HOPELESS
     if _fallbacks_used_up(state):
@@ -205,7 +216,7 @@ def _objection_to_fallback(state: RequestState, failure: Failed | None, now_us: 
 
 
 def _objection_to_retry(state: RequestState, failure: Failed | None, now_us: int, means: Means) -> Objection | None:
-    if not state.config.max_retries:
+    if not _most_retries(state):
         return Objection.RETRIES_OFF
     if failure is not None and not failure.retryable:
         return Objection.HOPELESS
@@ -215,7 +226,8 @@ def _objection_to_retry(state: RequestState, failure: Failed | None, now_us: int
         return Objection.UNREAD
     if next_messages(state) is None:
         return Objection.NOT_KEPT
-    return None if means.retries.allows(0.0, now_us) else Objection.RETRIES_SPENT
+    allowed = state.lane == "batch" or means.retries.allows(0.0, now_us)
+    return None if allowed else Objection.RETRIES_SPENT
 
 
 def egress_objection(state: RequestState) -> Objection | None:
@@ -262,7 +274,7 @@ def health_outcome(state: RequestState, now_us: int) -> bool | None:
 def may_fall_back(state: RequestState) -> bool:
     """Return whether the configuration and the request allow the cloud."""
     request = state.request
-    if request is None or state.config.fallback == "off":
+    if request is None or state.config.fallback == "off" or not _class_has_cloud(state):
         return False
     return request.fallback != "off" and request.egress == "allowed"
 
@@ -274,7 +286,7 @@ def has_cloud_deadline(state: RequestState) -> bool:
 
 def may_retry(state: RequestState) -> bool:
     """Return whether another attempt on the self-hosted engines is allowed. The prompt does not leave the premises."""
-    return state.config.max_retries > 0
+    return _most_retries(state) > 0
 
 
 def _wants_mask(state: RequestState) -> bool:
@@ -289,4 +301,12 @@ def _fallbacks_used_up(state: RequestState) -> bool:
 
 
 def _retries_used_up(state: RequestState) -> bool:
-    return len(state.retries) >= state.config.max_retries
+    return len(state.retries) >= _most_retries(state)
+
+
+def _most_retries(state: RequestState) -> int:
+    return state.config.max_batch_retries if state.lane == "batch" else state.config.max_retries
+
+
+def _class_has_cloud(state: RequestState) -> bool:
+    return state.request is None or state.config.classes.of_request(state.request).cloud

@@ -110,7 +110,7 @@ def _next_event(state: RequestState, now_us: int, means: Means, stamp: EventStam
         return []
     if plan.target == "vertex":
         means.cloud.reserve(state.request_id, price(state))
-    elif plan.trigger != "mask":
+    elif plan.trigger != "mask" and state.lane != "batch":
         means.retries.reserve(state.request_id, 0.0)
     return [_cutover(state, plan, attempt, stamp)]
 

@@ -41,6 +41,7 @@ class RequestState:
         deadline_us: When the request must be closed.
         attempt_opened_us: When the current attempt was opened.
         last_chunk_us: When the voice's newest chunk was appended.
+        begun_us: When a worker began the current attempt; 0 while it waits in a queue.
         known: Whether its ``Request`` or its ``Started`` was read, and so its deadlines.
         lane: None before the ``Request`` was read.
         service_class: The class whose deadlines apply; None before the ``Request`` was read.
@@ -78,6 +79,7 @@ class RequestState:
     received_us: int = field(init=False)
     attempt_opened_us: int = field(init=False)
     last_chunk_us: int = field(init=False)
+    begun_us: int = 0
     deadlines: Deadlines = field(default_factory=Deadlines)
     deadline_us: int = 0
     known: bool = False
@@ -151,6 +153,8 @@ class RequestState:
                 self.stages.feed(event, log_ms)
                 if self.runs.register(event):
                     self.record(event.attempt).started = event
+                    if event.attempt == self.screen.attempts:
+                        self.begun_us = at_us
                 queue_us = int(event.queue_ms * 1_000)
                 if not self.known and queue_us <= self.config.window_us:
                     self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
@@ -223,6 +227,7 @@ class RequestState:
             self.retries.append(event.attempt)
         self.record(event.attempt).trigger = event.trigger
         self.attempt_opened_us = self.last_chunk_us = at_us
+        self.begun_us = 0
 
     def _on_end(self, event: Finished | Failed) -> None:
         record = self.record(event.attempt)

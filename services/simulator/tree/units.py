@@ -85,6 +85,7 @@ class Builder:
             total_max_ms=TOTAL_MAX_MS,
             fallback=plan.fallback,
             max_retries=plan.max_retries,
+            max_batch_retries=plan.max_retries,
             breaker_trip=plan.breaker_trip,
             limits=FallbackLimits(free=1_000),
         )

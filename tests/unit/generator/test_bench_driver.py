@@ -11,7 +11,7 @@ from services.worker.engine import GenerationResult, Step
 class Listener:
     """An engine that generates one word and records its prompts."""
 
-    name, model, capacity = "listener", "none", 8
+    name, model, capacity, preempts = "listener", "none", 8, False
 
     def __init__(self):
         self.asked = []

@@ -25,7 +25,7 @@ def cost_model(**changes):
     return CostModel(**{"pair": PAIR, "gamma": 4, "alpha": 0.8, "batch": 8, "budget": 2048, **changes})
 
 
-def sequence(seed=0, *, prompt=100, length=20, script="", truncated=False, arrived_ms=0.0):
+def sequence(seed=0, *, prompt=100, length=20, script="", truncated=False, arrived_ms=0.0, batch=False):
     return SimulatedSequence(
         prompt=prompt,
         length=length,
@@ -33,6 +33,7 @@ def sequence(seed=0, *, prompt=100, length=20, script="", truncated=False, arriv
         rng=random.Random(seed),
         script=parse_script(script),
         arrived_ms=arrived_ms,
+        batch=batch,
     )
 
 
@@ -241,3 +242,45 @@ def test_scripts_are_read_in_any_order():
 def test_a_script_that_is_not_understood(text):
     with pytest.raises(ValueError, match="is not a part of a script; the parts are dead, die, err"):
         parse_script(text)
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(st.tuples(st.integers(1, 3_000), st.integers(1, 40), st.booleans(), st.integers(0, 3)), min_size=1),
+    st.integers(1, 4),
+)
+def test_interactive_sequences_are_served_as_if_no_batch_ran_and_batch_loses_no_token(arrivals, seats):
+    """Whatever is displaced: each answer is whole, and no interactive one waits for a batch one's seat."""
+    scheduler = BatchScheduler(cost_model(batch=seats, budget=512))
+    alive = [
+        sequence(n, prompt=prompt, length=length, batch=batch)
+        for n, (prompt, length, batch, _) in enumerate(arrivals)
+    ]  # fmt: skip
+    said, now = {id(each): [] for each in alive}, 0.0
+    coming = list(zip(alive, (wait for *_, wait in arrivals), strict=True))
+    left = 0
+    for _ in range(20_000):
+        while coming and left <= 0:
+            each, left = coming.pop(0)
+            scheduler.add(each)
+        left -= 1
+        plan = scheduler.plan(now)
+        if plan is None:
+            if not coming:
+                break
+            continue
+        taking = [*plan.decodes, *(each for each, _ in plan.prefills)]
+        assert scheduler.running <= seats
+        if any(each.batch for each in scheduler._running.values()):
+            assert not scheduler._waiting, "an interactive one waits while a batch one has a seat"
+        first_batch = next((n for n, (each, _) in enumerate(plan.prefills) if each.batch), len(plan.prefills))
+        assert not any(not each.batch for each, _ in plan.prefills[first_batch:]), taking
+        now += plan.duration_ms
+        for who, item in scheduler.complete(plan, now):
+            said[id(who)].append(item)
+    assert not scheduler.running
+    assert not scheduler.waiting
+    for each in alive:
+        *steps, result = said[id(each)]
+        assert isinstance(result, GenerationResult)
+        assert sum(step.tokens for step in steps) == each.length == result.usage.completion_tokens

@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.policy.matching.scanner import Scanner
 from services.rails.patterns import PatternRail
@@ -66,3 +68,64 @@ async def test_short_prompt_does_not_wait_for_a_flood_of_dear_ones():
         task.cancel()
     await asyncio.gather(*flood, return_exceptions=True)
     assert await asyncio.wait_for(rail.evaluate("much", request().messages), 5) == PASSED, "no turn was lost"
+
+
+async def test_batch_requests_have_a_turn_when_no_interactive_one_waits():
+    turns, order = Turns(), []
+
+    async def work(name, *, batch):
+        async with turns.turn(name, batch=batch):
+            order.append(name)
+
+    await asyncio.gather(
+        *(work(f"batch-{n}", batch=True) for n in range(3)), work("a", batch=False), work("b", batch=False)
+    )
+    assert order == ["a", "b", "batch-0", "batch-1", "batch-2"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 3), st.booleans()), max_size=30),
+    st.integers(1, 3),
+)
+def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arrivals, most):
+    """Each arrival comes some rounds of the loop after the last, holds its turn for a while, and may be cancelled."""
+
+    async def run():
+        turns, holds, had = LookedAt(most), set(), []
+
+        async def work(number, tenant, *, batch):
+            async with turns.turn(tenant, batch=batch):
+                holds.add(number)
+                try:
+                    assert len(holds) <= most
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    had.append(number)
+                finally:
+                    holds.discard(number)
+
+        tasks = []
+        for number, (tenant, batch, rounds, cancelled) in enumerate(arrivals):
+            tasks.append(asyncio.create_task(work(number, tenant, batch=batch)))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            if cancelled:
+                tasks[-1].cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert not [each for each in ended if isinstance(each, AssertionError)]
+        kept = {number for number, (*_, cancelled) in enumerate(arrivals) if not cancelled}
+        assert kept <= set(had)
+        assert turns._free == most
+
+    asyncio.run(run())
+
+
+class LookedAt(Turns):
+    """Asserts, whenever turns were handed out, that what waits does so because none is free."""
+
+    def _hand_out(self):
+        batch_before = len(self._waiting_batch)
+        super()._hand_out()
+        if len(self._waiting_batch) < batch_before:
+            assert not any(not mine.done() for queue in self._waiting._by_tenant.values() for mine in queue)
+        assert not self._free or not (len(self._waiting) or len(self._waiting_batch))

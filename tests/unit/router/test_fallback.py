@@ -168,9 +168,9 @@ def test_late_request_that_may_not_fall_back_waits(policy: RouterConfig, fields:
     assert (world.cutovers(), world.cloud_requests(), world.endings()) == ([], [], [])
 
 
-def test_batch_request_falls_back_from_a_hard_error_only() -> None:
+def test_batch_request_does_not_fall_back() -> None:
     world = World(CLOUD).put(request(lane="batch"), started()).until(1_000).put(failed(at_ms=1_001))
-    assert world.cutovers() == [(2, "hard_error", "cancel", "vertex")]
+    assert (world.cutovers(), world.endings()) == ([], ["failed"])
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,8 @@ class Routers(RuleBasedStateMachine):
                 masked = spoken is not None and spoken.decision == "mask"
                 assert event.messages == first.messages or (masked and event.messages == MASKED)
         retries = [c for c in effective.values() if c.target == "generator" and c.trigger != "mask"]
-        assert len(retries) <= self.policy.max_retries
+        batch = first.lane == "batch"
+        assert len(retries) <= (self.policy.max_batch_retries if batch else self.policy.max_retries)
 
     def fold(self, rid: str) -> tuple[Screen, dict[int, Cutover], Verdict | None]:
         screen, effective = Screen(rid), {}
@@ -404,7 +405,7 @@ class PoorRouters(Routers):
 class RetryingRouters(Routers):
     """Another attempt on the self-hosted engines comes before the cloud."""
 
-    policy = replace(Routers.policy, max_retries=2)
+    policy = replace(Routers.policy, max_retries=2, max_batch_retries=3)
 
 
 class LoneRouters(Routers):

@@ -9,6 +9,8 @@ from schemas.requests import Deadlines, Message, Request
 from schemas.stream import Closed, Failed
 from schemas.topics import REQUESTS, REQUESTS_BATCH
 from services.router.config import FallbackLimits, RouterConfig
+from services.runtime.policy_deadlines import WIDEST_BOUNDS
+from services.runtime.service_classes import ClassSpec, ServiceClasses
 from tests.unit.router.world import (
     RID,
     T0,
@@ -22,8 +24,8 @@ from tests.unit.router.world import (
     verdict,
 )
 
-ALONE = RouterConfig(max_retries=1)
-BOTH = RouterConfig(fallback="vertex", max_retries=1)
+ALONE = RouterConfig(max_retries=1, max_batch_retries=1)
+BOTH = RouterConfig(fallback="vertex", max_retries=1, max_batch_retries=1)
 HELD = replace(BOTH, input_gate="hold")
 
 
@@ -161,25 +163,67 @@ def test_batch_request_whose_worker_died_is_tried_again_in_its_own_lane() -> Non
     assert [event.attempt for topic, event in world.log if topic is REQUESTS_BATCH] == [1, 2]
     assert not retried(world), "the interactive ones go first"
     world.put(started(at_ms=70, attempt=2, run="r2"), dead(2, "r2", 80))
+    assert world.cutovers()[1:] == []
+    assert world.endings() == ["failed"]
+
+
+def test_batch_request_goes_to_the_cloud_if_its_class_says_so() -> None:
+    classes = ServiceClasses({"night": ClassSpec(lane="batch", cloud=True)}, WIDEST_BOUNDS)
+    asked = request(lane="batch", service_class="night")
+    world = World(replace(BOTH, classes=classes)).put(asked, started(), dead())
+    world.put(started(at_ms=70, attempt=2, run="r2"), dead(2, "r2", 80))
     assert world.cutovers()[1:] == [(3, "hard_error", "cancel", "vertex")]
 
 
-def test_batch_answer_that_fell_silent_is_tried_again_after_ten_stall_deadlines() -> None:
-    world = World(BOTH).put(request(lane="batch"), started(), chunk(0)).until(20_049)
+@pytest.mark.parametrize("error_class", ["unavailable", "overloaded", "timeout", "internal"])
+def test_batch_request_begins_again_after_a_failure_that_may_pass(error_class: str) -> None:
+    world = World(ALONE).put(request(lane="batch"), started(), failed(error_class=error_class))
+    assert world.cutovers() == [(2, "hard_error", "cancel", "generator")]
+    hopeless = World(ALONE).put(request(lane="batch"), started(), failed(error_class=error_class, retryable=False))
+    assert hopeless.endings() == ["failed"]
+
+
+def test_batch_requests_neither_use_the_retry_budget_nor_wait_for_it() -> None:
+    policy = replace(ALONE, retry_limits=FallbackLimits(ratio=0.0, free=0))
+    world = World(policy).put(request(lane="batch"), started(), dead())
+    assert world.cutovers() == [(2, "hard_error", "cancel", "generator")]
+    one = replace(ALONE, retry_limits=FallbackLimits(ratio=0.0, free=1))
+    other = request_id(1)
+    world = World(one).put(request(lane="batch"), started(), dead(), request(other), started(other, run="r9"))
+    world.put(failed(other, run="r9", at_ms=61, error_class="engine_dead"))
+    assert world.cutovers(other) == [(2, "hard_error", "cancel", "generator")]
+
+
+def test_batch_answer_that_fell_silent_is_tried_again_at_its_stall_deadline() -> None:
+    asked = request(lane="batch", deadlines=Deadlines(stall_ms=20_000))
+    world = World(BOTH).put(asked, started(), chunk(0)).until(20_049)
     assert (world.cutovers(), world.endings()) == ([], [])
     assert world.until(20_050).cutovers() == [(2, "stall", "cancel", "generator")]
     assert [event.attempt for topic, event in world.log if topic is REQUESTS_BATCH] == [1, 2]
 
 
-@pytest.mark.parametrize("policy", [RouterConfig(), replace(ALONE, retry_limits=FallbackLimits(ratio=0.0, free=0))])
-def test_silence_ends_no_batch_request(policy: RouterConfig) -> None:
-    world = World(policy).put(request(lane="batch"), started(), chunk(0)).until(59_999)
+def test_silence_ends_no_batch_request() -> None:
+    world = World(RouterConfig()).put(request(lane="batch"), started(), chunk(0)).until(59_999)
     assert (world.cutovers(), world.endings()) == ([], [])
     assert world.until(60_000).endings() == ["expired"]
 
 
 def test_batch_request_that_waits_for_its_turn_is_not_tried_again() -> None:
-    assert World(ALONE).put(request(lane="batch"), started()).until(59_999).cutovers() == []
+    assert World(ALONE).put(request(lane="batch")).until(59_999).cutovers() == []
+
+
+def test_batch_request_whose_worker_died_before_its_first_token_is_raced_by_another() -> None:
+    asked = request(lane="batch", deadlines=Deadlines(stall_ms=20_000))
+    world = World(BOTH).put(asked).until(5_000).put(started(at_ms=5_000)).until(24_999)
+    assert world.cutovers() == []
+    assert world.until(25_000).cutovers() == [(2, "ttft", "race", "generator")]
+    assert world.until(50_000).cutovers()[1:] == [], "the second attempt waits in a queue"
+    world.put(
+        started(at_ms=50_100, attempt=2, run="r2"),
+        chunk(0, at_ms=50_200, attempt=2, run="r2"),
+        finished(0, at_ms=50_300, attempt=2, run="r2"),
+    )
+    assert world.endings() == ["completed"]
 
 
 def test_open_breaker_prefers_the_cloud() -> None:

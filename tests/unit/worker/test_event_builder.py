@@ -1,5 +1,7 @@
 """Chunks carry the engine's text exactly: no gap, no overlap, none empty, every token counted."""
 
+from itertools import pairwise
+
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from schemas.stream import Usage
 from schemas.wire import decode, encode
 from services.worker.engine import GenerationResult, Step
-from services.worker.event_builder import MAX_CHUNK_CHARS, EventBuilder
+from services.worker.event_builder import BATCH_CHUNK_US, MAX_CHUNK_CHARS, EventBuilder
 from services.worker.scheduler import Refusal
 from tests.unit.worker.samples import T0_US, request_id, ticket
 
@@ -41,6 +43,29 @@ def test_chunks_are_the_text_and_nothing_else(given_steps):
     for count in ("tokens", "drafted", "accepted"):
         assert sum(getattr(chunk, count) for chunk in said) == sum(getattr(step, count) for step in told)
     assert events.failed(Refusal("internal", "", retryable=True), T0_US).last_seq == len(said) - 1
+
+
+@given(steps, st.lists(st.integers(0, 700_000), min_size=30, max_size=30))
+def test_a_batch_answer_is_the_same_text_in_fewer_chunks(given_steps, waits_us):
+    events, now_us, said = EventBuilder(ticket(batch=True), "generator/test"), T0_US, []
+    for step, wait_us in zip(given_steps, waits_us, strict=False):
+        now_us += wait_us
+        said += events.chunks(step, now_us)
+    said += events.rest(now_us)
+    assert list(events.rest(now_us)) == []
+    whole = "".join(step.text for step in given_steps)
+    assert "".join(chunk.text for chunk in said) == whole
+    assert [chunk.seq for chunk in said] == list(range(len(said)))
+    assert all(chunk.text == whole[chunk.start : chunk.start + len(chunk.text)] != "" for chunk in said)
+    assert sum(chunk.tokens for chunk in said) == (events.tokens if whole else 0)
+    assert all(later.at - chunk.at >= BATCH_CHUNK_US for chunk, later in pairwise(said[:-1]))
+
+
+def test_a_long_batch_answer_does_not_wait_for_the_second_to_pass():
+    events = EventBuilder(ticket(batch=True), "generator/test")
+    said = [chunk for _ in range(9) for chunk in events.chunks(Step(text="x" * 1_000), T0_US)]
+    assert [len(chunk.text) for chunk in said] == [5_000]
+    assert [len(chunk.text) for chunk in events.rest(T0_US)] == [4_000]
 
 
 @given(steps)

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from schemas.side_events import Cancel
 from services.worker.engine import EngineError
-from services.worker.scheduler import CANCEL_MEMORY_US, STOPPING, RecentKeys, Refusal, Scheduler, Ticket
+from services.worker.scheduler import CANCEL_MEMORY_US, STOPPING, RecentKeys, Refusal, Scheduler, Ticket, most_batch
 from tests.support.examples import examples
 from tests.unit.worker.samples import T0_US, request, request_id, ticket
 
@@ -18,8 +18,8 @@ def resolve(model):
     raise EngineError("bad_request", "this model is not served here; served is 'small'", retryable=False, param="model")
 
 
-def scheduler(slots=2, output_check="on"):
-    return Scheduler(slots=slots, output_check=output_check, resolve=resolve)
+def scheduler(slots=2, output_check="on", **changes):
+    return Scheduler(slots=slots, output_check=output_check, resolve=resolve, **changes)
 
 
 def cancel(number, attempt=None, reason="client_gone"):
@@ -155,7 +155,7 @@ def test_batch_waits_for_interactive_and_leaves_it_a_slot():
     interactive = ticket(9)
     for each in (*batch, interactive):
         it.accept(each, T0_US)
-    assert not it.idle
+    assert not it.batch_may_start
     assert it.next(T0_US) == (interactive, None)
     assert it.next(T0_US) == (batch[0], None)
     assert it.next(T0_US) is None, "the last slot is for the next interactive request"
@@ -179,9 +179,32 @@ def test_one_slot_is_enough_for_batch():
     it = scheduler(slots=1)
     only = ticket(batch=True)
     it.accept(only, T0_US)
-    assert it.idle
+    assert it.batch_may_start
     assert it.next(T0_US) == (only, None)
-    assert not it.idle
+    assert not it.batch_may_start
+
+
+def test_batch_leaves_a_quarter_of_the_slots_for_a_burst_of_interactive_requests():
+    it = scheduler(slots=8)
+    for number in range(8):
+        it.accept(ticket(number, batch=True), T0_US)
+    begun = [it.next(T0_US) for _ in range(8)]
+    assert sum(each is not None for each in begun) == 6
+    burst = [ticket(20 + number) for number in range(3)]
+    for each in burst:
+        it.accept(each, T0_US)
+    assert [it.next(T0_US) for _ in range(3)] == [(burst[0], None), (burst[1], None), None]
+
+
+def test_where_the_engine_displaces_batch_interactive_requests_do_not_wait_for_it():
+    it = scheduler(slots=4, preempts=True)
+    for number in range(4):
+        it.accept(ticket(number, batch=True), T0_US)
+    assert sum(it.next(T0_US) is not None for _ in range(4)) == 3
+    burst = [ticket(20 + number) for number in range(5)]
+    for each in burst:
+        it.accept(each, T0_US)
+    assert sum(it.next(T0_US) is not None for _ in range(5)) == 4, "as many as could run without batch"
 
 
 def test_only_so_much_is_remembered():
@@ -198,14 +221,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.slots = 2
-        self.scheduler = scheduler(slots=self.slots)
         self.now = T0_US
         self.waiting = []
         self.running = []
         self.ended = []
         self.cancelled = set()
         self.known = set()
+
+    @initialize(slots=st.integers(1, 5), batch_slots=st.integers(0, 5), preempts=st.booleans())
+    def choose(self, slots, batch_slots, preempts):
+        self.slots, self.batch_slots, self.preempts = slots, most_batch(slots, batch_slots), preempts
+        self.scheduler = scheduler(slots=slots, batch_slots=batch_slots, preempts=preempts)
 
     @rule(
         number=st.integers(0, 5), attempt=st.integers(1, 2), batch=st.booleans(), total_ms=st.sampled_from([1, 60_000])
@@ -250,14 +276,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         picked = self.scheduler.next(self.now)
         interactive = [each for each in self.waiting if not each.batch]
         if picked is None:
-            full = self.slots if interactive else self.slots - 1
-            assert not self.waiting or len(self.running) >= full
+            assert not self.waiting or self.full(batch=not interactive)
             return
         it, refusal = picked
         assert it is (interactive[0] if interactive else self.waiting[0])
+        assert not self.full(batch=it.batch), "an interactive request that finds no slot holds batch back too"
         self.waiting.remove(it)
         (self.running if refusal is None else self.ended).append(it)
         assert (refusal is None) == (self.now < it.expires_us)
+
+    def full(self, *, batch):
+        of_batch = sum(each.batch for each in self.running)
+        if batch:
+            return of_batch >= self.batch_slots or len(self.running) >= max(1, self.slots - 1)
+        return len(self.running) - (of_batch if self.preempts else 0) >= self.slots
 
     @rule(data=st.data())
     def end(self, data):
@@ -274,7 +306,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self):
         assert self.scheduler.waiting == len(self.waiting)
-        assert self.scheduler.running == len(self.running) <= self.slots
+        assert self.scheduler.running == len(self.running)
+        of_batch = sum(each.batch for each in self.running)
+        assert of_batch <= self.batch_slots
+        assert len(self.running) - (of_batch if self.preempts else 0) <= self.slots
 
     @invariant()
     def nothing_cancelled_waits(self):

@@ -2,6 +2,9 @@
 
 No I/O and no clock: times are arguments, in milliseconds. A step contains every decoding sequence and, within a token
 budget, parts of the remaining prompts in order of arrival (chunked prefill).
+
+Interactive sequences go before those of the batch lane, as under vLLM's priority scheduling: in the queue, in the
+prefill budget, and where there is no room, the newest batch sequence is displaced and computed again later.
 """
 
 import contextlib
@@ -81,11 +84,12 @@ class CostModel:
 
 
 class BatchScheduler:
-    """The waiting queue and the running batch of at most ``cost.batch`` sequences."""
+    """The waiting queues and the running sequences, ``cost.batch`` at most."""
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
         self._waiting: deque[SimulatedSequence] = deque()
+        self._waiting_batch: deque[SimulatedSequence] = deque()
         self._running: dict[int, SimulatedSequence] = {}
         self._acceptance = AcceptanceEstimate.expected(EXPECTED_ALPHA)
         self._idle_steps = 0
@@ -98,32 +102,32 @@ class BatchScheduler:
     @property
     def waiting(self) -> int:
         """Number of queued sequences."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._waiting_batch)
 
     def add(self, sequence: SimulatedSequence) -> None:
-        self._waiting.append(sequence)
+        self._queue_of(sequence).append(sequence)
 
     def remove(self, sequence: SimulatedSequence) -> None:
         """Remove a sequence; do nothing if it has ended already."""
         if self._running.pop(id(sequence), None) is None:
             with contextlib.suppress(ValueError):
-                self._waiting.remove(sequence)
+                self._queue_of(sequence).remove(sequence)
 
     def plan(self, now_ms: float) -> StepPlan | None:
         """Return the next step; None if no sequence can take part now."""
         cost = self._cost
-        while self._waiting and len(self._running) < cost.batch:
-            sequence = self._waiting.popleft()
-            sequence.admitted_ms = now_ms
-            sequence.held_until_ms = now_ms + sequence.script.delay_ms(sequence.rng)
-            self._running[id(sequence)] = sequence
+        while self._waiting and (len(self._running) < cost.batch or self._displace()):
+            self._admit(self._waiting.popleft(), now_ms)
+        while self._waiting_batch and len(self._running) < cost.batch:
+            self._admit(self._waiting_batch.popleft(), now_ms)
         active = [each for each in self._running.values() if each.held_until_ms <= now_ms]
-        decodes = tuple(each for each in active if each.prefilled >= each.prompt)
+        active.sort(key=lambda each: each.batch)  # interactive ones first; each lane in order of admission
+        decodes = tuple(each for each in active if each.to_prefill <= 0)
         prefills: list[tuple[SimulatedSequence, int]] = []
         budget = cost.budget
         for each in active:
-            if each.prefilled < each.prompt and budget > 0:
-                tokens = min(budget, each.prompt - each.prefilled)
+            if each.to_prefill > 0 and budget > 0:
+                tokens = min(budget, each.to_prefill)
                 prefills.append((each, tokens))
                 budget -= tokens
         if not decodes and not prefills:
@@ -142,12 +146,31 @@ class BatchScheduler:
         for sequence, tokens in plan.prefills:
             if id(sequence) in self._running:
                 sequence.prefilled += tokens
-                if sequence.prefilled >= sequence.prompt:
+                if sequence.to_prefill <= 0:
                     yield from self._advance(sequence, 0, now_ms)
         self._idle_steps = 0 if plan.gamma else self._idle_steps + 1
         for sequence in plan.decodes:
             if id(sequence) in self._running:
                 yield from self._advance(sequence, plan.gamma, now_ms)
+
+    def _queue_of(self, sequence: SimulatedSequence) -> deque[SimulatedSequence]:
+        return self._waiting_batch if sequence.batch else self._waiting
+
+    def _admit(self, sequence: SimulatedSequence, now_ms: float) -> None:
+        if not sequence.recomputed:  # a displaced one has had its delay
+            sequence.admitted_ms = now_ms
+            sequence.held_until_ms = now_ms + sequence.script.delay_ms(sequence.rng)
+        self._running[id(sequence)] = sequence
+
+    def _displace(self) -> bool:
+        """Send the newest batch sequence back to its queue; return whether there was one."""
+        newest = next((each for each in reversed(self._running.values()) if each.batch), None)
+        if newest is None:
+            return False
+        del self._running[id(newest)]
+        newest.displace()
+        self._waiting_batch.appendleft(newest)
+        return True
 
     def _gamma(self, decodes: int, context: int) -> int:
         cost = self._cost

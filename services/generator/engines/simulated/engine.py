@@ -50,6 +50,7 @@ class SimulatedEngine:
         self.name = "simulated"
         self.model = settings.model
         self.capacity = settings.sim_batch
+        self.preempts = True
         self._settings = settings
         self._script = settings.script()
         self._scheduler = BatchScheduler(settings.cost_model())
@@ -134,6 +135,7 @@ class SimulatedEngine:
             rng=rng,
             script=script,
             arrived_ms=_now_ms(),
+            batch=job.lane == "batch",
         )
 
     async def _run_steps(self) -> None:

@@ -29,10 +29,12 @@ class SimulatedSequence:
         truncated: Whether ``max_tokens`` limits the length.
         rng: The answer's own source of randomness.
         script: The faults to simulate.
+        batch: Whether it is of the batch lane, which gives way.
         arrived_ms: When the request arrived.
         held_until_ms: The answer takes no part in steps before this time.
         prefilled: Prompt tokens processed.
         generated: Answer tokens generated.
+        recomputed: Answer tokens that it had when it was displaced: they are prefilled again with the prompt.
         steps: Steps that generated tokens.
         drafted: Tokens drafted in all steps.
         admitted_ms: When it joined the batch.
@@ -46,9 +48,11 @@ class SimulatedSequence:
     rng: random.Random
     script: FaultScript
     arrived_ms: float
+    batch: bool = False
     held_until_ms: float = 0.0
     prefilled: int = 0
     generated: int = 0
+    recomputed: int = 0
     steps: int = 0
     drafted: int = 0
     admitted_ms: float = 0.0
@@ -58,7 +62,16 @@ class SimulatedSequence:
     @property
     def context(self) -> int:
         """Tokens in its KV cache."""
-        return self.prefilled + self.generated
+        return self.prefilled + self.generated - self.recomputed
+
+    @property
+    def to_prefill(self) -> int:
+        """Tokens to prefill before it generates its next one."""
+        return self.prompt + self.recomputed - self.prefilled
+
+    def displace(self) -> None:
+        """Drop its KV cache: another sequence needs the room."""
+        self.recomputed, self.prefilled = self.generated, 0
 
     def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:
         """Run one step; return its output, followed by the result if the answer is complete.

@@ -44,6 +44,7 @@ class VllmEngine:
         self._arguments = prepare_arguments(settings)
         self.model = settings.model or (settings.model_path.resolve().name if settings.model_path else self.name)
         self.capacity = settings.vllm_max_seqs
+        self.preempts = True  # its scheduler goes by priority
         self._draft_length = fixed_draft_length(settings)
         self._speculative = "speculative_config" in self._arguments
         self._vllm: LoadedVllm | None = None
