@@ -93,7 +93,6 @@ PURE = (
     "services.jobs.prefix_order",
     "services.jobs.result_lines",
     "services.physics",
-    "services.planner.batch.cascade",
     "services.planner.batch.choose",
     "services.planner.batch.hardware",
     "services.planner.batch.offers",

@@ -1,27 +1,22 @@
 """``railbus batch``: run files of prompts."""
 
 import argparse
-import asyncio
-import contextlib
 import json
-import os
-import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from services.cli.batch.client import JobClient, fresh_batch_id, job_store, store_input
+from services.cli.batch.cascade import run_cascade
+from services.cli.batch.client import JobClient, fresh_batch_id, job_store
 from services.cli.batch.inputs import InputOptions, write_lines
-from services.cli.batch.outputs import write_outputs
+from services.cli.batch.prices import token_prices
 from services.cli.batch.progress import ProgressLine, TokenPrices
+from services.cli.batch.runner import JobInput, JobOptions, run_job, submit, write_files
+from services.cli.batch.tiers import read_tiers
 from services.cli.common import add_kafka_option, bus_settings, run_coroutine
 from services.jobs.job_state import JobState
-from services.jobs.store import write_whole
 from services.runtime.errors import UserError
 
-JOB_FILE: Final = "job.json"
 DAY_H: Final = 24.0
 ACTIONS: Final = {
     "pause": "submit no further line", "resume": "go on", "cancel": "end the job; what is done is kept",
@@ -32,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     run = commands.add_parser("run", help="run a file and write its results; the same command goes on after a crash")
     run.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
+    run.add_argument(
+        "--tiers", type=Path, metavar="PLAN", help="a cascade: a small model answers all, larger ones the best (TOML)"
+    )
     submit = commands.add_parser("submit", help="submit a file and print the job's id")
     for each in (run, submit):
         _add_input_options(each)
@@ -84,7 +82,7 @@ async def _run(args: argparse.Namespace) -> int:
                 return await _run_file(client, args, prices)
             case "submit":
                 batch_id = fresh_batch_id()
-                await _submit(client, batch_id, args)
+                await submit(client, batch_id, _input(args), _options(args))
                 print(batch_id)
                 return 0
             case "list":
@@ -94,7 +92,8 @@ async def _run(args: argparse.Namespace) -> int:
                 print(json.dumps(_facts(job)) if args.json else _described(job))
                 return 0
             case "results":
-                return _results(client, client.job(args.batch), args.out)
+                job = client.job(args.batch)
+                return _tell(job, write_files(client, job, args.out))
             case _:
                 await client.control(client.job(args.batch), args.action)
                 print(_described(client.job(args.batch)))
@@ -112,80 +111,37 @@ def _check(args: argparse.Namespace) -> None:
 
 
 async def _run_file(client: JobClient, args: argparse.Namespace, prices: TokenPrices) -> int:
-    out: Path = args.out
-    batch_id = await asyncio.to_thread(_remembered, out, args.file)
-    if client.find(batch_id) is None:
-        try:
-            await _submit(client, batch_id, args)
-        except UserError:
-            (out / JOB_FILE).unlink(missing_ok=True)
-            raise
-    _say(f"batch {batch_id}: Ctrl-C leaves it running; the same command, or `railbus batch results`, has its results")
-    line, shown = ProgressLine(prices), _shower()
-
-    def show(job: JobState) -> None:
-        line.note(job.totals, time.monotonic())
-        shown(line.text(job.totals, job.status))
-
-    job = await client.follow(batch_id, show)
-    if sys.stderr.isatty():
-        _say("")
-    return _results(client, job, out)
+    if args.tiers is None:
+        job, written = await run_job(client, args.out, _input(args), _options(args), prices)
+        return _tell(job, written)
+    tiers = read_tiers(args.tiers)
+    each = [token_prices(tier.price, args.prices) for tier in tiers.tier]
+    given, options = _input(args), _options(args)
+    lacking = await run_cascade(client, args.out, given.source, given.write, tiers, options, each)
+    print(args.out / "results.jsonl")
+    return 1 if lacking else 0
 
 
-def _remembered(out: Path, source: Path) -> str:
-    """Return the job of this folder, a new one the first time; it is noted before anything else is done.
-
-    Raises:
-        UserError: The folder has another file's job, or cannot be written.
-    """
-    note = out / JOB_FILE
-    stat = source.stat()
-    facts = {"file": str(source.resolve()), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
-        if known is None:
-            known = {"batch_id": fresh_batch_id(), **facts}
-            write_whole(note, json.dumps(known).encode())
-    except (OSError, ValueError) as error:
-        raise UserError(f"--out {out}: {error}: name another folder") from None
-    if {name: known.get(name) for name in facts} != facts:
-        raise UserError(
-            f"--out {out} has the job of {known.get('file')}, or the file was changed since: name another folder"
-        )
-    return str(known["batch_id"])
+def _options(args: argparse.Namespace) -> JobOptions:
+    return JobOptions(
+        window_open=args.window, line_attempts=args.attempts,
+        completion_ms=max(1, int(args.within_hours * 3_600_000)),
+    )  # fmt: skip
 
 
-async def _submit(client: JobClient, batch_id: str, args: argparse.Namespace) -> None:
+def _input(args: argparse.Namespace) -> JobInput:
     given = {"model": args.model, "max_tokens": args.max_tokens, "temperature": args.temperature, "seed": args.seed}
     options = InputOptions(
         template=args.template, id_column=args.id_column, system=args.system,
         body={name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
-    write = partial(write_lines, args.file, options)
-    plan = await asyncio.to_thread(store_input, client.store, batch_id, args.file.name, write)
-    if plan.bad:
-        _say(f"{plan.bad:,} of {plan.lines:,} lines are no requests: their errors will be in errors.jsonl")
-    await client.create(
-        batch_id, window_open=args.window, line_attempts=args.attempts,
-        completion_ms=max(1, int(args.within_hours * 3_600_000)),
-    )  # fmt: skip
+    return JobInput(source=args.file, write=partial(write_lines, args.file, options))
 
 
-def _results(client: JobClient, job: JobState, out: Path) -> int:
-    if job.finished is None:
-        raise UserError(f"{job.batch_id} has not ended: {_described(job)}")
-    for fault in job.finished.faults:
-        _say(fault.message)
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        written = write_outputs(client.store, job.finished, out)
-    except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror or error}") from None
+def _tell(job: JobState, written: list[Path]) -> int:
     print(_described(job))
     print("\n".join(str(path) for path in written))
-    return 0 if job.finished.outcome == "completed" and not job.totals.failed else 1
+    return 0 if job.status == "completed" and not job.totals.failed else 1
 
 
 def _list(jobs: list[JobState], *, as_json: bool) -> int:
@@ -208,45 +164,3 @@ def _facts(job: JobState) -> dict[str, Any]:
         "prompt_tokens": totals.prompt_tokens, "cached_tokens": totals.cached_tokens,
         "completion_tokens": totals.completion_tokens, "created_ms": job.created_ms, "finished_ms": job.finished_ms,
     }  # fmt: skip
-
-
-def token_prices(name: str | None, file: Path | None) -> TokenPrices:
-    """Return the prices of an API in the planner's price list.
-
-    Raises:
-        UserError: It is not there.
-    """
-    if name is None:
-        return TokenPrices()
-    from services.planner.batch.prices import read_prices
-
-    apis = {api.name: api for api in read_prices(file).api}
-    if name not in apis:
-        raise UserError(f"--price {name!r}: must be one of {', '.join(sorted(apis))}")
-    api = apis[name]
-    return TokenPrices(api.input, api.output, api.cached_input)
-
-
-def _shower() -> Callable[[str], None]:
-    """Return what shows progress: over and over on one line of a terminal, else a line whenever it has changed."""
-    last = ""
-
-    def show(text: str) -> None:
-        nonlocal last
-        if text == last:
-            return
-        last = text
-        if not sys.stderr.isatty():
-            _say(text)
-            return
-        with contextlib.suppress(OSError):
-            text = text[: max(20, os.get_terminal_size(sys.stderr.fileno()).columns - 1)]
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-
-    return show
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
