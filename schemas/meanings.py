@@ -123,5 +123,20 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "operator": "An operator stopped it.",
         "lost_race": "The other attempt's chunk was first on the log.",
     },
+    "BatchAction": {
+        "pause": "No further line is submitted; open ones are answered.",
+        "resume": "Lines are submitted again.",
+        "cancel": "The job ends: open requests are cancelled, lines that were not submitted are not.",
+    },
+    "BatchOutcome": {
+        "completed": "Every line has an answer or an error.",
+        "failed": "No line was run: the input is at fault.",
+        "cancelled": "Somebody ended the job. Lines without an answer have the error `batch_cancelled`.",
+        "expired": "The job's time was over. Lines without an answer have the error `batch_expired`.",
+    },
+    "BadLines": {
+        "report": "A line that is no request gets an error of its own. The others run.",
+        "refuse": "One line that is no request ends the job before anything runs.",
+    },
 }
 """Name of the enumeration -> its values -> what each means."""

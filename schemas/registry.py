@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from schemas.base import AnyEvent
+from schemas.batches import BatchControl, BatchCreated, BatchFinished, BatchProgress
 from schemas.requests import Request
 from schemas.side_events import Account, Attached, Cancel, DeadLetter, Detached, Window
 from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Recall, Started, Verdict
 from schemas.topics import (
     ACCOUNTS,
+    BATCHES,
     CONTROL,
     DEAD,
     LEDGER,
@@ -26,7 +28,7 @@ from schemas.topics import (
 )
 
 RoleName = Literal[
-    "app", "edge", "generator", "vertex", "rails", "safety", "router", "ledger", "audit", "tracer", "operator"
+    "app", "edge", "generator", "vertex", "rails", "safety", "router", "batch", "ledger", "audit", "tracer", "operator"
 ]  # fmt: skip
 """Every program that writes or reads a topic. ``app`` is any program outside, ``operator`` the ``railbus`` command."""
 
@@ -40,6 +42,7 @@ GROUPS: Final[Mapping[RoleName, tuple[str, ...]]] = {
     "rails": ("rails", "rails-batch"),
     "safety": ("safety",),
     "router": ("router",),
+    "batch": ("batch",),
     "ledger": ("ledger",),
     "audit": ("audit",),
     "tracer": ("tracer",),
@@ -90,7 +93,7 @@ class Kind:
         return self.cls.__name__
 
     @property
-    def key(self) -> Literal["request_id", "tenant", "none"]:
+    def key(self) -> Literal["request_id", "tenant", "batch_id", "none"]:
         """Return the field that is the key of its records."""
         return self.access[0].topic.key
 
@@ -101,7 +104,9 @@ def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ..
 
 
 def _stream(*by: RoleName, safety: bool = True) -> tuple[TopicAccess]:
-    to: tuple[RoleName, ...] = ("app", "edge", "tracer", "safety") if safety else ("app", "edge", "tracer")
+    to: tuple[RoleName, ...] = (
+        ("app", "edge", "batch", "tracer", "safety") if safety else ("app", "edge", "batch", "tracer")
+    )
     return (_access_on(STREAMS, by=by, to=to),)
 
 
@@ -114,7 +119,11 @@ KINDS: Final[Mapping[str, Kind]] = {
                 _access_on(
                     REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge", "tracer")
                 ),
-                _access_on(REQUESTS_BATCH, by=("app", "edge", "router"), to=("generator", "rails", "edge", "tracer")),
+                _access_on(
+                    REQUESTS_BATCH,
+                    by=("app", "edge", "router", "batch"),
+                    to=("generator", "rails", "edge", "batch", "tracer"),
+                ),
                 _access_on(REQUESTS_VERTEX, by=("router",), to=("vertex",)),
             ),
             prompts=("messages",),
@@ -128,11 +137,15 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(cls=Cleared, access=_stream("safety")),
         Kind(cls=Recall, access=_stream("safety")),
         Kind(cls=Closed, access=_stream("router")),
-        Kind(cls=Cancel, access=(_access_on(CONTROL, by=("router",), to=("generator", "vertex")),)),
+        Kind(cls=Cancel, access=(_access_on(CONTROL, by=("router", "batch"), to=("generator", "vertex")),)),
         Kind(cls=Attached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger",)),)),
         Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger", "tracer")),)),
         Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger", "safety", "tracer")),)),
         Kind(cls=Window, access=(_access_on(LEDGER, by=("ledger",), to=("edge",)),)),
+        Kind(cls=BatchCreated, access=(_access_on(BATCHES, by=("edge", "operator"), to=("batch", "edge")),)),
+        Kind(cls=BatchControl, access=(_access_on(BATCHES, by=("edge", "operator"), to=("batch", "edge")),)),
+        Kind(cls=BatchProgress, access=(_access_on(BATCHES, by=("batch",), to=("batch", "edge")),)),
+        Kind(cls=BatchFinished, access=(_access_on(BATCHES, by=("batch",), to=("batch", "edge")),)),
         Kind(cls=DeadLetter, access=(_access_on(DEAD, by=("router",), to=()),)),
     )
 }

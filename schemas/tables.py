@@ -7,7 +7,7 @@ from schemas.json_schemas import summary
 from schemas.registry import KINDS, ROLES, kinds_on
 from schemas.topics import DAY_MS, DEFAULT_PARTITIONS, TOPICS, Topic
 
-_KEYS: Final = {"request_id": "request id", "tenant": "tenant", "none": "none"}
+_KEYS: Final = {"request_id": "request id", "tenant": "tenant", "batch_id": "batch id", "none": "none"}
 
 
 def with_tables(text: str) -> str:

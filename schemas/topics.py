@@ -22,7 +22,7 @@ class Topic:
     """
 
     name: str
-    key: Literal["request_id", "tenant", "none"] = "request_id"
+    key: Literal["request_id", "tenant", "batch_id", "none"] = "request_id"
     spread: Literal["requests", "single"] = "requests"
     retention_ms: int = 7 * DAY_MS
     about: str
@@ -42,13 +42,17 @@ CONTROL: Final = Topic(name="railbus.control", retention_ms=DAY_MS, about="Cance
 RECEIPTS: Final = Topic(name="railbus.receipts", about="What each client connection was sent.")
 ACCOUNTS: Final = Topic(name="railbus.accounts", about="Costs and times of each closed request.")
 LEDGER: Final = Topic(name="railbus.ledger", key="tenant", spread="single", about="Sums over accounts and receipts.")
+BATCHES: Final = Topic(
+    name="railbus.batches", key="batch_id", spread="single", retention_ms=30 * DAY_MS,
+    about="Batch jobs: what they are, and how far they have come.",
+)  # fmt: skip
 DEAD: Final = Topic(
     name="railbus.dead", key="none", spread="single", retention_ms=30 * DAY_MS,
     about="Records that could not be read, unchanged.",
 )  # fmt: skip
 
 TOPICS: Final = (
-    REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, CONTROL, RECEIPTS, ACCOUNTS, LEDGER, DEAD,
+    REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, CONTROL, RECEIPTS, ACCOUNTS, LEDGER, BATCHES, DEAD,
 )  # fmt: skip
 
 TOPIC_NAMED: Final = {topic.name: topic for topic in TOPICS}

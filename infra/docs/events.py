@@ -22,7 +22,7 @@ def topics() -> str:
             code(topic.name),
             codes(f"{kind.name}" for kind in kinds_on(topic)),
             topic.about,
-            {"request_id": "request id", "tenant": "tenant", "none": "none"}[topic.key],
+            {"request_id": "request id", "tenant": "tenant", "batch_id": "batch id", "none": "none"}[topic.key],
             f"{DEFAULT_PARTITIONS}, or `RAILBUS_PARTITIONS`" if topic.spread == "requests" else "1",
             f"{topic.retention_ms // DAY_MS} d",
         )

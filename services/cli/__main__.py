@@ -14,6 +14,7 @@ from typing import Any, Final
 COMMANDS: Final = {
     "up": "start everything on this machine and keep it running",
     "ask": "ask a question and stream the answer",
+    "batch": "run a file of prompts: every line once, whatever is killed on the way",
     "demo": "show what can happen to an answer, beside its log",
     "tail": "show the events on the log",
     "audit": "show what happened to a request, what its client saw, and where its time went",

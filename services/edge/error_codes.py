@@ -26,6 +26,12 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "The request is not valid HTTP, or the engine refused it, for example because the prompt is too long.",
         "Read the message. It names the limit.",
     ),
+    "batch_has_ended": ErrorDescription((409,), "The batch has ended.", "Nothing is left to cancel."),
+    "batch_not_found": ErrorDescription((404,), "The tenant has no such batch.", "See `GET /v1/batches`."),
+    "batches_off": ErrorDescription(
+        (503,), "Files and batches are off on this edge, or their folder cannot be written.",
+        "The operator sets `RAILBUS_BATCH_DIR` for edge and batch service.",
+    ),
     "busy": ErrorDescription(
         (429, 503), "The tenant (429) or all clients (503) resume too many streams at the same time.",
         "Wait for `Retry-After`, try again.",
@@ -58,6 +64,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (502,), "No attempt gave an answer, and no engine said why; the input check may have given no verdict in time.",
         "Read the message, try again.",
     ),
+    "file_in_use": ErrorDescription(
+        (409,), "A batch that has not ended needs the file.", "Cancel the batch, or wait for its end.",
+    ),
+    "file_not_found": ErrorDescription((404,), "The tenant has no such file.", "See `GET /v1/files`."),
     "host_not_allowed": ErrorDescription(
         (403,), "The edge has no API keys, so it answers to loopback host names only.",
         "Use `127.0.0.1`, or set `RAILBUS_API_KEYS_FILE`.",
@@ -109,6 +119,9 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     "not_a_websocket": ErrorDescription(
         (400,), "The address serves websockets, and the request is no handshake of version 13.",
         "Use a websocket client.",
+    ),
+    "not_a_form": ErrorDescription(
+        (415,), "The file was not sent as a form.", "Send `multipart/form-data` with `purpose` and `file`.",
     ),
     "not_found": ErrorDescription((404,), "There is no such address.", "See the endpoints."),
     "not_json": ErrorDescription((415,), "The body is not declared as JSON.", "Send `Content-Type: application/json`."),
@@ -166,6 +179,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     "string_above_max_length": ErrorDescription(
         (400,), "A message has more than 262,144 characters.", "Send less text.",
     ),
+    "too_many_batches": ErrorDescription(
+        (429,), "The tenant has too many batches that have not ended.", "Wait for the end of one, or cancel one.",
+    ),
+    "too_many_files": ErrorDescription((429,), "The tenant has too many files.", "Delete files."),
     "too_many_connections": ErrorDescription(
         (429, 503),
         "The client's address (429) or the edge (503) has as many open connections as it may, and this one makes room.",

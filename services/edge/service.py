@@ -8,10 +8,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from services.bus import Producer, ensure_topics
+from services.edge.batches.job_service import JobService
 from services.edge.delivery.hub import TICK_S, Hub
 from services.edge.delivery.receipts import ReceiptWriter
 from services.edge.http.api_keys import load_keys
 from services.edge.http.app import ServerLogger, make_app
+from services.edge.http.batch_endpoint import BatchEndpoint
 from services.edge.http.chat_endpoint import ChatEndpoint
 from services.edge.http.connections import Connections, ConnectionTimeouts, LimitedSite
 from services.edge.http.ledger_endpoint import LedgerEndpoint
@@ -52,6 +54,11 @@ class EdgeService:
         self._producer = Producer(settings.bus, role="edge")
         self._receipts = ReceiptWriter(self._producer, f"edge/{instance}")
         self._shared_limits = SharedLimits(settings.redis_url, settings.rates)
+        self._jobs = JobService(
+            settings.batch_dir, settings.bus, self._producer, f"edge/{instance}",
+            file_bytes=settings.batch_file_mb * 1_048_576, tenant_files=settings.batch_tenant_files,
+            tenant_jobs=settings.batch_tenant_jobs,
+        )  # fmt: skip
         request_service = RequestService(
             settings, instance=instance, hub=self._hub, partitions=self._partitions, lookup=self._lookup,
             producer=self._producer, receipts=self._receipts, shared_limits=self._shared_limits,
@@ -66,6 +73,7 @@ class EdgeService:
             StatusEndpoint(self._hub, keys, self._partitions.reachable, settings.metrics_readers),
             PageEndpoint(settings.edge_notice, operator_view=settings.operator_page),
             LedgerEndpoint(self._ledger, keys, settings.metrics_readers),
+            BatchEndpoint(self._jobs, keys),
             OriginGuard(keyed=not keys.allows_anonymous, allowed=settings.origins),
         )
 
@@ -107,7 +115,8 @@ class EdgeService:
             tasks = [
                 group.create_task(work)
                 for work in (
-                    self._partitions.run(), self._lookup.run(), self._receipts.run(), self._ledger.run(), self._tick(),
+                    self._partitions.run(), self._lookup.run(), self._receipts.run(), self._ledger.run(),
+                    self._jobs.run(), self._tick(),
                     self._announce(url, on_ready),
                 )
             ]  # fmt: skip

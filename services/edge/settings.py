@@ -67,6 +67,11 @@ class Settings:
             limit.
         resume_burst: How often at once, within the limit of the minute: when an edge ends, all its clients come.
         resume_ms: For how long after its total deadline an answer can be read again.
+        batch_dir: Folder of the files of batch jobs, shared with the batch service. Not set: ``/v1/files`` and
+            ``/v1/batches`` are off.
+        batch_file_mb: Largest file that may be uploaded, in MiB.
+        batch_tenant_files: Most files of a tenant, those that its jobs wrote included.
+        batch_tenant_jobs: Most jobs of a tenant that have not ended.
         edge_notice: A sentence at the top of the page, for example that a part of the installation is emulated.
         operator_page: Whether the page keeps text that was taken back, struck through, for an operator who looks at a
             policy. People who are given answers must not be able to read it.
@@ -117,6 +122,12 @@ class Settings:
     resume_ms: int = setting(
         3_600_000, "how long after its deadline an answer can be read again", ge=0, le=7 * 86_400_000
     )
+    batch_dir: Path | None = field(
+        default=None, metadata={"help": "folder of the files of batch jobs, shared with the edge"}
+    )
+    batch_file_mb: int = setting(200, "largest file that may be uploaded, in MiB", ge=1, le=100_000)
+    batch_tenant_files: int = setting(1_000, "most files of a tenant", ge=1, le=1_000_000)
+    batch_tenant_jobs: int = setting(16, "most jobs of a tenant that have not ended", ge=1, le=10_000)
     edge_notice: str = setting("", "a sentence at the top of the page")
     operator_page: bool = setting(
         default=False, help_text="whether the page keeps text that was taken back, struck through"

@@ -18,6 +18,7 @@ LIBRARIES = {
     "services.worker": {"schemas", "services.runtime", "services.bus"},
     "services.processor": {"schemas", "services.runtime", "services.bus"},
     "services.archive": {"schemas", "services.runtime", "services.bus"},
+    "services.jobs": {"schemas", "services.runtime", "services.bus"},
 }
 """What each library may import of this product. Services may import schemas and every library, and never each other."""
 
@@ -35,6 +36,9 @@ PURE = (
     "services.archive.chain",
     "services.archive.checkpoint",
     "services.audit.buffer",
+    "services.batch.core",
+    "services.batch.job",
+    "services.batch.line_state",
     "services.books",
     "services.broker.groups.group",
     "services.broker.storage.partition_log",
@@ -83,8 +87,12 @@ PURE = (
     "services.generator.engines.vllm.arguments",
     "services.generator.engines.vllm.output_parser",
     "services.generator.engines.vllm.start_errors",
+    "services.jobs.ids",
+    "services.jobs.job_state",
+    "services.jobs.lines",
+    "services.jobs.prefix_order",
+    "services.jobs.result_lines",
     "services.physics",
-    "services.planner.batch.cascade",
     "services.planner.batch.choose",
     "services.planner.batch.hardware",
     "services.planner.batch.offers",

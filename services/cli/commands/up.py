@@ -108,6 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the ledger (default: if faust-streaming is installed)",
     )
     parser.add_argument(
+        "--batch",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run the batch service, for `railbus batch` and /v1/batches (default: yes)",
+    )
+    parser.add_argument(
         "--traces",
         metavar="URL",
         help="send a trace of each request to this OpenTelemetry collector (default: $OTEL_EXPORTER_OTLP_ENDPOINT)",
@@ -173,6 +179,7 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
         tree = RunningTree(
             pid=os.getpid(), url=url, kafka=config.kafka, partitions=_partitions(), redis_url=config.redis_url,
             pids=supervisor.pids, health=health, edges=edges,
+            batch_dir=None if config.batch_dir is None else str(config.batch_dir),
         )  # fmt: skip
         try:
             write_state(tree, folder)

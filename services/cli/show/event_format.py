@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 import orjson
 
 from schemas.base import AnyEvent, Event
+from schemas.batches import BatchControl, BatchCreated, BatchFinished, BatchProgress
 from schemas.registry import KINDS
 from schemas.requests import Request
 from schemas.side_events import Account, Attached, Cancel, DeadLetter, Detached, Window
@@ -163,6 +164,26 @@ def _account(event: Account) -> str:
     return f"{event.outcome} after {spent:.1f} ms, {len(event.attempts)} attempt(s), {event.recalls} recall(s)"
 
 
+def _batch_created(event: BatchCreated) -> str:
+    return f"{event.batch_id} {event.input_file}, at most {event.window_open} open"
+
+
+def _batch_control(event: BatchControl) -> str:
+    return f"{event.batch_id} {event.action}"
+
+
+def _batch_progress(event: BatchProgress) -> str:
+    totals = event.totals
+    return (
+        f"{event.batch_id} {totals.completed} completed, {totals.failed} failed, {len(event.open)} open of"
+        f" {totals.lines}, epoch {event.epoch}"
+    )
+
+
+def _batch_finished(event: BatchFinished) -> str:
+    return f"{event.batch_id} {event.outcome}: {event.totals.completed} completed, {event.totals.failed} failed"
+
+
 def _window(event: Window) -> str:
     return (
         f"{event.tenant}: {event.requests} request(s), earned {event.earned_ms:.1f} ms, spent {event.spent_ms:.1f} ms"
@@ -187,6 +208,10 @@ _DESCRIPTIONS: Final[dict[type[AnyEvent], Callable[[Any], str]]] = {
     Cancel: _cancel,
     Attached: _attached,
     Detached: _detached,
+    BatchCreated: _batch_created,
+    BatchControl: _batch_control,
+    BatchProgress: _batch_progress,
+    BatchFinished: _batch_finished,
     Account: _account,
     Window: _window,
     DeadLetter: _dead,

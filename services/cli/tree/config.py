@@ -15,6 +15,7 @@ from services.cli.tree.extras import MODEL_PATH, install
 from services.cli.tree.log_folder import embedded_log_dir, kafka_log_dir
 from services.cli.tree.ports import MAX_PORT, MAX_TRIES, free_port, is_free, port_or_free, reserve, usual_port
 from services.cli.tree.process_specs import (
+    BATCH,
     GOVERNANCE_SERVICES,
     LEDGER,
     LOOPBACK,
@@ -187,6 +188,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
                     governed=args.governed, cloud=cloud, archived=args.archive is not None, traced=is_traced(args)
                 ),
                 *((LEDGER,) if args.ledger else ()),
+                *((BATCH,) if args.batch else ()),
             )
             for name in process_names(service, number)
         },
@@ -200,6 +202,7 @@ def tree_config(args: argparse.Namespace, folder: Path, say: LineSink) -> TreeCo
         more_edge_ports=_more_edge_ports(edge_port, number["edge"] - 1),
         kafka_nodes=nodes,
         ledger=args.ledger,
+        batch_dir=(folder / "batch").absolute() if args.batch else None,
         archive={} if args.archive is None else archive_settings(args.archive, folder, os.environ),
     )
 

@@ -50,6 +50,7 @@ class TreeConfig:
         kafka_nodes: How many nodes of Apache Kafka the tree starts; 0 for none.
         ledger: Whether the ledger runs.
         archive: Settings of the archiver; empty where nothing is archived.
+        batch_dir: Folder of the files of batch jobs; None where the batch service does not run.
     """
 
     engine: EngineName
@@ -72,6 +73,7 @@ class TreeConfig:
     kafka_nodes: int = 0
     ledger: bool = False
     archive: Mapping[str, str] = field(default_factory=dict)
+    batch_dir: Path | None = None
 
     @property
     def edge_ports(self) -> tuple[int, ...]:
@@ -105,7 +107,9 @@ class ProcessSpec:
     awaited: bool = True
 
 
-NICENESS: Final[Mapping[str, int]] = {"router": 10, "safety": 10, "audit": 15, "tracer": 15, "ledger": 19}
+NICENESS: Final[Mapping[str, int]] = {
+    "router": 10, "safety": 10, "audit": 15, "batch": 15, "tracer": 15, "ledger": 19,
+}  # fmt: skip
 """Nice levels of services that no first token waits for: when many requests begin at once, the others run first. On
 two cores, 64 simultaneous governed requests had their first tokens 41 to 48 ms later than without Railbus, not 53 to
 73."""
@@ -145,6 +149,9 @@ EMULATOR_NOTICE: Final = (
 
 LEDGER: Final = "ledger"
 """The service that reads accounts and receipts; no answer waits for it."""
+
+BATCH: Final = "batch"
+"""The service that runs batch jobs; no answer to a person waits for it."""
 
 STOP_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_GENERATOR_DRAIN_MS": "2000", "RAILBUS_VERTEX_DRAIN_MS": "2000"}
 """The whole tree stops, edge first, and each stage gets five seconds: nobody reads what would be finished later."""
@@ -186,6 +193,8 @@ def process_specs(config: TreeConfig) -> list[ProcessSpec]:
         found += [_service(service, name, 1, config) for name in process_names(service, config.counts)]
     for name, port in zip(process_names("edge", config.counts), config.edge_ports, strict=True):
         found.append(_service("edge", name, 2, config, edge_port=port))
+    if config.batch_dir is not None:
+        found.append(replace(_service(BATCH, BATCH, 3, config), awaited=False))
     if config.ledger:
         folder = {"RAILBUS_LEDGER_DATA_DIR": str(config.log_dir.parent / LEDGER)}
         ledger = _service(LEDGER, LEDGER, 3, config)
@@ -256,6 +265,8 @@ def _service(service: str, name: str, stage: int, config: TreeConfig, *, edge_po
         **(config.archive if service in AUDIT_SERVICES else {}),
         **config.options,
     }
+    if config.batch_dir is not None and service in {BATCH, "edge"}:
+        env["RAILBUS_BATCH_DIR"] = str(config.batch_dir)
     if config.redis_url is not None:
         env["RAILBUS_REDIS_URL"] = config.redis_url
     if service != "generator":

@@ -37,6 +37,7 @@ class RunningTree:
         pids: Process id of each process, by its name.
         health: Address of each one's ``/healthz``, ``/readyz`` and ``/metrics``.
         edges: Addresses of all edges.
+        batch_dir: Folder of the files of batch jobs; None where no batch service runs.
     """
 
     pid: int
@@ -47,6 +48,7 @@ class RunningTree:
     pids: dict[str, int] = field(default_factory=dict)
     health: dict[str, str] = field(default_factory=dict)
     edges: list[str] = field(default_factory=list)
+    batch_dir: str | None = None
 
 
 def state_dir() -> Path:

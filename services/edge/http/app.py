@@ -8,6 +8,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http import HttpProcessingError
 
 from services.edge.errors import ApiError
+from services.edge.http.batch_endpoint import BatchEndpoint
 from services.edge.http.chat_endpoint import ChatEndpoint
 from services.edge.http.connections import handler_of
 from services.edge.http.ledger_endpoint import LedgerEndpoint
@@ -27,7 +28,7 @@ HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def make_app(
     chat: ChatEndpoint, sockets: WebSocketEndpoint, status: StatusEndpoint, page: PageEndpoint, ledger: LedgerEndpoint,
-    origins: OriginGuard,
+    batches: BatchEndpoint, origins: OriginGuard,
 ) -> web.Application:  # fmt: skip
     @web.middleware
     async def limit(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
@@ -60,7 +61,7 @@ def make_app(
             return _to_response(ApiError(500, "The server failed to handle the request.", code="internal"))
 
     app = web.Application(middlewares=[limit, guard], client_max_size=MAX_BODY_BYTES)
-    routes = [*chat.routes(), *sockets.routes(), *status.routes(), *page.routes(), *ledger.routes()]
+    routes = [*chat.routes(), *sockets.routes(), *status.routes(), *page.routes(), *ledger.routes(), *batches.routes()]
     for route in routes:
         route.kwargs["expect_handler"] = _expect
     app.add_routes(routes)

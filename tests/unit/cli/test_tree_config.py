@@ -159,7 +159,7 @@ def test_each_process_has_a_port_of_its_own(tmp_path):
     )
     made = tree_config(flags(*given), tmp_path, lambda _: None)
     assert made.health_ports.keys() == {
-        "generator", "router", "router-2", "rails", "safety", "safety-2", "ledger",
+        "generator", "router", "router-2", "rails", "safety", "safety-2", "ledger", "batch",
     }  # fmt: skip
     assert len(set(made.edge_ports)) == 3
     assert made.broker_port is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.batch.cascade import chain_recall, rank_correlation, recall
+from services.physics.cascade import chain_recall, rank_correlation, recall
 
 
 @pytest.mark.parametrize(

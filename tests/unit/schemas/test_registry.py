@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from schemas import base, requests, side_events, stream
+from schemas import base, batches, requests, side_events, stream
 from schemas.__main__ import README
 from schemas.asyncapi import document
 from schemas.base import AnyEvent, Event, envelope, run_envelope
+from schemas.batches import BatchEvent
 from schemas.registry import KINDS, ROLES, kinds_on, read_kinds, reads, writes
 from schemas.requests import Request
 from schemas.stream import Closed, Cutover, RunEvent, Started, StreamEvent, Verdict
@@ -17,14 +18,14 @@ from schemas.tables import with_tables
 from schemas.topics import DEAD, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, TOPIC_NAMED, TOPICS
 
 SERVICES = Path(__file__).parents[3] / "services"
-BASES = {AnyEvent, Event, StreamEvent, RunEvent}
+BASES = {AnyEvent, Event, StreamEvent, RunEvent, BatchEvent}
 PLACES = [(kind, place) for kind in KINDS.values() for place in kind.access]
 
 
 def test_every_event_class_is_a_base_or_has_a_row():
     found = {
         cls
-        for module in (base, requests, stream, side_events)
+        for module in (base, batches, requests, stream, side_events)
         for cls in vars(module).values()
         if isinstance(cls, type) and issubclass(cls, AnyEvent)
     }

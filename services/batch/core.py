@@ -1,0 +1,307 @@
+"""Decides for the batch service: which lines to submit, which are done, what to try again. No I/O, no clock.
+
+A job is *starting* until its own takeover is read back from the log, *recovering* until everything that was on the log
+then was read, and *running* after that. The log alone says what is submitted and done; a crash between any two steps
+leads back to the same decisions.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemas.batches import BatchProgress, OpenLine, ResultPart
+from schemas.requests import Request
+from schemas.stream import StreamEvent
+from schemas.topics import REQUESTS_BATCH, STREAMS
+from services.batch.job import (
+    CHECKPOINT_US,
+    AskCancel,
+    Checkpoint,
+    FinishJob,
+    JobRun,
+    RecordResult,
+    SubmitLine,
+)
+from services.batch.line_state import CROWDED_CAUSES, LineAttempt, LineState, decide, new_screen
+from services.bus import Received, UnreadableRecord, partition_for
+from services.jobs.ids import JOB_CHARS, job_of, line_request_id, parse_request_id
+from services.jobs.job_state import JobState
+from services.jobs.result_lines import LineAnswer, LineError
+from services.stream import AS_STARTED, Governance
+
+RETRY_US: Final = 1_000_000
+"""Wait before a line is tried again; it doubles with each attempt."""
+
+SLICE: Final = 64
+"""Most lines that one step submits."""
+
+CANCEL_GRACE_US: Final = 30_000_000
+"""How long a job that ends waits for its cancelled requests to close."""
+
+Positions = Mapping[str, Sequence[int]]
+"""By topic: the next offset of each partition that is read."""
+
+Effect = SubmitLine | RecordResult | Checkpoint | FinishJob | AskCancel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """What holds for every job.
+
+    Attributes:
+        partitions: Of the request topics.
+        governance: What is insisted on before text counts as an answer.
+        line_timeout_us: A request that is not closed by then is given up.
+        source: This service and instance.
+    """
+
+    partitions: int
+    governance: Governance = AS_STARTED
+    line_timeout_us: int = 600_000_000
+    source: str = "batch/test"
+
+
+class BatchCore:
+    """All jobs of one batch service."""
+
+    def __init__(self, config: BatchConfig) -> None:
+        self._config = config
+        self._jobs: dict[str, JobRun] = {}  # by the beginning of their requests' ids
+
+    @property
+    def prefixes(self) -> frozenset[str]:
+        """Beginnings of the request ids of all jobs."""
+        return frozenset(self._jobs)
+
+    def jobs(self) -> Iterator[JobRun]:
+        return iter(tuple(self._jobs.values()))
+
+    def job(self, batch_id: str) -> JobRun | None:
+        return self._jobs.get(job_of(batch_id))
+
+    def begin(self, state: JobState, good: int, bad: int, part: str, positions: Positions) -> list[Effect]:
+        """Take a job over, or begin a new one; it does nothing until ``confirmed``."""
+        before = state.progress
+        job = JobRun(created=state.created, good=good, bad=bad, window=min(32, state.created.window_open))
+        if before is not None:
+            job.restore(before)
+        if not job.stream_offsets:
+            job.stream_offsets = tuple(positions[STREAMS.name])
+            job.request_offsets = tuple(positions[REQUESTS_BATCH.name])
+        job.epoch += 1
+        job.parts = (*job.parts, ResultPart(name=part, length=0))
+        for known in before.open if before is not None else ():
+            job.open[known.line] = LineState()
+            self._attempt(job, known.line, known.attempt, 0, positions=None).on_log = known.on_log
+        self._jobs[job_of(job.batch_id)] = job
+        return [Checkpoint(job.batch_id, self._progress(job, 0, None))]
+
+    def confirmed(self, batch_id: str) -> None:
+        """Note that the takeover is on the log: read on from the job's offsets, to their end, then ``caught_up``."""
+        if (job := self.job(batch_id)) is not None and job.stage == "starting":
+            job.stage = "recovering"
+
+    def drop(self, batch_id: str) -> None:
+        """Forget a job: it is finished, or another service has it."""
+        self._jobs.pop(job_of(batch_id), None)
+
+    def clear(self) -> None:
+        self._jobs.clear()
+
+    def update(self, state: JobState, now_us: int, expired: bool) -> list[Effect]:
+        """Take over what somebody wants of the job."""
+        job = self.job(state.batch_id)
+        if job is None:
+            return []
+        job.paused = state.paused
+        if job.ending is not None or not (state.cancelled_ms is not None or expired):
+            return []
+        job.ending, job.ending_us = ("expired" if state.cancelled_ms is None else "cancelled"), now_us
+        return self._cancel_open(job) if job.stage == "running" else []
+
+    def read(self, record: Received | UnreadableRecord, now_us: int) -> list[Effect]:
+        """Take a record of the batch lane or of the stream log."""
+        event = record.event if isinstance(record, Received) else None
+        if not isinstance(record, Received) or not isinstance(event, Request | StreamEvent):
+            return []
+        job = self._jobs.get(event.request_id[:JOB_CHARS])
+        if job is None or job.stage == "starting":
+            return []
+        _, place, number = parse_request_id(event.request_id)
+        attempt = self._find(job, place, number, now_us)
+        if attempt is None:
+            return []
+        if isinstance(event, Request):
+            attempt.on_log = True
+            return []
+        attempt.on_log = True
+        if not attempt.feed(event, record.offset, record.timestamp_ms) or job.stage != "running":
+            return []
+        return self._settle(job, place, now_us)
+
+    def caught_up(self, batch_id: str, now_us: int) -> list[Effect]:
+        """Decide from now on: everything about the job that was on the log was read."""
+        job = self.job(batch_id)
+        if job is None or job.stage != "recovering":
+            return []
+        job.stage = "running"
+        job.next_line = max([job.next_line, *(place + 1 for place in job.open)])
+        effects: list[Effect] = []
+        skipped = [*job.skipped(job.recovered_from)]
+        for place in sorted(job.open):
+            line = job.open[place]
+            newest = line.attempts[line.newest]
+            if not newest.on_log:  # it was never written, or is not to be found: the id is the same
+                effects.append(self._submit(job, place, line.newest, now_us, None))
+            else:
+                effects += self._settle(job, place, now_us)
+        effects += [self._submit(job, place, 1, now_us, None) for place in skipped]
+        if job.ending is not None:
+            effects += self._cancel_open(job)
+        return effects
+
+    def not_written(self, batch_id: str, place: int, number: int, message: str) -> list[Effect]:
+        """Note that the broker refused a request for good."""
+        job = self.job(batch_id)
+        if job is None or place not in job.open:
+            return []
+        return self._done(job, place, number, LineError(code="rejected", message=message))
+
+    def step(self, now_us: int, positions: Positions) -> list[Effect]:
+        """Submit what there is room for, try again what is due, note how far the jobs are."""
+        effects: list[Effect] = []
+        for job in self.jobs():
+            if job.stage != "running":
+                continue
+            effects += self._time_out(job, now_us)
+            if job.ending is None and not job.paused:
+                effects += self._retry_due(job, now_us, positions)
+                effects += self._submit_next(job, now_us, positions)
+            if job.is_over(now_us, CANCEL_GRACE_US):
+                job.stage = "over"
+                effects.append(Checkpoint(job.batch_id, self._progress(job, now_us, positions)))
+                effects.append(FinishJob(job.batch_id, job.ending or "completed"))
+            elif job.changed and now_us >= job.checkpoint_us:
+                effects.append(Checkpoint(job.batch_id, self._progress(job, now_us, positions)))
+        return effects
+
+    def _find(self, job: JobRun, place: int, number: int, now_us: int) -> LineAttempt | None:
+        """Return the request that a record is about, if it matters; while recovering, make what is not known yet."""
+        line = job.open.get(place)
+        if line is not None and number in line.attempts:
+            return line.attempts[number]
+        if job.stage != "recovering" or place >= job.good or number < 1:
+            return None
+        if line is None:
+            if place < job.recovered_from:
+                return None  # it was done before the newest checkpoint
+            line = job.open[place] = LineState()
+        elif number < min(line.attempts) and place < job.recovered_from:
+            return None
+        return self._attempt(job, place, number, now_us, positions=None)
+
+    def _attempt(
+        self, job: JobRun, place: int, number: int, now_us: int, *, positions: Positions | None
+    ) -> LineAttempt:
+        request_id = line_request_id(job.batch_id, place, number)
+        partition = partition_for(request_id, self._config.partitions)
+        streams = job.stream_offsets if positions is None else positions[STREAMS.name]
+        requests = job.request_offsets if positions is None else positions[REQUESTS_BATCH.name]
+        attempt = LineAttempt(
+            new_screen(request_id, self._config.governance), streams[partition], requests[partition], now_us
+        )
+        job.open[place].attempts[number] = attempt
+        return attempt
+
+    def _submit(self, job: JobRun, place: int, number: int, now_us: int, positions: Positions | None) -> SubmitLine:
+        line = job.open.setdefault(place, LineState())
+        line.retry_us = None
+        self._attempt(job, place, number, now_us, positions=positions)
+        job.changed = True
+        return SubmitLine(job.batch_id, place, number)
+
+    def _submit_next(self, job: JobRun, now_us: int, positions: Positions) -> Iterator[Effect]:
+        for _ in range(SLICE):
+            if job.next_line >= job.good or len(job.open) >= int(job.window):
+                return
+            job.next_line += 1
+            yield self._submit(job, job.next_line - 1, 1, now_us, positions)
+
+    def _retry_due(self, job: JobRun, now_us: int, positions: Positions) -> Iterator[Effect]:
+        for place in [place for place in job.waiting if (job.open[place].retry_us or 0) <= now_us]:
+            job.waiting.discard(place)
+            job.totals_retried += 1
+            yield self._submit(job, place, job.open[place].newest + 1, now_us, positions)
+
+    def _settle(self, job: JobRun, place: int, now_us: int) -> list[Effect]:
+        line = job.open[place]
+        decision, number, result = decide(line, job.created.line_attempts, ending=job.ending is not None)
+        if decision == "open":
+            return []
+        attempt = line.attempts[number]
+        crowded = attempt.closed is not None and attempt.closed.cause in CROWDED_CAUSES
+        job.adapt_window(crowded=crowded, submitted_us=attempt.submitted_us, now_us=now_us)
+        if decision == "retry":
+            line.retry_us = now_us + RETRY_US * 2 ** (number - 1)
+            job.waiting.add(place)
+            return []
+        if result is None:
+            return []
+        return self._done(job, place, number, result)
+
+    def _done(self, job: JobRun, place: int, number: int, result: LineAnswer | LineError) -> list[Effect]:
+        if job.ending is not None and isinstance(result, LineError):
+            what = "expired before this line was done" if job.ending == "expired" else "was cancelled"
+            result = LineError(code=f"batch_{job.ending}", message=f"The batch {what}.")
+        del job.open[place]
+        job.waiting.discard(place)
+        job.count(result)
+        job.changed = True
+        return [RecordResult(job.batch_id, place, number, result)]
+
+    def _time_out(self, job: JobRun, now_us: int) -> list[Effect]:
+        """Give up requests that nobody closes: the log has lost them, or nobody reads it."""
+        effects: list[Effect] = []
+        if now_us < job.sweep_us:
+            return effects
+        job.sweep_us = now_us + CHECKPOINT_US
+        for place, line in tuple(job.open.items()):
+            newest = line.attempts[line.newest]
+            if line.retry_us is None and newest.submitted_us + self._config.line_timeout_us <= now_us:
+                message = "The request was not closed in time: look whether the router and the generators run."
+                effects += self._done(job, place, line.newest, LineError(code="expired", message=message))
+        return effects
+
+    def _cancel_open(self, job: JobRun) -> list[Effect]:
+        effects: list[Effect] = []
+        for place, line in tuple(job.open.items()):
+            if line.retry_us is None:
+                effects.append(AskCancel(job.batch_id, line_request_id(job.batch_id, place, line.newest)))
+            else:
+                error = LineError(code="", message="")
+                effects += self._done(job, place, line.newest, error)
+        return effects
+
+    def _progress(self, job: JobRun, now_us: int, positions: Positions | None) -> BatchProgress:
+        job.changed = False
+        job.checkpoint_us = now_us + CHECKPOINT_US
+        count = self._config.partitions
+        streams = list(job.stream_offsets if positions is None else positions[STREAMS.name])
+        requests = list(job.request_offsets if positions is None else positions[REQUESTS_BATCH.name])
+        for place, line in job.open.items():
+            for number, attempt in line.attempts.items():
+                partition = partition_for(line_request_id(job.batch_id, place, number), count)
+                streams[partition] = min(streams[partition], attempt.stream_offset)
+                if not attempt.on_log:
+                    requests[partition] = min(requests[partition], attempt.request_offset)
+        return BatchProgress(
+            batch_id=job.batch_id, tenant=job.created.tenant, at=now_us, source=self._config.source, epoch=job.epoch,
+            next_line=job.next_line, open=tuple(open_lines(job.open.items())), parts=job.parts, totals=job.totals,
+            stream_offsets=tuple(streams), request_offsets=tuple(requests),
+        )  # fmt: skip
+
+
+def open_lines(lines: Iterable[tuple[int, LineState]]) -> Iterator[OpenLine]:
+    for place, line in lines:
+        newest = line.newest
+        yield OpenLine(line=place, attempt=newest, on_log=line.attempts[newest].on_log)

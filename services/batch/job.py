@@ -1,0 +1,149 @@
+"""A job as the batch service has it while it runs, and what the core asks the shell to do. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from schemas.batches import BatchCreated, BatchOutcome, BatchProgress, BatchTotals, ResultPart
+from services.batch.line_state import LineState
+from services.jobs.result_lines import LineAnswer, LineResult
+
+CHECKPOINT_US: Final = 1_000_000
+"""Interval at which it is noted how far a job is, while it moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitLine:
+    """An effect: write the request of a line."""
+
+    batch_id: str
+    place: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskCancel:
+    """An effect: ask the workers to stop a request."""
+
+    batch_id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """An effect: append a line's result to the job's part file."""
+
+    batch_id: str
+    place: int
+    attempt: int
+    result: LineResult
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """An effect: bring the results so far to disk, and then put this on the log, with the newest part's length."""
+
+    batch_id: str
+    progress: BatchProgress
+
+
+@dataclass(frozen=True, slots=True)
+class FinishJob:
+    """An effect: write the job's result files, and then its end."""
+
+    batch_id: str
+    outcome: BatchOutcome
+
+
+JobStage = Literal["starting", "recovering", "running", "over"]
+
+
+@dataclass(slots=True, eq=False)
+class JobRun:
+    """One job.
+
+    Attributes:
+        created: Its submission.
+        good: Lines that are requests.
+        bad: Lines that are none.
+        window: How many requests may be open now: it shrinks when they expire in a queue, and grows with each answer.
+        recovered_from: Every line before this one was submitted at the newest checkpoint of the service before.
+        waiting: Lines that wait to be tried again.
+    """
+
+    created: BatchCreated
+    good: int
+    bad: int
+    window: float
+    stage: JobStage = "starting"
+    epoch: int = 0
+    next_line: int = 0
+    recovered_from: int = 0
+    open: dict[int, LineState] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
+    parts: tuple[ResultPart, ...] = ()
+    stream_offsets: tuple[int, ...] = ()
+    request_offsets: tuple[int, ...] = ()
+    paused: bool = False
+    ending: Literal["cancelled", "expired"] | None = None
+    ending_us: int = 0
+    changed: bool = False
+    checkpoint_us: int = 0
+    sweep_us: int = 0
+    shrunk_us: int = 0
+    totals_completed: int = 0
+    totals_failed: int = 0
+    totals_retried: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def batch_id(self) -> str:
+        return self.created.batch_id
+
+    @property
+    def totals(self) -> BatchTotals:
+        return BatchTotals(
+            lines=self.good + self.bad, completed=self.totals_completed, failed=self.totals_failed + self.bad,
+            retried=self.totals_retried, prompt_tokens=self.prompt_tokens, cached_tokens=self.cached_tokens,
+            completion_tokens=self.completion_tokens,
+        )  # fmt: skip
+
+    def restore(self, before: BatchProgress) -> None:
+        """Take over how far the job is; its open lines follow."""
+        totals = before.totals
+        self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
+        self.parts = before.parts
+        self.stream_offsets, self.request_offsets = before.stream_offsets, before.request_offsets
+        self.totals_completed, self.totals_failed = totals.completed, max(0, totals.failed - self.bad)
+        self.totals_retried = totals.retried
+        self.prompt_tokens, self.cached_tokens = totals.prompt_tokens, totals.cached_tokens
+        self.completion_tokens = totals.completion_tokens
+
+    def skipped(self, begin: int) -> Iterator[int]:
+        """Return the lines that were not written although later ones were."""
+        return (place for place in range(begin, self.next_line) if place not in self.open)
+
+    def count(self, result: LineResult) -> None:
+        """Add a line that is done."""
+        if not isinstance(result, LineAnswer):
+            self.totals_failed += 1
+            return
+        self.totals_completed += 1
+        self.prompt_tokens += result.usage.prompt_tokens
+        self.cached_tokens += result.usage.cached_tokens
+        self.completion_tokens += result.usage.completion_tokens
+
+    def adapt_window(self, *, crowded: bool, submitted_us: int, now_us: int) -> None:
+        """Halve the window when a request that was written since the last time expired in a queue; else widen it."""
+        if not crowded:
+            self.window = min(self.window + 1, self.created.window_open)
+        elif submitted_us > self.shrunk_us:
+            self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
+
+    def is_over(self, now_us: int, grace_us: int) -> bool:
+        """Return whether nothing more is to come."""
+        if self.ending is None:
+            return not self.open and self.next_line >= self.good
+        return not self.open or now_us >= self.ending_us + grace_us

@@ -1,0 +1,134 @@
+"""One open line of a job: the requests that were made of it, each folded as its reader would see it. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from schemas.stream import Closed, Failed, Outcome, StreamEvent
+from services.jobs.result_lines import LineAnswer, LineError, LineResult
+from services.stream import Governance, Screen
+
+RETRY_OUTCOMES: Final[frozenset[Outcome]] = frozenset({"failed", "expired", "cancelled", "rejected"})
+"""Ends after which another request of the line can help, unless the engine says that it cannot."""
+
+CROWDED_CAUSES: Final = frozenset({"deadline", "no_verdict", "no_first_token", "too_many_open", "stalled"})
+"""Causes that say that too many requests were open: fewer are, from then on."""
+
+_CODES: Final[dict[Outcome, str]] = {
+    "denied": "denied", "recalled": "recalled", "failed": "failed", "expired": "expired", "cancelled": "cancelled",
+    "rejected": "rejected",
+}  # fmt: skip
+
+_SENTENCES: Final[dict[Outcome, str]] = {
+    "denied": "The policy denied the prompt.",
+    "recalled": "The policy withdrew the answer.",
+    "failed": "No attempt gave an answer.",
+    "expired": "The answer was not complete at the request's deadline.",
+    "cancelled": "The request was cancelled.",
+    "rejected": "The request could not be read.",
+}
+
+
+@dataclass(slots=True)
+class LineAttempt:
+    """One request of a line.
+
+    Attributes:
+        screen: What its reader may see.
+        stream_offset: Its events are at or after this offset of its partition of the stream log.
+        request_offset: The request itself is at or after this offset of its partition of the batch lane.
+        submitted_us: When it was written.
+        on_log: Whether it was read back.
+        failure: The newest failure of an execution.
+        folded_offset: Offset of the newest event that was folded.
+    """
+
+    screen: Screen
+    stream_offset: int
+    request_offset: int
+    submitted_us: int
+    on_log: bool = False
+    failure: Failed | None = None
+    folded_offset: int = -1
+
+    def feed(self, event: StreamEvent, offset: int, log_ms: int) -> bool:
+        """Fold an event; return whether it closed the request."""
+        if offset <= self.folded_offset:
+            return False  # read again, because a job that was taken over begins earlier
+        self.folded_offset = offset
+        if isinstance(event, Failed):
+            self.failure = event
+        open_before = self.screen.closed is None
+        self.screen.feed(event, log_ms)
+        return open_before and self.screen.closed is not None
+
+    @property
+    def closed(self) -> Closed | None:
+        return self.screen.closed
+
+
+@dataclass(slots=True)
+class LineState:
+    """An open line.
+
+    Attributes:
+        attempts: Its requests that matter, by number.
+        retry_us: When the next one is due; None while one is open.
+    """
+
+    attempts: dict[int, LineAttempt] = field(default_factory=dict)
+    retry_us: int | None = None
+
+    @property
+    def newest(self) -> int:
+        return max(self.attempts)
+
+
+Decision = Literal["open", "done", "retry"]
+
+
+def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decision, int, LineResult | None]:
+    """Return what follows for a line, the attempt that decided it, and its result if it is done.
+
+    Args:
+        line: The line.
+        most_attempts: How many requests it may take.
+        ending: The job is ending: nothing is tried again.
+    """
+    for number in sorted(line.attempts):
+        attempt = line.attempts[number]
+        if attempt.closed is None:
+            return "open", number, None
+        result = result_of(attempt, attempt.closed)
+        if isinstance(result, LineAnswer) or not may_retry(attempt, attempt.closed):
+            return "done", number, result
+        if number + 1 in line.attempts:
+            continue
+        if ending or number >= most_attempts:
+            return "done", number, result
+        return "retry", number, None
+    return "open", 0, None
+
+
+def may_retry(attempt: LineAttempt, closed: Closed) -> bool:
+    """Return whether another request of the line could be answered."""
+    if closed.outcome not in RETRY_OUTCOMES:
+        return False
+    return attempt.failure is None or attempt.failure.retryable or closed.cause in CROWDED_CAUSES
+
+
+def result_of(attempt: LineAttempt, closed: Closed) -> LineResult:
+    """Return the result of a closed request. Only a complete answer has text; what was withdrawn never has."""
+    screen, failure = attempt.screen, attempt.failure
+    if closed.outcome == "completed" and screen.finished is not None and screen.voice is not None:
+        return LineAnswer(
+            text=screen.visible, model=screen.voice.model, finish_reason=screen.finished.finish_reason,
+            usage=screen.finished.usage,
+        )  # fmt: skip
+    outcome: Outcome = "failed" if closed.outcome == "completed" else closed.outcome
+    if outcome == "failed" and failure is not None:
+        return LineError(code=failure.error_class, message=failure.message or _SENTENCES[outcome], param=failure.param)
+    return LineError(code=_CODES[outcome], message=closed.reason or _SENTENCES[outcome])
+
+
+def new_screen(request_id: str, governance: Governance) -> Screen:
+    return Screen(request_id, governance)

@@ -1,0 +1,72 @@
+"""The files of one job while it runs: its lines, and the part file that its results are appended to."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from schemas.batches import BatchProgress, ResultPart
+from schemas.requests import Deadlines, Delivery, Request
+from schemas.stream import OutputCheck
+from services.batch.job import RecordResult
+from services.jobs.ids import line_request_id
+from services.jobs.prepare import JobLines, JobPlan
+from services.jobs.result_lines import LineAnswer, result_line
+from services.jobs.results import part_record
+from services.jobs.store import FolderStore, sync_folder
+
+DELIVERIES: Final[Mapping[OutputCheck, Delivery]] = {"on": Delivery(mode="gated"), "off": Delivery()}
+"""Nobody reads along, so all of an answer can wait for its check, where there is one."""
+
+
+class JobFiles:
+    """A job's files.
+
+    Args:
+        plan: What is known of its input.
+        part: Name of the new part file.
+    """
+
+    def __init__(self, store: FolderStore, batch_id: str, input_file: str, plan: JobPlan, part: str) -> None:
+        self.plan = plan
+        self.part = part
+        self._batch_id = batch_id
+        folder = store.work_folder(batch_id)
+        self._lines = JobLines(store, batch_id, input_file)
+        self._file = (folder / part).open("wb")
+        self._length = 0
+        sync_folder(folder)
+
+    def request(
+        self, place: int, attempt: int, *, tenant: str, at_us: int, source: str, total_ms: int, check: OutputCheck
+    ) -> Request:
+        """Return the request of a line."""
+        line = self._lines.line(place)
+        return Request(
+            request_id=line_request_id(self._batch_id, place, attempt), tenant=tenant, at=at_us, source=source,
+            model=line.model, messages=line.messages, sampling=line.sampling, lane="batch", delivery=DELIVERIES[check],
+            fallback="off",
+            deadlines=Deadlines(verdict_ms=total_ms, ttft_ms=total_ms, stall_ms=total_ms, total_ms=total_ms),
+        )  # fmt: skip
+
+    def append(self, done: RecordResult) -> None:
+        """Append a result."""
+        line = self._lines.line(done.place)
+        number = self._lines.number(done.place)
+        content = result_line(self._batch_id, done.place, done.attempt, number, line.custom_id, done.result)
+        record = part_record(done.place, is_answer=isinstance(done.result, LineAnswer), line=content)
+        self._file.write(record)
+        self._length += len(record)
+
+    def sync(self) -> None:
+        """Bring what was appended to disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def noted(self, progress: BatchProgress) -> BatchProgress:
+        """Return the progress with the length of the part file as it is now."""
+        return replace(progress, parts=(*progress.parts[:-1], ResultPart(name=self.part, length=self._length)))
+
+    def close(self) -> None:
+        self._file.close()
+        self._lines.close()

@@ -1,0 +1,373 @@
+"""The batch service's process: one member of its group runs all jobs; the others wait to take over.
+
+The group assigns the one partition of ``railbus.batches``. Who has it takes each job over by an event with a higher
+epoch, reads on from where the service before had noted that it was, and only then submits. What a service that was
+replaced still writes is void.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from schemas.batches import BatchFinished, BatchProgress, LineFault
+from schemas.errors import MalformedEvent
+from schemas.registry import read_kinds
+from schemas.side_events import Cancel
+from schemas.topics import BATCHES, CONTROL, REQUESTS_BATCH, STREAMS
+from services.batch.core import BatchConfig, BatchCore, Positions
+from services.batch.job import AskCancel, Checkpoint, FinishJob, RecordResult, SubmitLine
+from services.batch.part_file import JobFiles
+from services.batch.settings import Settings
+from services.bus import (
+    Assignment,
+    BusError,
+    BusSettings,
+    GroupReader,
+    InFlightLimit,
+    Position,
+    Producer,
+    Received,
+    TailReader,
+    UnreadableRecord,
+)
+from services.jobs.ids import JOB_CHARS
+from services.jobs.job_state import JobState
+from services.jobs.prepare import prepare
+from services.jobs.reader import POLL_S, JobReader
+from services.jobs.results import write_results
+from services.jobs.store import FolderStore
+from services.runtime.clock import now_ms, now_us, steady_us
+from services.runtime.logging import logger
+
+GROUP: Final = "batch"
+STEP_S: Final = 0.1
+"""Longest time between two looks at what is due."""
+
+IDLE_S: Final = 2.0
+"""The same while there is no job."""
+
+RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
+"""Waits after an error of the disk; the last one repeats."""
+
+MOST_EFFECTS: Final = 10_000
+"""Effects that may wait; reading pauses beyond."""
+
+_log = logger("batch")
+
+
+class BatchService:
+    """One batch service.
+
+    Args:
+        on_ready: Called once, when the group was joined and all jobs are known.
+
+    Raises:
+        UserError: The folder cannot be used.
+    """
+
+    def __init__(self, settings: Settings, bus: BusSettings, on_ready: Callable[[], None]) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._on_ready: Callable[[], None] | None = on_ready
+        self._source = f"batch/{secrets.token_hex(4)}"
+        self._store = FolderStore(settings.batch_dir)
+        self._core = BatchCore(
+            BatchConfig(
+                partitions=bus.partitions, governance=settings.governance, source=self._source,
+                line_timeout_us=settings.batch_line_timeout_ms * 1_000,
+            )
+        )  # fmt: skip
+        self._limit = InFlightLimit(MOST_EFFECTS)
+        self._producer = Producer(bus, role="batch")
+        self._reader = JobReader(bus, "batch", self._on_change)
+        kinds = read_kinds("batch", STREAMS, REQUESTS_BATCH)
+        self._tail = TailReader(
+            bus, handler=self._on_records, in_flight_limit=self._limit,
+            record_filter=lambda kind, key: kind in kinds and key is not None and key[:JOB_CHARS] in self._wanted,
+        )  # fmt: skip
+        self._group = GroupReader(
+            bus, topics=(BATCHES,), group=GROUP, handler=None, commit="never", on_assigned=self._on_assigned,
+            instance_id=settings.batch_instance,
+        )  # fmt: skip
+        self._wanted: frozenset[bytes] = frozenset()
+        self._owner = False
+        self._files: dict[str, JobFiles] = {}
+        self._following = False
+        self._effects: deque[Any] = deque()  # bounded by the in-flight limit and the jobs' windows
+        self._begun: dict[str, asyncio.Task[None]] = {}
+        self._lost: set[str] = set()  # jobs that another service has taken over
+        self._wake = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the group was joined and all jobs are known."""
+        return self._group.joined and self._reader.caught_up.is_set()
+
+    async def run(self) -> None:
+        """Run jobs until cancelled.
+
+        Raises:
+            UserError: The broker refuses the credentials.
+        """
+        await self._producer.start()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for work in (self._reader.run(), self._tail.run(), self._group.run(), self._work()):
+                    self._tasks.create_task(work)
+        finally:
+            self._forget()
+            await self._producer.stop()
+
+    def _on_assigned(self, assignment: Assignment) -> None:
+        held = bool(assignment.held)
+        if held != self._owner:
+            self._owner = held
+            self._lost.clear()
+            if not held:
+                self._forget()
+        self._wake.set()
+
+    def _forget(self) -> None:
+        """Leave all jobs to another service."""
+        for task in self._begun.values():
+            task.cancel()
+        self._begun.clear()
+        for files in self._files.values():
+            files.close()
+        self._files.clear()
+        self._core.clear()
+        self._effects.clear()
+        self._want()
+
+    def _drop(self, batch_id: str) -> None:
+        self._core.drop(batch_id)
+        if (task := self._begun.pop(batch_id, None)) is not None and task is not asyncio.current_task():
+            task.cancel()
+        if (files := self._files.pop(batch_id, None)) is not None:
+            files.close()
+        self._want()
+
+    def _want(self) -> None:
+        self._wanted = frozenset(prefix.encode() for prefix in self._core.prefixes)
+
+    def _on_change(self, state: JobState) -> None:
+        """Take in what the log says of a job."""
+        job, progress = self._core.job(state.batch_id), state.progress
+        if job is not None and progress is not None and progress.source != self._source and progress.epoch >= job.epoch:
+            _log.warning("%s: %s has taken the job over", state.batch_id, progress.source)
+            self._lost.add(state.batch_id)
+            self._drop(state.batch_id)
+        self._wake.set()
+
+    def _on_records(self, records: Sequence[Received | UnreadableRecord]) -> None:
+        now = steady_us()
+        for record in records:
+            self._effects.extend(self._core.read(record, now))
+        self._limit.set_in_flight(len(self._effects))
+        if self._effects:
+            self._wake.set()
+
+    async def _work(self) -> None:
+        await self._reader.caught_up.wait()
+        while True:
+            if self._on_ready is not None and self.ready:
+                on_ready, self._on_ready = self._on_ready, None
+                on_ready()
+            if self._owner:
+                self._look_for_jobs()
+                await self._perform_waiting()
+                await self._step()
+            await self._unfollow_if_idle()
+            waits_s = STEP_S if self._begun or self._on_ready is not None else IDLE_S
+            try:
+                async with asyncio.timeout(waits_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    def _look_for_jobs(self) -> None:
+        now = steady_us()
+        for state in self._reader.jobs.active():
+            batch_id = state.batch_id
+            if batch_id not in self._begun and batch_id not in self._lost:
+                self._begun[batch_id] = self._tasks.create_task(self._begin(state))
+            expired = now_ms() >= state.expires_ms
+            self._effects.extend(self._core.update(state, now, expired))
+
+    async def _step(self) -> None:
+        positions = self._positions()
+        if positions is not None:
+            self._effects.extend(self._core.step(steady_us(), positions))
+            await self._perform_waiting()
+
+    def _positions(self) -> Positions | None:
+        """Return the next offset of each partition that is followed; None while none is."""
+        found = {
+            topic.name: [self._tail.position(topic, number) for number in range(self._bus.partitions)]
+            for topic in (STREAMS, REQUESTS_BATCH)
+        }
+        if any(position is None for each in found.values() for position in each):
+            return None
+        return {name: [position or 0 for position in each] for name, each in found.items()}
+
+    async def _begin(self, state: JobState) -> None:
+        """Take a job over: prepare its input, tell the log, read what the log has, and run it."""
+        batch_id, created = state.batch_id, state.created
+        refuse = created.bad_lines == "refuse"
+        try:
+            plan = await asyncio.to_thread(prepare, self._store, batch_id, created.input_file, refuse_bad=refuse)
+        except FileNotFoundError:
+            fault = LineFault(code="input_file_not_found", message="The input file does not exist any more.")
+            await self._post_end(state, BatchFinished(**self._about(state), outcome="failed", faults=(fault,)))
+            return
+        if plan.refused:
+            end = BatchFinished(**self._about(state), outcome="failed", faults=plan.refused)
+            await self._post_end(state, end)
+            return
+        positions = await self._follow(state.progress)
+        part = f"part-{(state.progress.epoch if state.progress else 0) + 1}-{self._source.partition('/')[2]}"
+        self._files[batch_id] = JobFiles(self._store, batch_id, created.input_file, plan, part)
+        for effect in self._core.begin(state, plan.good, plan.bad, part, positions):
+            await self._perform(effect)
+        await self._reader.read_to_end()
+        newest = self._reader.jobs.get(batch_id)
+        if newest is None or newest.progress is None or newest.progress.source != self._source:
+            self._drop(batch_id)
+            self._lost.add(batch_id)
+            return
+        self._core.confirmed(batch_id)
+        self._want()
+        await self._follow(newest.progress, again=True)
+        await self._read_to_end()
+        self._effects.extend(self._core.caught_up(batch_id, steady_us()))
+        self._wake.set()
+
+    async def _follow(self, progress: BatchProgress | None, *, again: bool = False) -> Positions:
+        """Follow all partitions from a job's offsets on, or from their ends; return where each begins.
+
+        With ``again``, what was read while the job was not wanted yet is read once more.
+        """
+        begins: dict[str, list[int]] = {}
+        for topic, offsets in (
+            (STREAMS, progress.stream_offsets if progress else ()),
+            (REQUESTS_BATCH, progress.request_offsets if progress else ()),
+        ):
+            begins[topic.name] = []
+            for number in range(self._bus.partitions):
+                start = offsets[number] if number < len(offsets) else await self._tail.end_offset(topic, number)
+                followed = await self._tail.follow(topic, number, start)
+                begins[topic.name].append(start if again else min(start, followed))
+        self._following = True
+        return begins
+
+    async def _read_to_end(self) -> None:
+        """Return when everything that is on the followed partitions now was read."""
+        for topic in (STREAMS, REQUESTS_BATCH):
+            for number in range(self._bus.partitions):
+                end = await self._tail.end_offset(topic, number)
+                while (self._tail.position(topic, number) or 0) < end:  # noqa: ASYNC110 - see POLL_S
+                    await asyncio.sleep(POLL_S)
+
+    async def _unfollow_if_idle(self) -> None:
+        if self._following and not self._begun:
+            self._following = False
+            for topic in (STREAMS, REQUESTS_BATCH):
+                for number in range(self._bus.partitions):
+                    await self._tail.unfollow(topic, number)
+
+    async def _perform_waiting(self) -> None:
+        while self._effects:
+            await self._perform(self._effects.popleft())
+            self._limit.set_in_flight(len(self._effects))
+
+    async def _perform(self, effect: Any) -> None:
+        files = self._files.get(effect.batch_id)
+        state = self._reader.jobs.get(effect.batch_id)
+        if files is None or state is None:
+            return  # the job was left to another service meanwhile
+        match effect:
+            case SubmitLine():
+                await self._submit(state, files, effect)
+            case RecordResult():
+                await _persistently(partial(files.append, effect))
+            case AskCancel():
+                about: Any = {"tenant": state.created.tenant, "at": now_us(), "source": self._source}
+                cancel = Cancel(request_id=effect.request_id, **about, reason="operator")
+                await self._producer.post(CONTROL, cancel)
+            case Checkpoint():
+                progress = replace(files.noted(effect.progress), at=now_us())
+                await _persistently(partial(asyncio.to_thread, files.sync))
+                await self._producer.send(BATCHES, progress)
+            case FinishJob():
+                await self._finish(state, files, effect)
+
+    async def _submit(self, state: JobState, files: JobFiles, effect: SubmitLine) -> None:
+        request = files.request(
+            effect.place, effect.attempt, tenant=state.created.tenant, at_us=now_us(), source=self._source,
+            total_ms=self._settings.batch_total_ms, check=self._settings.output_check,
+        )  # fmt: skip
+        refused = partial(self._on_refused, effect)
+        try:
+            written = await self._producer.post(REQUESTS_BATCH, request)
+        except MalformedEvent as error:
+            refused(str(error))
+            return
+        written.add_done_callback(lambda ack: _tell_refusal(ack, refused))
+
+    def _on_refused(self, effect: SubmitLine, message: str) -> None:
+        self._effects.extend(self._core.not_written(effect.batch_id, effect.place, effect.attempt, message))
+        self._wake.set()
+
+    async def _finish(self, state: JobState, files: JobFiles, effect: FinishJob) -> None:
+        progress, job = state.progress, self._core.job(effect.batch_id)
+        await self._reader.read_to_end()
+        newest = self._reader.jobs.get(effect.batch_id)
+        if newest is None or job is None or (progress := newest.progress) is None or progress.source != self._source:
+            return
+        work = partial(
+            write_results, self._store, effect.batch_id, state.created.input_file, tenant=state.created.tenant,
+            parts=progress.parts, good=files.plan.good, outcome=effect.outcome, now_s=now_ms() // 1_000,
+        )  # fmt: skip
+        written = await _persistently(partial(asyncio.to_thread, work))
+        totals = replace(job.totals, completed=written.completed, failed=written.failed)
+        end = BatchFinished(
+            **self._about(state), outcome=effect.outcome, totals=totals, output_file=written.output_file,
+            error_file=written.error_file,
+        )  # fmt: skip
+        await self._post_end(state, end)
+
+    async def _post_end(self, state: JobState, end: BatchFinished) -> None:
+        """Write the job's end, wait until it is read back, and forget the job."""
+        await self._producer.send(BATCHES, end)
+        await self._reader.read_to_end()
+        self._drop(state.batch_id)
+        self._store.clean(state.batch_id)
+
+    def _about(self, state: JobState) -> Any:
+        created = state.created
+        return {"batch_id": created.batch_id, "tenant": created.tenant, "at": now_us(), "source": self._source}
+
+
+def _tell_refusal(ack: "asyncio.Future[Position]", refused: Callable[[str], None]) -> None:
+    error = None if ack.cancelled() else ack.exception()
+    if isinstance(error, BusError):
+        refused(str(error))
+
+
+async def _persistently(work: Callable[[], Any]) -> Any:
+    """Do work on the disk, again after an error."""
+    attempt = 0
+    while True:
+        try:
+            found = work()
+            return await found if asyncio.iscoroutine(found) else found
+        except OSError as error:
+            if attempt == 0:
+                _log.error("the folder of the jobs: %s; trying again", error.strerror or error)
+            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+            attempt += 1

@@ -1,0 +1,1 @@
+"""``railbus batch``: reading inputs, following jobs, writing results."""

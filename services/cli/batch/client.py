@@ -1,0 +1,148 @@
+"""Submit and follow jobs: files in the shared folder, events on the log."""
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from schemas.batches import BatchAction, BatchControl, BatchCreated
+from schemas.topics import BATCHES
+from services.bus import BusSettings, Producer
+from services.cli.common import reaching_broker
+from services.cli.tree.state_file import find_running_tree, state_dir
+from services.jobs.ids import BATCH_PREFIX, FILE_PREFIX, new_batch_id
+from services.jobs.job_state import JobState
+from services.jobs.prepare import JobPlan, prepare
+from services.jobs.reader import JobReader
+from services.jobs.store import FolderStore
+from services.runtime.clock import now_ms, now_us
+from services.runtime.errors import UserError
+
+TENANT: Final = "local"
+DIR_VARIABLE: Final = "RAILBUS_BATCH_DIR"
+"""Folder of the jobs' files, where no tree runs in this folder."""
+
+SHOW_S: Final = 0.5
+"""Time between two progress lines."""
+
+
+def job_store() -> FolderStore:
+    """Return the store of the tree that runs here, else the one that the environment names.
+
+    Raises:
+        UserError: There is neither.
+    """
+    found = find_running_tree(state_dir())
+    folder = os.environ.get(DIR_VARIABLE) or (found.batch_dir if found is not None else None)
+    if folder is None:
+        raise UserError(
+            "no batch service runs here: start one with `railbus up`, or name the folder of its files with"
+            f" {DIR_VARIABLE}"
+        )
+    return FolderStore(Path(folder))
+
+
+class JobClient:
+    """One connection to the log and the shared folder."""
+
+    def __init__(self, store: FolderStore, reader: JobReader, producer: Producer) -> None:
+        self.store = store
+        self._reader = reader
+        self._producer = producer
+        self._source = f"railbus/{os.getpid()}"
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, settings: BusSettings, store: FolderStore) -> AsyncIterator["JobClient"]:
+        """Connect, and know every job.
+
+        Raises:
+            UserError: The broker does not answer.
+        """
+        producer = Producer(settings, role="operator", name="railbus-batch")
+        reader = JobReader(settings, "operator")
+        async with reaching_broker(settings):
+            await producer.start()
+        reading = asyncio.create_task(reader.run())
+        try:
+            async with reaching_broker(settings):
+                await reader.caught_up.wait()
+            yield cls(store, reader, producer)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await producer.stop()
+
+    def jobs(self) -> list[JobState]:
+        """Return all jobs, newest first."""
+        return self._reader.jobs.of_tenant(None)
+
+    def find(self, batch_id: str) -> JobState | None:
+        return self._reader.jobs.get(batch_id)
+
+    def job(self, batch_id: str) -> JobState:
+        """Return a job.
+
+        Raises:
+            UserError: There is none.
+        """
+        found = self.find(batch_id)
+        if found is None:
+            raise UserError(f"there is no batch {batch_id[:64]!r}: `railbus batch list` shows all")
+        return found
+
+    async def create(self, batch_id: str, **given: Any) -> None:
+        """Tell the log of a job."""
+        created = BatchCreated(**self._about(batch_id, TENANT), input_file=input_file_id(batch_id), **given)
+        await self._producer.send(BATCHES, created)
+        await self._reader.read_to_end()
+
+    async def control(self, job: JobState, action: BatchAction) -> None:
+        """Tell the log what is wanted of a job."""
+        event = BatchControl(**self._about(job.batch_id, job.created.tenant), action=action)
+        await self._producer.send(BATCHES, event)
+        await self._reader.read_to_end()
+
+    async def follow(self, batch_id: str, show: Callable[[JobState], None]) -> JobState:
+        """Show a job whenever it has moved; return it when it has ended."""
+        while True:
+            job = self.job(batch_id)
+            show(job)
+            if job.finished is not None:
+                return job
+            await self._reader.changed(SHOW_S)
+
+    def _about(self, batch_id: str, tenant: str) -> Any:
+        return {"batch_id": batch_id, "tenant": tenant, "at": now_us(), "source": self._source}
+
+
+def fresh_batch_id() -> str:
+    return new_batch_id(now_ms(), secrets.randbits(34))
+
+
+def input_file_id(batch_id: str) -> str:
+    """Return the id of the file that the command line uploads for a job."""
+    return f"{FILE_PREFIX}{batch_id.removeprefix(BATCH_PREFIX)}i"
+
+
+def store_input(store: FolderStore, batch_id: str, filename: str, write: Callable[[BinaryIO], None]) -> JobPlan:
+    """Store a job's input and check its lines; what was stored by an earlier call is used again.
+
+    Raises:
+        UserError: The input can run nothing; nothing of it is kept.
+    """
+    file_id = input_file_id(batch_id)
+    if store.find(file_id) is None:
+        with store.writing(file_id, TENANT, filename, "batch", now_ms() // 1_000) as file:
+            write(file)
+    plan = prepare(store, batch_id, file_id, refuse_bad=False)
+    if plan.refused:
+        store.clean(batch_id)
+        store.delete(file_id)
+        sys.stderr.write("".join(f"{fault.message}\n" for fault in plan.refused))
+        raise UserError(f"{filename}: nothing was run: correct the {len(plan.refused)} line(s) above")
+    return plan

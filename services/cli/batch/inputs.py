@@ -1,0 +1,130 @@
+"""Turn what people have into lines of OpenAI's batch form: its own JSONL, plain prompts, CSV, Parquet."""
+
+import csv
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import orjson
+
+from services.jobs.lines import ENDPOINT, MAX_LINE_BYTES
+from services.runtime.errors import UserError
+
+_FIELD: Final = re.compile(r"\{(\w+)\}")
+MAX_FIELD_BYTES: Final = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """How an input becomes requests.
+
+    Attributes:
+        template: The prompt, with ``{column}`` where a column's value goes; needed for tables.
+        id_column: The column that names each line; else lines are named ``line-1``, ``line-2`` ...
+        body: Fields of every request's body, such as ``model`` and ``max_tokens``. A line's own fields win.
+        system: A system message before each prompt.
+    """
+
+    template: str | None = None
+    id_column: str | None = None
+    body: dict[str, Any]
+    system: str | None = None
+
+
+def write_lines(path: Path, options: InputOptions, out: BinaryIO) -> None:
+    """Write the requests of a file, one a line; nothing is held.
+
+    Raises:
+        UserError: The file cannot be read, or a table has no such column.
+    """
+    try:
+        for line in _lines(path, options):
+            out.write(line)
+            if not line.endswith(b"\n"):
+                out.write(b"\n")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text: give JSONL, one prompt a line, CSV or Parquet") from None
+    except csv.Error as error:
+        raise UserError(f"{path} is not CSV: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error})") from None
+
+
+def _lines(path: Path, options: InputOptions) -> Iterator[bytes]:
+    match path.suffix.lower():
+        case ".csv":
+            return _from_rows(_csv_rows(path), options, path)
+        case ".parquet":
+            return _from_rows(_parquet_rows(path), options, path)
+        case ".jsonl" | ".ndjson":
+            return _jsonl(path, options)
+        case _:
+            if options.template is not None:
+                raise UserError(f"--template is for tables: {path} is none (.csv, .parquet)")
+            return _prompts(path, options)
+
+
+def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
+    """Yield the lines as they are; of what is given for every request, a line has what it lacks."""
+    with path.open("rb") as file:
+        for raw in file:
+            if not options.body or len(raw) > MAX_LINE_BYTES:
+                yield raw
+                continue
+            try:
+                value = orjson.loads(raw)
+                value["body"] = {**options.body, **value["body"]}
+            except (orjson.JSONDecodeError, TypeError, KeyError):
+                yield raw  # the line gets its error where lines are checked
+            else:
+                yield orjson.dumps(value)
+
+
+def _prompts(path: Path, options: InputOptions) -> Iterator[bytes]:
+    with path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, start=1):
+            if text.strip():
+                yield _request(f"line-{number}", text.rstrip("\r\n"), options)
+
+
+def _from_rows(rows: Iterable[dict[str, Any]], options: InputOptions, path: Path) -> Iterator[bytes]:
+    if options.template is None:
+        raise UserError(f"{path} is a table: give --template, such as --template 'Summarise: {{text}}'")
+    needed = [*_FIELD.findall(options.template), *([options.id_column] if options.id_column else [])]
+    for number, row in enumerate(rows, start=1):
+        if number == 1 and (missing := sorted(set(needed) - row.keys())):
+            raise UserError(f"{path} has no column {missing[0]!r}: its columns are {', '.join(map(str, row))}")
+        name = str(row[options.id_column]) if options.id_column else f"line-{number}"
+        yield _request(name, _FIELD.sub(lambda found, row=row: _shown(row[found[1]]), options.template), options)  # type: ignore[misc]
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _request(custom_id: str, prompt: str, options: InputOptions) -> bytes:
+    messages = [{"role": "system", "content": options.system}] if options.system else []
+    body = {**options.body, "messages": [*messages, {"role": "user", "content": prompt}]}
+    return orjson.dumps({"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": body})
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(min(MAX_FIELD_BYTES, sys.maxsize))
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise UserError("Parquet needs pyarrow: pip install 'railbus[audit]', or give CSV") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=256):
+                yield from batch.to_pylist()
+    except ArrowException as error:
+        raise UserError(f"{path} is not Parquet: {error}") from None

@@ -1,0 +1,152 @@
+"""Run one job in a folder of its own, so that the same command goes on after a crash."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from services.cli.batch.client import JobClient, fresh_batch_id, store_input
+from services.cli.batch.outputs import write_outputs
+from services.cli.batch.progress import ProgressLine, TokenPrices
+from services.jobs.job_state import JobState
+from services.jobs.store import write_whole
+from services.runtime.errors import UserError
+
+JOB_FILE: Final = "job.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What holds for a job: see ``schemas.batches.BatchCreated``."""
+
+    window_open: int
+    line_attempts: int
+    completion_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInput:
+    """Where a job's lines come from.
+
+    Attributes:
+        source: The file that the user named.
+        write: Writes the lines, in OpenAI's batch form.
+    """
+
+    source: Path
+    write: Callable[[BinaryIO], None]
+
+
+async def submit(client: JobClient, batch_id: str, given: JobInput, options: JobOptions) -> None:
+    """Store the input, check it, and tell the log of the job.
+
+    Raises:
+        UserError: The input can run nothing.
+    """
+    plan = await asyncio.to_thread(store_input, client.store, batch_id, given.source.name, given.write)
+    if plan.bad:
+        say(f"{plan.bad:,} of {plan.lines:,} lines are no requests: their errors will be in errors.jsonl")
+    await client.create(
+        batch_id, window_open=options.window_open, line_attempts=options.line_attempts,
+        completion_ms=options.completion_ms,
+    )  # fmt: skip
+
+
+async def run_job(
+    client: JobClient, out: Path, given: JobInput, options: JobOptions, prices: TokenPrices
+) -> tuple[JobState, list[Path]]:
+    """Run a job, or go on with that of the folder; return it when it has ended, and the files of its results.
+
+    Raises:
+        UserError: The input can run nothing, or the folder has another job.
+    """
+    batch_id = await asyncio.to_thread(_remembered, out, given.source)
+    if client.find(batch_id) is None:
+        try:
+            await submit(client, batch_id, given, options)
+        except UserError:
+            (out / JOB_FILE).unlink(missing_ok=True)
+            raise
+    say(f"batch {batch_id}: Ctrl-C leaves it running; the same command, or `railbus batch results`, has its results")
+    line, shown = ProgressLine(prices), _shower()
+
+    def show(job: JobState) -> None:
+        line.note(job.totals, time.monotonic())
+        shown(line.text(job.totals, job.status))
+
+    job = await client.follow(batch_id, show)
+    if sys.stderr.isatty():
+        say("")
+    return job, await asyncio.to_thread(write_files, client, job, out)
+
+
+def write_files(client: JobClient, job: JobState, out: Path) -> list[Path]:
+    """Write the results of a job that has ended; return the files.
+
+    Raises:
+        UserError: It has not ended, or the folder cannot be written.
+    """
+    if job.finished is None:
+        raise UserError(f"{job.batch_id} has not ended: it is {job.status}")
+    for fault in job.finished.faults:
+        say(fault.message)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return write_outputs(client.store, job.finished, out)
+    except OSError as error:
+        raise UserError(f"--out {out}: {error.strerror or error}") from None
+
+
+def _remembered(out: Path, source: Path) -> str:
+    """Return the job of this folder, a new one the first time; it is noted before anything else is done.
+
+    Raises:
+        UserError: The folder has another file's job, or cannot be written.
+    """
+    note = out / JOB_FILE
+    stat = source.stat()
+    facts = {"file": str(source.resolve()), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
+        if known is None:
+            known = {"batch_id": fresh_batch_id(), **facts}
+            write_whole(note, json.dumps(known).encode())
+    except (OSError, ValueError) as error:
+        raise UserError(f"--out {out}: {error}: name another folder") from None
+    if {name: known.get(name) for name in facts} != facts:
+        raise UserError(
+            f"--out {out} has the job of {known.get('file')}, or the file was changed since: name another folder"
+        )
+    return str(known["batch_id"])
+
+
+def _shower() -> Callable[[str], None]:
+    """Return what shows progress: over and over on one line of a terminal, else a line whenever it has changed."""
+    last = ""
+
+    def show(text: str) -> None:
+        nonlocal last
+        if text == last:
+            return
+        last = text
+        if not sys.stderr.isatty():
+            say(text)
+            return
+        with contextlib.suppress(OSError):
+            text = text[: max(20, os.get_terminal_size(sys.stderr.fileno()).columns - 1)]
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    return show
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

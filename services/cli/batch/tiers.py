@@ -1,0 +1,143 @@
+"""The plan of a cascade: which model answers what, and how an answer is scored. Pure but for ``read_tiers``."""
+
+import math
+import random
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import orjson
+
+from services.runtime.errors import UserError
+
+SAMPLE_SEED: Final = 0
+"""The sample is the same each time, so that a cascade goes on where it was."""
+
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an answer is scored: more is better.
+
+    Attributes:
+        regex: The first group is the score, in the last place where it matches.
+        json: Path of a number in an answer that is a JSON object, such as ``rating.total``.
+        sample: How many lines the next tier answers first, to see how well the scores agree.
+    """
+
+    regex: str | None = None
+    json: str | None = None
+    sample: Annotated[int, msgspec.Meta(ge=3, le=10_000)] = 100
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the whole may take; None is no limit. Money is counted where tiers have a price."""
+
+    hours: Positive | None = None
+    usd: Positive | None = None
+
+
+class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model.
+
+    Attributes:
+        model: Its name in requests.
+        keep: Which share of all lines it answers, the best of the tier before; the first tier answers all.
+        price: The API of the planner's price list that says what its tokens cost.
+    """
+
+    model: Annotated[str, msgspec.Meta(min_length=1)]
+    keep: Share = 1.0
+    price: str | None = None
+
+
+class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    score: Score
+    tier: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=2, max_length=8)]
+    budget: Budget = Budget()
+
+
+def read_tiers(path: Path) -> Tiers:
+    """Read a plan.
+
+    Raises:
+        UserError: It cannot be read, or says something impossible.
+    """
+    try:
+        tiers = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Tiers)
+        check_tiers(tiers)
+    except (OSError, ValueError) as error:  # msgspec's and re's errors are ValueErrors, too
+        raise UserError(f"--tiers {path}: {getattr(error, 'strerror', None) or error}") from None
+    except re.error as error:
+        raise UserError(f"--tiers {path}: score.regex: {error}") from None
+    return tiers
+
+
+def check_tiers(tiers: Tiers) -> None:
+    """Refuse a plan that cannot be run.
+
+    Raises:
+        ValueError: Naming the field.
+    """
+    score = tiers.score
+    if (score.regex is None) == (score.json is None):
+        raise ValueError("score needs either regex or json")
+    if score.regex is not None and re.compile(score.regex).groups < 1:
+        raise ValueError("score.regex needs a group around the number, such as 'Score: ([0-9]+)'")
+    if tiers.tier[0].keep != 1:
+        raise ValueError("the first tier answers everything: leave its keep out")
+    keeps = [tier.keep for tier in tiers.tier]
+    if any(later >= earlier for earlier, later in pairwise(keeps)):
+        raise ValueError("keep must fall from tier to tier")
+
+
+def score_of(answer: str, score: Score) -> float | None:
+    """Return an answer's score; None where it has none."""
+    found: Any = None
+    if score.regex is not None:
+        for match in re.finditer(score.regex, answer):
+            found = match[1]
+    elif score.json is not None:
+        try:
+            found = orjson.loads(answer)
+            for name in score.json.split("."):
+                found = found[name]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return None
+    if isinstance(found, bool) or not isinstance(found, str | int | float):
+        return None
+    try:
+        value = float(found)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def best(scores: Mapping[str, float], count: int) -> list[str]:
+    """Return the names with the highest scores, best first; of equal ones the earlier."""
+    return sorted(scores, key=lambda name: -scores[name])[: max(0, count)]
+
+
+def sampled(names: Sequence[str], count: int) -> list[str]:
+    """Return a sample of names, always the same."""
+    chosen = random.Random(SAMPLE_SEED).sample(range(len(names)), min(count, len(names)))  # noqa: S311 - repeatable
+    return [names[number] for number in sorted(chosen)]
+
+
+def affordable(
+    wanted: int, budget: Budget, *, spent_h: float, spent_usd: float, seconds_each: float, usd_each: float
+) -> int:
+    """Return how many of the wanted lines the rest of the budget pays for."""
+    limits = [float(wanted)]
+    if budget.hours is not None and seconds_each > 0:
+        limits.append((budget.hours - spent_h) * 3_600 / seconds_each)
+    if budget.usd is not None and usd_each > 0:
+        limits.append((budget.usd - spent_usd) / usd_each)
+    return max(0, math.floor(min(limits) + 1e-9))

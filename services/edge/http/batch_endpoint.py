@@ -1,0 +1,149 @@
+"""The endpoints ``/v1/files`` and ``/v1/batches``, as OpenAI's Batch API has them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from aiohttp import BodyPartReader, web
+
+from services.edge.batches.job_service import JobService
+from services.edge.batches.objects import batch_object, file_object, page_of
+from services.edge.errors import ApiError
+from services.edge.http.api_keys import ApiKeys
+from services.edge.http.connections import handler_of
+from services.edge.http.request_body import read_json_body
+from services.edge.requests.parse import parse_json
+
+CHUNK_BYTES: Final = 262_144
+WRITE_S: Final = 60.0
+"""Longest time for a client to take one chunk."""
+
+MAX_FIELD_BYTES: Final = 1_024
+MAX_FIELDS: Final = 16
+MAX_NAME_CHARS: Final = 255
+
+
+class BatchEndpoint:
+    """The handlers."""
+
+    def __init__(self, jobs: JobService, keys: ApiKeys) -> None:
+        self._jobs = jobs
+        self._keys = keys
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/files", self.upload),
+            web.get("/v1/files", self.files, allow_head=False),
+            web.get("/v1/files/{id}", self.file, allow_head=False),
+            web.get("/v1/files/{id}/content", self.content, allow_head=False),
+            web.delete("/v1/files/{id}", self.delete),
+            web.post("/v1/batches", self.create),
+            web.get("/v1/batches", self.batches, allow_head=False),
+            web.get("/v1/batches/{id}", self.batch, allow_head=False),
+            web.post("/v1/batches/{id}/cancel", self.cancel),
+        ]
+
+    async def upload(self, request: web.Request) -> web.Response:
+        """Store a file: a form with ``purpose`` ``batch`` and ``file``, in this order."""
+        tenant = self._keys.tenant_of(request.headers)
+        if request.content_type != "multipart/form-data":
+            raise ApiError(415, "Send the file as multipart/form-data.", code="not_a_form")
+        connection = handler_of(request)
+        connection.wait("body")
+        purpose = None
+        try:
+            form = await request.multipart()
+            for _ in range(MAX_FIELDS):
+                part = await form.next()
+                if part is None:
+                    break
+                if not isinstance(part, BodyPartReader):
+                    raise ApiError(400, "A form within the form is not supported.", code="invalid_body")
+                if part.name == "purpose":
+                    purpose = (await part.read_chunk(MAX_FIELD_BYTES)).decode("utf-8", "replace")
+                elif part.name == "file":
+                    _check_purpose(purpose)
+                    filename = (part.filename or "file.jsonl")[:MAX_NAME_CHARS]
+                    stored = await self._jobs.upload(tenant, filename, _chunks(request, part))
+                    connection.busy()
+                    return _json(file_object(stored))
+                await part.release()
+        except ValueError:
+            raise ApiError(400, "The form could not be read.", code="invalid_body") from None
+        raise ApiError(400, "The form has no file.", code="invalid_value", param="file")
+
+    async def files(self, request: web.Request) -> web.Response:
+        """List the tenant's files, newest first; ``limit``, ``after`` and ``purpose`` choose a part."""
+        found = await self._jobs.files(self._keys.tenant_of(request.headers))
+        purpose = request.query.get("purpose")
+        shown = [file_object(file) for file in found if purpose in {None, file.purpose}]
+        return _json(page_of(shown, request.query))
+
+    async def file(self, request: web.Request) -> web.Response:
+        """Return what is known of a file."""
+        found = self._jobs.file(self._keys.tenant_of(request.headers), request.match_info["id"])
+        return _json(file_object(found))
+
+    async def content(self, request: web.Request) -> web.StreamResponse:
+        """Return a file's content."""
+        file = self._jobs.file(self._keys.tenant_of(request.headers), request.match_info["id"])
+        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        response.content_length = file.length
+        with self._jobs.open(file) as source:
+            await response.prepare(request)
+            while chunk := await asyncio.to_thread(source.read, CHUNK_BYTES):
+                try:
+                    async with asyncio.timeout(WRITE_S):
+                        await response.write(chunk)
+                except TimeoutError:
+                    response.force_close()
+                    return response
+        await response.write_eof()
+        return response
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Delete a file."""
+        file_id = request.match_info["id"]
+        await self._jobs.delete(self._keys.tenant_of(request.headers), file_id)
+        return _json({"id": file_id, "object": "file", "deleted": True})
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Submit a batch: every line of its file is answered in the lane ``batch``."""
+        tenant = self._keys.tenant_of(request.headers)
+        return _json(batch_object(await self._jobs.create(tenant, parse_json(await read_json_body(request)))))
+
+    async def batches(self, request: web.Request) -> web.Response:
+        """List the tenant's batches, newest first; ``limit`` and ``after`` choose a part."""
+        found = await self._jobs.jobs(self._keys.tenant_of(request.headers))
+        return _json(page_of([batch_object(job) for job in found], request.query))
+
+    async def batch(self, request: web.Request) -> web.Response:
+        """Return how far a batch is."""
+        tenant = self._keys.tenant_of(request.headers)
+        return _json(batch_object(await self._jobs.job(tenant, request.match_info["id"])))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Cancel a batch; what is done is kept."""
+        tenant = self._keys.tenant_of(request.headers)
+        return _json(batch_object(await self._jobs.cancel(tenant, request.match_info["id"])))
+
+
+def _check_purpose(purpose: str | None) -> None:
+    if purpose != "batch":
+        raise ApiError(400, "purpose must be 'batch', and come before the file.", code="invalid_value", param="purpose")
+
+
+async def _chunks(request: web.Request, part: BodyPartReader) -> AsyncIterator[bytes]:
+    """Yield a part's content; each chunk has as long as a body may take."""
+    connection = handler_of(request)
+    while True:
+        connection.wait("body")
+        chunk = await part.read_chunk(CHUNK_BYTES)
+        if not chunk:
+            return
+        yield bytes(chunk)
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=orjson.dumps(value), content_type="application/json")

@@ -1,0 +1,131 @@
+"""The fold of ``railbus.batches``: what is known of each job. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from schemas.base import AnyEvent
+from schemas.batches import BatchControl, BatchCreated, BatchFinished, BatchProgress, BatchTotals
+
+MOST_FINISHED: Final = 10_000
+"""Most finished jobs that are remembered; the oldest are forgotten."""
+
+JobStatus = Literal[
+    "validating", "failed", "in_progress", "paused", "finalizing", "completed", "expired", "cancelling", "cancelled"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """One job. Times are milliseconds by the broker's clock.
+
+    Attributes:
+        created: Its submission.
+        created_ms: When.
+        progress: The newest that counts.
+        began_ms: When a batch service took it first.
+        paused: Whether it is to submit nothing.
+        cancelled_ms: When somebody cancelled it.
+        finished: Its end.
+        finished_ms: When.
+    """
+
+    created: BatchCreated
+    created_ms: int
+    progress: BatchProgress | None = None
+    began_ms: int | None = None
+    paused: bool = False
+    cancelled_ms: int | None = None
+    finished: BatchFinished | None = None
+    finished_ms: int | None = None
+
+    @property
+    def batch_id(self) -> str:
+        return self.created.batch_id
+
+    @property
+    def totals(self) -> BatchTotals:
+        if self.finished is not None:
+            return self.finished.totals
+        return BatchTotals() if self.progress is None else self.progress.totals
+
+    @property
+    def expires_ms(self) -> int:
+        return self.created_ms + self.created.completion_ms
+
+    @property
+    def status(self) -> JobStatus:
+        if self.finished is not None:
+            return self.finished.outcome
+        if self.cancelled_ms is not None:
+            return "cancelling"
+        if self.progress is None or not self.progress.totals.lines:
+            return "validating"
+        totals = self.totals
+        if totals.completed + totals.failed >= totals.lines:
+            return "finalizing"
+        return "paused" if self.paused else "in_progress"
+
+
+class Jobs:
+    """All jobs on the topic."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobState] = {}
+        self._finished: dict[str, None] = {}  # in the order of their end
+
+    def feed(self, event: AnyEvent, log_ms: int) -> JobState | None:
+        """Fold the next event; return the job if it has changed."""
+        if isinstance(event, BatchCreated):
+            if event.batch_id in self._jobs:
+                return None
+            changed = JobState(created=event, created_ms=log_ms)
+        elif isinstance(event, BatchControl | BatchProgress | BatchFinished):
+            job = self._jobs.get(event.batch_id)
+            if job is None or job.finished is not None:
+                return None
+            found = _changed(job, event, log_ms)
+            if found is None:
+                return None
+            changed = found
+        else:
+            return None
+        self._jobs[event.batch_id] = changed
+        if changed.finished is not None:
+            self._finished[event.batch_id] = None
+            while len(self._finished) > MOST_FINISHED:
+                oldest = next(iter(self._finished))
+                del self._finished[oldest], self._jobs[oldest]
+        return changed
+
+    def get(self, batch_id: str) -> JobState | None:
+        return self._jobs.get(batch_id)
+
+    def active(self) -> Iterator[JobState]:
+        """Return the jobs that are not finished, oldest first."""
+        return (job for job in tuple(self._jobs.values()) if job.finished is None)
+
+    def of_tenant(self, tenant: str | None) -> list[JobState]:
+        """Return a tenant's jobs, or all, newest first."""
+        return [job for job in reversed(self._jobs.values()) if tenant is None or job.created.tenant == tenant]
+
+
+def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished, log_ms: int) -> JobState | None:
+    match event:
+        case BatchControl(action="cancel"):
+            return None if job.cancelled_ms is not None else replace(job, cancelled_ms=log_ms)
+        case BatchControl():
+            return replace(job, paused=event.action == "pause")
+        case BatchProgress():
+            if not holds(event, job.progress):
+                return None
+            return replace(job, progress=event, began_ms=log_ms if job.began_ms is None else job.began_ms)
+        case BatchFinished():
+            return replace(job, finished=event, finished_ms=log_ms)
+
+
+def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
+    """Return whether a progress counts: its writer was not replaced before it."""
+    if newest is None or event.epoch > newest.epoch:
+        return True
+    return event.epoch == newest.epoch and event.source == newest.source

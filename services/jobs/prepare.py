@@ -1,0 +1,178 @@
+"""Read a job's input once: find what is wrong with its lines, and the order in which the others are submitted.
+
+The input is streamed. What stays in memory is about 150 bytes a line; what is needed later is in two small files of the
+job's folder, so that a service that takes the job over does not read the input again.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from struct import Struct
+from typing import BinaryIO, Final
+
+import msgspec
+
+from schemas.batches import LineFault
+from services.jobs.lines import MAX_LINE_BYTES, BadLine, JobLine, parse_line
+from services.jobs.prefix_order import prefix_key, prefix_order
+from services.jobs.store import JobStore, write_whole
+
+PLAN: Final = "plan.json"
+INDEX: Final = "index"
+MAX_LINES: Final = 50_000_000
+MAX_FAULTS: Final = 100
+"""Most faults that refuse a job; a job that reports its bad lines may have any number."""
+
+_ENTRY: Final = Struct("<QII")
+"""Offset and length of a line in the input, and its number there, from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What is known of a job's input.
+
+    Attributes:
+        good: Lines that are requests.
+        bad: Lines that are none.
+        refused: Why no line may run; the first reasons.
+    """
+
+    good: int
+    bad: int
+    refused: tuple[LineFault, ...] = ()
+
+    @property
+    def lines(self) -> int:
+        return self.good + self.bad
+
+
+@dataclass(slots=True)
+class _Scan:
+    """What is kept of each line while the input is read."""
+
+    offsets: "array[int]" = field(default_factory=lambda: array("Q"))
+    lengths: "array[int]" = field(default_factory=lambda: array("L"))
+    numbers: "array[int]" = field(default_factory=lambda: array("L"))
+    names: "array[int]" = field(default_factory=lambda: array("Q"))  # hashes of the custom ids
+    keys: list[bytes] = field(default_factory=list)
+
+
+def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool) -> JobPlan:
+    """Return the job's plan; make it if that was not done before.
+
+    Raises:
+        OSError: The input cannot be read.
+    """
+    folder = store.work_folder(batch_id)
+    if (folder / PLAN).exists():
+        return msgspec.json.decode((folder / PLAN).read_bytes(), type=JobPlan)
+    scan = _Scan()
+    with store.open(input_file) as file:
+        faults = [*_read(file, scan)]
+        twice = _duplicates(file, scan)
+    bad = len(faults)
+    refused = tuple(twice or (faults if refuse_bad else ()))
+    if not scan.numbers and not bad:
+        refused = (LineFault(code="empty_file", message="The file has no lines."),)
+    plan = JobPlan(good=len(scan.numbers), bad=bad, refused=refused[:MAX_FAULTS])
+    if not refused:
+        order = prefix_order(scan.keys)
+        entries = (_ENTRY.pack(scan.offsets[n], scan.lengths[n], scan.numbers[n]) for n in order)
+        write_whole(folder / INDEX, b"".join(entries))
+        write_whole(folder / "faults", msgspec.json.encode(faults))
+    write_whole(folder / PLAN, msgspec.json.encode(plan))
+    return plan
+
+
+def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """Yield number, offset and bytes of each line that is not blank; at most one byte more than is allowed."""
+    number = offset = 0
+    while raw := file.readline(MAX_LINE_BYTES + 2):
+        number += 1
+        begin, offset = offset, offset + len(raw)
+        while not raw.endswith(b"\n") and (rest := file.readline(1 << 20)):  # the rest of a line that is too long
+            offset += len(rest)
+            if rest.endswith(b"\n"):
+                break
+        if number > MAX_LINES:
+            raise OSError(27, f"the file has more than {MAX_LINES:,} lines")
+        if raw.strip():
+            yield number, begin, raw.rstrip(b"\r\n")
+
+
+def _read(file: BinaryIO, scan: _Scan) -> Iterator[LineFault]:
+    for number, offset, raw in numbered_lines(file):
+        try:
+            line = parse_line(raw)
+        except BadLine as bad:
+            yield LineFault(
+                code=bad.code, message=f"Line {number}: {bad.message}", line=number, param=bad.param,
+                custom_id=bad.custom_id and bad.custom_id[:512],
+            )  # fmt: skip
+            continue
+        scan.offsets.append(offset)
+        scan.lengths.append(len(raw))
+        scan.numbers.append(number)
+        scan.names.append(_name_hash(line.custom_id))
+        scan.keys.append(prefix_key([line.model, *(f"{m.role}\x01{m.content}" for m in line.messages)]))
+
+
+def _name_hash(custom_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
+    """Return the lines whose ``custom_id`` another line has; equal hashes are compared in full."""
+    by_name = sorted(range(len(scan.names)), key=scan.names.__getitem__)
+    pairs = [(a, b) for a, b in pairwise(by_name) if scan.names[a] == scan.names[b]]
+    suspects = sorted({n for pair in pairs for n in pair})
+    first: dict[str, int] = {}
+    found: list[LineFault] = []
+    for n in suspects:
+        file.seek(scan.offsets[n])
+        custom_id = parse_line(file.read(scan.lengths[n])).custom_id
+        if custom_id in first:
+            message = f"Line {scan.numbers[n]}: the custom_id {custom_id[:64]!r} is also on line {first[custom_id]}."
+            found.append(
+                LineFault(code="duplicate_custom_id", message=message, line=scan.numbers[n], param="custom_id")
+            )
+            if len(found) >= MAX_FAULTS:
+                break
+        else:
+            first[custom_id] = scan.numbers[n]
+    return found
+
+
+class JobLines:
+    """The lines of a prepared job, by their place in the order of submission; read from the files when asked for."""
+
+    def __init__(self, store: JobStore, batch_id: str, input_file: str) -> None:
+        self._index = (store.work_folder(batch_id) / INDEX).open("rb")
+        self._input = store.open(input_file)
+
+    def number(self, place: int) -> int:
+        """Return the line's number in the input, from 1."""
+        return self._entry(place)[2]
+
+    def line(self, place: int) -> JobLine:
+        """Return the line."""
+        offset, length, _ = self._entry(place)
+        self._input.seek(offset)
+        return parse_line(self._input.read(length))
+
+    def close(self) -> None:
+        self._index.close()
+        self._input.close()
+
+    def _entry(self, place: int) -> tuple[int, int, int]:
+        self._index.seek(place * _ENTRY.size)
+        offset, length, number = _ENTRY.unpack(self._index.read(_ENTRY.size))
+        return offset, length, number
+
+
+def read_faults(folder: Path) -> list[LineFault]:
+    """Return the bad lines of a prepared job."""
+    return msgspec.json.decode((folder / "faults").read_bytes(), type=list[LineFault])

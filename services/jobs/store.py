@@ -1,0 +1,165 @@
+"""Files of jobs: what clients uploaded, what jobs produced, and each job's working files.
+
+``JobStore`` is what another kind of store has to do; ``FolderStore`` is a folder that the edge, the batch service and
+the command line share.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, Protocol
+
+import msgspec
+
+from services.jobs.ids import FILE_PREFIX
+from services.runtime.errors import UserError
+
+FilePurpose = Literal["batch", "batch_output"]
+_FILE_ID: Final = re.compile(r"file-[0-9a-z]{1,40}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """What is known of a file.
+
+    Attributes:
+        file_id: Its id.
+        tenant: Whose it is.
+        filename: As its owner calls it.
+        purpose: ``batch`` for input, ``batch_output`` for what a job wrote.
+        length: Bytes.
+        created_s: When it was stored, seconds since the epoch.
+    """
+
+    file_id: str
+    tenant: str
+    filename: str
+    purpose: FilePurpose
+    length: int
+    created_s: int
+
+
+class JobStore(Protocol):
+    """A store of files and of jobs' working folders."""
+
+    def writing(self, file_id: str, tenant: str, filename: str, purpose: FilePurpose, created_s: int) -> "Writing":
+        """Open a new file; it exists when the block ends without an error."""
+
+    def find(self, file_id: str) -> StoredFile | None:
+        """Return what is known of a file; None if there is none."""
+
+    def open(self, file_id: str) -> BinaryIO:
+        """Open a file for reading."""
+
+    def files(self, tenant: str) -> list[StoredFile]:
+        """Return a tenant's files, newest first."""
+
+    def delete(self, file_id: str) -> None:
+        """Delete a file."""
+
+    def work_folder(self, batch_id: str) -> Path:
+        """Return the folder of a job's working files; it is created."""
+
+
+Writing = contextlib.AbstractContextManager[BinaryIO]
+
+
+class FolderStore:
+    """A store in a folder.
+
+    Raises:
+        UserError: The folder cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files, self._jobs = folder / "files", folder / "jobs"
+        try:
+            for each in (self._files, self._jobs):
+                each.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UserError(f"RAILBUS_BATCH_DIR={folder} cannot be used ({error.strerror}): name another") from None
+
+    @contextmanager
+    def writing(
+        self, file_id: str, tenant: str, filename: str, purpose: FilePurpose, created_s: int
+    ) -> Iterator[BinaryIO]:
+        """Open a new file; it exists, whole and on disk, when the block ends without an error."""
+        fresh = self._files / f".{file_id}.{secrets.token_hex(4)}"
+        try:
+            with fresh.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                length = file.tell()
+            known = StoredFile(
+                file_id=file_id, tenant=tenant, filename=filename, purpose=purpose, length=length, created_s=created_s
+            )
+            write_whole(self._files / f"{file_id}.json", msgspec.json.encode(known))
+            fresh.replace(self._files / file_id)
+            sync_folder(self._files)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def find(self, file_id: str) -> StoredFile | None:
+        if _FILE_ID.fullmatch(file_id) is None or not (self._files / file_id).exists():
+            return None
+        try:
+            return msgspec.json.decode((self._files / f"{file_id}.json").read_bytes(), type=StoredFile)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def open(self, file_id: str) -> BinaryIO:
+        if _FILE_ID.fullmatch(file_id) is None:
+            raise FileNotFoundError(file_id)
+        return (self._files / file_id).open("rb")
+
+    def files(self, tenant: str) -> list[StoredFile]:
+        names = (path.name.removesuffix(".json") for path in self._files.glob("file-*.json"))
+        found = [file for name in names if (file := self.find(name)) is not None and file.tenant == tenant]
+        return sorted(found, key=lambda file: (file.created_s, file.file_id), reverse=True)
+
+    def delete(self, file_id: str) -> None:
+        (self._files / file_id).unlink(missing_ok=True)
+        (self._files / f"{file_id}.json").unlink(missing_ok=True)
+
+    def work_folder(self, batch_id: str) -> Path:
+        folder = self._jobs / batch_id
+        folder.mkdir(exist_ok=True, mode=0o700)
+        return folder
+
+    def clean(self, batch_id: str) -> None:
+        """Remove a finished job's working files."""
+        shutil.rmtree(self._jobs / batch_id, ignore_errors=True)
+
+
+def new_file_id() -> str:
+    return FILE_PREFIX + secrets.token_hex(12)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file, so that it is there whole or as it was, also after a loss of power."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with fresh.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        sync_folder(path.parent)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

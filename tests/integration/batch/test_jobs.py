@@ -1,0 +1,90 @@
+"""Whole jobs: every line once, in the order of the input, whatever is wrong with some."""
+
+from schemas.side_events import Cancel
+from tests.integration.batch.lab import BATCH_ID, line, lines, rows
+
+
+async def test_every_line_has_one_result_in_the_order_of_the_input(lab):
+    await lab.tree()
+    end = await lab.end(await lab.submit(lines(60)))
+    assert (end.outcome, end.totals.lines, end.totals.completed, end.totals.failed) == ("completed", 60, 60, 0)
+    found = rows(lab.file(end.output_file))
+    assert [row["custom_id"] for row in found] == [f"id-{n}" for n in range(60)]
+    body = found[0]["response"]["body"]
+    assert body["choices"][0]["message"]["content"]
+    assert body["usage"]["completion_tokens"] == 4
+    assert found[0]["error"] is None
+    assert end.error_file is None
+    assert len(lab.submitted()) == len(set(lab.submitted())) == 60
+
+
+async def test_a_bad_line_has_its_own_error_and_the_others_run(lab):
+    await lab.tree()
+    content = b"".join(
+        [line("a", "One?"), b"not json\n", line("b", "Two?", tools=[{}]), b"\n", line("c", "Three?", model="nobody")]
+    )
+    end = await lab.end(await lab.submit(content))
+    assert (end.totals.lines, end.totals.completed, end.totals.failed) == (4, 1, 3)
+    assert [row["custom_id"] for row in rows(lab.file(end.output_file))] == ["a"]
+    errors = {row["error"]["line"]: row for row in rows(lab.file(end.error_file))}
+    assert list(errors) == [2, 3, 5]
+    assert errors[2]["error"]["code"] == "invalid_json_line"
+    assert (errors[3]["error"]["code"], errors[3]["custom_id"]) == ("unsupported_parameter", "b")
+    assert (errors[5]["error"]["code"], errors[5]["error"]["param"]) == ("bad_request", "model")
+
+
+async def test_a_custom_id_that_is_there_twice_runs_nothing(lab):
+    await lab.tree()
+    end = await lab.end(await lab.submit(line("a", "One?") + line("b", "Two?") + line("a", "Three?")))
+    assert end.outcome == "failed"
+    assert [(fault.code, fault.line) for fault in end.faults] == [("duplicate_custom_id", 3)]
+    assert "line 1" in end.faults[0].message
+    assert not lab.submitted()
+
+
+async def test_a_line_whose_engine_failed_is_tried_again_and_not_for_ever(lab):
+    await lab.tree(RAILBUS_RETRIES="0")
+    end = await lab.end(await lab.submit(line("a", "One?", model="simulated-n20-die5"), line_attempts=2))
+    assert (end.totals.completed, end.totals.failed) == (0, 1)
+    assert rows(lab.file(end.error_file))[0]["error"]["code"] in {"unavailable", "internal"}
+    assert len(set(lab.submitted())) == 2
+
+
+async def test_a_job_is_paused_and_resumed(lab):
+    await lab.tree()
+    batch_id = await lab.submit(lines(400), window_open=8)
+    await lab.until(lambda: lab.done(batch_id) >= 8)
+    await lab.control(batch_id, "pause")
+    await lab.until(lambda: lab.done(batch_id) == len(set(lab.submitted())))
+    paused_at = len(set(lab.submitted()))
+    assert paused_at < 400
+    await lab.control(batch_id, "resume")
+    end = await lab.end(batch_id)
+    assert end.totals.completed == 400
+    assert len(set(lab.submitted())) == 400
+
+
+async def test_a_cancelled_job_keeps_what_is_done_and_says_so_of_the_rest(lab):
+    await lab.tree()
+    batch_id = await lab.submit(lines(30, model="simulated-n4") + line("mute", "Never?", model="simulated-mute"))
+    await lab.until(lambda: lab.done(batch_id) == 30)
+    await lab.control(batch_id, "cancel")
+    end = await lab.end(batch_id)
+    assert (end.outcome, end.totals.completed, end.totals.failed) == ("cancelled", 30, 1)
+    assert lab.written(Cancel)
+    error = rows(lab.file(end.error_file))[0]
+    assert (error["custom_id"], error["error"]["code"]) == ("mute", "batch_cancelled")
+
+
+async def test_a_job_whose_time_is_over_gives_its_open_lines_up(lab):
+    await lab.tree()
+    content = line("done", "Yes?") + line("mute", "Never?", model="simulated-mute")
+    end = await lab.end(await lab.submit(content, completion_ms=3_000))
+    assert (end.outcome, end.totals.completed, end.totals.failed) == ("expired", 1, 1)
+    assert rows(lab.file(end.error_file))[0]["error"]["code"] == "batch_expired"
+
+
+async def test_no_working_files_stay(lab):
+    await lab.tree()
+    await lab.end(await lab.submit(lines(3)))
+    await lab.until(lambda: not any(lab.store.work_folder(BATCH_ID).iterdir()))
