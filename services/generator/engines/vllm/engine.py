@@ -136,13 +136,21 @@ class VllmEngine:
             vllm.engine.shutdown = lambda: None  # its finalizer calls this again while the interpreter shuts down
 
     async def _warm_up(self) -> None:
+        """Generate one token, so that the process says it is ready only when it can answer.
+
+        Raises:
+            EngineError: None came.
+            TimeoutError: None came in time.
+        """
         job = Job(
             request_id="start", run="start", model=self.model,
             messages=(Message(role="user", content="Hello"),), sampling=Sampling(max_tokens=1),
         )  # fmt: skip
         async with asyncio.timeout(FIRST_TOKEN_TIMEOUT_S):
-            async for _ in self.generate(job):
-                pass
+            async for output in self.generate(job):
+                if isinstance(output, GenerationResult) and output.usage.completion_tokens > 0:
+                    return
+        raise EngineError("internal", "the engine ended its first answer without a token", retryable=False)
 
     def _running(self) -> LoadedVllm:
         if self._vllm is None:
