@@ -10,7 +10,7 @@ from services.router.settings import Settings as RouterSettings
 from services.runtime.settings import load_settings, settings_variables
 from services.vertex.settings import VertexSettings
 from tests.support.compose_file import (
-    compose_command,
+    compose_program,
     container_environment,
     interpolated,
     load,
@@ -36,7 +36,7 @@ each_profile = pytest.mark.parametrize("path", GPU_PROFILES, ids=lambda path: pa
 
 @pytest.fixture(scope="module")
 def compose():
-    return compose_command()
+    return compose_program()
 
 
 def settings(env):

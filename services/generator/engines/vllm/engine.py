@@ -147,10 +147,9 @@ class VllmEngine:
             messages=(Message(role="user", content="Hello"),), sampling=Sampling(max_tokens=1),
         )  # fmt: skip
         async with asyncio.timeout(FIRST_TOKEN_TIMEOUT_S):
-            async for output in self.generate(job):
-                if isinstance(output, GenerationResult) and output.usage.completion_tokens > 0:
-                    return
-        raise EngineError("internal", "the engine ended its first answer without a token", retryable=False)
+            said = [each async for each in self.generate(job)]
+        if not any(isinstance(each, GenerationResult) and each.usage.completion_tokens for each in said):
+            raise EngineError("internal", "it ended its first answer without a token", retryable=False)
 
     def _running(self) -> LoadedVllm:
         if self._vllm is None:
