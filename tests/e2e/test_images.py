@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import time
-import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -166,11 +165,12 @@ def ask(url, prompt):
 
 def test_the_services_answer_a_governed_question_from_their_images(tree):
     containers, url, receiver = tree
-    said = ask(url, "Name a river.")
-    assert said["choices"][0]["message"]["content"].strip()
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        ask(url, "My key is AKIAIOSFODNN7EXAMPLE, is it safe?")
-    assert refused.value.code == 403
+    (said,) = ask(url, "Name a river.")["choices"]
+    assert said["message"]["content"].strip()
+    assert said["finish_reason"] != "content_filter"
+    (denied,) = ask(url, "why does AKIAIOSFODNN7EXAMPLE fail?")["choices"]
+    assert denied["finish_reason"] == "content_filter"
+    assert not denied["message"]["content"]
     wait_until(lambda: bool(receiver.spans), "the tracer sends the trace", PATIENCE_S)
     for name, container in containers.items():
         assert container.status is None, f"{name}: {container.said()}"
