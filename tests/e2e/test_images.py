@@ -1,7 +1,7 @@
 """Every image of `docker-compose.yml` is built step by step, and the services run in them answer a question.
 
-``RAILBUS_TEST_IMAGES=1`` turns this on: it takes minutes and gigabytes. vLLM's image, which has several gigabytes of
-CUDA, is built with ``RAILBUS_TEST_VLLM=1`` as well.
+``make test-images`` turns this on: it takes minutes and gigabytes. vLLM's image, which has several gigabytes of CUDA,
+is built with ``RAILBUS_TEST_VLLM=1`` as well. Layers are kept in ``.railbus/images``: a second run builds what changed.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not os.environ.get("RAILBUS_TEST_IMAGES"), reason="RAILBUS_TEST_IMAGES=1 builds the images"),
+    pytest.mark.skipif(not os.environ.get("RAILBUS_TEST_IMAGES"), reason="`make test-images` builds the images"),
 ]
 
 SERVICES = load()["services"]
@@ -38,7 +38,9 @@ PATIENCE_S = 240
 @pytest.fixture(scope="module")
 def store():
     require_image_tools()
-    return ImageStore()
+    store = ImageStore()
+    store.remove_containers()
+    return store
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +207,7 @@ def test_a_service_stops_when_it_is_told_to(tree, name):
     assert containers[name].stop() == 0, containers[name].said()
 
 
-@pytest.mark.skipif(not os.environ.get("RAILBUS_TEST_VLLM"), reason="RAILBUS_TEST_VLLM=1 builds vLLM's image, 6 GB")
+@pytest.mark.skipif(not os.environ.get("RAILBUS_TEST_VLLM"), reason="RAILBUS_TEST_VLLM=1 builds vLLM's image, 10 GB")
 def test_the_image_with_vllm_is_built_and_says_that_there_is_no_gpu(store, built, tmp_path, request):
     service = OWN["generator-gpu"]
     image = built(service["image"], service["build"])

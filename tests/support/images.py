@@ -74,6 +74,10 @@ class ImageStore:
         assert done.returncode == 0, f"buildah {shlex.join(arguments)}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
         return done.stdout.strip()
 
+    def remove_containers(self) -> None:
+        """Remove what a run that was killed has left."""
+        self.buildah("rm", "--all")
+
     def has(self, image: str) -> bool:
         return image in self.buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
 
@@ -144,7 +148,7 @@ class Container:
         )
         user, _, group = service["user"].partition(":")
         assert service["user"] == configuration["User"]
-        variables = dict(each.split("=", 1) for each in configuration["Env"]) | env
+        variables = {**dict(each.split("=", 1) for each in configuration["Env"]), **env}
         self._command = list(service["command"])
         self._enter = [
             "unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, str(root), options,
