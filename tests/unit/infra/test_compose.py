@@ -123,6 +123,19 @@ def test_the_broker_is_the_one_that_the_contract_suite_runs_on() -> None:
     assert SERVICES["kafka"]["environment"]["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
 
 
+def test_every_service_of_ours_is_scraped_under_the_name_of_its_module() -> None:
+    text = (ROOT / "infra" / "observability" / "prometheus.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["scrape_configs"]
+    scraped = {name: job for job in jobs for config in job["dns_sd_configs"] for name in config["names"]}
+
+    assert scraped.keys() == OWN.keys()
+    for name in OWN:
+        (rule,) = [each for each in scraped[name]["relabel_configs"] if each["target_label"] == "service"]
+        found = re.fullmatch(rule.get("regex", "(.*)"), name)
+        assert found is not None
+        assert found[1] == VARIANTS.get(name, name)
+
+
 @each_own
 def test_every_service_finds_the_broker_by_its_name(name: str) -> None:
     host, _, port = OWN[name]["environment"]["RAILBUS_KAFKA_BOOTSTRAP"].partition(":")
