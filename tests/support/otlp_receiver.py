@@ -1,19 +1,16 @@
 """Where spans end in tests: an OTLP server with the official messages, and the real collector before it."""
 
 import gzip
-import os
-import shutil
 import subprocess
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.processes import die_with_parent, free_port, is_free
+from tests.support.processes import die_with_parent, free_port, go_program, is_free
 from tests.support.waiting import wait_until
 
 COLLECTOR = "otelcol-railbus"
@@ -128,13 +125,7 @@ def otlp_receiver(receiver=None):
 
 def collector_program():
     """The real collector, or a skip that says how to come by it."""
-    go = shutil.which("go")
-    homes = [Path.home() / "go"]
-    if go is not None:
-        told = subprocess.run([go, "env", "GOPATH"], capture_output=True, text=True, timeout=30, check=False)
-        homes.insert(0, Path(told.stdout.strip() or homes[0]))
-    path = os.pathsep.join([os.environ.get("PATH", ""), *(str(home / "bin") for home in homes)])
-    found = shutil.which(COLLECTOR, path=path)
+    found = go_program(COLLECTOR)
     if found is None:
         pytest.skip(f"{COLLECTOR} is neither in PATH nor in GOPATH/bin: `make otelcol` builds it with Go")
     return found

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -49,6 +50,18 @@ def free_port() -> int:
     A client that tries to reconnect while the broker is down could otherwise be given the broker's own port.
     """
     return next(port for port in random.sample(range(20_000, 32_000), 100) if is_free(port))
+
+
+def go_program(name: str) -> str | None:
+    """Return a program that is in PATH or that Go has built; None if it is not here."""
+    go = shutil.which("go")
+    homes = [Path.home() / "go"]
+    if go is not None:
+        told = subprocess.run([go, "env", "GOPATH"], capture_output=True, text=True, timeout=30, check=False)
+        homes.insert(0, Path(told.stdout.strip() or homes[0]))
+    return shutil.which(
+        name, path=os.pathsep.join([os.environ.get("PATH", ""), *(str(home / "bin") for home in homes)])
+    )
 
 
 class ServiceProcess:

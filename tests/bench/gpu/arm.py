@@ -1,4 +1,4 @@
-"""One arm: one engine, some batch sizes; a line of JSON each. Run by ``run.py`` as a process of its own."""
+"""One arm: one engine, some batch sizes and prompts; a line of JSON each. A process of its own: see ``__main__``."""
 
 import argparse
 import json
@@ -22,6 +22,11 @@ def main():
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runner", choices=("v1", "v2"), default="v1")
+    parser.add_argument("--first", default="", help="lengths of prompts whose first token is timed, one at a time")
+    parser.add_argument("--precision", choices=("fp8", "bf16"), default="fp8")
+    parser.add_argument("--kv", default="auto")
+    parser.add_argument("--schedule", default="")
+    parser.add_argument("--real", action="store_true", help="the folders have weights and a tokenizer")
     parser.add_argument("--cpu", action="store_true")
     args = parser.parse_args()
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
@@ -39,41 +44,52 @@ def measure(args):
     begun = time.monotonic()
     llm = LLM(**engine(args, max(batches)))
     loaded_s = time.monotonic() - begun
-    vocabulary = 500 if args.cpu else 200_000
-    params = SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True, detokenize=False)
     draw = random.Random(1)
-    for number, batch in enumerate([min(batches), *batches]):
-        rounds = []
-        for _ in range(args.rounds):
-            prompts = [
-                {"prompt_token_ids": [draw.randrange(10, vocabulary) for _ in range(args.prompt)]} for _ in range(batch)
-            ]
+
+    def rounds(batch, prompt, tokens):
+        """As many batches as asked for, and one before them for warming up."""
+        vocabulary = 500 if args.cpu else 200_000
+        params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+        found = []
+        for _ in range(args.rounds + 1):
+            ids = [[draw.randrange(10, vocabulary) for _ in range(prompt)] for _ in range(batch)]
             before = drafts(llm)
-            outputs = llm.generate(prompts, params, use_tqdm=False)
+            outputs = llm.generate([{"prompt_token_ids": each} for each in ids], params, use_tqdm=False)
             after = drafts(llm)
-            rounds.append((outputs, after[0] - before[0], after[1] - before[1]))
-        if number:  # the first one was for warming up
-            tell(args, batch, rounds, loaded_s)
+            found.append((outputs, after[0] - before[0], after[1] - before[1]))
+        return found[1:]
+
+    for batch in batches:
+        tell(args, batch, args.prompt, rounds(batch, args.prompt, args.tokens), loaded_s=loaded_s, room=room(llm))
+    for prompt in filter(None, args.first.split(",")):
+        tell(args, 1, int(prompt), rounds(1, int(prompt), 2), loaded_s=loaded_s)
 
 
 def engine(args, most):
     """Arguments of the engine."""
+    longest = max([args.prompt, *(int(each) for each in filter(None, args.first.split(",")))])
     found = {
-        "model": args.target, "load_format": "dummy", "skip_tokenizer_init": True, "max_num_seqs": most,
-        "max_model_len": args.prompt + args.tokens + 64, "disable_log_stats": False, "enable_prefix_caching": False,
+        "model": args.target, "load_format": "auto" if args.real else "dummy", "skip_tokenizer_init": True,
+        "max_num_seqs": most, "max_model_len": longest + args.tokens + 64,
+        "kv_cache_dtype": args.kv,
+        "disable_log_stats": False, "enable_prefix_caching": False,
         "language_model_only": True, "disable_hybrid_kv_cache_manager": True, "max_num_batched_tokens": 8_192,
     }  # fmt: skip
     if args.cpu:
         found |= {"dtype": "float32", "kv_cache_memory_bytes": 1 << 28, "block_size": 32, "enforce_eager": True}
     else:
-        found |= {"quantization": "fp8", "dtype": "bfloat16", "gpu_memory_utilization": 0.9}
+        found |= {"dtype": "bfloat16", "gpu_memory_utilization": 0.9}
+        found |= {"quantization": "fp8"} if args.precision == "fp8" else {}
     if args.draft and args.gamma:
         speculation = {"method": "draft_model", "model": args.draft, "num_speculative_tokens": args.gamma}
-        if not args.cpu:  # the CPU's kernels cannot force an acceptance
+        if not args.cpu and args.precision == "fp8":
+            speculation["quantization"] = "fp8"
+        if not args.cpu and not args.real:  # the CPU's kernels cannot force an acceptance
             rates = [args.alpha**place for place in range(1, args.gamma + 1)]
-            speculation |= {
-                "quantization": "fp8", "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates,
-            }  # fmt: skip
+            speculation |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates}
+        if args.schedule:
+            parts = [part.replace(":", "-").split("-") for part in args.schedule.split()]
+            speculation["num_speculative_tokens_per_batch_size"] = [[int(each) for each in part] for part in parts]
         found["speculative_config"] = speculation
     return found
 
@@ -84,7 +100,16 @@ def drafts(llm):
     return tuple(told.get(f"vllm:spec_decode_num_{name}_tokens", 0) for name in ("draft", "accepted"))
 
 
-def tell(args, batch, rounds, loaded_s):
+def room(llm):
+    """Tokens that the KV cache holds, if this vLLM says so."""
+    for each in llm.get_metrics():
+        labels = getattr(each, "labels", {})
+        if "num_gpu_blocks" in labels and str(labels["num_gpu_blocks"]).isdigit():
+            return int(labels["num_gpu_blocks"]) * int(labels["block_size"])
+    return None
+
+
+def tell(args, batch, prompt, rounds, *, loaded_s, room=None):
     """Medians over requests of a round, then over rounds; the spread is the rounds' range."""
     per_token, ttft = [], []
     for outputs, _, _ in rounds:
@@ -94,8 +119,9 @@ def tell(args, batch, rounds, loaded_s):
     drafted, accepted = sum(each[1] for each in rounds), sum(each[2] for each in rounds)
     line = {
         "target": Path(args.target).name, "draft": args.draft and Path(args.draft).name,
-        "gamma": args.gamma, "alpha": args.alpha, "runner": args.runner, "batch": batch, "prompt": args.prompt,
-        "tokens": args.tokens, "ms_per_token": statistics.median(per_token), "range": [min(per_token), max(per_token)],
+        "gamma": args.gamma, "alpha": args.alpha, "runner": args.runner, "batch": batch, "prompt": prompt,
+        "kv": args.kv, "schedule": args.schedule, "room": room, "tokens": len(rounds[0][0][0].outputs[0].token_ids),
+        "ms_per_token": statistics.median(per_token), "range": [min(per_token), max(per_token)],
         "ttft_ms": statistics.median(ttft), "accepted": accepted / drafted if drafted else None, "loaded_s": loaded_s,
     }  # fmt: skip
     sys.stdout.write(f"ARM {json.dumps(line)}\n")

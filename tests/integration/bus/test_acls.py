@@ -1,18 +1,16 @@
-"""Apache Kafka with users, an authorizer and the access control lists that ``railbus acls`` prints."""
+"""Apache Kafka with users, an authorizer and the script that ``railbus acls`` prints, run with Kafka's own tool."""
 
 import asyncio
-import shlex
+import os
+import runpy
 import subprocess
 import sys
-from collections import defaultdict
 from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
-from aiokafka.protocol.admin import CreateAclsRequest
 
 from schemas.registry import GROUPS, ROLES, reads, writes
 from schemas.topics import TOPICS
@@ -22,7 +20,7 @@ from services.edge.ledger.window_reader import WindowReader
 from tests.contract.conftest import running_broker
 from tests.integration.rails.lab import copy_patient_policy
 from tests.support.brokers import Broker
-from tests.support.processes import ServiceProcess, bare_environment, free_port
+from tests.support.processes import ROOT, ServiceProcess, bare_environment, free_port
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -38,12 +36,19 @@ listener.name.users.plain.sasl.jaas.config=org.apache.kafka.common.security.plai
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:admin
 """
-CODES = {
-    "topic": 2, "group": 3, "literal": 3, "prefixed": 4,
-    "Read": 3, "Write": 4, "Create": 5, "Alter": 7, "Describe": 8, "DescribeConfigs": 10, "AlterConfigs": 11,
-}  # fmt: skip
-"""Of the Kafka protocol."""
-ALLOW = 3
+# As a user who may change access control lists.
+ADMIN = """
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=PLAIN
+sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
+  username="admin" password="admin-secret";
+"""
+# What Apache Kafka's own kafka-acls.sh starts, with a smaller machine.
+TOOL = """#!/bin/sh
+exec {java} -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \\
+  -Dlog4j2.configurationFile={logging} -cp '{lib}/*' org.apache.kafka.tools.AclCommand "$@"
+"""
+SCRIPT_LIMIT_S = 400
 
 
 def as_user(name):
@@ -71,45 +76,19 @@ def railbus(*arguments, **env):
     return done.stdout
 
 
-def parsed(command):
-    """The options of one printed command, each with its values."""
-    program, *words = shlex.split(command)
-    assert program == "kafka-acls.sh"
-    options, name = defaultdict(list), ""
-    for word in words:
-        if word.startswith("--"):
-            name = word.removeprefix("--")
-            options[name] += []
-        else:
-            options[name].append(word)
-    return options
-
-
-async def apply(script, address):
-    """Do what the printed commands would do."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=address, **as_user("admin"))
-    await admin.start()
-    try:
-        first, *commands = script.splitlines()
-        assert first == "set -e"
-        for options in map(parsed, commands):
-            assert options.pop("add") == []
-            assert options.pop("bootstrap-server") == [address]
-            assert options.pop("command-config") == ["admin.properties"]
-            (principal,) = options.pop("allow-principal")
-            (pattern,) = options.pop("resource-pattern-type", ["literal"])
-            operations = options.pop("operation")
-            for resource, names in options.items():
-                for name in names:
-                    for operation in operations:
-                        answer = await admin._send_request(
-                            CreateAclsRequest(
-                                CODES[resource], name, CODES[pattern], principal, "*", CODES[operation], ALLOW
-                            )
-                        )
-                        assert [code for code, *_ in answer.creation_responses] == [0], answer
-    finally:
-        await admin.close()
+def run_script(script, folder):
+    """Run what ``railbus acls`` prints as an operator does: in a shell, with Apache Kafka's tool in PATH."""
+    jars = runpy.run_path(str(ROOT / "infra" / "kafka" / "jars.py"))
+    (folder / "admin.properties").write_text(ADMIN)
+    tool = folder / "kafka-acls.sh"
+    logging = ROOT / "infra" / "kafka" / "log4j2.properties"
+    tool.write_text(TOOL.format(java=jars["find_java"](), logging=logging, lib=jars["fetch"]()))
+    tool.chmod(0o755)
+    (folder / "acls.sh").write_text(script)
+    return subprocess.run(
+        ["sh", "acls.sh"], cwd=folder, env={"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=SCRIPT_LIMIT_S, check=False,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +101,10 @@ def guarded(tmp_path_factory):
     settings.write_text(SETTINGS.format(port=port, users=" ".join(f'user_{name}="{name}-secret"' for name in names)))
     address = f"127.0.0.1:{port}"
     for _ in running_broker(Broker("kafka", folder / "data", options=("--settings", str(settings)))):
-        asyncio.run(apply(railbus("acls", "--kafka", address), address))
+        script = railbus("acls", "--kafka", address)
+        done = run_script(script, folder)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:]
+        assert done.stdout.count("Adding ACLs for resource") >= len(script.splitlines()) - 1
         railbus("topics", "--create", **environment(address, "operator"))
         yield address
 

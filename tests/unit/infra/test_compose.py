@@ -15,6 +15,8 @@ DOCKERFILE = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8")
 
 # For development only: Apache Kafka has the broker's place here, compose is the supervisor, and the planner a command.
 NOT_DEPLOYED = {"broker", "cli", "planner", "simulator"}
+# The same module from another image.
+VARIANTS = {"generator-gpu": "generator"}
 EXACT_TAG = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+\.\d+(-[a-z0-9.-]+)?")
 
 each_service = pytest.mark.parametrize("name", SERVICES)
@@ -28,12 +30,12 @@ def _published(service: dict[str, Any]) -> list[str]:
 def test_every_service_that_can_be_started_is_there_under_its_own_name() -> None:
     startable = {path.parent.name for path in (ROOT / "services").glob("*/__main__.py")}
 
-    assert set(OWN) == startable - NOT_DEPLOYED
+    assert set(OWN) - VARIANTS.keys() == startable - NOT_DEPLOYED
 
 
 @each_own
 def test_the_command_is_the_module(name: str) -> None:
-    assert OWN[name]["command"] == ["python", "-m", f"services.{name}"]
+    assert OWN[name]["command"] == ["python", "-m", f"services.{VARIANTS.get(name, name)}"]
 
 
 @each_service
@@ -121,6 +123,19 @@ def test_the_broker_is_the_one_that_the_contract_suite_runs_on() -> None:
     assert SERVICES["kafka"]["environment"]["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
 
 
+def test_every_service_of_ours_is_scraped_under_the_name_of_its_module() -> None:
+    text = (ROOT / "infra" / "observability" / "prometheus.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["scrape_configs"]
+    scraped = {name: job for job in jobs for config in job["dns_sd_configs"] for name in config["names"]}
+
+    assert scraped.keys() == OWN.keys()
+    for name in OWN:
+        (rule,) = [each for each in scraped[name]["relabel_configs"] if each["target_label"] == "service"]
+        found = re.fullmatch(rule.get("regex", "(.*)"), name)
+        assert found is not None
+        assert found[1] == VARIANTS.get(name, name)
+
+
 @each_own
 def test_every_service_finds_the_broker_by_its_name(name: str) -> None:
     host, _, port = OWN[name]["environment"]["RAILBUS_KAFKA_BOOTSTRAP"].partition(":")
@@ -132,5 +147,8 @@ def test_every_service_finds_the_broker_by_its_name(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, service in SERVICES.items() if "volumes" in service])
 def test_what_is_mounted_exists(name: str) -> None:
     for volume in SERVICES[name]["volumes"]:
+        if isinstance(volume, dict):  # the user's own folder, and an error where it does not exist
+            assert volume["bind"] == {"create_host_path": False}
+            continue
         source = re.sub(r"\$\{\w+:-([^}]+)\}", r"\1", volume).split(":")[0]
         assert source in COMPOSE["volumes"] or (ROOT / source).is_dir()

@@ -137,13 +137,20 @@ class VllmEngine:
             vllm.engine.shutdown = lambda: None  # its finalizer calls this again while the interpreter shuts down
 
     async def _warm_up(self) -> None:
+        """Generate one token, so that the process says it is ready only when it can answer.
+
+        Raises:
+            EngineError: None came.
+            TimeoutError: None came in time.
+        """
         job = Job(
             request_id="start", run="start", model=self.model,
             messages=(Message(role="user", content="Hello"),), sampling=Sampling(max_tokens=1),
         )  # fmt: skip
         async with asyncio.timeout(FIRST_TOKEN_TIMEOUT_S):
-            async for _ in self.generate(job):
-                pass
+            said = [each async for each in self.generate(job)]
+        if not any(isinstance(each, GenerationResult) and each.usage.completion_tokens for each in said):
+            raise EngineError("internal", "it ended its first answer without a token", retryable=False)
 
     def _running(self) -> LoadedVllm:
         if self._vllm is None:

@@ -17,7 +17,7 @@ _RANGE: Final = re.compile(r"(\d{1,6})-(\d{1,6}):(\d{1,2})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """The engine ``vllm``, inside the generator. ``infra/profiles`` has tried settings for H100, H200, A100 and CPU.
+    """The engine ``vllm``, inside the generator. ``infra/profiles`` has settings for H100, H200, A100 and CPU.
 
     Attributes:
         model: The model's name, besides ``default``. Not set: the name of the folder.

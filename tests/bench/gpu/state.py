@@ -1,0 +1,41 @@
+"""What was measured so far, in a folder: a run that is interrupted, or has no time left, goes on where it was."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+class State:
+    """One file of JSON for each run of an arm, written when the arm has ended well."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+
+    def has(self, run: str) -> bool:
+        return self._path(run).exists()
+
+    def keep(self, run: str, lines: list[dict[str, Any]], wall_s: float) -> None:
+        fresh = self._path(run).with_suffix(".new")
+        fresh.write_text(json.dumps({"wall_s": round(wall_s, 1), "lines": lines}, indent=1), encoding="utf-8")
+        fresh.replace(self._path(run))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return every measured line; ``run`` says which run it is from."""
+        found = []
+        for path in sorted(self.folder.glob("*.json")):
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            found += [{**line, "run": path.stem} for line in kept["lines"]]
+        return found
+
+    def longest_s(self) -> float | None:
+        """Return how long the longest arm took; None before the first."""
+        took = [
+            json.loads(path.read_text(encoding="utf-8"))["wall_s"]
+            for path in self.folder.glob("*.json")
+            if path.stem != "ceilings"
+        ]
+        return max(took, default=None)
+
+    def _path(self, run: str) -> Path:
+        return self.folder / f"{run}.json"
