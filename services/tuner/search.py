@@ -51,6 +51,7 @@ class Search:
         self.null: Trial | None = None
         self.tried: list[Tried] = []
         self.skipped: dict[str, str] = {}
+        self.skipped_items: dict[str, str] = {}
         self.reached: dict[Metric, float] = {}
         self.stopped = ""
 
@@ -71,7 +72,7 @@ class Search:
             change = self._left.pop(0)
             if not change.is_in(self._defaults | self.best):
                 return change
-            self.skipped[change.name] = "these are the settings already"
+            self._skip(change, "these are the settings already")
         return self._stop(EXHAUSTED)
 
     def record(self, trial: Trial) -> Decision | None:
@@ -102,5 +103,9 @@ class Search:
     def _stop(self, reason: str) -> None:
         self.stopped = reason
         for change in self._left:
-            self.skipped[change.name] = reason
+            self._skip(change, reason)
         self._left.clear()
+
+    def _skip(self, change: Change, reason: str) -> None:
+        self.skipped[change.name] = reason
+        self.skipped_items[change.item] = f"{change.name}: {reason}"
