@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from services.tuner.experiment import METRICS, Change, Metric, Rules, Size
 from services.tuner.measurements import Load, Round, failed, gain, gains
 from services.tuner.quality.compare import Quality
 from services.tuner.statistics import Interval
+
+GUARD_CONFIDENCE: Final = 0.8
+"""Of the intervals of guarded metrics: lower than that of a gain, because here doubt counts against the change."""
 
 Outcome = Literal["kept", "no gain", "worse", "quality", "price", "failed"]
 
@@ -83,7 +86,7 @@ def decide(trial: Trial, rules: Rules) -> Decision:
     if main.low <= rules.margin:
         about = "no gain is shown" if main.low <= 0 else f"less than the margin of {rules.margin:.0%} is shown"
         return Decision(outcome="no gain", reason=f"{said}: {about}", gains=found)
-    price = _price(found, rules)
+    price = _price(gains(trial.rounds, rules.guards, GUARD_CONFIDENCE), rules)
     if price:
         return Decision(outcome="price", reason=f"{said}, but {price}", gains=found)
     objection = "" if trial.quality is None else trial.quality.objection(lossy=trial.change.lossy, rules=rules)

@@ -34,8 +34,8 @@ class GuideItem:
 GUIDE: Final = (
     GuideItem(
         key="quantization", title="1. Quantization", claim=(2.0, 6.0),
-        correction="INT8 is 2 times smaller than BF16, not 4: the guide counts from FP32. INT4 is seldom 4 to 6 times as"
-        " fast: only decoding reads weights, and it also reads the KV cache and waits a fixed time a layer.",
+        correction="INT8 is 2 times smaller than BF16, not 4: the guide counts from FP32. INT4 is seldom 4 to 6 times"
+        " as fast: only decoding reads weights, and it also reads the KV cache and waits a fixed time a layer.",
     ),
     GuideItem(
         key="attention", title="2. Flash Attention 2", claim=(2.0, 3.0),
@@ -43,7 +43,7 @@ GUIDE: Final = (
     ),
     GuideItem(
         key="speculation", title="3. Speculative decoding", claim=(2.0, 3.0),
-        correction="At a batch where verifying is bound by arithmetic it costs time. It never shortens the first token.",
+        correction="Where verifying a batch is bound by arithmetic it costs time. It never shortens the first token.",
     ),
     GuideItem(
         key="batching", title="4. Continuous batching", claim=(2.0, 10.0),
@@ -67,15 +67,15 @@ GUIDE: Final = (
     GuideItem(key="compilation", title="9. Torch 2.0 compilation", claim=(1.2, 2.0)),
     GuideItem(key="onnx", title="10. ONNX Runtime", claim=(1.5, 3.0), elsewhere="no engine of Railbus uses it"),
     GuideItem(key="pinning", title="CPU pinning and threads"),
-    GuideItem(key="host", title="Kernel parameters", elsewhere="`railbus doctor --host` says what is not set; it needs root"),
-    GuideItem(key="gpu", title="GPU optimisation", elsewhere="`railbus doctor --gpu` says what is not set; it needs root"),
+    GuideItem(key="host", title="Kernel parameters", elsewhere="see `railbus doctor --host`; to change it needs root"),
+    GuideItem(key="gpu", title="GPU optimisation", elsewhere="see `railbus doctor --gpu`; to change it needs root"),
 )  # fmt: skip
 
 ITEMS: Final[Mapping[str, GuideItem]] = {item.key: item for item in GUIDE}
 
 CV_CORRECTION: Final = (
-    "A coefficient of variation below 0.1 % is no target: under random arrivals a server that always takes the same time"
-    " has 51 % at half load. Between loads of one shape it says how steady the machine is, and so it is shown."
+    "A coefficient of variation below 0.1 % is no target: under random arrivals a server that always takes the same"
+    " time has 51 % at half load. Between loads of one shape it says how steady the machine is, and so it is shown."
 )
 
 TAIL_CORRECTION: Final = (
@@ -149,12 +149,3 @@ def _names(tried: Sequence[Tried]) -> str:
 def _why_not(item: GuideItem, search: Search) -> str:
     skipped = search.skipped_items.get(item.key)
     return skipped or "this engine has no such setting, or nothing to change here"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """A line of the guide's verification checklist; ``held`` is None where it was not measured."""
-
-    title: str
-    held: bool | None
-    found: str

@@ -65,15 +65,18 @@ class Search:
         if self.null is None:
             return UNCHANGED
         if self._targets and all(target.is_met(self.reached) for target in self._targets):
-            return self._stop("all targets are met")
+            self.stop("all targets are met")
+            return None
         while self._left:
             if self._budget_s is not None and elapsed_s >= self._budget_s:
-                return self._stop(f"the budget of {self._budget_s / 60:g} minutes is spent")
+                self.stop(f"the budget of {self._budget_s / 60:g} minutes is spent")
+                return None
             change = self._left.pop(0)
             if not change.is_in(self._defaults | self.best):
                 return change
             self._skip(change, "these are the settings already")
-        return self._stop(EXHAUSTED)
+        self.stop(EXHAUSTED)
+        return None
 
     def record(self, trial: Trial) -> Decision | None:
         """Take a trial; return the decision about it, None for the baseline against itself."""
@@ -96,11 +99,8 @@ class Search:
         found = gain(self.null.rounds, self.rules.objective, self.rules.confidence)
         return found is not None and (found.low > self.rules.margin or found.high < -self.rules.margin)
 
-    def skip_rest(self, reason: str) -> None:
-        """Stop; what was not tried has this reason."""
-        self._stop(reason)
-
-    def _stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> None:
+        """End the search; what was not tried has this reason."""
         self.stopped = reason
         for change in self._left:
             self._skip(change, reason)

@@ -109,11 +109,11 @@ class Laboratory:
         """Send requests that are not measured."""
         await self.load(engine, WARM_UP_TURNS * self.shape.at_once, "warm-up")
 
-    async def load(self, engine: Session, count: int, name: str) -> Load:
-        """Run one load; the same name has the same prompts."""
+    async def load(self, engine: Session, count: int, name: str, *, at_once: int | None = None) -> Load:
+        """Run one load; the same name has the same prompts. ``at_once`` stands in for the shape's."""
         shape = self.shape
         texts = prompts(count, tokens=shape.prompt, shared=shape.shared, seed=f"{shape.seed}:{name}")
-        return await engine.load(texts, at_once=shape.at_once, output=shape.output)
+        return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)
 
     async def _round(self, base: Mapping[str, str], after: Mapping[str, str], count: int, number: int) -> Round:
         """Run A B B A, or B A A B in every other round: what is first in a round is neither arm's."""
