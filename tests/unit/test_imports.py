@@ -52,6 +52,8 @@ PURE = (
     "services.cli.demo.scenes",
     "services.cli.demo.styled_text",
     "services.cli.demo.timeline",
+    "services.cli.host.findings",
+    "services.cli.host.nvidia",
     "services.cli.show.dead_letters",
     "services.cli.show.doctor_report",
     "services.cli.show.event_format",

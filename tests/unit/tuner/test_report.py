@@ -159,7 +159,8 @@ def test_every_candidate_is_a_setting_of_its_engine_and_an_item_of_the_guide(eng
     assert {change.item for change in found} <= set(ITEMS)
     known = {
         "llama": ("RAILBUS_LLAMA_", "RAILBUS_MODEL_PATH", "RAILBUS_GENERATOR_CORES"),
-        "vllm": ("RAILBUS_VLLM_", "RAILBUS_MODEL_PATH"), "simulated": ("RAILBUS_SIM_",), "openai": ("RAILBUS_UPSTREAM_",),
+        "vllm": ("RAILBUS_VLLM_", "RAILBUS_MODEL_PATH"), "simulated": ("RAILBUS_SIM_",),
+        "openai": ("RAILBUS_UPSTREAM_",),
     }[engine]  # fmt: skip
     assert all(name.startswith(known) for change in found for name in change.settings)
 
