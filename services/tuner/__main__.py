@@ -23,7 +23,7 @@ from services.tuner.plan import TunePlan
 from services.tuner.report.document import About, Section, as_json, find_sections, tune_sections
 from services.tuner.report.forms import env_file, markdown, page
 from services.tuner.run.laboratory import Laboratory, Pilot, Shape
-from services.tuner.run.sessions import SessionError, session
+from services.tuner.run.sessions import SessionError
 from services.tuner.search import Search
 
 CAPACITY: Final = {
@@ -48,17 +48,21 @@ async def main() -> None:
     except (msgspec.DecodeError, ExperimentError) as error:
         raise UserError(f"{error}") from None
     shape = Shape(prompt=plan.prompt, shared=plan.shared, output=plan.output, at_once=plan.at_once, seed=plan.seed)
-    laboratory, began, load = Laboratory(shape, apart=plan.apart), time.monotonic(), os.getloadavg()[0]
+    laboratory, began, load = (
+        Laboratory(shape, apart=plan.apart, keep=plan.keep and not plan.apart),
+        time.monotonic(),
+        os.getloadavg()[0],
+    )
     try:
         pilot = await laboratory.pilot(base)
         if plan.find:
             await _find(plan, base, laboratory, pilot, began, load)
         else:
             await _tune(plan, base, laboratory, pilot, began, load)
-    except SessionError as error:
+    except (SessionError, ExperimentError) as error:
         raise UserError(f"{error}") from None
-    except ExperimentError as error:
-        raise UserError(f"{error}") from None
+    finally:
+        await laboratory.close()
 
 
 async def _tune(
@@ -79,7 +83,7 @@ async def _tune(
         measured = size(
             wanted=plan.requests, rounds=plan.rounds,
             seconds=None if left_s is None else left_s / (search.left + 1 + (change is UNCHANGED)),
-            start_s=2 * pilot.start_s, request_s=pilot.request_s,
+            start_s=0.0 if plan.keep else 2 * pilot.start_s, request_s=pilot.request_s,
         )  # fmt: skip
         if smallest is None or measured.requests < smallest.requests:
             smallest = measured
@@ -120,8 +124,7 @@ async def _find(
         if len(rounds) >= 2 and budget_s is not None and time.monotonic() - began > budget_s:
             break
         found: dict[int, list[Load]] = {batch: [] for batch in sizes}
-        async with session(env) as engine:
-            await laboratory.warm_up(engine)
+        async with laboratory.engine(env) as engine:
             for half, batch in enumerate((*sizes, *reversed(sizes))):
                 count = max(2 * batch, each)
                 found[batch].append(await laboratory.load(engine, count, f"{number}:{half}", at_once=batch))
@@ -148,7 +151,7 @@ def _about(plan: TunePlan, shape: Shape, pilot: Pilot, began: float, load: float
         cpus=os.cpu_count() or 1,
         load=load,
         shape=(
-            f"{shape.at_once} requests at once, about {shape.prompt} tokens of prompt of which {shape.shared:.0%} are"
+            f"{'Engines stayed loaded from round to round; ' if plan.keep else ''}{shape.at_once} requests at once, about {shape.prompt} tokens of prompt of which {shape.shared:.0%} are"
             f" shared, at most {shape.output} of answer, greedy"
         ),
         minutes=(time.monotonic() - began) / 60,

@@ -44,6 +44,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         margin: By which the interval of a gain must exceed zero.
         max_loss: Share of quality that a lossy change may lose.
         apart: Whether only one engine is loaded at a time.
+        keep: Whether engines stay loaded from round to round.
         find: ``batch`` finds the batch size instead.
         max_batch: The largest batch size then.
         slo_ttft_ms: Limit of the p99 of the first token then.
@@ -71,6 +72,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     margin: Share = 0.02
     max_loss: Share = 0.01
     apart: bool = False
+    keep: bool = False
     find: Literal["", "batch"] = ""
     max_batch: Annotated[int, msgspec.Meta(ge=2, le=256)] = 32
     slo_ttft_ms: Annotated[float, msgspec.Meta(gt=0)] = 200.0

@@ -41,8 +41,9 @@ PLANTED = {
         ],
         "nothing": "kv:RAILBUS_VLLM_SEED=7",
         "lossy": "quantization:RAILBUS_VLLM_DTYPE=bfloat16",
-        "flags": ["--prompt", "320", "--shared", "0.9", "--output", "8", "--at-once", "8", "--rounds", "3"],
-        "requests": 384,
+        "flags": ["--prompt", "320", "--shared", "0.9", "--output", "8", "--at-once", "8", "--rounds", "4",
+                  "--keep-engines", "--margin", "0.1"],
+        "requests": 256,
     },
     "simulated": {
         "base": {"RAILBUS_SIM_TIME_SCALE": "0.2"},
@@ -67,6 +68,7 @@ def main():
     parser.add_argument("--model", type=Path, help="engine vllm: a folder for its model, or with it")
     args = parser.parse_args()
     good = 0
+    sys.stdout.reconfigure(line_buffering=True)
     with tempfile.TemporaryDirectory(prefix="tune-planted-") as scratch:
         extra = {}
         if args.engine == "vllm":

@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--at-once", type=int, default=2, help="requests at once (%(default)s)")
     load.add_argument("--seed", type=int, default=1, help="of the prompts (%(default)s)")
     load.add_argument("--apart", action="store_true", help="one engine at a time: for a model that fits only once")
+    kept = "keep engines loaded from round to round, where a start takes minutes; use a larger --margin with it"
+    load.add_argument("--keep-engines", dest="keep", action="store_true", help=kept)
     batch = parser.add_argument_group("with --find batch")
     batch.add_argument("--max-batch", type=int, default=32, help="largest batch size (%(default)s)")
     batch.add_argument("--slo-ttft-ms", type=float, default=200.0, help="limit, p99 of the first token (%(default)s)")
@@ -80,7 +82,7 @@ def _plan(args: argparse.Namespace) -> dict[str, object]:
     """Return what the tuner reads; it checks the values."""
     same = (
         "engine", "find", "tries", "models", "objective", "margin", "max_loss", "requests", "rounds", "prompt",
-        "shared", "output", "at_once", "seed", "apart", "max_batch", "slo_ttft_ms", "slo_token_ms", "out",
+        "shared", "output", "at_once", "seed", "apart", "keep", "max_batch", "slo_ttft_ms", "slo_token_ms", "out",
     )  # fmt: skip
     return {name: getattr(args, name) for name in same} | {
         "settings": args.set,

@@ -1,8 +1,8 @@
 """Run the comparisons: engines started for a round, loads in the order A B B A, and answers for the quality."""
 
 import time
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +13,11 @@ from services.tuner.quality.compare import Answers, Quality, compare
 from services.tuner.quality.tasks import MAX_TOKENS, task_set
 from services.tuner.run.prompts import prompts
 from services.tuner.run.sessions import Ready, Session, SessionError, session
+
+MAX_KEPT: Final = 3
+"""Engines that stay loaded with ``keep``: the two that are compared, and the one before."""
+
+EngineKey = tuple[tuple[tuple[str, str], ...], bool]
 
 WARM_UP_TURNS: Final = 2
 """Requests of a warm-up, times those at once: engines compile and fill caches at their first steps."""
@@ -59,10 +64,14 @@ class Laboratory:
     Attributes:
         shape: Of every load.
         apart: Whether only one engine runs at a time, for models that fit only once.
+        keep: Whether engines stay loaded from round to round, where a start takes long. Then the intervals leave out
+            what two processes of the same settings differ by.
     """
 
     shape: Shape
     apart: bool = False
+    keep: bool = False
+    _kept: dict[EngineKey, tuple[AsyncExitStack, Session]] = field(default_factory=dict)
     _answers: dict[tuple[tuple[str, str], ...], tuple[Answers, Answers]] = field(default_factory=dict)
 
     async def pilot(self, env: Mapping[str, str]) -> Pilot:
@@ -72,8 +81,7 @@ class Laboratory:
             SessionError: It cannot start, or answers nothing.
         """
         began = time.monotonic()
-        async with session(env) as engine:
-            await self.warm_up(engine)
+        async with self.engine(env) as engine:
             start_s, count = time.monotonic() - began, 4 * self.shape.at_once
             load = await self.load(engine, count, "pilot")
             if not any(row.answered for row in load.requests):
@@ -98,12 +106,57 @@ class Laboratory:
         key = tuple(sorted(base.items()))
         try:
             if key not in self._answers:
-                self._answers[key] = (await self._pass(base), await self._pass(base))
+                self._answers[key] = (await self._pass(base), await self._pass(base, twin=True))
             before, again = self._answers[key]
             after = await self._pass(change.over(base))
         except SessionError:
             return None
         return compare(before, again, after, [task.answer for task in task_set().tasks])
+
+    @asynccontextmanager
+    async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[Session]:
+        """Give a warm engine with these settings; it ends afterwards, unless engines are kept.
+
+        Args:
+            env: The settings.
+            twin: Whether it must be another process than the one with the same settings.
+
+        Raises:
+            SessionError: It cannot start.
+        """
+        if not self.keep:
+            async with session(env) as engine:
+                await self.warm_up(engine)
+                yield engine
+            return
+        key = (tuple(sorted(env.items())), twin)
+        stack, engine = self._kept.pop(key, None) or await self._started(env)
+        self._kept[key] = stack, engine  # now the newest
+        try:
+            yield engine
+        except SessionError:
+            del self._kept[key]
+            await stack.aclose()
+            raise
+
+    async def _started(self, env: Mapping[str, str]) -> tuple[AsyncExitStack, Session]:
+        while len(self._kept) >= MAX_KEPT:
+            oldest, _ = self._kept.pop(next(iter(self._kept)))
+            await oldest.aclose()
+        stack = AsyncExitStack()
+        try:
+            engine = await stack.enter_async_context(session(env))
+            await self.warm_up(engine)
+        except BaseException:
+            await stack.aclose()
+            raise
+        return stack, engine
+
+    async def close(self) -> None:
+        """End the engines that were kept."""
+        while self._kept:
+            _, (stack, _) = self._kept.popitem()
+            await stack.aclose()
 
     async def warm_up(self, engine: Session) -> None:
         """Send requests that are not measured."""
@@ -132,10 +185,8 @@ class Laboratory:
         self, first: Mapping[str, str], second: Mapping[str, str], count: int, names: tuple[str, str]
     ) -> tuple[tuple[Load, ...], tuple[Load, ...]]:
         async with AsyncExitStack() as stack:
-            one = await stack.enter_async_context(session(first))
-            two = await stack.enter_async_context(session(second))
-            await self.warm_up(one)
-            await self.warm_up(two)
+            one = await stack.enter_async_context(self.engine(first))
+            two = await stack.enter_async_context(self.engine(second, twin=first == second))
             one_first = await self.load(one, count, names[0])
             two_first = await self.load(two, count, names[0])
             two_second = await self.load(two, count, names[1])
@@ -143,12 +194,11 @@ class Laboratory:
         return (one_first, one_second), (two_first, two_second)
 
     async def _alone(self, env: Mapping[str, str], count: int, names: tuple[str, ...]) -> list[Load]:
-        async with session(env) as engine:
-            await self.warm_up(engine)
+        async with self.engine(env) as engine:
             return [await self.load(engine, count, name) for name in names]
 
-    async def _pass(self, env: Mapping[str, str]) -> Answers:
+    async def _pass(self, env: Mapping[str, str], *, twin: bool = False) -> Answers:
         tasks = task_set()
-        async with session(env) as engine:
+        async with self.engine(env, twin=twin) as engine:
             questions = [task.question for task in tasks.tasks]
             return await engine.answers(questions, output=MAX_TOKENS, texts=tasks.texts)
