@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "policy": "check policies: lint, test, version",
     "plan": "compute latency budgets, ways to run a batch, and GPUs for so many users",
     "bench": "measure an engine: plain against speculative, predicted against measured",
+    "tune": "try an engine's settings one at a time, measured, and keep what pays",
     "simulate": "run the whole tree in virtual time, with faults that a seed decides; a failing seed is drawn",
     "doctor": "list what is installed, what can be reached, and what is missing",
 }

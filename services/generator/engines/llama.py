@@ -21,15 +21,21 @@ from typing import Any, Final, Literal
 
 import aiohttp
 
-from services.generator.engines.chat_completions.client import CompletionsClient
+from services.generator.engines.chat_completions.client import CompletionsClient, transport_error
 from services.generator.engines.chat_completions.parser import Endpoint
 from services.runtime import weights
 from services.runtime.errors import UserError
 from services.runtime.weights import SMOLLM2, CacheSettings
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore
 
 PREFILL_BATCH: Final = 128
 """Prompt tokens between two checks for an abort: about a second on one slow thread."""
+
+MAX_SCORED_TOKENS: Final = 32
+"""Tokens of a text that are scored: each is a request to the server."""
+
+SCORE_BIAS: Final = 1_000.0
+"""Added to a token's logit so that it is the one that is sampled; the server reports probabilities without it."""
 
 DRAFT_LENGTHS: Final = (3, 8)
 """``ngram`` looks up the last 3 tokens in the text so far and drafts the 8 tokens that followed them there."""
@@ -55,6 +61,10 @@ class LlamaSettings:
         llama_slots: Answers at once.
         llama_context: Tokens of prompt and answer together. A longer prompt is refused.
         llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model.
+        llama_batch: Prompt tokens that are computed together, and then looked whether the answer is still wanted.
+        llama_kv: Type of the KV cache. ``q8_0`` and ``q4_0`` need less memory and change answers.
+        llama_flash_attention: ``auto`` leaves it to llama.cpp.
+        llama_prefix_cache: Keep the KV cache of a slot for later prompts that begin alike.
     """
 
     model: str | None = field(default=None, metadata={"help": "name of the model"})
@@ -68,6 +78,14 @@ class LlamaSettings:
         default=2_048, metadata={"help": "tokens of prompt and answer in a slot", "ge": 128, "le": 131_072}
     )
     llama_speculation: Literal["off", "ngram"] = field(default="off", metadata={"help": "how tokens are drafted"})
+    llama_batch: int = field(
+        default=PREFILL_BATCH, metadata={"help": "prompt tokens computed together", "ge": 1, "le": 8_192}
+    )
+    llama_kv: Literal["f16", "q8_0", "q4_0"] = field(default="f16", metadata={"help": "type of the KV cache"})
+    llama_flash_attention: Literal["auto", "on", "off"] = field(
+        default="auto", metadata={"help": "whether attention is computed in blocks"}
+    )
+    llama_prefix_cache: bool = field(default=True, metadata={"help": "reuse the KV cache of common prefixes"})
 
 
 class LlamaEngine:
@@ -94,6 +112,11 @@ class LlamaEngine:
         """
         if not self._path.is_file():
             raise UserError(f"RAILBUS_MODEL_PATH={str(self._path)!r}: there is no such file; it must be a GGUF model")
+        if self._settings.llama_batch < self._settings.llama_slots:
+            raise UserError(
+                f"RAILBUS_LLAMA_BATCH={self._settings.llama_batch}: must be at least RAILBUS_LLAMA_SLOTS"
+                f" ({self._settings.llama_slots}), because a step computes a token of each slot"
+            )
         key = secrets.token_hex(32)
         self._directory = _private_directory()
         path = str(self._directory / "llama.sock")
@@ -131,6 +154,33 @@ class LlamaEngine:
             raise RuntimeError("call start() first")
         return self._completions.stream(job)
 
+    async def score(self, text: str) -> TextScore:
+        """Score the beginning of a text: each token is forced in turn, and the server says how likely it was.
+
+        Raises:
+            EngineError: The server refused.
+        """
+        if self._session is None:
+            raise RuntimeError("call start() first")
+        tokens = (await self._ask(self._session, "tokenize", {"content": f"\n{text}"}))["tokens"]
+        nats, scored = 0.0, tokens[: MAX_SCORED_TOKENS + 1]
+        for at in range(1, len(scored)):
+            body = {
+                "prompt": scored[:at], "n_predict": 1, "temperature": 0, "n_probs": 1,
+                "logit_bias": [[scored[at], SCORE_BIAS]], "cache_prompt": self._settings.llama_prefix_cache,
+            }  # fmt: skip
+            nats -= (await self._ask(self._session, "completion", body))["completion_probabilities"][0]["logprob"]
+        return TextScore(nats=nats, tokens=max(0, len(scored) - 1))
+
+    async def _ask(self, session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> Any:
+        try:
+            async with session.post(f"http://llama/{path}", json=body) as response:
+                if response.status == http.HTTPStatus.OK:
+                    return await response.json()
+                raise EngineError("internal", f"llama.cpp answered {response.status} to {path}", retryable=False)
+        except (aiohttp.ClientError, OSError) as error:
+            raise transport_error(error) from None
+
     def stats(self) -> EngineStats:
         return EngineStats(running=0 if self._completions is None else self._completions.running)
 
@@ -153,7 +203,15 @@ class LlamaEngine:
         params.n_parallel = settings.llama_slots
         params.n_ctx = settings.llama_context * settings.llama_slots
         params.n_threads_http = settings.llama_slots + 1
-        params.n_batch = params.n_ubatch = PREFILL_BATCH
+        params.n_batch = params.n_ubatch = settings.llama_batch
+        params.cache_prompt = settings.llama_prefix_cache
+        if not settings.llama_prefix_cache:
+            params.cache_ram_mib = 0  # otherwise it keeps the caches of ended answers elsewhere
+        types, flash = self._binding.ggml_type, self._binding.llama_flash_attn_type
+        params.cache_type_k = params.cache_type_v = getattr(types, f"GGML_TYPE_{settings.llama_kv.upper()}")
+        if settings.llama_flash_attention != "auto":
+            wanted = "ENABLED" if settings.llama_flash_attention == "on" else "DISABLED"
+            params.flash_attn_type = getattr(flash, f"LLAMA_FLASH_ATTN_TYPE_{wanted}")
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings.llama_threads
         params.n_gpu_layers = 0
         if settings.llama_speculation == "ngram":

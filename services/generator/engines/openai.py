@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -14,7 +14,7 @@ from services.generator.engines.chat_completions.parser import Endpoint
 from services.generator.engines.upstream_metrics import UpstreamMetrics
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
-from services.worker.engine import EngineStats, GenerationResult, Job, Step
+from services.worker.engine import EngineStats, GenerationResult, Job, Step, TextScore
 
 _log = logger("generator")
 
@@ -36,6 +36,8 @@ class OpenAISettings:
         upstream_connections: Most answers at once.
         upstream_connect_timeout_ms: Longest time to connect.
         upstream_read_timeout_ms: Longest silence of the server within an answer.
+        upstream_body: Further fields of each request's body, as a JSON object, such as ``{"cache_prompt": true}`` for
+            llama.cpp's server. What Railbus sends itself is not replaced.
         upstream_step_usage: Ask the server for exact token counts in every chunk. vLLM and SGLang support it.
     """
 
@@ -51,9 +53,21 @@ class OpenAISettings:
     upstream_read_timeout_ms: int = field(
         default=30_000, metadata={"help": "timeout between two reads", "ge": 1, "le": 3_600_000}
     )
+    upstream_body: str = field(default="", metadata={"help": "further fields of each request's body, a JSON object"})
     upstream_step_usage: Literal["on", "off"] = field(
         default="off", metadata={"help": "exact token counts in every chunk, from vLLM or SGLang"}
     )
+
+    def extra(self) -> dict[str, Any]:
+        """Return the further fields of a request's body.
+
+        Raises:
+            UserError: They are not a JSON object.
+        """
+        try:
+            return msgspec.json.decode(self.upstream_body or "{}", type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise UserError('RAILBUS_UPSTREAM_BODY must be a JSON object, such as {"cache_prompt": true}') from None
 
     def base(self) -> str:
         """Return the address including ``/v1``.
@@ -85,6 +99,33 @@ class _Listing(msgspec.Struct, frozen=True):
     data: list[_Listed] = []
 
 
+class _Logprobs(msgspec.Struct, frozen=True):
+    token_logprobs: list[float | None]
+    text_offset: list[int]
+
+
+class _ScoredChoice(msgspec.Struct, frozen=True):
+    logprobs: _Logprobs
+
+
+class _ScoredCompletion(msgspec.Struct, frozen=True):
+    """A completion that begins with its prompt."""
+
+    choices: list[_ScoredChoice]
+
+    def score(self, characters: int) -> TextScore | None:
+        """Return the score of the prompt's tokens; None where the server did not echo them."""
+        if not self.choices:
+            return None
+        found = self.choices[0].logprobs
+        values = [
+            value
+            for at, value in zip(found.text_offset, found.token_logprobs, strict=False)
+            if value is not None and at < characters
+        ]
+        return TextScore(nats=-sum(values), tokens=len(values)) if values else None
+
+
 class OpenAIEngine:
     """Engine ``openai``."""
 
@@ -95,6 +136,7 @@ class OpenAIEngine:
         self.preempts = False
         self._settings = settings
         self._base = settings.base()
+        self._extra = settings.extra()
         self._session: aiohttp.ClientSession | None = None
         self._completions: CompletionsClient | None = None
         self._metrics: UpstreamMetrics | None = None
@@ -117,7 +159,11 @@ class OpenAIEngine:
             headers={"Authorization": f"Bearer {key}"} if key else None,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        endpoint = Endpoint(url=f"{self._base}/chat/completions", step_usage=settings.upstream_step_usage == "on")
+        endpoint = Endpoint(
+            url=f"{self._base}/chat/completions",
+            step_usage=settings.upstream_step_usage == "on",
+            extra=self._extra,
+        )
         self._completions = CompletionsClient(self._session, endpoint)
         if settings.model is None:
             self.model = await self._first_model(self._session)
@@ -133,6 +179,22 @@ class OpenAIEngine:
         if self._completions is None:
             raise RuntimeError("call start() first")
         return self._completions.stream(job)
+
+    async def score(self, text: str) -> TextScore | None:
+        """Score a text on a server that echoes prompts with log-probabilities, as vLLM's does; None on another."""
+        if self._session is None:
+            raise RuntimeError("call start() first")
+        body = {"model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+        try:
+            async with self._session.post(f"{self._base}/completions", json=body, allow_redirects=False) as response:
+                if response.status != 200:
+                    return None
+                found = msgspec.json.decode(await response.read(), type=_ScoredCompletion)
+        except (aiohttp.ClientError, OSError) as error:
+            raise transport_error(error) from None
+        except msgspec.DecodeError:
+            return None
+        return found.score(len(text))
 
     def stats(self) -> EngineStats:
         return EngineStats(running=0 if self._completions is None else self._completions.running)

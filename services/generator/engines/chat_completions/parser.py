@@ -1,6 +1,7 @@
 """Build the request of a streamed chat completion, and parse its chunks. No I/O, no clock."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -24,16 +25,19 @@ class Endpoint:
     Attributes:
         url: Address of ``/chat/completions``.
         step_usage: Request usage in every chunk (vLLM, SGLang), so that tokens per step are exact with speculation.
+        extra: Further fields of each request's body; none of them replaces a field of ours.
     """
 
     url: str
     step_usage: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
     """Return the request's body; ``usage=False`` is for servers that refuse ``stream_options``."""
     sampling = job.sampling
     body: dict[str, Any] = {
+        **endpoint.extra,
         "model": job.model,
         "messages": [{"role": each.role, "content": each.content} for each in job.messages],
         "stream": True,

@@ -44,8 +44,12 @@ def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma
         "max_num_batched_tokens": settings.vllm_batched_tokens,
         "kv_cache_memory_bytes": int(settings.vllm_kv_gib * GIB),
         "block_size": settings.vllm_block_size,
+        # 0 is a level, so it may not be left out as the zeros above are.
+        "optimization_level": None if settings.vllm_optimization == "auto" else settings.vllm_optimization,
     }
     found |= {name: value for name, value in optional.items() if value}
+    if "optimization_level" in found:
+        found["optimization_level"] = int(found["optimization_level"])
     if settings.vllm_hybrid_kv == "off" or (settings.vllm_hybrid_kv == "auto" and gemma_drafts_gemma):
         found["disable_hybrid_kv_cache_manager"] = True
     if speculation is not None:
@@ -96,6 +100,8 @@ def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[s
     }
     if settings.vllm_runner != "auto":
         variables["VLLM_USE_V2_MODEL_RUNNER"] = "1" if settings.vllm_runner == "v2" else "0"
+    if settings.vllm_cpu_cores:
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = settings.vllm_cpu_cores
     return {name: value for name, value in variables.items() if name not in env}
 
 

@@ -18,7 +18,7 @@ from services.generator.engines.vllm.settings import VllmSettings
 from services.generator.engines.vllm.start import LoadedVllm, in_thread, load_vllm, prepare_arguments
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore
 
 _log = logger("generator")
 
@@ -50,6 +50,7 @@ class VllmEngine:
         self._vllm: LoadedVllm | None = None
         self._tokenizer: Any = None
         self._limit = 0
+        self._scored = 0
 
     async def start(self) -> None:
         """Load the weights and generate one token.
@@ -114,6 +115,36 @@ class VllmEngine:
         finally:
             await outputs.aclose()
         raise EngineError("internal", "the engine ended the answer without a result", retryable=True)
+
+    async def score(self, text: str) -> TextScore:
+        """Score a text by the log-probabilities of a prompt.
+
+        Raises:
+            EngineError: The engine died or refused.
+        """
+        vllm = self._running()
+        tokens = self._tokenizer.encode(text)[: self._limit - 1]
+        self._scored += 1
+        outputs = vllm.engine.generate(
+            {"type": "token", "prompt_token_ids": tokens},
+            vllm.sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0),
+            request_id=f"score-{self._scored}",
+        )
+        found: list[float] = []
+        try:
+            async for output in outputs:
+                if output.prompt_logprobs:
+                    pairs = zip(
+                        tokens[1:], output.prompt_logprobs[1:], strict=True
+                    )  # nothing is before the first token
+                    found = [each[token].logprob for token, each in pairs]
+        except (vllm.dead_error, vllm.request_error) as error:
+            raise EngineError(
+                "internal", f"the text was not scored ({type(error).__name__})", retryable=False
+            ) from None
+        finally:
+            await outputs.aclose()
+        return TextScore(nats=-sum(found), tokens=len(found))
 
     async def wait_until_dead(self) -> None:
         """Return once the engine has died."""

@@ -50,6 +50,8 @@ class VllmSettings:
         vllm_runner: vLLM's model runner. They support different kinds of draft models.
         vllm_hybrid_kv: Smaller caches for sliding-window layers. ``auto`` means on, except with a Gemma draft model.
         vllm_eager: Run without compilation and CUDA graphs. The engine starts sooner and answers more slowly.
+        vllm_optimization: vLLM's optimisation level: 0 starts soonest, 3 compiles most. ``auto`` is vLLM's choice.
+        vllm_cpu_cores: Cores of a CPU build's threads, such as ``0-1``. Not set: vLLM chooses.
         vllm_load_format: ``dummy`` makes up weights, for measuring speed without a model.
         vllm_seed: Seed of requests that have none of their own.
         vllm_start_timeout_s: Longest time from start to ready. Compiling a large model takes minutes.
@@ -97,6 +99,10 @@ class VllmSettings:
         default="auto", metadata={"help": "smaller caches for sliding-window layers"}
     )
     vllm_eager: bool = field(default=False, metadata={"help": "run without compilation and CUDA graphs"})
+    vllm_optimization: Literal["auto", "0", "1", "2", "3"] = field(
+        default="auto", metadata={"help": "how much is compiled and fused"}
+    )
+    vllm_cpu_cores: str = field(default="", metadata={"help": "cores of the CPU build's threads, such as 0-1"})
     vllm_load_format: Literal["auto", "safetensors", "dummy"] = field(
         default="auto", metadata={"help": "format of the weights; dummy = random ones"}
     )

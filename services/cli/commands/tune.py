@@ -1,0 +1,99 @@
+"""``railbus tune``: try an engine's settings one at a time and keep what pays, in a process of its own."""
+
+import argparse
+import json
+import subprocess
+import sys
+
+from services.cli.common import run_coroutine
+from services.cli.tree.extras import bring_weights, need_embedded
+from services.runtime.process import EXIT_INTERRUPTED
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine", choices=("simulated", "llama", "vllm", "openai"), default="llama", help="which engine (%(default)s)"
+    )
+    parser.add_argument(
+        "--find", choices=("batch",), default="", help="find the batch size where throughput stops growing, instead"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="setting of the baseline, such as a model's path",
+    )
+    what = parser.add_argument_group("what is tried")
+    change = (
+        "before the list; settings separated by spaces, and ITEM: before them where it belongs to one of the guide's"
+    )
+    what.add_argument("--try", dest="tries", action="append", default=[], metavar="CHANGE", help=f"a change {change}")
+    what.add_argument("--try-lossy", action="append", default=[], metavar="CHANGE", help="likewise, may change answers")
+    what.add_argument("--only", default="", metavar="ITEM,ITEM", help="items of the guide, such as kv,batching (all)")
+    what.add_argument("--no-list", action="store_true", help="leave the engine's own list of changes out")
+    what.add_argument("--models", action="append", default=[], metavar="PATH", help="another build of the model to try")
+    rule = parser.add_argument_group("when it is kept, and when it ends")
+    rule.add_argument("--objective", default="answer_p50_ms", help="metric that must gain (%(default)s)")
+    rule.add_argument("--margin", type=float, default=0.02, help="by which its interval must exceed zero (%(default)s)")
+    rule.add_argument("--max-loss", type=float, default=0.01, help="quality a lossy change may lose (%(default)s)")
+    rule.add_argument(
+        "--target", action="append", default=[], metavar="METRIC=NUMBER", help="end when met: first_token_p99_ms=200"
+    )
+    rule.add_argument("--budget", type=float, metavar="MINUTES", help="begin no change after this time (no limit)")
+    load = parser.add_argument_group("load")
+    load.add_argument("--requests", type=int, default=1_000, help="of each change, both arms together (%(default)s)")
+    load.add_argument("--rounds", type=int, default=8, help="rounds of A B B A, new processes each (%(default)s)")
+    load.add_argument("--prompt", type=int, default=64, help="tokens of a prompt (%(default)s)")
+    load.add_argument("--shared", type=float, default=0.5, help="share of it that all begin with (%(default)s)")
+    load.add_argument("--output", type=int, default=16, help="most tokens of an answer (%(default)s)")
+    load.add_argument("--at-once", type=int, default=2, help="requests at once (%(default)s)")
+    load.add_argument("--seed", type=int, default=1, help="of the prompts (%(default)s)")
+    load.add_argument("--apart", action="store_true", help="one engine at a time: for a model that fits only once")
+    kept = "keep engines loaded from round to round, where a start takes minutes; use a larger --margin with it"
+    load.add_argument("--keep-engines", dest="keep", action="store_true", help=kept)
+    batch = parser.add_argument_group("with --find batch")
+    batch.add_argument("--max-batch", type=int, default=32, help="largest batch size (%(default)s)")
+    batch.add_argument("--slo-ttft-ms", type=float, default=200.0, help="limit, p99 of the first token (%(default)s)")
+    batch.add_argument("--slo-token-ms", type=float, default=50.0, help="limit, p99 between tokens (%(default)s)")
+    parser.add_argument(
+        "--out", default="tune", metavar="DIR", help="folder of report.html, .md, .json and railbus.env (%(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Return 0, 2 for a user's mistake, or 130 for Ctrl-C."""
+    if args.engine == "llama":
+        need_embedded()
+        options = dict(pair.split("=", 1) for pair in args.set if "=" in pair)
+        if code := run_coroutine(_bring(options)):
+            return code
+    command = [sys.executable, "-P", "-m", "services.tuner"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own program, no shell
+    try:
+        process.communicate(json.dumps(_plan(args)).encode())
+    except KeyboardInterrupt:
+        process.wait()  # the terminal has told it too; it ends its engines
+        return EXIT_INTERRUPTED
+    return process.returncode
+
+
+def _plan(args: argparse.Namespace) -> dict[str, object]:
+    """Return what the tuner reads; it checks the values."""
+    same = (
+        "engine", "find", "tries", "models", "objective", "margin", "max_loss", "requests", "rounds", "prompt",
+        "shared", "output", "at_once", "seed", "apart", "keep", "max_batch", "slo_ttft_ms", "slo_token_ms", "out",
+    )  # fmt: skip
+    return {name: getattr(args, name) for name in same} | {
+        "settings": args.set,
+        "lossy": args.try_lossy,
+        "only": [item.strip() for item in args.only.split(",") if item.strip()],
+        "own_list": not args.no_list,
+        "targets": args.target,
+        "budget_min": args.budget,
+    }
+
+
+async def _bring(options: dict[str, str]) -> int:
+    await bring_weights(options)
+    return 0

@@ -1,0 +1,1 @@
+"""What of the host's and the GPU's tuning is not done; nothing is changed."""

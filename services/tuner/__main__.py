@@ -1,0 +1,188 @@
+"""``python -m services.tuner``: run a plan from standard input, and write the report. ``railbus tune`` starts it."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import orjson
+
+from services.runtime import run
+from services.runtime.errors import UserError
+from services.tuner.candidates import Surroundings, defaults
+from services.tuner.decide import gain_is_shown, percent
+from services.tuner.experiment import UNCHANGED, ExperimentError, Size, size
+from services.tuner.find_batch import batch_sizes, find_batch
+from services.tuner.measurements import Load, gain
+from services.tuner.plan import TunePlan
+from services.tuner.report.document import About, Section, as_json, find_sections, tune_sections
+from services.tuner.report.forms import env_file, markdown, page
+from services.tuner.run.laboratory import Laboratory, Pilot, Shape
+from services.tuner.run.sessions import SessionError
+from services.tuner.search import Search
+
+CAPACITY: Final = {
+    "simulated": "RAILBUS_SIM_BATCH", "llama": "RAILBUS_LLAMA_SLOTS", "vllm": "RAILBUS_VLLM_MAX_SEQS",
+    "openai": "RAILBUS_UPSTREAM_CONNECTIONS",
+}  # fmt: skip
+"""The setting of each engine that bounds its batch."""
+
+BATCH_ROUNDS: Final = 4
+SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
+
+
+async def main() -> None:
+    """Run the experiment.
+
+    Raises:
+        UserError: The plan is not valid, or the engine cannot start.
+    """
+    try:
+        plan = msgspec.json.decode(sys.stdin.buffer.read(), type=TunePlan)
+        base, _ = plan.base(), (plan.rules(), plan.goals())
+    except (msgspec.DecodeError, ExperimentError) as error:
+        raise UserError(f"{error}") from None
+    shape = Shape(prompt=plan.prompt, shared=plan.shared, output=plan.output, at_once=plan.at_once, seed=plan.seed)
+    laboratory, began, load = (
+        Laboratory(shape, apart=plan.apart, keep=plan.keep and not plan.apart),
+        time.monotonic(),
+        os.getloadavg()[0],
+    )
+    try:
+        pilot = await laboratory.pilot(base)
+        if plan.find:
+            await _find(plan, base, laboratory, pilot, began, load)
+        else:
+            await _tune(plan, base, laboratory, pilot, began, load)
+    except (SessionError, ExperimentError) as error:
+        raise UserError(f"{error}") from None
+    finally:
+        await laboratory.close()
+
+
+async def _tune(
+    plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
+) -> None:
+    around = Surroundings(
+        engine=plan.engine, cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        at_once=plan.at_once, gpu=shutil.which("nvidia-smi") is not None, models=plan.models, base=base,
+    )  # fmt: skip
+    budget_s = None if plan.budget_min is None else plan.budget_min * 60
+    changes = plan.changes(around)
+    search = Search(
+        changes, base=base, defaults=defaults(around), rules=plan.rules(), targets=plan.goals(), budget_s=budget_s
+    )
+    smallest: Size | None = None
+    while (change := search.next(time.monotonic() - began)) is not None:
+        left_s = None if budget_s is None else max(0.0, budget_s - (time.monotonic() - began))
+        measured = size(
+            wanted=plan.requests, rounds=plan.rounds,
+            seconds=None if left_s is None else left_s / (search.left + 1 + (change is UNCHANGED)),
+            start_s=0.0 if plan.keep else 2 * pilot.start_s, request_s=pilot.request_s,
+        )  # fmt: skip
+        if smallest is None or measured.requests < smallest.requests:
+            smallest = measured
+        trial = await laboratory.compare(search.best, change, measured)
+        if trial.error and change is UNCHANGED:
+            raise UserError(f"the baseline cannot be measured: {trial.error}")
+        if not trial.error and change is not UNCHANGED and (change.lossy or gain_is_shown(trial.rounds, search.rules)):
+            trial = replace(trial, quality=await laboratory.quality(search.best, change))
+        decision = search.record(trial)
+        if decision is None:
+            found = gain(trial.rounds, search.rules.objective, search.rules.confidence)
+            _say(f"baseline against itself: {'not measured' if found is None else percent(found)}")
+        else:
+            _say(f"{change.name}: {decision.outcome}; {decision.reason}")
+    about = _about(plan, laboratory.shape, pilot, began, load)
+    final = smallest or Size(rounds=plan.rounds, load=1)
+    kept = [each for each in search.tried if each.decision.kept]
+    reasons = {name: each.decision.reason for each in kept for name in each.trial.change.settings}
+    shown = {name: value for name, value in search.best.items() if not name.endswith(SECRET)}
+    _write(
+        Path(plan.out), "Tuning report", tune_sections(search, about, final), as_json(search, about, final),
+        env_file(shown, reasons, about.command),
+    )  # fmt: skip
+
+
+async def _find(
+    plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
+) -> None:
+    """Measure every batch size, up and down in each round, on one engine a round."""
+    sizes = batch_sizes(plan.max_batch)
+    env = {**base, CAPACITY[plan.engine]: base.get(CAPACITY[plan.engine], str(plan.max_batch))}
+    if plan.engine == "llama":  # a step computes a token of each slot
+        env.setdefault("RAILBUS_LLAMA_BATCH", str(max(128, plan.max_batch)))
+    budget_s = None if plan.budget_min is None else plan.budget_min * 60
+    each = max(1, plan.requests // (BATCH_ROUNDS * 2 * len(sizes)))
+    rounds: list[dict[int, list[Load]]] = []
+    for number in range(BATCH_ROUNDS):
+        if len(rounds) >= 2 and budget_s is not None and time.monotonic() - began > budget_s:
+            break
+        found: dict[int, list[Load]] = {batch: [] for batch in sizes}
+        async with laboratory.engine(env) as engine:
+            for half, batch in enumerate((*sizes, *reversed(sizes))):
+                count = max(2 * batch, each)
+                found[batch].append(await laboratory.load(engine, count, f"{number}:{half}", at_once=batch))
+        rounds.append(found)
+        _say(f"round {number + 1} of {BATCH_ROUNDS}")
+    finding = find_batch(rounds, slo_ttft_ms=plan.slo_ttft_ms, slo_token_ms=plan.slo_token_ms)
+    about = _about(plan, laboratory.shape, pilot, began, load)
+    sections = find_sections(finding, about, (plan.slo_ttft_ms, plan.slo_token_ms))
+    kept = dict(base) if finding.best is None else {**base, CAPACITY[plan.engine]: str(finding.best)}
+    shown = {name: value for name, value in kept.items() if not name.endswith(SECRET)}
+    reasons = {CAPACITY[plan.engine]: sections[0].sentences[0]}
+    _write(Path(plan.out), "Batch size report", sections, {"version": 1, "about": about, "batch": finding},
+           env_file(shown, reasons, about.command))  # fmt: skip
+
+
+def _about(plan: TunePlan, shape: Shape, pilot: Pilot, began: float, load: float) -> About:
+    what = " --find batch" if plan.find else ""
+    shown = [pair if not pair.partition("=")[0].endswith(SECRET) else f"{pair.partition('=')[0]}=..."
+             for pair in plan.settings]  # fmt: skip
+    return About(
+        command=" ".join(["railbus tune --engine", plan.engine + what, *(f"--set {pair}" for pair in shown)]),
+        engine=pilot.ready.engine,
+        model=pilot.ready.model,
+        cpus=os.cpu_count() or 1,
+        load=load,
+        shape=(
+            f"{'Engines stayed loaded from round to round; ' if plan.keep else ''}{shape.at_once} requests at once, about {shape.prompt} tokens of prompt of which {shape.shared:.0%} are"
+            f" shared, at most {shape.output} of answer, greedy"
+        ),
+        minutes=(time.monotonic() - began) / 60,
+    )
+
+
+def _write(folder: Path, title: str, sections: Sequence[Section], data: object, env: str) -> None:
+    files = {
+        "report.md": markdown(title, sections),
+        "report.html": page(title, sections),
+        "report.json": orjson.dumps(data, default=_plain, option=orjson.OPT_INDENT_2).decode() + "\n",
+        "railbus.env": env,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
+    sys.stdout.write(
+        "\n".join(sections[0].sentences) + f"\nwritten: {', '.join(str(folder / name) for name in files)}\n"
+    )
+
+
+def _plain(value: object) -> object:
+    return msgspec.to_builtins(value)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    run(main, "railbus tune")

@@ -1,0 +1,113 @@
+"""The rule: keep a change only if its gain is shown, by a margin, and quality holds. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from services.tuner.experiment import METRICS, Change, Metric, Rules, Size
+from services.tuner.measurements import Load, Round, failed, gain, gains
+from services.tuner.quality.compare import Quality
+from services.tuner.statistics import Interval
+
+GUARD_CONFIDENCE: Final = 0.8
+"""Of the intervals of guarded metrics: lower than that of a gain, because here doubt counts against the change."""
+
+Outcome = Literal["kept", "no gain", "worse", "quality", "price", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One change, measured against the best settings before it.
+
+    Attributes:
+        change: The change.
+        base: The settings it was measured against.
+        size: How much was to be measured.
+        rounds: What was measured.
+        quality: What it does to answers; None if that was not measured.
+        error: Why it could not be measured; empty if it was.
+    """
+
+    change: Change
+    base: Mapping[str, str]
+    size: Size
+    rounds: tuple[Round, ...] = ()
+    quality: Quality | None = None
+    error: str = ""
+
+    @property
+    def before(self) -> list[Load]:
+        return [load for each in self.rounds for load in each.before]
+
+    @property
+    def after(self) -> list[Load]:
+        return [load for each in self.rounds for load in each.after]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided about a change, and why.
+
+    Attributes:
+        outcome: ``kept`` or why it was not.
+        reason: A sentence.
+        gains: Gain of each metric, with the interval that decided.
+    """
+
+    outcome: Outcome
+    reason: str
+    gains: Mapping[Metric, Interval] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> bool:
+        return self.outcome == "kept"
+
+
+def gain_is_shown(rounds: Sequence[Round], rules: Rules) -> bool:
+    """Return whether the interval of the objective's gain lies above the margin."""
+    found = gain(rounds, rules.objective, rules.confidence)
+    return found is not None and found.low > rules.margin
+
+
+def decide(trial: Trial, rules: Rules) -> Decision:
+    """Return the decision about a trial."""
+    if trial.error:
+        return Decision(outcome="failed", reason=trial.error)
+    found = gains(trial.rounds, METRICS, rules.confidence)
+    lost = failed(trial.after) - failed(trial.before)
+    if lost > 0:
+        return Decision(outcome="failed", reason=f"{lost} more requests failed than without it", gains=found)
+    main = found.get(rules.objective)
+    if main is None:
+        return Decision(outcome="failed", reason=f"{rules.objective} could not be measured", gains=found)
+    said = f"{METRICS[rules.objective]}: {percent(main)}"
+    if main.high < -rules.margin:
+        return Decision(outcome="worse", reason=f"{said}: it is worse", gains=found)
+    if main.low <= rules.margin:
+        about = "no gain is shown" if main.low <= 0 else f"less than the margin of {rules.margin:.0%} is shown"
+        return Decision(outcome="no gain", reason=f"{said}: {about}", gains=found)
+    price = _price(gains(trial.rounds, rules.guards, GUARD_CONFIDENCE), rules)
+    if price:
+        return Decision(outcome="price", reason=f"{said}, but {price}", gains=found)
+    objection = "" if trial.quality is None else trial.quality.objection(lossy=trial.change.lossy, rules=rules)
+    if trial.change.lossy and trial.quality is None:
+        objection = "what it does to answers could not be measured"
+    if objection:
+        return Decision(outcome="quality", reason=f"{said}, but {objection}", gains=found)
+    return Decision(outcome="kept", reason=said, gains=found)
+
+
+def percent(interval: Interval) -> str:
+    """Return a gain as text, with its interval."""
+    if interval.low == float("-inf"):
+        return f"{interval.value:+.1%} (one round has no interval)"
+    return f"{interval.value:+.1%} ({interval.low:+.1%} to {interval.high:+.1%})"
+
+
+def _price(found: Mapping[Metric, Interval], rules: Rules) -> str:
+    """Return which guarded metric is shown to lose more than it may; empty for none."""
+    for metric, allowed in rules.guards.items():
+        interval = found.get(metric)
+        if interval is not None and metric != rules.objective and interval.high < -allowed:
+            return f"{METRICS[metric]} gets worse: {percent(interval)}"
+    return ""

@@ -1,0 +1,114 @@
+"""At which batch size throughput stops growing, and at which the limits break. Pure."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from services.tuner.measurements import Load, values
+from services.tuner.statistics import Interval, mean_interval, percentile
+
+KNEE_SHARE: Final = 0.9
+"""Share of the highest throughput that the knee reaches."""
+
+RESAMPLES: Final = 400
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRow:
+    """What one batch size measured, over all rounds.
+
+    Attributes:
+        batch: Requests at once.
+        tokens_per_s: Throughput with its interval over rounds.
+        first_token_p50_ms: Median time to the first token, of all requests.
+        first_token_p99_ms: Its p99.
+        token_p99_ms: p99 of the time between tokens.
+        requests: Number of requests.
+        good: Whether both p99 are within the limits and no request failed.
+    """
+
+    batch: int
+    tokens_per_s: Interval
+    first_token_p50_ms: float
+    first_token_p99_ms: float
+    token_p99_ms: float
+    requests: int
+    good: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFinding:
+    """The answer of ``railbus tune --find batch``.
+
+    Attributes:
+        rows: One for each batch size, smallest first.
+        knee: Smallest batch size with nearly the highest throughput: estimate, and range that resampled rounds give.
+        still_growing: Whether the knee may be beyond the largest size.
+        breaks_at: Smallest size that does not keep the limits, with all smaller ones keeping them; None for none.
+        best: Largest size up to the knee that keeps the limits; None if not even the smallest does.
+    """
+
+    rows: tuple[BatchRow, ...]
+    knee: Interval
+    still_growing: bool
+    breaks_at: int | None
+    best: int | None
+
+
+def batch_sizes(largest: int) -> list[int]:
+    """Return the powers of two below the largest size, and that size."""
+    return sorted({1 << power for power in range(largest.bit_length()) if 1 << power < largest} | {largest})
+
+
+def find_batch(
+    rounds: Sequence[Mapping[int, Sequence[Load]]], *, slo_ttft_ms: float, slo_token_ms: float, seed: int = 0
+) -> BatchFinding:
+    """Return the finding of some rounds; each has loads for every batch size."""
+    sizes = sorted(rounds[0])
+    throughput = {size: [values(each[size]).get("tokens_per_s", 0.0) for each in rounds] for size in sizes}
+    rows = tuple(
+        _row(size, [load for each in rounds for load in each[size]], throughput[size], slo_ttft_ms, slo_token_ms)
+        for size in sizes
+    )
+    rng = random.Random(seed)  # noqa: S311 - it must be repeatable
+    indexes = range(len(rounds))
+    resampled = [knee(throughput, [rng.choice(indexes) for _ in indexes]) for _ in range(RESAMPLES)]
+    value = float(knee(throughput, list(indexes)))
+    low, high = (percentile(resampled, share) for share in ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    found = Interval(value, min(value, low), max(value, high))
+    breaks_at = next((row.batch for row in rows if not row.good), None)
+    allowed = [row.batch for row in rows if row.batch <= found.value and (breaks_at is None or row.batch < breaks_at)]
+    return BatchFinding(
+        rows=rows,
+        knee=found,
+        still_growing=found.high >= sizes[-1],
+        breaks_at=breaks_at,
+        best=max(allowed, default=None),
+    )
+
+
+def knee(throughput: Mapping[int, Sequence[float]], rounds: Sequence[int]) -> int:
+    """Return the smallest batch size whose mean throughput over these rounds reaches the share of the highest."""
+    means = {size: fmean(found[each] for each in rounds) for size, found in throughput.items()}
+    enough = KNEE_SHARE * max(means.values())
+    return min(size for size, mean in means.items() if mean >= enough)
+
+
+def _row(
+    batch: int, loads: Sequence[Load], throughput: Sequence[float], slo_ttft_ms: float, slo_token_ms: float
+) -> BatchRow:
+    found = values(loads)
+    first, token = found.get("first_token_p99_ms", float("inf")), found.get("token_p99_ms", 0.0)
+    failures = any(not row.answered for load in loads for row in load.requests)
+    return BatchRow(
+        batch=batch,
+        tokens_per_s=mean_interval(throughput, CONFIDENCE),
+        first_token_p50_ms=found.get("first_token_p50_ms", float("inf")),
+        first_token_p99_ms=first,
+        token_p99_ms=token,
+        requests=sum(len(load.requests) for load in loads),
+        good=not failures and first <= slo_ttft_ms and token <= slo_token_ms,
+    )

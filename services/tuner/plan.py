@@ -1,0 +1,138 @@
+"""What was asked for: the flags of ``railbus tune``, checked. Pure."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from services.tuner.candidates import Surroundings, candidates
+from services.tuner.experiment import (
+    Change,
+    ExperimentError,
+    Metric,
+    Rules,
+    Target,
+    parse_metric,
+    parse_settings,
+    parse_target,
+)
+from services.tuner.guide import ITEMS
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An experiment, as the command line writes it to the tuner's standard input.
+
+    Attributes:
+        engine: The engine.
+        settings: Settings of the baseline, ``NAME=VALUE``.
+        tries: Changes to try before those of the engine's list: settings, separated by spaces.
+        lossy: Likewise, of changes that may change answers.
+        only: Keys of the guide's items to try; none for all.
+        own_list: Whether the engine's list is tried.
+        models: Other files or folders of the model to try.
+        objective: The metric that must gain.
+        targets: Values at which the search ends, ``METRIC=NUMBER``.
+        budget_min: Minutes after which no change is begun.
+        requests: Requests of a comparison.
+        rounds: Rounds of a comparison.
+        prompt: Tokens of a prompt.
+        shared: Share of it that all prompts begin with.
+        output: Most tokens of an answer.
+        at_once: Requests at once.
+        seed: Of the prompts.
+        margin: By which the interval of a gain must exceed zero.
+        max_loss: Share of quality that a lossy change may lose.
+        apart: Whether only one engine is loaded at a time.
+        keep: Whether engines stay loaded from round to round.
+        find: ``batch`` finds the batch size instead.
+        max_batch: The largest batch size then.
+        slo_ttft_ms: Limit of the p99 of the first token then.
+        slo_token_ms: Limit of the p99 between tokens then.
+        out: Folder of the report.
+    """
+
+    engine: Literal["simulated", "llama", "vllm", "openai"]
+    settings: tuple[str, ...] = ()
+    tries: tuple[str, ...] = ()
+    lossy: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    own_list: bool = True
+    models: tuple[str, ...] = ()
+    objective: str = "answer_p50_ms"
+    targets: tuple[str, ...] = ()
+    budget_min: Annotated[float, msgspec.Meta(gt=0, le=10_080)] | None = None
+    requests: Annotated[int, msgspec.Meta(ge=1, le=500_000)] = 1_000
+    rounds: Annotated[int, msgspec.Meta(ge=3, le=64)] = 8
+    prompt: Annotated[int, msgspec.Meta(ge=1, le=32_768)] = 64
+    shared: Share = 0.5
+    output: Annotated[int, msgspec.Meta(ge=2, le=4_096)] = 16
+    at_once: Annotated[int, msgspec.Meta(ge=1, le=256)] = 2
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 1
+    margin: Share = 0.02
+    max_loss: Share = 0.01
+    apart: bool = False
+    keep: bool = False
+    find: Literal["", "batch"] = ""
+    max_batch: Annotated[int, msgspec.Meta(ge=2, le=256)] = 32
+    slo_ttft_ms: Annotated[float, msgspec.Meta(gt=0)] = 200.0
+    slo_token_ms: Annotated[float, msgspec.Meta(gt=0)] = 50.0
+    out: str = "tune"
+
+    def base(self) -> dict[str, str]:
+        """Return the settings of the baseline.
+
+        Raises:
+            ExperimentError: One of them is not a setting.
+        """
+        return {"RAILBUS_ENGINE": self.engine, **parse_settings(self.settings)}
+
+    def rules(self) -> Rules:
+        """Return the rules of the decisions."""
+        return Rules(objective=self.metric(), margin=self.margin, max_loss=self.max_loss)
+
+    def metric(self) -> Metric:
+        """Return the objective.
+
+        Raises:
+            ExperimentError: There is no such metric.
+        """
+        return parse_metric(self.objective)
+
+    def goals(self) -> list[Target]:
+        """Return the targets.
+
+        Raises:
+            ExperimentError: A text is not a target.
+        """
+        return [parse_target(text) for text in self.targets]
+
+    def changes(self, around: Surroundings) -> list[Change]:
+        """Return what to try: what was named, then the engine's list.
+
+        Raises:
+            ExperimentError: A change is none, or there is nothing to try.
+        """
+        unknown = set(self.only) - set(ITEMS)
+        if unknown:
+            raise ExperimentError(f"--only {min(unknown)!r}: choose among {', '.join(ITEMS)}")
+        own = [_own(text, lossy=False) for text in self.tries] + [_own(text, lossy=True) for text in self.lossy]
+        listed = candidates(around) if self.own_list else []
+        found = own + [change for change in listed if not self.only or change.item in self.only]
+        if not found:
+            raise ExperimentError(
+                f"there is nothing to try on engine {self.engine}: name a change with --try NAME=VALUE"
+            )
+        return found
+
+
+def _own(text: str, *, lossy: bool) -> Change:
+    """Return the change in a text such as ``kv:RAILBUS_LLAMA_KV=q4_0``; the item before the colon may be left out."""
+    item, colon, rest = text.partition(":")
+    if not colon or item not in ITEMS:
+        item, rest = "quantization" if lossy else "batching", text
+    settings = parse_settings(rest.split())
+    if not settings:
+        raise ExperimentError("--try is empty: give a setting, such as RAILBUS_LLAMA_THREADS=2")
+    name = " ".join(f"{key.removeprefix('RAILBUS_').lower()}={value}" for key, value in settings.items())
+    return Change(name=name, settings=settings, item=item, lossy=lossy)

@@ -1,0 +1,145 @@
+"""Compare the answers of two engines: equal texts, perplexity, tasks solved. Pure."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from services.tuner.experiment import Rules
+from services.tuner.quality.tasks import is_solved
+from services.tuner.statistics import Interval, mean_interval, paired_difference, wilson
+
+CONFIDENCE = 0.95
+
+
+class TextScore(msgspec.Struct, frozen=True):
+    """How likely an engine finds a text.
+
+    Attributes:
+        nats: Minus the logarithm of its probability.
+        tokens: Tokens it was read as.
+    """
+
+    nats: float
+    tokens: int
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """What one engine answers, greedily.
+
+    Attributes:
+        texts: Its answer to each task; None where it failed.
+        scores: Its score of each text; None where the engine gives no log-probabilities.
+    """
+
+    texts: tuple[str | None, ...]
+    scores: tuple[TextScore, ...] | None = None
+
+
+class Quality(msgspec.Struct, frozen=True):
+    """Answers with a change against those without it.
+
+    Attributes:
+        identical: Share of prompts with the same answer, with its interval.
+        noise: The same of the baseline against itself, in another process.
+        fewer_identical: By how much equal settings agree more often than these do.
+        first_divergence: Median position, in characters, at which differing answers part; None if none differ.
+        solved_before: Share of tasks solved without the change.
+        solved_after: Share of tasks solved with it.
+        loss: Share of tasks lost, with its interval; below 0 more are solved.
+        perplexity_before: Perplexity a token without the change; None where the engine gives no log-probabilities.
+        perplexity_after: The same with it.
+        perplexity_rise: Relative rise of the perplexity, with its interval over texts.
+        prompts: Number of tasks.
+    """
+
+    identical: Interval
+    noise: Interval
+    fewer_identical: Interval
+    first_divergence: float | None
+    solved_before: float
+    solved_after: float
+    loss: Interval
+    prompts: int
+    perplexity_before: float | None = None
+    perplexity_after: float | None = None
+    perplexity_rise: Interval | None = None
+
+    def objection(self, *, lossy: bool, rules: Rules) -> str:
+        """Return why the answers forbid the change; empty if they do not."""
+        if not lossy and self.fewer_identical.low <= 0:
+            return ""
+        said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "
+        if self.loss.low > 0:
+            return f"{said}it solves fewer tasks: {self._loss()}"
+        if self.perplexity_rise is not None:
+            if self.perplexity_rise.high > rules.max_loss:
+                return f"{said}perplexity rises by {_share(self.perplexity_rise)}, {rules.max_loss:.1%} may be lost"
+            return ""
+        if self.loss.high > rules.max_loss:
+            return f"{said}{self._loss()}: at most {rules.max_loss:.1%} is not shown, and there is no perplexity"
+        return ""
+
+    def _loss(self) -> str:
+        return f"{_share(self.loss)} of {self.prompts} tasks lost"
+
+
+def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[str]) -> Quality:
+    """Return the comparison of three passes over the same tasks.
+
+    Args:
+        before: Without the change.
+        again: Without it once more, in another process: batching and threads may change answers by themselves.
+        after: With the change.
+        answers: The right answers.
+    """
+    self_equal = [a is not None and a == b for a, b in zip(before.texts, again.texts, strict=True)]
+    equal = [a is not None and a == b for a, b in zip(before.texts, after.texts, strict=True)]
+    parted = sorted(
+        first_difference(a or "", b or "") for a, b in zip(before.texts, after.texts, strict=True) if a != b
+    )
+    right_before = [is_solved(text, answer) for text, answer in zip(before.texts, answers, strict=True)]
+    right_after = [is_solved(text, answer) for text, answer in zip(after.texts, answers, strict=True)]
+    count = len(answers)
+    return Quality(
+        identical=wilson(sum(equal), count, CONFIDENCE),
+        noise=wilson(sum(self_equal), count, CONFIDENCE),
+        fewer_identical=paired_difference(self_equal, equal, CONFIDENCE),
+        first_divergence=parted[len(parted) // 2] if parted else None,
+        solved_before=sum(right_before) / count,
+        solved_after=sum(right_after) / count,
+        loss=paired_difference(right_before, right_after, CONFIDENCE),
+        prompts=count,
+        perplexity_before=perplexity(before.scores),
+        perplexity_after=perplexity(after.scores),
+        perplexity_rise=perplexity_rise(before.scores, after.scores),
+    )
+
+
+def first_difference(first: str, second: str) -> int:
+    """Return the position of the first character that differs."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
+def perplexity(scores: Sequence[TextScore] | None) -> float | None:
+    """Return the perplexity a token over all texts; None without scores."""
+    tokens = sum(each.tokens for each in scores or ())
+    return math.exp(sum(each.nats for each in scores or ()) / tokens) if tokens else None
+
+
+def perplexity_rise(before: Sequence[TextScore] | None, after: Sequence[TextScore] | None) -> Interval | None:
+    """Return the relative rise of the perplexity, with its interval over texts; None without scores.
+
+    Each text is compared with itself, per token of the first reading: an engine may read a text as other tokens.
+    """
+    if not before or not after:
+        return None
+    logs = [(b.nats - a.nats) / a.tokens for a, b in zip(before, after, strict=True) if a.tokens]
+    found = mean_interval(logs, CONFIDENCE)
+    return Interval(*(math.exp(min(end, 50.0)) - 1 for end in (found.value, found.low, found.high)))
+
+
+def _share(interval: Interval) -> str:
+    return f"{interval.value:+.1%} ({interval.low:+.1%} to {interval.high:+.1%})"

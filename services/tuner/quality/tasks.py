@@ -1,0 +1,44 @@
+"""The tasks and texts that come with the package. Small and easy on purpose: small models must solve some of them."""
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Final, Literal
+
+import msgspec
+
+MAX_TOKENS: Final = 16
+"""Tokens of an answer to a task."""
+
+_PUNCTUATION: Final = re.compile(r"[^\w\s]")
+
+
+class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question with one right answer."""
+
+    kind: Literal["arithmetic", "copying", "extraction", "completion"]
+    question: str
+    answer: str
+
+
+class TaskSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tasks for exact match, and texts for perplexity."""
+
+    tasks: tuple[Task, ...]
+    texts: tuple[str, ...]
+
+
+@cache
+def task_set() -> TaskSet:
+    """Return the tasks and texts of this package."""
+    return msgspec.json.decode(files(__package__).joinpath("tasks.json").read_bytes(), type=TaskSet)
+
+
+def is_solved(text: str | None, answer: str) -> bool:
+    """Return whether the first line of a text has the answer, as whole words, whatever its case and punctuation."""
+    line = (text or "").strip().partition("\n")[0]
+    return f" {_words(answer)} " in f" {_words(line)} "
+
+
+def _words(text: str) -> str:
+    return " ".join(_PUNCTUATION.sub(" ", text).lower().split())

@@ -1,0 +1,1 @@
+"""Engines as processes, and the loads that run on them."""

@@ -1,0 +1,204 @@
+"""Run the comparisons: engines started for a round, loads in the order A B B A, and answers for the quality."""
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.tuner.decide import Trial
+from services.tuner.experiment import Change, Size
+from services.tuner.measurements import Load, Round
+from services.tuner.quality.compare import Answers, Quality, compare
+from services.tuner.quality.tasks import MAX_TOKENS, task_set
+from services.tuner.run.prompts import prompts
+from services.tuner.run.sessions import Ready, Session, SessionError, session
+
+MAX_KEPT: Final = 3
+"""Engines that stay loaded with ``keep``: the two that are compared, and the one before."""
+
+EngineKey = tuple[tuple[tuple[str, str], ...], bool]
+
+WARM_UP_TURNS: Final = 2
+"""Requests of a warm-up, times those at once: engines compile and fill caches at their first steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What every load looks like.
+
+    Attributes:
+        prompt: Tokens of a prompt, about.
+        shared: Share of it that all prompts begin with.
+        output: Most tokens of an answer.
+        at_once: Requests at once.
+        seed: Of the prompts.
+    """
+
+    prompt: int = 64
+    shared: float = 0.5
+    output: int = 16
+    at_once: int = 2
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pilot:
+    """What one engine showed before the experiment, for its size.
+
+    Attributes:
+        ready: What it said when it was ready.
+        start_s: From its start until the end of its warm-up.
+        request_s: Time of a request, with others at once.
+    """
+
+    ready: Ready
+    start_s: float
+    request_s: float
+
+
+@dataclass(slots=True)
+class Laboratory:
+    """Where engines are compared.
+
+    Attributes:
+        shape: Of every load.
+        apart: Whether only one engine runs at a time, for models that fit only once.
+        keep: Whether engines stay loaded from round to round, where a start takes long. Then the intervals leave out
+            what two processes of the same settings differ by.
+    """
+
+    shape: Shape
+    apart: bool = False
+    keep: bool = False
+    _kept: dict[EngineKey, tuple[AsyncExitStack, Session]] = field(default_factory=dict)
+    _answers: dict[tuple[tuple[str, str], ...], tuple[Answers, Answers]] = field(default_factory=dict)
+
+    async def pilot(self, env: Mapping[str, str]) -> Pilot:
+        """Start the engine once and measure how long things take.
+
+        Raises:
+            SessionError: It cannot start, or answers nothing.
+        """
+        began = time.monotonic()
+        async with self.engine(env) as engine:
+            start_s, count = time.monotonic() - began, 4 * self.shape.at_once
+            load = await self.load(engine, count, "pilot")
+            if not any(row.answered for row in load.requests):
+                raise SessionError(f"no request was answered: {load.requests[0].error}")
+            return Pilot(engine.ready, start_s, load.wall_s / count)
+
+    async def compare(self, base: Mapping[str, str], change: Change, size: Size) -> Trial:
+        """Measure a change against the settings without it; a trial without rounds says why there are none."""
+        after = change.over(base)
+        rounds: list[Round] = []
+        try:
+            for number in range(size.rounds):
+                rounds.append(await self._round(base, after, size.load, number))  # noqa: PERF401 - it awaits, and may end early
+        except SessionError as error:
+            return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds), error=str(error))
+        return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
+
+    async def quality(self, base: Mapping[str, str], change: Change) -> Quality | None:
+        """Compare the answers with and without a change; None where the engine fails or has no model."""
+        if base.get("RAILBUS_ENGINE") == "simulated":
+            return None  # its words are drawn at random
+        key = tuple(sorted(base.items()))
+        try:
+            if key not in self._answers:
+                self._answers[key] = (await self._pass(base), await self._pass(base, twin=True))
+            before, again = self._answers[key]
+            after = await self._pass(change.over(base))
+        except SessionError:
+            return None
+        return compare(before, again, after, [task.answer for task in task_set().tasks])
+
+    @asynccontextmanager
+    async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[Session]:
+        """Give a warm engine with these settings; it ends afterwards, unless engines are kept.
+
+        Args:
+            env: The settings.
+            twin: Whether it must be another process than the one with the same settings.
+
+        Raises:
+            SessionError: It cannot start.
+        """
+        if not self.keep:
+            async with session(env) as engine:
+                await self.warm_up(engine)
+                yield engine
+            return
+        key = (tuple(sorted(env.items())), twin)
+        stack, engine = self._kept.pop(key, None) or await self._started(env)
+        self._kept[key] = stack, engine  # now the newest
+        try:
+            yield engine
+        except SessionError:
+            del self._kept[key]
+            await stack.aclose()
+            raise
+
+    async def _started(self, env: Mapping[str, str]) -> tuple[AsyncExitStack, Session]:
+        while len(self._kept) >= MAX_KEPT:
+            oldest, _ = self._kept.pop(next(iter(self._kept)))
+            await oldest.aclose()
+        stack = AsyncExitStack()
+        try:
+            engine = await stack.enter_async_context(session(env))
+            await self.warm_up(engine)
+        except BaseException:
+            await stack.aclose()
+            raise
+        return stack, engine
+
+    async def close(self) -> None:
+        """End the engines that were kept."""
+        while self._kept:
+            _, (stack, _) = self._kept.popitem()
+            await stack.aclose()
+
+    async def warm_up(self, engine: Session) -> None:
+        """Send requests that are not measured."""
+        await self.load(engine, WARM_UP_TURNS * self.shape.at_once, "warm-up")
+
+    async def load(self, engine: Session, count: int, name: str, *, at_once: int | None = None) -> Load:
+        """Run one load; the same name has the same prompts. ``at_once`` stands in for the shape's."""
+        shape = self.shape
+        texts = prompts(count, tokens=shape.prompt, shared=shape.shared, seed=f"{shape.seed}:{name}")
+        return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)
+
+    async def _round(self, base: Mapping[str, str], after: Mapping[str, str], count: int, number: int) -> Round:
+        """Run A B B A, or B A A B in every other round: what is first in a round is neither arm's."""
+        first, second = (base, after) if number % 2 == 0 else (after, base)
+        names = (f"{number}:1", f"{number}:2")  # both arms get the prompts of each half, in either order
+        if self.apart:
+            outer = [await self._alone(first, count, names[:1])]
+            inner = await self._alone(second, count, names)
+            outer.append(await self._alone(first, count, names[1:]))
+            loads = (*outer[0], *outer[1]), tuple(inner)
+        else:
+            loads = await self._together(first, second, count, names)
+        return Round(before=loads[number % 2], after=loads[1 - number % 2])
+
+    async def _together(
+        self, first: Mapping[str, str], second: Mapping[str, str], count: int, names: tuple[str, str]
+    ) -> tuple[tuple[Load, ...], tuple[Load, ...]]:
+        async with AsyncExitStack() as stack:
+            one = await stack.enter_async_context(self.engine(first))
+            two = await stack.enter_async_context(self.engine(second, twin=first == second))
+            one_first = await self.load(one, count, names[0])
+            two_first = await self.load(two, count, names[0])
+            two_second = await self.load(two, count, names[1])
+            one_second = await self.load(one, count, names[1])
+        return (one_first, one_second), (two_first, two_second)
+
+    async def _alone(self, env: Mapping[str, str], count: int, names: tuple[str, ...]) -> list[Load]:
+        async with self.engine(env) as engine:
+            return [await self.load(engine, count, name) for name in names]
+
+    async def _pass(self, env: Mapping[str, str], *, twin: bool = False) -> Answers:
+        tasks = task_set()
+        async with self.engine(env, twin=twin) as engine:
+            questions = [task.question for task in tasks.tasks]
+            return await engine.answers(questions, output=MAX_TOKENS, texts=tasks.texts)

@@ -1,0 +1,158 @@
+"""One engine as a child process: ``services.generator.bench.session``, a command and its answer a line."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import IO, Any, Final, TypeVar
+
+import msgspec
+
+from services.tuner.measurements import Load
+from services.tuner.quality.compare import Answers, TextScore
+
+START_TIMEOUT_S: Final = 1_500.0
+REQUEST_TIMEOUT_S: Final = 300.0
+"""Longest time of one request in the child; a command may take that long a turn."""
+
+STOP_TIMEOUT_S: Final = 15.0
+MAX_LINE_BYTES: Final = 64 * 2**20
+MAX_ERROR_BYTES: Final = 8_192
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+class SessionError(Exception):
+    """The engine could not be started, or ended; the message is its own last line."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The first line of a session."""
+
+    engine: str
+    model: str
+    ready_s: float
+    machine: dict[str, str | int | None]
+
+
+class _Texts(msgspec.Struct, frozen=True):
+    texts: tuple[str | None, ...]
+
+
+class _Scores(msgspec.Struct, frozen=True):
+    scores: tuple[TextScore, ...] | None
+
+
+class Session:
+    """A running engine.
+
+    Attributes:
+        ready: What it said when it was ready.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, ready: Ready, errors: IO[bytes]) -> None:
+        self._process = process
+        self._errors = errors
+        self.ready = ready
+
+    async def load(self, prompts: Sequence[str], *, at_once: int, output: int) -> Load:
+        """Run a closed loop over the prompts, ``at_once`` at a time.
+
+        Raises:
+            SessionError: The engine ended.
+        """
+        loop = {"prompts": list(prompts), "at_once": at_once, "output": output}
+        longest = REQUEST_TIMEOUT_S * (1 + len(prompts) / at_once)
+        return await self._ask({"type": "load", "loop": loop}, Load, longest)
+
+    async def answers(self, questions: Sequence[str], *, output: int, texts: Sequence[str]) -> Answers:
+        """Answer the questions greedily, and score the texts.
+
+        Raises:
+            SessionError: The engine ended.
+        """
+        command = {"type": "answers", "questions": list(questions), "output": output}
+        said = await self._ask(command, _Texts, REQUEST_TIMEOUT_S * len(questions))
+        scored = await self._ask({"type": "scores", "texts": list(texts)}, _Scores, REQUEST_TIMEOUT_S * len(texts))
+        return Answers(texts=said.texts, scores=scored.scores)
+
+    async def _ask(self, command: Mapping[str, Any], kind: type[StructT], longest_s: float) -> StructT:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("the session has no pipes")
+        try:
+            async with asyncio.timeout(longest_s):
+                self._process.stdin.write(json.dumps(command).encode() + b"\n")
+                await self._process.stdin.drain()
+                line = await self._process.stdout.readline()
+            return msgspec.json.decode(line, type=kind)
+        except TimeoutError:
+            raise SessionError(f"no answer within {longest_s:.0f} s") from None
+        except (OSError, ValueError, msgspec.DecodeError):  # it has ended, with or without half a line
+            raise SessionError(await self._last_words()) from None
+
+    async def _last_words(self) -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._process.wait()
+        return last_words(self._process.returncode, self._errors)
+
+
+@asynccontextmanager
+async def session(env: Mapping[str, str]) -> AsyncIterator[Session]:
+    """Start an engine with these variables and end it afterwards; an empty variable is not set.
+
+    Raises:
+        SessionError: It did not start.
+    """
+    full = {name: value for name, value in {**os.environ, **env}.items() if value}
+    with tempfile.TemporaryFile() as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "services.generator.bench.session",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, env=full,
+            limit=MAX_LINE_BYTES,
+        )  # fmt: skip
+        try:
+            yield Session(process, await _ready(process, errors), errors)
+        finally:
+            await _end(process)
+
+
+async def _ready(process: asyncio.subprocess.Process, errors: IO[bytes]) -> Ready:
+    if process.stdout is None:
+        raise RuntimeError("the session has no pipes")
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            return msgspec.json.decode(await process.stdout.readline(), type=Ready)
+    except TimeoutError:
+        raise SessionError(f"not ready within {START_TIMEOUT_S:.0f} s") from None
+    except (ValueError, msgspec.DecodeError):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await process.wait()
+        raise SessionError(last_words(process.returncode, errors)) from None
+
+
+def last_words(code: int | None, errors: IO[bytes]) -> str:
+    """Return why an engine ended: the last line of its errors, or the signal that ended it."""
+    if code is not None and code < 0:
+        return f"the engine was ended by signal {-code}: these settings are too much for it"
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - MAX_ERROR_BYTES))
+    lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1].removeprefix("bench: ")[:500] if lines else "it ended without a word"
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the child: by the end of its input, then by signals."""
+    if process.stdin is not None:
+        process.stdin.close()
+    for signal in (None, process.terminate, process.kill):
+        if signal is not None and process.returncode is None:
+            signal()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
+                return

@@ -1,0 +1,111 @@
+"""Which change is tried next, and when the search ends. Pure: the time that has passed is an argument."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from services.tuner.decide import Decision, Trial, decide
+from services.tuner.experiment import UNCHANGED, Change, Metric, Rules, Target
+from services.tuner.measurements import gain, values
+
+EXHAUSTED: Final = "every change was tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A trial and what was decided about it."""
+
+    trial: Trial
+    decision: Decision
+
+
+class Search:
+    """A climb: each change is measured against the best settings so far and becomes part of them if it pays.
+
+    Args:
+        changes: What to try, in this order.
+        base: The settings to begin with.
+        defaults: What variables mean that are not set: such a change is none.
+        rules: When a change is kept.
+        targets: When all are met the search ends; none never end it.
+        budget_s: Time after which no change is begun; None for any.
+    """
+
+    def __init__(
+        self,
+        changes: Sequence[Change],
+        *,
+        base: Mapping[str, str],
+        defaults: Mapping[str, str],
+        rules: Rules,
+        targets: Sequence[Target] = (),
+        budget_s: float | None = None,
+    ) -> None:
+        self._left = list(changes)
+        self._defaults = dict(defaults)
+        self._targets = tuple(targets)
+        self._budget_s = budget_s
+        self.rules = rules
+        self.base = dict(base)
+        self.best = dict(base)
+        self.null: Trial | None = None
+        self.tried: list[Tried] = []
+        self.skipped: dict[str, str] = {}
+        self.skipped_items: dict[str, str] = {}
+        self.reached: dict[Metric, float] = {}
+        self.stopped = ""
+
+    @property
+    def left(self) -> int:
+        """Number of changes that were not looked at."""
+        return len(self._left)
+
+    def next(self, elapsed_s: float) -> Change | None:
+        """Return the change to try now; None at the end, when ``stopped`` says why."""
+        if self.null is None:
+            return UNCHANGED
+        if self._targets and all(target.is_met(self.reached) for target in self._targets):
+            self.stop("all targets are met")
+            return None
+        while self._left:
+            if self._budget_s is not None and elapsed_s >= self._budget_s:
+                self.stop(f"the budget of {self._budget_s / 60:g} minutes is spent")
+                return None
+            change = self._left.pop(0)
+            if not change.is_in(self._defaults | self.best):
+                return change
+            self._skip(change, "these are the settings already")
+        self.stop(EXHAUSTED)
+        return None
+
+    def record(self, trial: Trial) -> Decision | None:
+        """Take a trial; return the decision about it, None for the baseline against itself."""
+        if trial.change is UNCHANGED:
+            self.null = trial
+            self.reached = values([*trial.before, *trial.after])
+            return None
+        decision = decide(trial, self.rules)
+        self.tried.append(Tried(trial, decision))
+        if decision.kept:
+            self.best = trial.change.over(self.best)
+        if trial.rounds:
+            self.reached = values(trial.after if decision.kept else trial.before) or self.reached
+        return decision
+
+    def is_disturbed(self) -> bool:
+        """Return whether equal settings differed by more than the margin: then no gain here means much."""
+        if self.null is None:
+            return False
+        found = gain(self.null.rounds, self.rules.objective, self.rules.confidence)
+        return found is not None and (found.low > self.rules.margin or found.high < -self.rules.margin)
+
+    def stop(self, reason: str) -> None:
+        """End the search; what was not tried has this reason."""
+        self.stopped = reason
+        for change in self._left:
+            self._skip(change, reason)
+        self._left.clear()
+
+    def _skip(self, change: Change, reason: str) -> None:
+        self.skipped[change.name] = reason
+        self.skipped_items[change.item] = f"{change.name}: {reason}"

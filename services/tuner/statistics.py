@@ -1,0 +1,133 @@
+"""Percentiles and intervals. Pure, without SciPy."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+from typing import Final
+
+_STANDARD: Final = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value with its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"{self.value} is not within {self.low} and {self.high}")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the percentile, interpolated linearly between the two nearest values.
+
+    Raises:
+        ValueError: There are no values.
+    """
+    if not values:
+        raise ValueError("no values, no percentile")
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def variation(values: Sequence[float]) -> float:
+    """Return the coefficient of variation; NaN with fewer than two values."""
+    mean = fmean(values) if values else 0.0
+    return stdev(values) / mean if len(values) > 1 and mean else math.nan
+
+
+def t_quantile(degrees: int, confidence: float) -> float:
+    """Return the two-sided quantile of Student's t (Hill 1970, algorithm 396).
+
+    Raises:
+        ValueError: There are no degrees of freedom.
+    """
+    if degrees < 1:
+        raise ValueError("an interval needs two values")
+    tail = 1 - confidence
+    if degrees == 1:
+        return 1 / math.tan(tail * math.pi / 2)
+    if degrees == 2:
+        return math.sqrt(2 / (tail * (2 - tail)) - 2)
+    a = 1 / (degrees - 0.5)
+    b = 48 / a**2
+    c = ((20_700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * degrees
+    y = (d * tail) ** (2 / degrees)
+    if y > 0.05 + a:
+        x = _STANDARD.inv_cdf(tail / 2)
+        y = x * x
+        if degrees < 5:
+            c += 0.3 * (degrees - 4.5) * (x + 0.6)
+        c = (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b + c
+        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
+        y = a * y * y
+        y = math.exp(y) - 1 if y > 0.002 else 0.5 * y * y + y
+    else:
+        y = (
+            (1 / (((degrees + 6) / (degrees * y) - 0.089 * d - 0.822) * (degrees + 2) * 3) + 0.5 / (degrees + 4)) * y
+            - 1
+        ) * (degrees + 1) / (degrees + 2) + 1 / y
+    return math.sqrt(degrees * y)
+
+
+def mean_interval(values: Sequence[float], confidence: float) -> Interval:
+    """Return the mean with its t-interval; one value alone has an interval without ends."""
+    mean = fmean(values)
+    if len(values) < 2:
+        return Interval(mean, -math.inf, math.inf)
+    half = t_quantile(len(values) - 1, confidence) * stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def ratio_interval(above: Sequence[float], below: Sequence[float], confidence: float) -> Interval:
+    """Return the geometric mean of the pairs' ratios with its interval.
+
+    The logarithm makes twice as fast and half as fast equally far from no change.
+    """
+    logs = mean_interval([math.log(a / b) for a, b in zip(above, below, strict=True)], confidence)
+    return Interval(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
+
+
+def wilson(successes: int, trials: int, confidence: float) -> Interval:
+    """Return a share with its score interval (Wilson 1927)."""
+    if not trials:
+        return Interval(0.0, 0.0, 1.0)
+    z = -_STANDARD.inv_cdf((1 - confidence) / 2)
+    share = successes / trials
+    centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    return Interval(share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
+
+
+def paired_difference(first: Sequence[bool], second: Sequence[bool], confidence: float) -> Interval:
+    """Return the share of ``first`` less that of ``second``, of the same cases (Newcombe 1998, method 10).
+
+    Where no case differs the method has no width at one half, so the score interval of none in all cases is taken.
+    """
+    trials = len(first)
+    pairs = list(zip(first, second, strict=True))
+    both, only_first, only_second = pairs.count((True, True)), pairs.count((True, False)), pairs.count((False, True))
+    neither = trials - both - only_first - only_second
+    one = wilson(both + only_first, trials, confidence)
+    two = wilson(both + only_second, trials, confidence)
+    if not only_first and not only_second:
+        reach_of_none = wilson(0, trials, confidence).high
+        return Interval(0.0, -reach_of_none, reach_of_none)
+    margins = (both + only_first) * (only_second + neither) * (both + only_second) * (only_first + neither)
+    phi = (both * neither - only_first * only_second) / math.sqrt(margins) if margins else 0.0
+    value = one.value - two.value
+
+    def reach(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+    low = value - reach(one.value - one.low, two.high - two.value)
+    high = value + reach(one.high - one.value, two.value - two.low)
+    return Interval(value, max(-1.0, low), min(1.0, high))

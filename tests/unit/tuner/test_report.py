@@ -1,0 +1,202 @@
+"""The report: the guide's checklist, forms that need nothing else, settings that a shell reads."""
+
+import random
+import re
+import subprocess
+from html.parser import HTMLParser
+
+import msgspec
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.tuner.candidates import ENGINES, Surroundings, candidates
+from services.tuner.decide import Trial
+from services.tuner.experiment import UNCHANGED, Change, ExperimentError, Rules, Size
+from services.tuner.guide import GUIDE, ITEMS, check_guide
+from services.tuner.plan import TunePlan
+from services.tuner.quality.compare import Answers, TextScore, compare
+from services.tuner.quality.tasks import is_solved, task_set
+from services.tuner.report.document import About, as_json, tune_sections
+from services.tuner.report.drawings import forest
+from services.tuner.report.forms import env_file, markdown, page
+from services.tuner.run.prompts import prompts
+from services.tuner.search import Search
+from services.tuner.statistics import Interval
+from tests.unit.tuner.simulated_loads import rounds
+
+ABOUT = About(
+    command="railbus tune --engine llama", engine="llama", model="<b>m</b>", cpus=2, load=0.5, shape="two at once",
+    minutes=3.0,
+)  # fmt: skip
+SIZE = Size(rounds=6, load=16, reason="200 were asked for")
+
+
+def quality(loss=0.01):
+    scores = tuple(TextScore(nats=100.0 + at, tokens=40) for at in range(12))
+    worse = tuple(TextScore(nats=each.nats + 40 * loss, tokens=40) for each in scores)
+    texts = tuple(f"{at}" for at in range(48))
+    right = [f"{at}" for at in range(48)]
+    return compare(Answers(texts, scores), Answers(texts, scores), Answers(texts, worse), right)
+
+
+def searched():
+    """A search with a gain, a change that brings nothing, a failed one, one that was not tried, and a lossy one."""
+    rng, size = random.Random(7), Size(rounds=6, load=16)
+    changes = [
+        Change(name="cache", settings={"A": "1"}, item="prefix-cache"),
+        Change(name="batch", settings={"B": "1"}, item="batching"),
+        Change(name="eager", settings={"C": "1"}, item="compilation"),
+        Change(name="kv", settings={"D": "1"}, item="kv", lossy=True),
+        Change(name="pin", settings={"E": "1"}, item="pinning"),
+    ]
+    search = Search(changes, base={"RAILBUS_ENGINE": "llama"}, defaults={}, rules=Rules(max_loss=0.05), budget_s=50)
+    effects = {"cache": 0.6, "kv": 0.7}
+    elapsed = 0.0
+    while (change := search.next(elapsed)) is not None:
+        elapsed += 10
+        measured = rounds(rng, 6, effect=effects.get(change.name, 1.0), process=0.002, drift=0.01)
+        error = "engine x: no GPU" if change.name == "eager" else ""
+        search.record(
+            Trial(change=change, base=dict(search.best), size=size, rounds=() if error else measured, error=error,
+                  quality=quality() if change.lossy else None)
+        )  # fmt: skip
+    return search
+
+
+def test_the_checklist_ticks_what_is_kept_and_says_why_the_rest_is_not():
+    found = {each.item.key: each for each in check_guide(searched())}
+    assert found["prefix-cache"].state == "ticked"
+    assert found["prefix-cache"].within_claim is False  # 1.7 times, and the guide says 10 to 100
+    assert found["batching"].state in {"refuted", "unclear"}
+    assert (found["compilation"].state, found["compilation"].reason) == ("not tried", "eager: engine x: no GPU")
+    assert found["kv"].state == "ticked"
+    assert found["pinning"].reason == "pin: the budget of 0.833333 minutes is spent"
+    assert "plan serve" in found["tensor-parallel"].reason
+    assert set(found) == {item.key for item in GUIDE}
+
+
+class _Loads(HTMLParser):
+    """Everything that a browser would fetch, and tags that are not closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.fetched, self.open = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.fetched += [value for name, value in attrs if name in {"src", "href", "data"}]
+        if tag not in {"meta", "line", "circle", "polyline"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in {"line", "circle", "polyline"}:
+            assert self.open.pop() == tag
+
+
+def test_the_page_loads_nothing_and_escapes_what_it_shows():
+    text = page("Tuning report", tune_sections(searched(), ABOUT, SIZE))
+    parser = _Loads()
+    parser.feed(text)
+    assert parser.fetched == []
+    assert parser.open == []
+    assert "<b>m</b>" not in text
+    assert 'name="viewport"' in text
+    assert "url(" not in text
+    assert text.count("<svg") == 1
+
+
+def test_markdown_tables_are_even():
+    text = markdown("Tuning report", tune_sections(searched(), ABOUT, SIZE))
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1
+    assert "Fewer than 1,000, because 200 were asked for." in text
+
+
+def test_the_data_are_json_and_say_what_is_kept():
+    told = orjson.loads(orjson.dumps(as_json(searched(), ABOUT, SIZE), default=msgspec.to_builtins))
+    assert [each["change"]["name"] for each in told["changes"] if each["kept"]] == ["cache", "kv"]
+    assert told["best"] == {"RAILBUS_ENGINE": "llama", "A": "1", "D": "1"}
+    rise = told["changes"][3]["quality"]["perplexity_rise"]
+    assert rise["low"] <= rise["value"] <= rise["high"]
+
+
+def test_without_a_measurement_there_is_a_report():
+    search = Search([], base={}, defaults={}, rules=Rules())
+    search.record(Trial(change=UNCHANGED, base={}, size=SIZE))
+    search.next(0)
+    assert "No change is worth keeping." in markdown("x", tune_sections(search, ABOUT, SIZE))
+    assert forest([], title="x", margin=0.1) == ""
+
+
+@given(st.dictionaries(st.from_regex(r"RAILBUS_[A-Z]{1,8}", fullmatch=True),
+                       st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=20),
+                       max_size=4))  # fmt: skip
+def test_the_settings_survive_a_file(settings):
+    text = env_file(settings, dict.fromkeys(settings, "a reason"), "railbus tune")
+    for name in settings:
+        assert f"\n{name}=" in text
+    assert text.count("\n") == 2 + 2 * len(settings)
+
+
+def test_a_shell_reads_the_settings(tmp_path):
+    value = "{\"cache_prompt\": true, 'x': $HOME}"
+    (tmp_path / "railbus.env").write_text(
+        env_file({"RAILBUS_UPSTREAM_BODY": value, "RAILBUS_X": ""}, {}, "railbus tune")
+    )
+    shell = 'set -a; . ./railbus.env; printf %s "$RAILBUS_UPSTREAM_BODY"; test -z "${RAILBUS_X+set}"'
+    done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20)
+    assert done.stdout == value
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_every_candidate_is_a_setting_of_its_engine_and_an_item_of_the_guide(engine, cores):
+    around = Surroundings(engine=engine, cores=cores, at_once=4, gpu=True, models=("/m/q2.gguf",), base={})
+    found = candidates(around)
+    assert len({change.name for change in found}) == len(found)
+    assert {change.item for change in found} <= set(ITEMS)
+    known = {
+        "llama": ("RAILBUS_LLAMA_", "RAILBUS_MODEL_PATH", "RAILBUS_GENERATOR_CORES"),
+        "vllm": ("RAILBUS_VLLM_", "RAILBUS_MODEL_PATH"), "simulated": ("RAILBUS_SIM_",),
+        "openai": ("RAILBUS_UPSTREAM_",),
+    }[engine]  # fmt: skip
+    assert all(name.startswith(known) for change in found for name in change.settings)
+
+
+def test_a_plan_names_what_is_wrong():
+    around = Surroundings(engine="llama", cores=2, at_once=2, base={})
+    with pytest.raises(ExperimentError, match="choose among quantization"):
+        TunePlan(engine="llama", only=("magic",)).changes(around)
+    with pytest.raises(ExperimentError, match="nothing to try"):
+        TunePlan(engine="llama", own_list=False).changes(around)
+    own = TunePlan(engine="llama", own_list=False, tries=("kv:RAILBUS_A=1 RAILBUS_B=2",), lossy=("RAILBUS_C=3",))
+    first, second = own.changes(around)
+    assert (first.name, first.item, first.lossy) == ("a=1 b=2", "kv", False)
+    assert (second.settings, second.lossy) == ({"RAILBUS_C": "3"}, True)
+
+
+def test_the_tasks_have_one_right_answer_each_and_none_is_in_two():
+    tasks = task_set()
+    assert 30 <= len(tasks.tasks) <= 60
+    assert len({task.question for task in tasks.tasks}) == len(tasks.tasks)
+    for task in tasks.tasks:
+        assert is_solved(f"It is {task.answer}!\nOr not.", task.answer)
+        assert not is_solved(f"Or not.\nIt is {task.answer}", task.answer)
+        assert not is_solved(f"x{task.answer}x", task.answer)
+    assert not is_solved(None, "19")
+
+
+def test_prompts_share_their_beginning_and_differ_after_it():
+    first = prompts(3, tokens=80, shared=0.5, seed="a")
+    second = prompts(3, tokens=80, shared=0.5, seed="b")
+    common = " ".join(first[0].split(" ")[:33])
+    assert all(text.startswith(common) for text in first + second)
+    assert len(set(first + second)) == 6
+    assert first == prompts(3, tokens=80, shared=0.5, seed="a")
+
+
+def test_an_interval_that_is_not_finite_is_drawn_within_the_page():
+    drawn = forest([("x", Interval(0.2, float("-inf"), float("inf")), False)], title="x", margin=0.02)
+    assert "inf" not in re.sub(r"<title>.*?</title>", "", drawn)
