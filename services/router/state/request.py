@@ -172,14 +172,7 @@ class RequestState:
             case Chunk():
                 self.on_chunk(event, at_us, log_ms)
             case Started():
-                self.stages.feed(event, log_ms)
-                if self.runs.register(event):
-                    self.record(event.attempt).started = event
-                    if event.attempt == self.screen.attempts:
-                        self.begun_us = at_us
-                queue_us = int(event.queue_ms * 1_000)
-                if not self.known and queue_us <= self.config.window_us:
-                    self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
+                self._on_started(event, at_us, log_ms)
             case Finished() | Failed():
                 self.stages.feed(event, log_ms)
                 self._on_end(event, at_us)
@@ -199,6 +192,16 @@ class RequestState:
                 self.stages.feed(event, log_ms)
             case _:
                 self.stages.feed(event, log_ms)
+
+    def _on_started(self, event: Started, at_us: int, log_ms: int) -> None:
+        self.stages.feed(event, log_ms)
+        if self.runs.register(event):
+            self.record(event.attempt).started = event
+            if event.attempt == self.screen.attempts:
+                self.begun_us = at_us
+        queue_us = int(event.queue_ms * 1_000)
+        if not self.known and queue_us <= self.config.window_us:
+            self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, stamp: EventStamp) -> bool:
         """Return whether to write this decision now: not while an earlier write may still be read back."""
