@@ -13,14 +13,18 @@ from services.physics.models import model
 from services.physics.parallel import Layout
 from services.planner.__main__ import main
 from services.planner.serve.growth import growth
-from services.planner.serve.plan import CLASSES, Demand, engine_kind, grown, missed, plan_serve
+from services.planner.commands.promises import limits_of
+from services.planner.serve.plan import READING, Demand, engine_kind, grown, missed, plan_serve
 from services.planner.serve.queue import queue_times
+from services.runtime.service_classes import ServiceClasses
 from tests.bench.serve_queue import CASES, errors
 from tests.support.examples import examples
 
+VOICE = limits_of(ServiceClasses().get("voice").slo)
+
 
 def demand(**changes):
-    usual = {"users": 1_000, "every_s": 60, "prompt": 512, "cached": 0, "output": 200, "limits": CLASSES["chat"]}
+    usual = {"users": 1_000, "every_s": 60, "prompt": 512, "cached": 0, "output": 200, "limits": READING}
     return Demand(**{**usual, **changes})
 
 
@@ -94,7 +98,7 @@ def test_more_gpus_for_70b_serve_more_each_and_strict_limits_need_more():
         rates.append(plan.most)
     assert rates == sorted(rates)
     kind = engine_kind(shape, gpu("h100"), "fp8", Layout(tensor=4), demand())
-    chat, voice = (plan_serve(kind, demand(users=20_000, limits=CLASSES[name])) for name in ("chat", "voice"))
+    chat, voice = (plan_serve(kind, demand(users=20_000, limits=limits)) for limits in (READING, VOICE))
     assert chat.limit.startswith("a token each 50 ms")
     assert voice.limit.startswith("first token within 200 ms")
 
