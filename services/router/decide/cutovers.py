@@ -24,6 +24,11 @@ LEAST_BATCH_STALL_US: Final = 10_000_000
 """No batch answer counts as silent before this, whatever it asks for: its text is written once a second, and in the
 engine interactive answers go first."""
 
+BATCH_BACKOFF_US: Final = 2_000_000
+"""How long a batch request waits after a failure that may pass; twice as long after each further one."""
+
+LONGEST_BACKOFF_US: Final = 60_000_000
+
 _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", "engine_dead", "internal"})
 """Error classes that the self-hosted path is responsible for; the prompt is for the others."""
 
@@ -110,6 +115,8 @@ def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False
         return ()
     failure = all_failed(state)
     if failure is not None:
+        if now_us < _failure_due_us(state, failure):
+            return ()
         trigger: Trigger = "hard_error"
         retry = failure.error_class == "engine_dead" or state.lane == "batch"
     elif _is_due(stall_due_us(state), now_us):
@@ -140,9 +147,19 @@ def _is_due(due_us: int | None, now_us: int) -> bool:
 
 
 def trigger_times_us(state: RequestState) -> list[int]:
-    """Return when silence triggers something, in microseconds since the epoch."""
-    times = (stall_due_us(state), fallback_due_us(state), retry_due_us(state))
+    """Return when silence or a failure triggers something, in microseconds since the epoch."""
+    failure = all_failed(state)
+    failure_us = None if failure is None else _failure_due_us(state, failure)
+    times = (stall_due_us(state), fallback_due_us(state), retry_due_us(state), failure_us)
     return [at_us for at_us in times if at_us is not None]
+
+
+def _failure_due_us(state: RequestState, failure: Failed) -> int:
+    """Return when something follows from a failure: at once, or for a batch request when the cause may have passed."""
+    passes = failure.retryable and failure.error_class != "engine_dead"  # another worker takes it at once
+    if state.lane != "batch" or not passes or _retries_used_up(state):
+        return 0
+    return state.failed_us + min(BATCH_BACKOFF_US << len(state.retries), LONGEST_BACKOFF_US)
 
 
 def stall_due_us(state: RequestState) -> int | None:

@@ -58,6 +58,7 @@ class RequestState:
         cloud_attempts: Attempts that went to the cloud.
         retries: Further attempts with the same prompt that went to the self-hosted engines.
         failures: The failures of attempts, by attempt.
+        failed_us: When the newest of them was appended.
         recalls: Ids of the recalls of the voice's text.
         republished: Attempts whose ``Request`` was written for a worker.
         cancelled: Attempts whose workers were told to stop.
@@ -99,6 +100,7 @@ class RequestState:
     cloud_attempts: list[int] = field(default_factory=list)
     retries: list[int] = field(default_factory=list)
     failures: dict[int, Failed] = field(default_factory=dict)
+    failed_us: int = 0
     recalls: set[str] = field(default_factory=set)
     republished: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
@@ -160,7 +162,7 @@ class RequestState:
                     self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
             case Finished() | Failed():
                 self.stages.feed(event, log_ms)
-                self._on_end(event)
+                self._on_end(event, at_us)
             case Cutover():
                 self._on_cutover(event, at_us, log_ms)
             case Closed():
@@ -229,7 +231,7 @@ class RequestState:
         self.attempt_opened_us = self.last_chunk_us = at_us
         self.begun_us = 0
 
-    def _on_end(self, event: Finished | Failed) -> None:
+    def _on_end(self, event: Finished | Failed, at_us: int) -> None:
         record = self.record(event.attempt)
         counts = record.started is None or self.runs.is_first(event.attempt, event.run)
         if record.ended or not counts:  # a failure before any ``Started`` counts as the attempt's
@@ -237,6 +239,7 @@ class RequestState:
         record.end(event)
         if isinstance(event, Failed):
             self.failures[event.attempt] = event
+            self.failed_us = at_us
 
     def _on_closed(self, event: Closed, at_us: int, log_ms: int) -> None:
         self.stages.feed(event, log_ms)

@@ -67,6 +67,8 @@ class Member:
 
 class Routers(RuleBasedStateMachine):
     policy = RouterConfig(fallback="vertex", input_gate=GATE, max_fallbacks=1, client_grace_ms=200, total_max_ms=4_000)
+    lane = "interactive"
+    deadlines = DEADLINES
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +88,7 @@ class Routers(RuleBasedStateMachine):
     def begin(self, fallbacks: tuple[str, ...], words: tuple[str, ...]) -> None:
         """Without this most histories would end before anything happened."""
         for number, (fallback, word) in enumerate(zip(fallbacks, words, strict=True)):
-            self.app_asks(number, fallback, "allowed", "interactive")
+            self.app_asks(number, fallback, "allowed", self.lane)
             if word == "keep":
                 self.rails_judge(number, "allow", "forbidden", empty=False)
             elif word != "later":
@@ -101,7 +103,7 @@ class Routers(RuleBasedStateMachine):
     )
     def app_asks(self, number: int, fallback: str, egress: str, lane: str) -> None:
         event = request(
-            request_id(number), self.at_ms, fallback=fallback, egress=egress, lane=lane, deadlines=DEADLINES
+            request_id(number), self.at_ms, fallback=fallback, egress=egress, lane=lane, deadlines=self.deadlines
         )
         self.asked.setdefault(number, event)
         self.append(REQUESTS, event)
@@ -115,7 +117,7 @@ class Routers(RuleBasedStateMachine):
                 attempt,
                 run,
                 received_at=self.asked[number].at,
-                deadlines=DEADLINES,
+                deadlines=self.deadlines,
                 input_gate="hold" if hold else GATE,
                 output_check="on" if hold else "off",
             )
@@ -416,7 +418,31 @@ class LoneRouters(Routers):
     )
 
 
-for machine in (Routers, PoorRouters, RetryingRouters, LoneRouters):
+class BatchRouters(Routers):
+    """A backlog: what waits in a queue is left alone; what a worker leaves silent or fails begins again."""
+
+    policy = replace(Routers.policy, max_batch_retries=3)
+    lane = "batch"
+    deadlines = replace(DEADLINES, total_ms=26_000)
+
+    @rule(wait_ms=st.sampled_from([2_000, 4_000, 10_000]))
+    def much_time_passes(self, wait_ms: int) -> None:
+        self.time_passes(wait_ms, (True, True), list(SHARED))
+
+    def check_retries(self, first: Request, effective: dict[int, Cutover], spoken: Verdict | None) -> None:
+        super().check_retries(first, effective, spoken)
+        assert all(cutover.target == "generator" for cutover in effective.values()), "its class has no cloud"
+        begun: set[int] = set()
+        for event in self.logs[STREAMS.name]:
+            if not isinstance(event, Event) or event.request_id != first.request_id:
+                continue
+            if isinstance(event, Started):
+                begun.add(event.attempt)
+            elif effective.get(getattr(event, "attempt", 0) or 0) is event and event.trigger in {"ttft", "stall"}:
+                assert event.attempt - 1 in begun, "what waits in a queue is not late"
+
+
+for machine in (Routers, PoorRouters, RetryingRouters, LoneRouters, BatchRouters):
     machine.TestCase.settings = settings(
         max_examples=examples(250), stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
@@ -424,3 +450,4 @@ TestRouters = Routers.TestCase
 TestPoorRouters = PoorRouters.TestCase
 TestRetryingRouters = RetryingRouters.TestCase
 TestLoneRouters = LoneRouters.TestCase
+TestBatchRouters = BatchRouters.TestCase

@@ -177,8 +177,16 @@ def test_batch_request_goes_to_the_cloud_if_its_class_says_so() -> None:
 
 @pytest.mark.parametrize("error_class", ["unavailable", "overloaded", "timeout", "internal"])
 def test_batch_request_begins_again_after_a_failure_that_may_pass(error_class: str) -> None:
-    world = World(ALONE).put(request(lane="batch"), started(), failed(error_class=error_class))
-    assert world.cutovers() == [(2, "hard_error", "cancel", "generator")]
+    world = World(replace(ALONE, max_batch_retries=2)).put(
+        request(lane="batch"), started(), failed(error_class=error_class)
+    )
+    assert world.until(2_059).cutovers() == []
+    assert world.until(2_060).cutovers() == [(2, "hard_error", "cancel", "generator")]
+    world.put(started(at_ms=2_100, attempt=2, run="r2"), failed(at_ms=2_200, attempt=2, run="r2"))
+    assert len(world.until(6_199).cutovers()) == 1
+    assert world.until(6_200).cutovers()[1:] == [(3, "hard_error", "cancel", "generator")]
+    world.put(started(at_ms=6_300, attempt=3, run="r3"), failed(at_ms=6_400, attempt=3, run="r3"))
+    assert world.endings() == ["failed"]
     hopeless = World(ALONE).put(request(lane="batch"), started(), failed(error_class=error_class, retryable=False))
     assert hopeless.endings() == ["failed"]
 
