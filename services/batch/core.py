@@ -22,12 +22,12 @@ from services.batch.job import (
     RecordResult,
     SubmitLine,
 )
-from services.batch.line_state import CROWDED_CAUSES, LineAttempt, LineState, decide, new_screen
+from services.batch.line_state import CROWDED_CAUSES, LineAttempt, LineState, decide
 from services.bus import Received, UnreadableRecord, partition_for
 from services.jobs.ids import JOB_CHARS, job_of, line_request_id, parse_request_id
 from services.jobs.job_state import JobState
 from services.jobs.result_lines import LineAnswer, LineError
-from services.stream import AS_STARTED, Governance
+from services.stream import AS_STARTED, Governance, Screen
 
 RETRY_US: Final = 1_000_000
 """Wait before a line is tried again; it doubles with each attempt."""
@@ -208,7 +208,7 @@ class BatchCore:
         streams = job.stream_offsets if positions is None else positions[STREAMS.name]
         requests = job.request_offsets if positions is None else positions[REQUESTS_BATCH.name]
         attempt = LineAttempt(
-            new_screen(request_id, self._config.governance), streams[partition], requests[partition], now_us
+            Screen(request_id, self._config.governance), streams[partition], requests[partition], now_us
         )
         job.open[place].attempts[number] = attempt
         return attempt

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from schemas.stream import Closed, Failed, Outcome, StreamEvent
 from services.jobs.result_lines import LineAnswer, LineError, LineResult
-from services.stream import Governance, Screen
+from services.stream import Screen
 
 RETRY_OUTCOMES: Final[frozenset[Outcome]] = frozenset({"failed", "expired", "cancelled", "rejected"})
 """Ends after which another request of the line can help, unless the engine says that it cannot."""
@@ -128,7 +128,3 @@ def result_of(attempt: LineAttempt, closed: Closed) -> LineResult:
     if outcome == "failed" and failure is not None:
         return LineError(code=failure.error_class, message=failure.message or _SENTENCES[outcome], param=failure.param)
     return LineError(code=_CODES[outcome], message=closed.reason or _SENTENCES[outcome])
-
-
-def new_screen(request_id: str, governance: Governance) -> Screen:
-    return Screen(request_id, governance)

@@ -173,6 +173,9 @@ class BatchService:
 
     async def _work(self) -> None:
         await self._reader.caught_up.wait()
+        for state in self._reader.jobs.of_tenant(None):
+            if state.finished is not None:
+                self._store.clean(state.batch_id)  # its service may have been killed before it did
         while True:
             if self._on_ready is not None and self.ready:
                 on_ready, self._on_ready = self._on_ready, None
@@ -221,8 +224,13 @@ class BatchService:
         refuse = created.bad_lines == "refuse"
         try:
             plan = await asyncio.to_thread(prepare, self._store, batch_id, created.input_file, refuse_bad=refuse)
-        except FileNotFoundError:
-            fault = LineFault(code="input_file_not_found", message="The input file does not exist any more.")
+        except OSError as error:
+            why = (
+                "does not exist any more"
+                if isinstance(error, FileNotFoundError)
+                else f"cannot be read: {error.strerror}"
+            )
+            fault = LineFault(code="input_file_unreadable", message=f"The input file {why}.")
             await self._post_end(state, BatchFinished(**self._about(state), outcome="failed", faults=(fault,)))
             return
         if plan.refused:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -82,12 +81,3 @@ def line(custom_id: str, content: str, *, model: str = "simulated-n4", **body) -
 
 def rows(content: bytes) -> list[dict]:
     return [json.loads(each) for each in content.splitlines()]
-
-
-@contextmanager
-def killed(process):
-    """End a process at once, however the block ends."""
-    try:
-        yield process
-    finally:
-        process.kill()
