@@ -151,9 +151,10 @@ def _about(plan: TunePlan, shape: Shape, pilot: Pilot, began: float, load: float
         cpus=os.cpu_count() or 1,
         load=load,
         shape=(
-            f"{'Engines stayed loaded from round to round; ' if plan.keep else ''}{shape.at_once} requests at once, about {shape.prompt} tokens of prompt of which {shape.shared:.0%} are"
+            f"{shape.at_once} requests at once, about {shape.prompt} tokens of prompt of which {shape.shared:.0%} are"
             f" shared, at most {shape.output} of answer, greedy"
         ),
+        kept=plan.keep,
         minutes=(time.monotonic() - began) / 60,
     )
 

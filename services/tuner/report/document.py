@@ -17,6 +17,12 @@ from services.tuner.statistics import Interval
 MARKS: Final = {"ticked": "[x]", "refuted": "[-]", "unclear": "[?]", "not tried": "[ ]"}
 
 
+_PROCESSES: Final = {
+    False: "new processes each round",
+    True: "on the same processes: the intervals leave out what two processes of the same settings differ by",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """One section.
@@ -48,6 +54,7 @@ class About:
         load: The load average when it began; shows whether the machine was quiet.
         shape: The shape of every load, in words.
         minutes: How long it took.
+        kept: Whether engines stayed loaded from round to round.
     """
 
     command: str
@@ -57,6 +64,7 @@ class About:
     load: float
     shape: str
     minutes: float
+    kept: bool = False
 
 
 def tune_sections(search: Search, about: About, size: Size) -> list[Section]:
@@ -109,7 +117,7 @@ def _summary(search: Search, about: About, size: Size) -> Section:
             f"Engine {about.engine}, model {about.model}. {len(search.tried)} changes measured, {len(kept)} kept;"
             f" it ended because {search.stopped}."
         ),
-        f"{size.requests} requests a change in {size.rounds} rounds of A B B A, new processes each round."
+        f"{size.requests} requests a change in {size.rounds} rounds of A B B A, {_PROCESSES[about.kept]}."
         + (f" Fewer than 1,000, because {size.reason}." if size.reason else ""),
     ]
     if search.is_disturbed():
