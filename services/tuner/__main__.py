@@ -16,7 +16,7 @@ from services.runtime import run
 from services.runtime.errors import UserError
 from services.tuner.candidates import Surroundings, defaults
 from services.tuner.decide import gain_is_shown, percent
-from services.tuner.experiment import UNCHANGED, ExperimentError, Size, size
+from services.tuner.experiment import UNCHANGED, ExperimentError, Size, parse_settings, shown, size
 from services.tuner.find_batch import batch_sizes, find_batch
 from services.tuner.measurements import Load, gain
 from services.tuner.plan import TunePlan
@@ -33,7 +33,6 @@ CAPACITY: Final = {
 """The setting of each engine that bounds its batch."""
 
 BATCH_ROUNDS: Final = 4
-SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 
 
 async def main() -> None:
@@ -102,10 +101,9 @@ async def _tune(
     final = smallest or Size(rounds=plan.rounds, load=1)
     kept = [each for each in search.tried if each.decision.kept]
     reasons = {name: each.decision.reason for each in kept for name in each.trial.change.settings}
-    shown = {name: value for name, value in search.best.items() if not name.endswith(SECRET)}
     _write(
         Path(plan.out), "Tuning report", tune_sections(search, about, final), as_json(search, about, final),
-        env_file(shown, reasons, about.command),
+        env_file(search.best, reasons, about.command),
     )  # fmt: skip
 
 
@@ -134,18 +132,16 @@ async def _find(
     about = _about(plan, laboratory.shape, pilot, began, load)
     sections = find_sections(finding, about, (plan.slo_ttft_ms, plan.slo_token_ms))
     kept = dict(base) if finding.best is None else {**base, CAPACITY[plan.engine]: str(finding.best)}
-    shown = {name: value for name, value in kept.items() if not name.endswith(SECRET)}
     reasons = {CAPACITY[plan.engine]: sections[0].sentences[0]}
     _write(Path(plan.out), "Batch size report", sections, {"version": 1, "about": about, "batch": finding},
-           env_file(shown, reasons, about.command))  # fmt: skip
+           env_file(kept, reasons, about.command))  # fmt: skip
 
 
 def _about(plan: TunePlan, shape: Shape, pilot: Pilot, began: float, load: float) -> About:
     what = " --find batch" if plan.find else ""
-    shown = [pair if not pair.partition("=")[0].endswith(SECRET) else f"{pair.partition('=')[0]}=..."
-             for pair in plan.settings]  # fmt: skip
+    base = [f"--set {name}={value}" for name, value in shown(parse_settings(plan.settings)).items()]
     return About(
-        command=" ".join(["railbus tune --engine", plan.engine + what, *(f"--set {pair}" for pair in shown)]),
+        command=" ".join(["railbus tune --engine", plan.engine + what, *base]),
         engine=pilot.ready.engine,
         model=pilot.ready.model,
         cpus=os.cpu_count() or 1,

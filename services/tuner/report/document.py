@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from services.tuner.decide import percent
-from services.tuner.experiment import METRICS, Metric, Size
+from services.tuner.experiment import METRICS, Metric, Size, shown
 from services.tuner.find_batch import BatchFinding
 from services.tuner.guide import CV_CORRECTION, TAIL_CORRECTION, check_guide
 from services.tuner.measurements import Load, failed, gain, stability, values
@@ -143,7 +143,7 @@ def _changes(search: Search) -> Section:
     rows: list[Sequence[str]] = [
         (
             each.trial.change.name,
-            " ".join(f"{name}={value}" for name, value in each.trial.change.settings.items()),
+            " ".join(f"{name}={value}" for name, value in shown(each.trial.change.settings).items()),
             each.decision.outcome,
             each.decision.reason,
             f"{sum(len(load.requests) for load in (*each.trial.before, *each.trial.after))}",
@@ -342,13 +342,13 @@ def as_json(search: Search, about: About, size: Size) -> Mapping[str, Any]:
         "rules": search.rules,
         "stopped": search.stopped,
         "disturbed": search.is_disturbed(),
-        "baseline": search.base,
-        "best": search.best,
+        "baseline": shown(search.base),
+        "best": shown(search.best),
         "baseline_metrics": _pooled(search.null.before + search.null.after if search.null is not None else []),
         "best_metrics": _pooled(_last_measured(search)),
         "changes": [
             {
-                "change": each.trial.change,
+                "change": replace(each.trial.change, settings=shown(each.trial.change.settings)),
                 "outcome": each.decision.outcome,
                 "kept": each.decision.kept,
                 "reason": each.decision.reason,
