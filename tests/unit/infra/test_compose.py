@@ -13,7 +13,8 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = {name: service for name, service in SERVICES.items() if "build" in service}
 DOCKERFILE = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8")
 
-# For development only: Apache Kafka has the broker's place here, compose is the supervisor, planner and tuner are commands.
+# For development only: Apache Kafka has the broker's place here, compose is the supervisor. Planner and tuner are
+# commands.
 NOT_DEPLOYED = {"broker", "cli", "planner", "simulator", "tuner"}
 EXACT_TAG = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+\.\d+(-[a-z0-9.-]+)?")
 
