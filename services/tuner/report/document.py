@@ -161,7 +161,7 @@ def _checklist(search: Search) -> Section:
         speed = "" if each.speed is None else f"{_with(each.speed, digits=2)} times"
         holds = {None: "", True: "holds here", False: "does not hold here"}[each.within_claim]
         rows.append(
-            (MARKS[each.state], each.item.title, claim, speed, holds, f"{each.reason} {each.item.correction}".strip())
+            (MARKS[each.state], each.item.title, claim, speed, holds, f"{each.reason}. {each.item.correction}".strip())
         )
     return Section(
         title="The guide's checklist",

@@ -72,7 +72,7 @@ def test_the_checklist_ticks_what_is_kept_and_says_why_the_rest_is_not():
     assert found["batching"].state in {"refuted", "unclear"}
     assert (found["compilation"].state, found["compilation"].reason) == ("not tried", "eager: engine x: no GPU")
     assert found["kv"].state == "ticked"
-    assert found["pinning"].reason == "pin: the budget of 0.833333 minutes is spent"
+    assert found["pinning"].reason == "pin: the budget of 0.833 minutes is spent"
     assert "plan serve" in found["tensor-parallel"].reason
     assert set(found) == {item.key for item in GUIDE}
 
