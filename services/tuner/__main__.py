@@ -16,7 +16,15 @@ from services.runtime import run
 from services.runtime.errors import UserError
 from services.tuner.candidates import Surroundings, defaults
 from services.tuner.decide import gain_is_shown, percent
-from services.tuner.experiment import UNCHANGED, ExperimentError, Size, size
+from services.tuner.experiment import (
+    MAX_LOAD_REQUESTS,
+    UNCHANGED,
+    ExperimentError,
+    Size,
+    parse_settings,
+    shown,
+    size,
+)
 from services.tuner.find_batch import batch_sizes, find_batch
 from services.tuner.measurements import Load, gain
 from services.tuner.plan import TunePlan
@@ -33,7 +41,6 @@ CAPACITY: Final = {
 """The setting of each engine that bounds its batch."""
 
 BATCH_ROUNDS: Final = 4
-SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 
 
 async def main() -> None:
@@ -68,45 +75,54 @@ async def main() -> None:
 async def _tune(
     plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
 ) -> None:
+    """Try the changes and write the report."""
     around = Surroundings(
         engine=plan.engine, cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
         at_once=plan.at_once, gpu=shutil.which("nvidia-smi") is not None, models=plan.models, base=base,
     )  # fmt: skip
     budget_s = None if plan.budget_min is None else plan.budget_min * 60
-    changes = plan.changes(around)
     search = Search(
-        changes, base=base, defaults=defaults(around), rules=plan.rules(), targets=plan.goals(), budget_s=budget_s
-    )
-    smallest: Size | None = None
-    while (change := search.next(time.monotonic() - began)) is not None:
-        left_s = None if budget_s is None else max(0.0, budget_s - (time.monotonic() - began))
-        measured = size(
-            wanted=plan.requests, rounds=plan.rounds,
-            seconds=None if left_s is None else left_s / (search.left + 1 + (change is UNCHANGED)),
-            start_s=0.0 if plan.keep else 2 * pilot.start_s, request_s=pilot.request_s,
-        )  # fmt: skip
-        if smallest is None or measured.requests < smallest.requests:
-            smallest = measured
-        trial = await laboratory.compare(search.best, change, measured)
-        if trial.error and change is UNCHANGED:
-            raise UserError(f"the baseline cannot be measured: {trial.error}")
-        if not trial.error and change is not UNCHANGED and (change.lossy or gain_is_shown(trial.rounds, search.rules)):
-            trial = replace(trial, quality=await laboratory.quality(search.best, change))
-        decision = search.record(trial)
-        if decision is None:
-            found = gain(trial.rounds, search.rules.objective, search.rules.confidence)
-            _say(f"baseline against itself: {'not measured' if found is None else percent(found)}")
-        else:
-            _say(f"{change.name}: {decision.outcome}; {decision.reason}")
-    about = _about(plan, laboratory.shape, pilot, began, load)
-    final = smallest or Size(rounds=plan.rounds, load=1)
-    kept = [each for each in search.tried if each.decision.kept]
-    reasons = {name: each.decision.reason for each in kept for name in each.trial.change.settings}
-    shown = {name: value for name, value in search.best.items() if not name.endswith(SECRET)}
-    _write(
-        Path(plan.out), "Tuning report", tune_sections(search, about, final), as_json(search, about, final),
-        env_file(shown, reasons, about.command),
+        plan.changes(around),
+        base=base, defaults=defaults(around), rules=plan.rules(), targets=plan.goals(), budget_s=budget_s,
     )  # fmt: skip
+    smallest = Size(rounds=plan.rounds, load=MAX_LOAD_REQUESTS)
+    while (change := search.next(time.monotonic() - began)) is not None:
+        measured = _size(plan, pilot, search, None if budget_s is None else budget_s - (time.monotonic() - began))
+        smallest = min(smallest, measured, key=lambda each: each.requests)
+        trial = await laboratory.compare(search.best, change, measured)
+        if change is UNCHANGED and trial.error:
+            raise UserError(f"the baseline cannot be measured: {trial.error}")
+        if change.lossy or (change is not UNCHANGED and gain_is_shown(trial.rounds, search.rules)):
+            quality = None if trial.error else await laboratory.quality(search.best, change)
+            trial = replace(trial, quality=quality)
+        decision = search.record(trial)
+        if decision is not None:
+            _say(f"{change.name}: {decision.outcome}; {decision.reason}")
+        elif (found := gain(trial.rounds, search.rules.objective, search.rules.confidence)) is not None:
+            _say(f"baseline against itself: {percent(found)}")
+    about = _about(plan, laboratory.shape, pilot, began, load)
+    reasons = {
+        name: each.decision.reason
+        for each in search.tried
+        if each.decision.kept
+        for name in each.trial.change.settings
+    }  # fmt: skip
+    _write(
+        Path(plan.out), "Tuning report", tune_sections(search, about, smallest), as_json(search, about, smallest),
+        env_file(search.best, reasons, about.command),
+    )  # fmt: skip
+
+
+def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) -> Size:
+    """Return how much to measure of the next change: an equal share of what is left of the budget."""
+    coming = search.left + (2 if search.null is None else 1)
+    return size(
+        wanted=plan.requests,
+        rounds=plan.rounds,
+        seconds=None if left_s is None else max(0.0, left_s) / coming,
+        start_s=0.0 if plan.keep else 2 * pilot.start_s,
+        request_s=pilot.request_s,
+    )
 
 
 async def _find(
@@ -134,26 +150,25 @@ async def _find(
     about = _about(plan, laboratory.shape, pilot, began, load)
     sections = find_sections(finding, about, (plan.slo_ttft_ms, plan.slo_token_ms))
     kept = dict(base) if finding.best is None else {**base, CAPACITY[plan.engine]: str(finding.best)}
-    shown = {name: value for name, value in kept.items() if not name.endswith(SECRET)}
     reasons = {CAPACITY[plan.engine]: sections[0].sentences[0]}
     _write(Path(plan.out), "Batch size report", sections, {"version": 1, "about": about, "batch": finding},
-           env_file(shown, reasons, about.command))  # fmt: skip
+           env_file(kept, reasons, about.command))  # fmt: skip
 
 
 def _about(plan: TunePlan, shape: Shape, pilot: Pilot, began: float, load: float) -> About:
     what = " --find batch" if plan.find else ""
-    shown = [pair if not pair.partition("=")[0].endswith(SECRET) else f"{pair.partition('=')[0]}=..."
-             for pair in plan.settings]  # fmt: skip
+    base = [f"--set {name}={value}" for name, value in shown(parse_settings(plan.settings)).items()]
     return About(
-        command=" ".join(["railbus tune --engine", plan.engine + what, *(f"--set {pair}" for pair in shown)]),
+        command=" ".join(["railbus tune --engine", plan.engine + what, *base]),
         engine=pilot.ready.engine,
         model=pilot.ready.model,
         cpus=os.cpu_count() or 1,
         load=load,
         shape=(
-            f"{'Engines stayed loaded from round to round; ' if plan.keep else ''}{shape.at_once} requests at once, about {shape.prompt} tokens of prompt of which {shape.shared:.0%} are"
+            f"{shape.at_once} requests at once, about {shape.prompt} tokens of prompt of which {shape.shared:.0%} are"
             f" shared, at most {shape.output} of answer, greedy"
         ),
+        kept=plan.keep,
         minutes=(time.monotonic() - began) / 60,
     )
 

@@ -29,6 +29,9 @@ METRICS: Final[Mapping[Metric, str]] = {
 
 MORE_IS_BETTER: Final[frozenset[Metric]] = frozenset({"tokens_per_s"})
 
+SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
+"""How names of variables end whose values appear in no report."""
+
 MIN_REQUESTS: Final = 1_000
 """Requests that a comparison should have, as the guide asks; fewer need a reason."""
 
@@ -128,6 +131,11 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
             raise ExperimentError(f"{pair!r}: give a setting of the engine, such as RAILBUS_LLAMA_THREADS=2")
         found[name] = value
     return found
+
+
+def shown(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings for a report: a secret is only said to be set."""
+    return {name: "(set)" if name.endswith(SECRET) else value for name, value in settings.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from services.tuner.experiment import (
     parse_metric,
     parse_settings,
     parse_target,
+    shown,
 )
 from services.tuner.guide import ITEMS
 
@@ -134,5 +135,5 @@ def _own(text: str, *, lossy: bool) -> Change:
     settings = parse_settings(rest.split())
     if not settings:
         raise ExperimentError("--try is empty: give a setting, such as RAILBUS_LLAMA_THREADS=2")
-    name = " ".join(f"{key.removeprefix('RAILBUS_').lower()}={value}" for key, value in settings.items())
+    name = " ".join(f"{key.removeprefix('RAILBUS_').lower()}={value}" for key, value in shown(settings).items())
     return Change(name=name, settings=settings, item=item, lossy=lossy)

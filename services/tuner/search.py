@@ -69,7 +69,7 @@ class Search:
             return None
         while self._left:
             if self._budget_s is not None and elapsed_s >= self._budget_s:
-                self.stop(f"the budget of {self._budget_s / 60:g} minutes is spent")
+                self.stop(f"the budget of {self._budget_s / 60:.3g} minutes is spent")
                 return None
             change = self._left.pop(0)
             if not change.is_in(self._defaults | self.best):

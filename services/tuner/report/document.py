@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from services.tuner.decide import percent
-from services.tuner.experiment import METRICS, Metric, Size
+from services.tuner.experiment import METRICS, Metric, Size, shown
 from services.tuner.find_batch import BatchFinding
 from services.tuner.guide import CV_CORRECTION, TAIL_CORRECTION, check_guide
 from services.tuner.measurements import Load, failed, gain, stability, values
@@ -15,6 +15,12 @@ from services.tuner.search import Search, Tried
 from services.tuner.statistics import Interval
 
 MARKS: Final = {"ticked": "[x]", "refuted": "[-]", "unclear": "[?]", "not tried": "[ ]"}
+
+
+_PROCESSES: Final = {
+    False: "new processes each round",
+    True: "on the same processes: the intervals leave out what two processes of the same settings differ by",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,7 @@ class About:
         load: The load average when it began; shows whether the machine was quiet.
         shape: The shape of every load, in words.
         minutes: How long it took.
+        kept: Whether engines stayed loaded from round to round.
     """
 
     command: str
@@ -57,6 +64,7 @@ class About:
     load: float
     shape: str
     minutes: float
+    kept: bool = False
 
 
 def tune_sections(search: Search, about: About, size: Size) -> list[Section]:
@@ -109,7 +117,7 @@ def _summary(search: Search, about: About, size: Size) -> Section:
             f"Engine {about.engine}, model {about.model}. {len(search.tried)} changes measured, {len(kept)} kept;"
             f" it ended because {search.stopped}."
         ),
-        f"{size.requests} requests a change in {size.rounds} rounds of A B B A, new processes each round."
+        f"{size.requests} requests a change in {size.rounds} rounds of A B B A, {_PROCESSES[about.kept]}."
         + (f" Fewer than 1,000, because {size.reason}." if size.reason else ""),
     ]
     if search.is_disturbed():
@@ -135,7 +143,7 @@ def _changes(search: Search) -> Section:
     rows: list[Sequence[str]] = [
         (
             each.trial.change.name,
-            " ".join(f"{name}={value}" for name, value in each.trial.change.settings.items()),
+            " ".join(f"{name}={value}" for name, value in shown(each.trial.change.settings).items()),
             each.decision.outcome,
             each.decision.reason,
             f"{sum(len(load.requests) for load in (*each.trial.before, *each.trial.after))}",
@@ -153,7 +161,7 @@ def _checklist(search: Search) -> Section:
         speed = "" if each.speed is None else f"{_with(each.speed, digits=2)} times"
         holds = {None: "", True: "holds here", False: "does not hold here"}[each.within_claim]
         rows.append(
-            (MARKS[each.state], each.item.title, claim, speed, holds, f"{each.reason} {each.item.correction}".strip())
+            (MARKS[each.state], each.item.title, claim, speed, holds, f"{each.reason}. {each.item.correction}".strip())
         )
     return Section(
         title="The guide's checklist",
@@ -334,13 +342,13 @@ def as_json(search: Search, about: About, size: Size) -> Mapping[str, Any]:
         "rules": search.rules,
         "stopped": search.stopped,
         "disturbed": search.is_disturbed(),
-        "baseline": search.base,
-        "best": search.best,
+        "baseline": shown(search.base),
+        "best": shown(search.best),
         "baseline_metrics": _pooled(search.null.before + search.null.after if search.null is not None else []),
         "best_metrics": _pooled(_last_measured(search)),
         "changes": [
             {
-                "change": each.trial.change,
+                "change": replace(each.trial.change, settings=shown(each.trial.change.settings)),
                 "outcome": each.decision.outcome,
                 "kept": each.decision.kept,
                 "reason": each.decision.reason,

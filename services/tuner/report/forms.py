@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
 
+from services.tuner.experiment import SECRET
 from services.tuner.report.document import Section
 
 _STYLE: Final = """
@@ -67,7 +68,9 @@ def env_file(settings: Mapping[str, str], reasons: Mapping[str, str], command: s
         f"# Use: set -a; . ./railbus.env; set +a; railbus up --engine {engine}",
     ]
     for name, value in settings.items():
-        if value:
+        if name.endswith(SECRET):
+            lines.append(f"# {name} is a secret: set it where the engine starts")
+        elif value:
             lines += [f"# {reasons[name]}"] if name in reasons else []
             lines.append(f"{name}={shlex.quote(value)}")
     return "\n".join(lines) + "\n"

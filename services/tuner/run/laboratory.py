@@ -130,7 +130,7 @@ class Laboratory:
                 yield engine
             return
         key = (tuple(sorted(env.items())), twin)
-        stack, engine = self._kept.pop(key, None) or await self._started(env)
+        stack, engine = self._kept.pop(key) if key in self._kept else await self._started(env)
         self._kept[key] = stack, engine  # now the newest
         try:
             yield engine

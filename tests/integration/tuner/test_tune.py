@@ -42,8 +42,8 @@ def searched(out, remedy, *flags, settings):
 
 def test_simulated_finds_what_was_planted(tmp_path):
     told, others = searched(
-        tmp_path, "sim_batch=16", "--engine", "simulated", "--no-list", "--at-once", "4", "--rounds", "3",
-        "--requests", "96", "--try", "batching:RAILBUS_SIM_BATCH=16", "--try", "batching:RAILBUS_SIM_SCRIPT_RATE=0.5",
+        tmp_path, "sim_batch=16", "--engine", "simulated", "--no-list", "--at-once", "4", "--rounds", "4",
+        "--requests", "128", "--try", "batching:RAILBUS_SIM_BATCH=16", "--try", "batching:RAILBUS_SIM_SCRIPT_RATE=0.5",
         "--try-lossy", "quantization:RAILBUS_SIM_PRECISION=int4", "--try", "batching:RAILBUS_SIM_PREFILL_BUDGET=2048",
         settings={"RAILBUS_SIM_BATCH": "1", "RAILBUS_SIM_TIME_SCALE": "0.3"},
     )  # fmt: skip
@@ -51,9 +51,9 @@ def test_simulated_finds_what_was_planted(tmp_path):
     assert told["best"]["RAILBUS_SIM_BATCH"] == "16"
     assert told["skipped"] == {"sim_prefill_budget=2048": "these are the settings already"}
     assert {each["item"]: each["state"] for each in told["guide"]}["batching"] == "ticked"
-    assert all(each["rounds"] == 3 for each in told["changes"])
-    assert told["size"]["requests"] == 96
-    assert told["size"]["reason"] == "96 were asked for"
+    assert all(each["rounds"] == 4 for each in told["changes"])
+    assert told["size"]["requests"] == 128
+    assert told["size"]["reason"] == "128 were asked for"
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     assert "- [" not in (tmp_path / "report.md").read_text()
     shell = 'set -a; . ./railbus.env; printf %s "$RAILBUS_ENGINE $RAILBUS_SIM_BATCH"'
@@ -111,8 +111,8 @@ def test_a_mistake_is_one_line(tmp_path, flags, said):
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the embedded engine's wheel")
 def test_llama_finds_what_was_planted_and_says_what_a_lossy_change_costs(tmp_path):
     told, others = searched(
-        tmp_path, "llama_batch=128", "--engine", "llama", "--no-list", "--at-once", "2", "--rounds", "3",
-        "--requests", "48", "--prompt", "160", "--shared", "0", "--output", "4",
+        tmp_path, "llama_batch=128", "--engine", "llama", "--no-list", "--at-once", "2", "--rounds", "4",
+        "--requests", "64", "--prompt", "160", "--shared", "0", "--output", "4",
         "--try", "batching:RAILBUS_LLAMA_BATCH=128", "--try-lossy", "kv:RAILBUS_LLAMA_KV=q4_0",
         settings={"RAILBUS_LLAMA_BATCH": "2", "RAILBUS_LLAMA_SLOTS": "2"},
     )  # fmt: skip

@@ -120,6 +120,12 @@ def test_the_body_leaves_out_what_was_not_asked():
     assert body.keys() == {"model", "messages", "stream", "max_tokens", "temperature", "top_p"}
 
 
+def test_further_fields_are_sent_and_replace_none_of_ours():
+    endpoint = Endpoint(url="", extra={"cache_prompt": False, "model": "other", "stream": False})
+    body = json.loads(request_body(job(), endpoint, usage=False))
+    assert (body["cache_prompt"], body["model"], body["stream"]) == (False, "m", True)
+
+
 def test_exact_step_counts_are_asked_for():
     body = json.loads(request_body(job(), Endpoint(url="", step_usage=True), usage=True))
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}

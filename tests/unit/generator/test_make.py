@@ -18,6 +18,11 @@ from services.runtime.errors import UserError
         ("openai", {"RAILBUS_UPSTREAM_URL": "ftp://x"}, "RAILBUS_UPSTREAM_URL must be an address"),
         ("openai", {"RAILBUS_UPSTREAM_URL": "http://x:99999"}, "RAILBUS_UPSTREAM_URL must be an address"),
         ("openai", {"RAILBUS_UPSTREAM_CONNECTIONS": "0"}, "RAILBUS_UPSTREAM_CONNECTIONS='0': must be"),
+        (
+            "openai",
+            {"RAILBUS_UPSTREAM_URL": "http://x", "RAILBUS_UPSTREAM_BODY": "[1]"},
+            "RAILBUS_UPSTREAM_BODY must be a JSON object",
+        ),
         ("simulated", {"RAILBUS_SIM_GPU": "h900"}, "GPU 'h900' is not in the catalogue; it has rtx-4080"),
         ("simulated", {"RAILBUS_SIM_TARGET": "gpt"}, "model 'gpt' is not in the catalogue"),
         ("simulated", {"RAILBUS_SIM_DRAFT": "gpt"}, "model 'gpt' is not in the catalogue"),

@@ -27,6 +27,19 @@ def test_what_is_left_to_vllm_is_left_out():
     assert "per_request_spec_decode_metrics" not in found, "vLLM refuses it when nothing drafts"
 
 
+def test_the_optimisation_level_is_a_number_and_0_is_one():
+    assert "optimization_level" not in made()
+    assert made(vllm_optimization="0")["optimization_level"] == 0
+    assert made(vllm_optimization="3")["optimization_level"] == 3
+
+
+def test_the_cpu_builds_threads_are_bound_unless_the_operator_did():
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in engine_environment(VllmSettings(), {})
+    bound = VllmSettings(vllm_cpu_cores="0-1")
+    assert engine_environment(bound, {})["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in engine_environment(bound, {"VLLM_CPU_OMP_THREADS_BIND": "0"})
+
+
 def test_a_draft_model_is_quantised_by_its_own_setting():
     found = made(vllm_draft=Path("draft"), vllm_quantization="fp8", vllm_draft_quantization="fp8")
     assert found["quantization"] == "fp8"

@@ -13,8 +13,9 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = {name: service for name, service in SERVICES.items() if "build" in service}
 DOCKERFILE = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8")
 
-# For development only: Apache Kafka has the broker's place here, compose is the supervisor, and the planner a command.
-NOT_DEPLOYED = {"broker", "cli", "planner", "simulator"}
+# For development only: Apache Kafka has the broker's place here, compose is the supervisor. Planner and tuner are
+# commands.
+NOT_DEPLOYED = {"broker", "cli", "planner", "simulator", "tuner"}
 # The same module from another image.
 VARIANTS = {"generator-gpu": "generator"}
 EXACT_TAG = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+\.\d+(-[a-z0-9.-]+)?")

@@ -44,12 +44,10 @@ def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma
         "max_num_batched_tokens": settings.vllm_batched_tokens,
         "kv_cache_memory_bytes": int(settings.vllm_kv_gib * GIB),
         "block_size": settings.vllm_block_size,
-        # 0 is a level, so it may not be left out as the zeros above are.
-        "optimization_level": None if settings.vllm_optimization == "auto" else settings.vllm_optimization,
     }
     found |= {name: value for name, value in optional.items() if value}
-    if "optimization_level" in found:
-        found["optimization_level"] = int(found["optimization_level"])
+    if settings.vllm_optimization != "auto":
+        found["optimization_level"] = int(settings.vllm_optimization)
     if settings.vllm_hybrid_kv == "off" or (settings.vllm_hybrid_kv == "auto" and gemma_drafts_gemma):
         found["disable_hybrid_kv_cache_manager"] = True
     if speculation is not None:
