@@ -12,8 +12,8 @@ from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.parallel import Layout
 from services.planner.__main__ import main
-from services.planner.serve.growth import growth
 from services.planner.commands.promises import limits_of
+from services.planner.serve.growth import growth
 from services.planner.serve.plan import READING, Demand, engine_kind, grown, missed, plan_serve
 from services.planner.serve.queue import queue_times
 from services.runtime.service_classes import ServiceClasses
