@@ -20,7 +20,6 @@ from services.planner.latency.plan_input import PlanInput, SurroundingLatency
 from services.planner.latency.report import as_json, lines
 from services.runtime.errors import UserError
 
-
 DEFAULT_TTFT_MS: Final = 200.0
 """Default of a request's first-token deadline."""
 
@@ -45,7 +44,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--utilisation", type=float, default=0.0, help="share of time that the engine is busy, 0 to below 1 (0)"
     )
-    parser.add_argument("--ttft-ms", type=float, help="deadline for the first token, from receipt (the class's, or 200)")
+    parser.add_argument(
+        "--ttft-ms", type=float, help="deadline for the first token, from receipt (the class's, or 200)"
+    )
     add_class_options(parser)
     parser.add_argument(
         "--launch-ms", type=float, default=0.0, help="time of a draft step beyond a step of the draft model (0)"
