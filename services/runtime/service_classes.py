@@ -49,13 +49,15 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         first_token: From receipt until text is visible.
-        inter_token: Between two tokens of the answer.
+        inter_token: Between two tokens of the answer, on average over the answer.
+        step: Between two chunks of the answer: its longest pause.
         total: From receipt to the last byte.
         share: Share of the requests that must be good.
     """
 
     first_token: Objective | None = None
     inter_token: Objective | None = None
+    step: Objective | None = None
     total: Objective | None = None
     share: Annotated[float, Meta(gt=0, lt=1)] = 0.99
 
@@ -167,7 +169,11 @@ _BUILT_IN: Final[Mapping[str, ClassSpec]] = {
     "voice": ClassSpec(
         lane="interactive",
         deadlines=DefaultDeadlines(stall_ms=500),
-        slo=Slo(first_token=Objective(percentile=95, ms=200), inter_token=Objective(percentile=99, ms=100)),
+        slo=Slo(
+            first_token=Objective(percentile=95, ms=200),
+            inter_token=Objective(percentile=99, ms=100),
+            step=Objective(percentile=99, ms=100),
+        ),
     ),
     BATCH: ClassSpec(lane="batch", slo=Slo(total=Objective(percentile=99, ms=DAY_MS))),
 }
