@@ -262,6 +262,19 @@ def read_service_classes(folder: Path) -> ServiceClasses:
         raise UserError(f"RAILBUS_POLICY: {file}: {why}: name a folder with a policy.toml, and correct it") from None
 
 
+def find_class(folder: Path, name: str) -> ServiceClass:
+    """Return a class of the policy in this folder, for a command's ``--class``.
+
+    Raises:
+        UserError: The policy cannot be read, or has no such class.
+    """
+    classes = read_service_classes(folder)
+    found = classes.get(name)
+    if found is None:
+        raise UserError(f"--class {name}: the classes of this policy are {', '.join(classes.names)}")
+    return found
+
+
 def _merged(built_in: ClassSpec | None, spec: ClassSpec) -> ClassSpec:
     """Return what a policy says of a class, and of the rest what the built-in class of that name says."""
     if built_in is None:
