@@ -158,6 +158,7 @@ class Account(Event):
         governance_total_ms: How much later the last text was.
         hidden_rails_ms: Time of the rails that nobody waited for.
         generation_ms: From the voice's first chunk to its last.
+        longest_pause_ms: Longest time between two of its chunks.
         tokens: The voice's tokens before ``Closed``.
         later_tokens: Of those, all after its first chunk: what ``generation_ms`` was needed for.
         clock_skew_ms: By how much the edge's clock and the broker's differ at least; it is taken out of ``post_ms``.
@@ -187,6 +188,7 @@ class Account(Event):
     governance_total_ms: Ms = 0.0
     hidden_rails_ms: Ms = 0.0
     generation_ms: Ms = 0.0
+    longest_pause_ms: Ms = 0.0
     tokens: Count = 0
     later_tokens: Count = 0
     clock_skew_ms: float = 0.0

@@ -15,23 +15,26 @@ class Objectives:
     Attributes:
         first_ms: Until its first text was visible.
         token_ms: Between two tokens of its answer, on average over the answer.
+        step_ms: Between two chunks of its answer, at the longest.
         total_ms: Until its client had all of it.
     """
 
     first_ms: float | None = None
     token_ms: float | None = None
+    step_ms: float | None = None
     total_ms: float | None = None
 
     @property
     def any(self) -> bool:
         """Whether anything is asked for."""
-        return (self.first_ms, self.token_ms, self.total_ms) != (None, None, None)
+        return self != Objectives()
 
-    def kept(self, first_us: int | None, token_us: float | None, total_us: int | None) -> bool:
+    def kept(self, first_us: int | None, token_us: float | None, pause_us: int, total_us: int | None) -> bool:
         """Return whether a request took no longer. An answer of one token has no time between two."""
         return (
             (self.first_ms is None or (first_us is not None and first_us <= self.first_ms * 1_000))
             and (self.token_ms is None or token_us is None or token_us <= self.token_ms * 1_000)
+            and (self.step_ms is None or pause_us <= self.step_ms * 1_000)
             and (self.total_ms is None or (total_us is not None and total_us <= self.total_ms * 1_000))
         )
 

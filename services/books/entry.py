@@ -46,6 +46,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     recalls: int
     cloud_nano_usd: int
     service_class: str | None = None
+    longest_pause_us: int = 0
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
@@ -148,6 +149,7 @@ def facts_of(account: Account) -> Facts:
         recalls=account.recalls,
         cloud_nano_usd=round(account.cost_usd * 1e9),
         service_class=account.service_class,
+        longest_pause_us=_us(account.longest_pause_ms),
     )
 
 

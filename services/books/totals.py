@@ -69,7 +69,9 @@ def share_of(entry: Entry, config: BooksConfig) -> Share | None:
     token_us = facts.generation_us / facts.later_tokens if facts.later_tokens else None
     objectives = config.objectives_of(facts.service_class, facts.lane)
     judged = facts.outcome in _JUDGED and objectives.any
-    good = judged and facts.outcome in _ANSWERED and objectives.kept(first_us, token_us, total_us)
+    good = (
+        judged and facts.outcome in _ANSWERED and objectives.kept(first_us, token_us, facts.longest_pause_us, total_us)
+    )
     values = {
         "requests": 1,
         "spent": facts.governance_total_us,

@@ -81,5 +81,6 @@ class Settings:
 
 
 def _objectives_of(slo: Slo) -> Objectives:
-    first, token, total = (None if one is None else one.ms for one in (slo.first_token, slo.inter_token, slo.total))
-    return Objectives(first_ms=first, token_ms=token, total_ms=total)
+    asked = (slo.first_token, slo.inter_token, slo.step, slo.total)
+    first, token, step, total = (None if one is None else one.ms for one in asked)
+    return Objectives(first_ms=first, token_ms=token, step_ms=step, total_ms=total)

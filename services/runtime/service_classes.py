@@ -49,13 +49,15 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         first_token: From receipt until text is visible.
-        inter_token: Between two tokens of the answer.
+        inter_token: Between two tokens of the answer, on average over the answer.
+        step: Between two chunks of the answer: its longest pause.
         total: From receipt to the last byte.
         share: Share of the requests that must be good.
     """
 
     first_token: Objective | None = None
     inter_token: Objective | None = None
+    step: Objective | None = None
     total: Objective | None = None
     share: Annotated[float, Meta(gt=0, lt=1)] = 0.99
 
@@ -171,7 +173,11 @@ _BUILT_IN: Final[Mapping[str, ClassSpec]] = {
     "voice": ClassSpec(
         lane="interactive",
         deadlines=DefaultDeadlines(stall_ms=500),
-        slo=Slo(first_token=Objective(percentile=95, ms=200), inter_token=Objective(percentile=99, ms=100)),
+        slo=Slo(
+            first_token=Objective(percentile=95, ms=200),
+            inter_token=Objective(percentile=99, ms=100),
+            step=Objective(percentile=99, ms=100),
+        ),
     ),
     BATCH: ClassSpec(lane="batch", slo=Slo(total=Objective(percentile=99, ms=DAY_MS))),
 }
@@ -258,6 +264,19 @@ def read_service_classes(folder: Path) -> ServiceClasses:
     except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         why = getattr(error, "strerror", None) or error
         raise UserError(f"RAILBUS_POLICY: {file}: {why}: name a folder with a policy.toml, and correct it") from None
+
+
+def find_class(folder: Path, name: str) -> ServiceClass:
+    """Return a class of the policy in this folder, for a command's ``--class``.
+
+    Raises:
+        UserError: The policy cannot be read, or has no such class.
+    """
+    classes = read_service_classes(folder)
+    found = classes.get(name)
+    if found is None:
+        raise UserError(f"--class {name}: the classes of this policy are {', '.join(classes.names)}")
+    return found
 
 
 def _merged(built_in: ClassSpec | None, spec: ClassSpec) -> ClassSpec:

@@ -43,6 +43,7 @@ class RunTimes:
         answer_tokens: Of those, the ones before ``Closed``.
         first_tokens: Tokens of its first chunk.
         queue_ms: How long the engine let it wait, as its worker says.
+        longest_pause_ms: Longest time between two chunks before ``Closed``.
         first_chunk_at: Time of its first chunk by the worker's clock, in microseconds.
         last_chunk_at: Time of its newest chunk by that clock.
         order: Its chunks in order.
@@ -56,6 +57,7 @@ class RunTimes:
         "first_tokens",
         "last_chunk_at",
         "last_ms",
+        "longest_pause_ms",
         "order",
         "queue_ms",
         "started_ms",
@@ -70,6 +72,7 @@ class RunTimes:
         self.answer_tokens = 0
         self.first_tokens = 0
         self.queue_ms = 0.0
+        self.longest_pause_ms = 0.0
         self.first_chunk_at: int | None = None
         self.last_chunk_at: int | None = None
         self.order = ChunkOrder()
@@ -92,10 +95,12 @@ class RunTimes:
         if closed:
             return
         self.answer_tokens += tokens
-        self.last_ms = at_ms
-        if self.first_ms is None:
+        if self.first_ms is None or self.last_ms is None:
             self.first_ms = at_ms
             self.first_tokens = tokens
+        elif at_ms - self.last_ms > self.longest_pause_ms:
+            self.longest_pause_ms = at_ms - self.last_ms
+        self.last_ms = at_ms
 
 
 class StageRecorder:

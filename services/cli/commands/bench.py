@@ -13,7 +13,9 @@ from services.cli.commands.plan import run_planner
 from services.cli.common import run_coroutine
 from services.cli.tree.extras import bring_weights, need_embedded
 from services.runtime.errors import UserError
+from services.runtime.policy_deadlines import DEFAULT_POLICY
 from services.runtime.process import EXIT_INTERRUPTED
+from services.runtime.service_classes import find_class
 
 MAX_RUNS: Final = 64
 
@@ -34,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     """Return 0, 2 for a user's mistake, or the exit code of a run that failed."""
     if args.what == "report":
         return run_planner("bench", args.result, *args.flags)
+    if args.service_class is not None:  # before minutes of measuring, not after
+        find_class(args.policy or DEFAULT_POLICY, args.service_class)
     if not args.gammas.strip():
         raise UserError("--gammas is empty: give how many tokens are drafted, such as 4, or 2,4,8")
     compared = build_arms(
@@ -59,7 +63,11 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="railbus-bench-") as folder:
         out = args.out or Path(folder) / "result.json"
         write_result(out, compared, workload, measured, catalogue_entry(args.engine, os.environ, flags))
-        options = ["--slo-ttft-ms", f"{args.slo_ttft_ms}", "--slo-token-ms", f"{args.slo_token_ms}"]
+        given = {
+            "--slo-ttft-ms": args.slo_ttft_ms, "--slo-token-ms": args.slo_token_ms, "--class": args.service_class,
+            "--policy": args.policy,
+        }  # fmt: skip
+        options = [part for name, value in given.items() if value is not None for part in (name, f"{value}")]
         options += ["--json"] if args.json else []
         options += ["--plot", str(args.plot)] if args.plot is not None else []
         return run_planner("bench", str(out), *options)
@@ -102,8 +110,10 @@ def _engine(parser: argparse.ArgumentParser) -> None:
         "--limit-s", type=float, default=300.0, help="time for all runs; what is not begun then is not (300)"
     )
     ends.add_argument("--request-s", type=float, default=60.0, help="a request that takes longer has failed (60)")
-    ends.add_argument("--slo-ttft-ms", type=float, default=200.0, help="first token of a good request (200)")
-    ends.add_argument("--slo-token-ms", type=float, default=50.0, help="between its tokens (50)")
+    ends.add_argument("--slo-ttft-ms", type=float, help="first token of a good request (the class's, or 200)")
+    ends.add_argument("--slo-token-ms", type=float, help="between its tokens (the class's, or 50)")
+    ends.add_argument("--class", dest="service_class", metavar="NAME", help="class that says what a good request is")
+    ends.add_argument("--policy", type=Path, metavar="DIR", help="policy with the class (the default one)")
     ends.add_argument("--out", type=Path, help="keep the result, for `bench report` and `plan latency --calibrate`")
     ends.add_argument("--json", action="store_true", help="one JSON object")
     ends.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw it: .png, .svg, or a folder for all")

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Final
 
 import orjson
 
@@ -11,7 +12,15 @@ from services.planner.bench.calibration import Calibration, calibrate
 from services.planner.bench.open_loops import Slo
 from services.planner.bench.report import as_json, comparison_lines, lines
 from services.planner.bench.results import BenchResult, read_result, require_comparable_results
+from services.planner.commands.promises import add_class_options, limits_of_class
+from services.planner.serve.plan import Limits
 from services.runtime.errors import UserError
+
+DEFAULT_TTFT_MS: Final = 200.0
+"""A good request's first token, where nothing else is said."""
+
+DEFAULT_TOKEN_MS: Final = 50.0
+"""The mean time between its tokens, likewise."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,11 +28,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("result", type=Path, help="a file written by `railbus bench engine --out`")
     parser.add_argument("--against", type=Path, metavar="RESULT", help="compare with this earlier result")
     parser.add_argument(
-        "--slo-ttft-ms", type=float, default=200.0, help="limit for the first token of a good request (200)"
+        "--slo-ttft-ms", type=float, help="limit for the first token of a good request (the class's, or 200)"
     )
     parser.add_argument(
-        "--slo-token-ms", type=float, default=50.0, help="limit for the mean time between its tokens (50)"
+        "--slo-token-ms", type=float, help="limit for the mean time between its tokens (the class's, or 50)"
     )
+    add_class_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE|DIR", help="draw into a .png or .svg file, or into a folder")
 
@@ -64,6 +74,13 @@ def _calibration(result: BenchResult) -> Calibration | None:
 
 
 def _slo(args: argparse.Namespace) -> Slo:
-    if not (args.slo_ttft_ms > 0 and args.slo_token_ms > 0):
+    limits = limits_of_class(args) or Limits()
+    ttft_ms = limits.ttft_ms if args.slo_ttft_ms is None else args.slo_ttft_ms
+    token_ms = limits.token_ms if args.slo_token_ms is None else args.slo_token_ms
+    slo = Slo(
+        ttft_ms=DEFAULT_TTFT_MS if ttft_ms is None else ttft_ms,
+        token_ms=DEFAULT_TOKEN_MS if token_ms is None else token_ms,
+    )
+    if not (slo.ttft_ms > 0 and slo.token_ms > 0):
         raise UserError("--slo-ttft-ms and --slo-token-ms must be above 0")
-    return Slo(ttft_ms=args.slo_ttft_ms, token_ms=args.slo_token_ms)
+    return slo

@@ -6,7 +6,7 @@ from pathlib import Path
 from services.planner.serve.plan import Limits
 from services.runtime.errors import UserError
 from services.runtime.policy_deadlines import DEFAULT_POLICY
-from services.runtime.service_classes import Slo, read_service_classes
+from services.runtime.service_classes import Slo, find_class
 
 
 def add_class_options(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
@@ -23,11 +23,7 @@ def limits_of_class(args: argparse.Namespace) -> Limits | None:
     """
     if args.service_class is None:
         return None
-    classes = read_service_classes(args.policy)
-    found = classes.get(args.service_class)
-    if found is None:
-        raise UserError(f"--class {args.service_class}: the classes of this policy are {', '.join(classes.names)}")
-    limits = limits_of(found.slo)
+    limits = limits_of(find_class(args.policy, args.service_class).slo)
     if limits == Limits():
         raise UserError(f"--class {args.service_class} has no objectives: add [classes.{args.service_class}.slo]")
     return limits

@@ -121,6 +121,7 @@ class _Times(TypedDict, total=False):
     governance_total_ms: float
     hidden_rails_ms: float
     generation_ms: float
+    longest_pause_ms: float
     tokens: int
     later_tokens: int
     clock_skew_ms: float
@@ -140,6 +141,7 @@ def _times(state: RequestState) -> _Times:
         "governance_total_ms": found.governance_total_ms,
         "hidden_rails_ms": found.hidden_rails_ms,
         "generation_ms": found.decode_ms,
+        "longest_pause_ms": 0.0 if state.stages.voice_run is None else state.stages.voice_run.longest_pause_ms,
         "tokens": found.tokens,
         "later_tokens": found.later_tokens,
         "clock_skew_ms": found.clock_skew_ms,

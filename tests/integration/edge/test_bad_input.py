@@ -6,6 +6,7 @@ from io import BytesIO
 import aiohttp
 import pytest
 
+from services.runtime.service_classes import ServiceClasses
 from tests.integration.edge.lab import ASK
 
 HI = [{"role": "user", "content": "hi"}]
@@ -126,6 +127,25 @@ async def test_unknown_parameters_are_named_in_a_header(lab, url):
     asking = asyncio.create_task(post_headers(lab, url, ASK | {"top_k": 5, "min_p": 0.1, "user": "me"}))
     await lab.answer("x")
     assert (await asking)["X-Railbus-Ignored"] == "min_p, top_k"
+
+
+async def test_a_class_is_chosen_by_header_or_tier_and_is_on_the_log(lab, url):
+    for chosen, tier, name, lane in (("voice", "auto", "voice", "interactive"), (None, "flex", None, "batch")):
+        headers = {} if chosen is None else {"X-Railbus-Class": chosen}
+        asking = asyncio.create_task(
+            lab.http.post(f"{url}/v1/chat/completions", json=ASK | {"service_tier": tier}, headers=headers)
+        )
+        request = await lab.answer("x")
+        async with await asking as response:
+            assert response.status == 200
+        assert (request.service_class, request.lane) == (name, lane)
+        assert request.deadlines == ServiceClasses().of(name, lane).deadlines
+
+
+async def test_an_unknown_class_is_one_clear_error(lab, url):
+    status, answer = await post(lab, url, json=ASK, headers={"X-Railbus-Class": "gold"})
+    assert (status, answer["error"]["code"], answer["error"]["param"]) == (400, "unknown_class", "X-Railbus-Class")
+    assert "the classes are batch, chat, voice" in answer["error"]["message"]
 
 
 async def test_http_1_0(lab, url):

@@ -72,7 +72,7 @@ def test_each_class_has_its_own_objectives_and_its_own_row():
     """Speech every 80 ms keeps a voice's objective, every 130 ms does not; a backlog has an hour."""
     config = BooksConfig(
         objectives={
-            "voice": Objectives(first_ms=200, token_ms=100), "batch": Objectives(total_ms=3_600_000),
+            "voice": Objectives(first_ms=200, token_ms=100, step_ms=100), "batch": Objectives(total_ms=3_600_000),
             "free": Objectives(),
         },
         slo_first_ms=200, slo_total_ms=2_000,
@@ -81,7 +81,8 @@ def test_each_class_has_its_own_objectives_and_its_own_row():
     events = [
         account(0, **steady), detached(0, waited_ms=9_000),
         account(1, **(steady | {"generation_ms": 1_300.0})), detached(1),
-        account(2, **(steady | {"later_tokens": 0})), detached(2),
+        account(2, **(steady | {"later_tokens": 0, "longest_pause_ms": 99.0})), detached(2),
+        account(9, **(steady | {"longest_pause_ms": 101.0})), detached(9),
         account(3, service_class="batch", lane="batch"), detached(3, waited_ms=3_000_000),
         account(4, service_class="batch", lane="batch", outcome="failed"),
         account(5, service_class="unheard-of"), detached(5, waited_ms=2_500),
@@ -90,7 +91,7 @@ def test_each_class_has_its_own_objectives_and_its_own_row():
     rows = merge(books_of(events, config=config).all_windows())
     found = {(row.cell.service_class, row.cell.lane): (row.totals.of("judged"), row.totals.of("good")) for row in rows}
     assert found == {
-        ("voice", "interactive"): (3, 2), ("batch", "batch"): (2, 1), ("unheard-of", "interactive"): (1, 0),
+        ("voice", "interactive"): (4, 2), ("batch", "batch"): (2, 1), ("unheard-of", "interactive"): (1, 0),
         (None, "interactive"): (1, 1), ("free", "interactive"): (0, 0), (None, "batch"): (0, 0),
     }  # fmt: skip
 

@@ -220,6 +220,9 @@ def test_the_report_says_all_of_it(tmp_path, capsys):
         assert part in out
     assert main(["bench", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["calibration"]["alpha"]["fast"] == pytest.approx(ALPHA, abs=0.05)
+    assert main(["bench", str(path), "--class", "voice"]) == 0
+    assert main(["bench", str(path), "--class", "gold"]) == 2
+    assert "--class gold: the classes of this policy are batch, chat, voice" in capsys.readouterr().err
     assert main(["latency", "--calibrate", str(path)]) == 0
     assert "error" in capsys.readouterr().out
     assert main(["bench", str(path), "--against", str(path)]) == 0

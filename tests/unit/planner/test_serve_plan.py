@@ -169,3 +169,18 @@ def test_a_mistake_gets_one_sentence(capsys, flags, sentence):
     assert code == 2
     assert sentence in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_class_of_the_policy_gives_the_limits(capsys, tmp_path):
+    (tmp_path / "policy.toml").write_text(
+        "[classes.slow.slo]\nfirst_token = { percentile = 90, ms = 5000 }\n[classes.free]\n"
+    )
+    policy = ("--policy", str(tmp_path), "--model", "gemma-3-4b", "--gpu", "h100", "--gpus", "1", "--json")
+    code, out, _ = told(capsys, "--class", "slow", *policy)
+    assert code == 0
+    asked = json.loads(out)["demand"]
+    assert (asked["ttft_ms"], asked["token_ms"], asked["total_ms"]) == (5_000, None, None)
+    code, _, said = told(capsys, "--class", "gold", *policy)
+    assert (code, "the classes of this policy are batch, chat, free, slow, voice" in said) == (2, True)
+    code, _, said = told(capsys, "--class", "free", *policy)
+    assert (code, "has no objectives: add [classes.free.slo]" in said) == (2, True)

@@ -47,6 +47,7 @@ def test_an_account_has_the_stages_of_its_request() -> None:
     assert account.stages == stage_times(found)
     assert sum(ms for _, ms in found.parts) == pytest.approx(71)
     assert (account.tokens, account.later_tokens, account.generation_ms) == (2, 1, 20)
+    assert account.longest_pause_ms == 20
     assert (account.voice, account.route, account.policy_version) == (1, "self_hosted", "p1")
     assert account.request_at == T0
 

@@ -11,7 +11,6 @@ from schemas.stream import Recall
 from services.policy import build
 from services.policy.source.document import WindowSpec
 from services.processor.fair_queue import FairQueue
-from services.router.config import RouterConfig
 from services.safety import core as core_module
 from services.safety import partition as partition_module
 from services.safety.core import SafetyCore
@@ -143,7 +142,7 @@ def test_what_a_stranger_says_about_another_run_does_not_count():
 def test_requests_that_never_close_are_forgotten_after_the_deadline():
     core = live()
     feed(core, [Answer().started()])
-    longest_us = RouterConfig().total_max_ms * 1_000
+    longest_us = policy().classes.longest_total_ms("batch") * 1_000
     due_us = core.alarm_us(0, NOW_US)
     assert due_us == NOW_US + longest_us + 60_000_000
     core.tick(0, due_us - 1, due_us)
