@@ -208,8 +208,8 @@ class WindowSums:
         denied: That ended ``denied``.
         cancelled: That ended ``cancelled``.
         failed: That ended ``failed``, ``expired`` or ``rejected``.
-        judged: To which the objective applies: completed, recalled and failed ones that are not batch.
-        good: Of those, the ones that met it: completed or recalled, first text and total in time.
+        judged: To which the objectives of their class apply: completed, recalled and failed ones.
+        good: Of those, the ones that met them all: completed or recalled, in time.
         delivered: Whose client had the whole answer.
         fell_back: With an attempt in the cloud.
         retried: With a further attempt on the self-hosted engines.
@@ -262,6 +262,7 @@ class Window(AnyEvent):
         earned_ms: Latency that speculation saved, where the plain time between two tokens is known.
         spent_ms: Latency that governance added until the last text was visible.
         lane: Of these requests.
+        service_class: Of these requests; None where the router knew no classes.
         route: Where their answers came from.
         model: The model that answered; None when none did.
         policy_version: Of the policy that judged them.
@@ -283,6 +284,7 @@ class Window(AnyEvent):
     earned_ms: float
     spent_ms: float
     lane: Lane = "interactive"
+    service_class: Name | None = None
     route: Route = "none"
     model: Name | None = None
     policy_version: Name | None = None

@@ -31,7 +31,9 @@ def _is_written(cls: type) -> bool:
     """Whether an owner writes it: a misspelt field is then an error."""
     return (
         issubclass(cls, msgspec.Struct)
-        and cls.__module__.startswith("services.policy")
+        and cls.__module__.startswith(
+            ("services.policy", "services.runtime.policy_", "services.runtime.service_classes")
+        )
         and cls.__struct_config__.forbid_unknown_fields
     )
 

@@ -5,7 +5,7 @@ processes change nothing: what is kept of a request is a join of all that was re
 extremes of its receipts), and a window's sums are whole numbers that are added and taken away exactly.
 """
 
-from services.books.config import BooksConfig, parse_plain_token_ms
+from services.books.config import BooksConfig, Objectives, parse_plain_token_ms
 from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
 from services.books.histogram import RELATIVE_ERROR, Histogram
 from services.books.partition import Change, PartitionBooks, Source
@@ -20,6 +20,7 @@ __all__ = [
     "Entry",
     "Facts",
     "Histogram",
+    "Objectives",
     "PartitionBooks",
     "Receipt",
     "Row",

@@ -3,7 +3,37 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from schemas.requests import Lane
+
 US_PER_S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objectives:
+    """What a request of a class must keep to be good, in milliseconds; None asks for nothing.
+
+    Attributes:
+        first_ms: Until its first text was visible.
+        token_ms: Between two tokens of its answer, on average over the answer.
+        total_ms: Until its client had all of it.
+    """
+
+    first_ms: float | None = None
+    token_ms: float | None = None
+    total_ms: float | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is asked for."""
+        return (self.first_ms, self.token_ms, self.total_ms) != (None, None, None)
+
+    def kept(self, first_us: int | None, token_us: float | None, total_us: int | None) -> bool:
+        """Return whether a request took no longer. An answer of one token has no time between two."""
+        return (
+            (self.first_ms is None or (first_us is not None and first_us <= self.first_ms * 1_000))
+            and (self.token_ms is None or token_us is None or token_us <= self.token_ms * 1_000)
+            and (self.total_ms is None or (total_us is not None and total_us <= self.total_ms * 1_000))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +45,8 @@ class BooksConfig:
         keep_s: How long after its end a window still takes late and repeated events, by the broker's clock. Until then
             the ledger remembers every request of the window.
         show_s: How long a window's sums are kept after its end.
-        slo_first_ms: Objective for the first visible text of an interactive request.
+        objectives: By class of requests.
+        slo_first_ms: Objective for the first visible text of an interactive request of no class that is known.
         slo_total_ms: Objective for its whole answer.
         plain_token_ms: Time between two tokens without speculation, by model; "" stands for any other model.
         usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second,
@@ -25,6 +56,7 @@ class BooksConfig:
     window_s: int = 60
     keep_s: int = 600
     show_s: int = 86_400
+    objectives: Mapping[str, Objectives] = field(default_factory=dict)
     slo_first_ms: float = 200.0
     slo_total_ms: float = 2_000.0
     plain_token_ms: Mapping[str, float] = field(default_factory=dict)
@@ -33,6 +65,13 @@ class BooksConfig:
     def window_start_s(self, at_us: int) -> int:
         """Return where the window begins that holds this time."""
         return at_us // US_PER_S // self.window_s * self.window_s
+
+    def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:
+        """Return what a request is held to; a batch request of no class that is known, to nothing."""
+        found = self.objectives.get(service_class or "")
+        if found is not None:
+            return found
+        return Objectives() if lane == "batch" else Objectives(first_ms=self.slo_first_ms, total_ms=self.slo_total_ms)
 
     def plain_ms(self, model: str | None) -> float | None:
         """Return the plain time between two tokens of a model; None where nobody measured it."""

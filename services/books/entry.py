@@ -45,6 +45,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     retries: int
     recalls: int
     cloud_nano_usd: int
+    service_class: str | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
@@ -146,6 +147,7 @@ def facts_of(account: Account) -> Facts:
         retries=account.retries,
         recalls=account.recalls,
         cloud_nano_usd=round(account.cost_usd * 1e9),
+        service_class=account.service_class,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.side_events import Window
 from services.books.config import US_PER_S
-from services.books.totals import HISTOGRAMS, Cell, Totals, totals_of
+from services.books.totals import HISTOGRAMS, Cell, Totals, cell_of, totals_of
 
 _Z_95: Final = 1.959964
 """Standard normal quantile of a two-sided interval of 95 %."""
@@ -24,8 +24,7 @@ def newest(windows: Iterable[Window]) -> list[Window]:
     """Return of each window and part the record that is the last."""
     found: dict[tuple[Cell, int, int], Window] = {}
     for window in windows:
-        cell = Cell(window.tenant, window.lane, window.route, window.model, window.policy_version)
-        found[cell, window.start_at, window.part] = window
+        found[cell_of(window), window.start_at, window.part] = window
     return list(found.values())
 
 
@@ -111,18 +110,20 @@ def table(rows: list[Row]) -> list[str]:
         return ["no request was closed in this time"]
     lines = [
         (
-            f"{'tenant':16} {'lane':11} {'route':11} {'model':20} {'requests':>8}  {'first p50/p95/p99 ms':>22}"
+            f"{'tenant':16} {'class':11} {'route':11} {'model':20} {'requests':>8}  {'first p50/p95/p99 ms':>22}"
             f"  {'total p50/p95/p99 ms':>22}  {'in time':>16}  {'earned ms':>10} {'spent ms':>10} {'usd':>9}"
         )
     ]
-    shown: list[tuple[Mapping[str, str | None], Totals]] = [(row.cell._asdict(), row.totals) for row in rows]
+    shown: list[tuple[Mapping[str, str | None], Totals]] = [
+        (row.cell._asdict() | {"class": row.cell.service_class or row.cell.lane}, row.totals) for row in rows
+    ]
     if len(rows) > 1:
         shown.append(({"tenant": "all"}, everything(rows)))
     for cell, totals in shown:
         of = totals.of
         names = " ".join(
             f"{(cell.get(name) or '-')[:width]:{width}}"
-            for name, width in (("tenant", 16), ("lane", 11), ("route", 11), ("model", 20))
+            for name, width in (("tenant", 16), ("class", 11), ("route", 11), ("model", 20))
         )
         bounds = interval(of("good"), of("judged"))
         in_time = "-" if bounds is None else f"{of('good') / of('judged'):.1%} ({bounds[0]:.0%}-{bounds[1]:.0%})"

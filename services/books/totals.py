@@ -37,6 +37,7 @@ class Cell(NamedTuple):
     route: Route
     model: str | None
     policy_version: str | None
+    service_class: str | None = None
 
 
 class Share(NamedTuple):
@@ -65,7 +66,10 @@ def share_of(entry: Entry, config: BooksConfig) -> Share | None:
     settled = [*stages, 0] if waited_us is None or not facts.stages_us else settle(stages, waited_us)
     total_us = sum(settled) if facts.stages_us else None
     first_us = receipt.first_text_us if receipt.first_text_us is not None else facts.first_text_us
-    judged = facts.outcome in _JUDGED and facts.lane != "batch"
+    token_us = facts.generation_us / facts.later_tokens if facts.later_tokens else None
+    objectives = config.objectives_of(facts.service_class, facts.lane)
+    judged = facts.outcome in _JUDGED and objectives.any
+    good = judged and facts.outcome in _ANSWERED and objectives.kept(first_us, token_us, total_us)
     values = {
         "requests": 1,
         "spent": facts.governance_total_us,
@@ -73,7 +77,7 @@ def share_of(entry: Entry, config: BooksConfig) -> Share | None:
         "delivery": settled[-1],
         "failed" if facts.outcome in _FAILED else facts.outcome: 1,
         "judged": int(judged),
-        "good": int(judged and _good(facts, first_us, total_us, config)),
+        "good": int(good),
         "delivered": int(receipt.sent_at is not None),
         "fell_back": int(facts.fallbacks > 0),
         "retried": int(facts.retries > 0),
@@ -90,14 +94,13 @@ def share_of(entry: Entry, config: BooksConfig) -> Share | None:
     earned_us = _earned_us(facts, config)
     if earned_us is not None:
         values |= {"earned": earned_us, "speculated": 1}
-    between_ms = facts.generation_us / 1_000 / facts.later_tokens if facts.later_tokens else None
     return Share(
         config.window_start_s(facts.closed_at),
-        Cell(facts.tenant, facts.lane, facts.route, facts.model, facts.policy_version),
+        Cell(facts.tenant, facts.lane, facts.route, facts.model, facts.policy_version, facts.service_class),
         tuple(values.get(name, 0) for name in FIELDS),
         (
             _bucket(None if first_us is None else first_us / 1_000),
-            _bucket(between_ms),
+            _bucket(None if token_us is None else token_us / 1_000),
             _bucket(None if total_us is None else total_us / 1_000),
             _bucket(None if entry.receipt is None else float(receipt.exposed_tokens)),
         ),
@@ -216,19 +219,18 @@ def totals_of(window: Window) -> tuple[Cell, Totals]:
     for histogram, name in zip(totals.histograms, HISTOGRAMS, strict=True):
         for bucket, count in getattr(window, name):
             histogram.add(bucket, count)
-    return Cell(window.tenant, window.lane, window.route, window.model, window.policy_version), totals
+    return cell_of(window), totals
+
+
+def cell_of(window: Window) -> Cell:
+    """Return the kind of request that a window is about."""
+    return Cell(window.tenant, window.lane, window.route, window.model, window.policy_version, window.service_class)
 
 
 def _waited_us(facts: Facts, receipt: Receipt) -> int | None:
     if receipt.sent_at is None or facts.request_at is None:
         return None
     return max(0, receipt.sent_at - facts.request_at)
-
-
-def _good(facts: Facts, first_us: int | None, total_us: int | None, config: BooksConfig) -> bool:
-    if facts.outcome not in _ANSWERED or first_us is None or total_us is None:
-        return False
-    return first_us <= config.slo_first_ms * 1_000 and total_us <= config.slo_total_ms * 1_000
 
 
 def _earned_us(facts: Facts, config: BooksConfig) -> int | None:

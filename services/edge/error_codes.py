@@ -34,6 +34,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         (499,), "The request was stopped: its client was gone for too long, or an operator stopped it.",
         "Ask again if the answer is still wanted.",
     ),
+    "class_not_allowed": ErrorDescription(
+        (403,), "The policy does not let this tenant use that class, or not with this model.",
+        "Leave the class out, or ask the policy's owner for it.",
+    ),
     "engine_auth": ErrorDescription(
         (502,), "The upstream server refused the generator's key.", "The operator sets `RAILBUS_UPSTREAM_KEY`.",
     ),
@@ -176,6 +180,9 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "The connection or the tenant (429), or the edge (503), has as many open streams as it may.",
         "Wait until one has ended. The operator can raise `RAILBUS_MAX_SOCKET_STREAMS`, `RAILBUS_MAX_TENANT_STREAMS` "
         "or `RAILBUS_MAX_STREAMS`.",
+    ),
+    "unknown_class": ErrorDescription(
+        (400,), "The policy has no class of requests of this name.", "Use one of those that the message names.",
     ),
     "unknown_parameter": ErrorDescription(
         (400,), "The object `railbus` has a field that does not exist. It is not ignored.", "Correct its name.",

@@ -1,12 +1,14 @@
 """The ledger's settings."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from services.books import BooksConfig, parse_plain_token_ms
+from services.books import BooksConfig, Objectives, parse_plain_token_ms
 from services.bus import BusSettings
 from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings
+from services.runtime.policy_deadlines import DEFAULT_POLICY
+from services.runtime.service_classes import CHAT, Slo, read_service_classes
 from services.runtime.settings import setting
 
 
@@ -22,8 +24,9 @@ class Settings:
             request for so long, at about 1 KB each.
         ledger_show_s: How long ``GET /ledger`` shows a window. ``railbus.ledger`` has it for as long as the topic keeps
             records.
-        ledger_slo_first_ms: Objective for the first text of an interactive answer.
-        ledger_slo_total_ms: Objective for the whole of it.
+        policy: Folder of the policy, of which the ledger reads the objectives of ``[classes]`` when it starts.
+        ledger_slo_first_ms: Objective for the first text of a request of the class ``chat``, instead of the policy's.
+        ledger_slo_total_ms: Objective for the whole answer, likewise.
         ledger_plain_token_ms: Time between two tokens without speculation, as ``railbus bench engine`` measures it:
             ``8.5``, or ``MODEL=8.5,MODEL=4``. Without it nothing is counted as earned.
         ledger_usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second
@@ -38,14 +41,21 @@ class Settings:
     ledger_window_s: int = setting(60, "width of a window in seconds", ge=1, le=86_400)
     ledger_keep_s: int = setting(600, "how long a window takes late events, in seconds", ge=1, le=86_400)
     ledger_show_s: int = setting(86_400, "how long a window is shown, in seconds", ge=60, le=30 * 86_400)
-    ledger_slo_first_ms: float = setting(200.0, "objective for the first text in milliseconds", ge=1, le=3_600_000)
-    ledger_slo_total_ms: float = setting(2_000.0, "objective for the whole answer", ge=1, le=86_400_000)
+    policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
+    ledger_slo_first_ms: float | None = setting(None, "objective for the first text of a chat", ge=1, le=3_600_000)
+    ledger_slo_total_ms: float | None = setting(None, "objective for the whole answer of a chat", ge=1, le=86_400_000)
     ledger_plain_token_ms: str = setting("", "time between two tokens without speculation, by model")
     ledger_usd_per_engine_s: float = setting(0.0, "US dollars for a request's second on an engine", ge=0, le=1_000)
     ledger_instance: str | None = setting(None, "name of this ledger, unique: a restart then causes no rebalance")
     ledger_data_dir: Path | None = field(default=None, metadata={"help": "folder for Faust's own files"})
     bus: BusSettings = field(default_factory=BusSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
+
+    def _objectives(self) -> dict[str, Objectives]:
+        found = {each.name: _objectives_of(each.slo) for each in read_service_classes(self.policy)}
+        given = {"first_ms": self.ledger_slo_first_ms, "total_ms": self.ledger_slo_total_ms}
+        found[CHAT] = replace(found[CHAT], **{name: ms for name, ms in given.items() if ms is not None})
+        return found
 
     def config(self) -> BooksConfig:
         """Return the settings as the books' configuration.
@@ -64,8 +74,12 @@ class Settings:
             window_s=self.ledger_window_s,
             keep_s=self.ledger_keep_s,
             show_s=self.ledger_show_s,
-            slo_first_ms=self.ledger_slo_first_ms,
-            slo_total_ms=self.ledger_slo_total_ms,
+            objectives=self._objectives(),
             plain_token_ms=plain_token_ms,
             usd_per_engine_s=self.ledger_usd_per_engine_s,
         )
+
+
+def _objectives_of(slo: Slo) -> Objectives:
+    first, token, total = (None if one is None else one.ms for one in (slo.first_token, slo.inter_token, slo.total))
+    return Objectives(first_ms=first, token_ms=token, total_ms=total)

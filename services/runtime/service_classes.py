@@ -14,11 +14,13 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from schemas.base import Name
 from schemas.requests import MAX_PRIORITY, Deadlines, Lane, Request
 from services.runtime.errors import UserError
 from services.runtime.policy_deadlines import DAY_MS, Bounds, DeadlineBounds, Ms
 
 ClassName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+Names = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
 Priority = Annotated[int, Meta(ge=0, le=MAX_PRIORITY)]
 
 CHAT: Final = "chat"
@@ -100,6 +102,10 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         deadlines: Of a request that asks for none.
         bounds: What a request may ask for. For interactive classes, ``[deadlines]`` of the policy where not named.
         slo: What the ledger holds its requests to.
+        allowed_tenants: Only their requests may be of this class; none named: everybody's.
+        allowed_models: Only requests for these models may be of it; none named: for any.
+        default_tenants: Their requests that name no class are of this one.
+        default_models: Requests for these models that name no class are of this one, unless their tenant has one.
     """
 
     lane: Lane | None = None
@@ -108,6 +114,10 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deadlines: DefaultDeadlines | None = None
     bounds: ClassBounds | None = None
     slo: Slo | None = None
+    allowed_tenants: Names | None = None
+    allowed_models: Names | None = None
+    default_tenants: Names | None = None
+    default_models: Names | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +132,8 @@ class ServiceClass:
         deadlines: Of a request that asks for none; within the bounds.
         bounds: What a request may ask for.
         slo: Its objectives.
+        allowed_tenants: Only they may use it; empty for all.
+        allowed_models: Only with these; empty for all.
     """
 
     name: str
@@ -131,6 +143,14 @@ class ServiceClass:
     deadlines: Deadlines
     bounds: DeadlineBounds
     slo: Slo
+    allowed_tenants: frozenset[str] = frozenset()
+    allowed_models: frozenset[str] = frozenset()
+
+    def allows(self, tenant: str, model: str) -> bool:
+        """Return whether a tenant's requests for a model may be of this class."""
+        return (not self.allowed_tenants or tenant in self.allowed_tenants) and (
+            not self.allowed_models or model in self.allowed_models
+        )
 
 
 BATCH_BOUNDS: Final = DeadlineBounds(
@@ -165,7 +185,7 @@ class ServiceClasses:
         bounds: ``[deadlines]`` of the policy.
 
     Raises:
-        ValueError: A class contradicts itself, or ``chat`` or ``batch`` would be in the other's lane.
+        ValueError: A class contradicts itself or another one, or ``chat`` or ``batch`` would be in the other's lane.
     """
 
     def __init__(self, specs: Mapping[str, ClassSpec] | None = None, bounds: DeadlineBounds | None = None) -> None:
@@ -176,6 +196,11 @@ class ServiceClasses:
             if self._by_name[name].lane != lane:
                 msg = f"classes.{name}: its lane must be {lane}: it is the class of {lane} requests that name none"
                 raise ValueError(msg)
+            if self._by_name[name].allowed_tenants or self._by_name[name].allowed_models:
+                msg = f"classes.{name}: it must be allowed to all: it is the class of {lane} requests that name none"
+                raise ValueError(msg)
+        self._of_tenant = _defaults(named, "default_tenants")
+        self._of_model = _defaults(named, "default_models")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -194,9 +219,17 @@ class ServiceClasses:
         found = self._by_name.get(name or "")
         return found if found is not None and found.lane == lane else self._by_name[DEFAULT_NAMES[lane]]
 
+    def default(self, tenant: str, model: str) -> ServiceClass:
+        """Return the class of a request that names neither class nor lane."""
+        return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
+
     def of_request(self, request: Request) -> ServiceClass:
-        """Return the class of a request. Not only edges write requests: what one claims is not believed unseen."""
-        return self.of(request.service_class, request.lane)
+        """Return the class of a request. Not only edges write requests: a class that is not allowed is not believed."""
+        if request.service_class is not None:
+            found = self.of(request.service_class, request.lane)
+        else:
+            found = self.of(self.default(request.tenant, request.model).name, request.lane)
+        return found if found.allows(request.tenant, request.model) else self.of(None, request.lane)
 
     def deadlines_of(self, request: Request) -> Deadlines:
         """Return the deadlines that apply to a request: the nearest to what it asks for within its class's bounds."""
@@ -259,7 +292,20 @@ def _filled_in(name: str, spec: ClassSpec, lane_bounds: Mapping[Lane, DeadlineBo
         deadlines=deadlines,
         bounds=bounds,
         slo=spec.slo or Slo(),
+        allowed_tenants=frozenset(spec.allowed_tenants or ()),
+        allowed_models=frozenset(spec.allowed_models or ()),
     )
+
+
+def _defaults(specs: Mapping[str, ClassSpec], field: str) -> dict[str, str]:
+    """Return the class of each tenant or model that has one by default."""
+    found: dict[str, str] = {}
+    for name, spec in specs.items():
+        for each in getattr(spec, field) or ():
+            if found.setdefault(each, name) != name:
+                msg = f"classes.{name}.{field}: {each!r} is named by {found[each]} already: keep one of them"
+                raise ValueError(msg)
+    return found
 
 
 def _given(spec: Struct | None) -> dict[str, object]:

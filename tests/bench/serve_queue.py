@@ -19,7 +19,7 @@ from services.physics.models import model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_flop, step_ms
 from services.planner.bench.statistics import median, percentile
-from services.planner.serve.plan import CLASSES, Demand, EngineKind, kind_of
+from services.planner.serve.plan import READING, Demand, EngineKind, kind_of
 from services.planner.serve.queue import queue_times
 from services.worker.engine import Step
 
@@ -109,7 +109,7 @@ def kind(case: Case) -> EngineKind:
     cost = cost_model(case)
     pair, flop = cost.pair, prefill_flop(cost.pair.target, case.prompt)
     demand = Demand(
-        users=1, every_s=1, prompt=case.prompt, cached=0, output=case.output, limits=CLASSES["chat"],
+        users=1, every_s=1, prompt=case.prompt, cached=0, output=case.output, limits=READING,
     )  # fmt: skip
 
     def step(running: int, prompts: int) -> float:

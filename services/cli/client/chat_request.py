@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from schemas.requests import Deadlines, Delivery, DeliveryMode, Fallback, Message, Request, Sampling
+from schemas.topics import DAY_MS
 from services.runtime.errors import UserError
 
 
@@ -25,6 +26,7 @@ class ChatRequest:
         ttft_ms: Deadline of the first token, in milliseconds.
         stall_ms: Longest silence within the answer, in milliseconds.
         total_ms: Deadline of the whole answer, in milliseconds.
+        service_class: Name of its class in the policy.
     """
 
     prompt: str
@@ -38,15 +40,23 @@ class ChatRequest:
     ttft_ms: int | None = None
     stall_ms: int | None = None
     total_ms: int | None = None
+    service_class: str | None = None
 
     @property
     def timeout_s(self) -> float:
-        """Longest wait for the end: the request's own deadline, and ten seconds for its router."""
-        return (self.total_ms or Deadlines().total_ms) / 1_000 + 10
+        """Longest wait for the end: the request's own deadline, and ten seconds for its router.
+
+        A class may allow up to a day; the policy that says so is the edge's.
+        """
+        usual_ms = Deadlines().total_ms if self.service_class is None else DAY_MS
+        return (self.total_ms or usual_ms) / 1_000 + 10
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body for the edge: an OpenAI-style body with the ``railbus`` extension."""
-        extension = _given(delivery=self.delivery, fallback=self.fallback, deadlines=self._deadlines() or None)
+        extension = _given(
+            delivery=self.delivery, fallback=self.fallback, deadlines=self._deadlines() or None,
+            service_class=self.service_class,
+        )  # fmt: skip
         body = _given(
             model=self.model, max_tokens=self.max_tokens, temperature=self.temperature, seed=self.seed,
             railbus=extension or None,
@@ -64,6 +74,7 @@ class ChatRequest:
             model=self.model,
             delivery=None if self.delivery is None else Delivery(mode=self.delivery),
             fallback=self.fallback,
+            service_class=self.service_class,
             deadlines=Deadlines(**self._deadlines()),
             sampling=Sampling(**sampling),
         )

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="seed of sampling")
     parser.add_argument("--delivery", choices=get_args(DeliveryMode), help="which text is shown unchecked")
     parser.add_argument("--fallback", choices=get_args(Fallback), help="what a missed first-token deadline does")
+    parser.add_argument(
+        "--class", dest="service_class", metavar="NAME", help="class of the policy: chat, voice, batch or the owner's"
+    )
     parser.add_argument("--ttft-ms", type=int, help="deadline of the first token")
     parser.add_argument("--stall-ms", type=int, help="longest silence within the answer")
     parser.add_argument("--total-ms", type=int, help="deadline of the whole answer")
@@ -50,9 +53,11 @@ def run(args: argparse.Namespace) -> int:
     request = ChatRequest(
         prompt=_prompt(args.prompt), system=args.system, model=args.model, max_tokens=args.max_tokens,
         temperature=args.temperature, seed=args.seed, delivery=args.delivery, fallback=args.fallback,
-        ttft_ms=args.ttft_ms, stall_ms=args.stall_ms, total_ms=args.total_ms,
+        ttft_ms=args.ttft_ms, stall_ms=args.stall_ms, total_ms=args.total_ms, service_class=args.service_class,
     )  # fmt: skip
     printer = AnswerPrinter(None) if args.json else AnswerPrinter.for_stdout()
+    if args.via == "kafka" and args.service_class is not None:
+        raise UserError("--class needs the edge, which knows the policy's classes: leave out --via kafka")
     if args.via == "kafka":
         answer = ask_log(request, bus_settings(args.kafka), printer.take)
     else:

@@ -11,6 +11,7 @@ from services.edge.http.api_keys import ApiKeys
 from services.edge.http.request_body import read_json_body
 from services.edge.http.responses import send_stream
 from services.edge.log.positions import parse_request_id
+from services.edge.requests.choose_class import CLASS_HEADER
 from services.edge.requests.parse import parse_json
 from services.edge.requests.request_service import RequestService
 from services.runtime.clock import now_us
@@ -39,7 +40,8 @@ class ChatEndpoint:
         received_us = now_us()
         tenant = self._keys.tenant_of(request.headers)
         idempotency_key = _idempotency_key(request)
-        parsed = self._request_service.parse(parse_json(await read_json_body(request)))
+        body = parse_json(await read_json_body(request))
+        parsed = self._request_service.parse(body, tenant, request.headers.get(CLASS_HEADER))
         encoding = _chat_encoding(
             stream=parsed.stream, include_usage=parsed.include_usage, on_restart=parsed.on_restart
         )

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Final, get_args
+from typing import Final
 
 from aiohttp import web
 
-from schemas.requests import Lane
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys
 from services.edge.ledger.report import Query
@@ -14,6 +13,7 @@ from services.edge.ledger.window_reader import WindowReader
 from services.edge.ledger.window_store import SPAN_S
 
 MOST_MINUTES: Final = SPAN_S // 60
+_CLASS: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _TENANT: Final = re.compile(r"[^\x00-\x1f]{1,256}")
 
 
@@ -35,7 +35,7 @@ class LedgerEndpoint:
         return [web.get("/ledger/data", self.data)]
 
     async def data(self, request: web.Request) -> web.Response:
-        """Return the ledger's sums of the last hour as JSON; ``minutes``, ``tenant`` and ``lane`` choose a part.
+        """Return the ledger's sums of the last hour as JSON; ``minutes``, ``tenant`` and ``class`` choose a part.
 
         Where keys are required, a key sees its own tenant's sums; tenants in ``RAILBUS_METRICS_TENANTS`` see all.
         """
@@ -54,13 +54,13 @@ def parse_query(query: Mapping[str, str]) -> Query:
     minutes = query.get("minutes", str(MOST_MINUTES))
     if not minutes.isascii() or not minutes.isdigit() or not 1 <= int(minutes[:9]) <= MOST_MINUTES:
         raise _invalid("minutes", f"a whole number between 1 and {MOST_MINUTES}")
-    lane = query.get("lane") or None
-    if lane is not None and lane not in get_args(Lane):
-        raise _invalid("lane", f"one of {', '.join(get_args(Lane))}")
+    service_class = query.get("class") or None
+    if service_class is not None and not _CLASS.fullmatch(service_class):
+        raise _invalid("class", "the name of a class")
     tenant = query.get("tenant") or None
     if tenant is not None and not _TENANT.fullmatch(tenant):
         raise _invalid("tenant", "a name of at most 256 characters")
-    return Query(int(minutes), tenant, lane)
+    return Query(int(minutes), tenant, service_class)
 
 
 def _invalid(name: str, allowed: str) -> ApiError:

@@ -224,7 +224,7 @@ class WebSocketConnection:
         prompt = _text(body, "prompt")
         if prompt is not None:
             chat_body.setdefault("messages", [{"role": "user", "content": prompt}])
-        parsed = self._request_service.parse(chat_body)
+        parsed = self._request_service.parse(chat_body, client.tenant)
         return await self._request_service.accept(parsed, client, received_us=received_us)
 
     def _cancel(self, request_id: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from services.books import Cell, Totals, json_of
 from services.edge.ledger.window_store import US_PER_S, WindowKey
+from services.runtime.service_classes import DEFAULT_NAMES
 
 MOST_POINTS: Final = 60
 """Points over time; a point is never narrower than a window."""
@@ -31,16 +32,21 @@ class Query(NamedTuple):
     Attributes:
         minutes: How far back.
         tenant: Of this tenant alone; None for all that the reader may see.
-        lane: Of this lane alone; None for all.
+        service_class: Of this class alone; None for all.
     """
 
     minutes: int = 60
     tenant: str | None = None
-    lane: str | None = None
+    service_class: str | None = None
 
     def wants(self, cell: Cell) -> bool:
         """Return whether this kind of request is asked for."""
-        return self.tenant in {None, cell.tenant} and self.lane in {None, cell.lane}
+        return self.tenant in {None, cell.tenant} and self.service_class in {None, class_of(cell)}
+
+
+def class_of(cell: Cell) -> str:
+    """Return the class of a kind of request; that of its lane where a router knew no classes."""
+    return cell.service_class or DEFAULT_NAMES[cell.lane]
 
 
 def report_steps(windows: Windows, query: Query, now_us: int) -> Steps:
@@ -82,7 +88,7 @@ def report_steps(windows: Windows, query: Query, now_us: int) -> Steps:
         "point_s": width_us / US_PER_S,
         "total": _json(total, query.minutes * 60),
         "rows_left_out": max(0, len(most) - MOST_ROWS),
-        "choices": {"tenants": _tenants(seen), "lanes": sorted({key.cell.lane for key, _ in seen})},
+        "choices": {"tenants": _tenants(seen), "classes": sorted({class_of(key.cell) for key, _ in seen})},
     }
 
 

@@ -67,6 +67,7 @@ class RailbusExtension(Struct, forbid_unknown_fields=True):
         fallback: What a missed first-token deadline does.
         egress: ``forbidden`` keeps the prompt on the premises.
         lane: ``batch`` waits for interactive requests.
+        service_class: Name of a class of the policy: which deadlines and objectives the request has.
         restart: What an OpenAI-style stream does when the answer starts anew after text was sent: ``error`` ends it
             (the default: such a stream cannot take text back), ``marker`` continues after a chunk that says so.
     """
@@ -76,6 +77,7 @@ class RailbusExtension(Struct, forbid_unknown_fields=True):
     fallback: Fallback | None = None
     egress: Egress | None = None
     lane: Lane | None = None
+    service_class: Name | None = None
     restart: OnRestart | None = None
 
 
@@ -93,6 +95,8 @@ class ChatRequestBody(Struct):
         top_p: Draw from the likeliest tokens that together have this probability.
         stop: Texts that end the answer. They are not part of it.
         seed: Makes sampling repeatable where the engine can.
+        service_tier: ``flex`` is the class ``batch``; ``auto``, ``default``, ``priority`` and ``scale`` are the usual
+            class; any other value is a class by its name.
         railbus: The fields that only Railbus has.
     """
 
@@ -106,13 +110,14 @@ class ChatRequestBody(Struct):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=8)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    service_tier: Name | None = None
     railbus: RailbusExtension | None = None
 
 
 KNOWN_FIELDS: Final = frozenset(field.name for field in msgspec.structs.fields(ChatRequestBody))
 
 ACCEPTED_UNUSED: Final = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
+    {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
 )
 """Sent by common clients, without effect on the answer's text: ignored silently."""
 

@@ -18,13 +18,16 @@ from services.edge.requests.chat_schema import (
     ChatRequestBody,
     RailbusExtension,
 )
+from services.edge.requests.choose_class import choose_class
 from services.runtime.policy_deadlines import DeadlineBounds
-from services.runtime.service_classes import DEFAULT_NAMES, ServiceClass, ServiceClasses
+from services.runtime.service_classes import ServiceClass, ServiceClasses
 
 MAX_QUOTED_CHARS: Final = 200
 """Most characters of the client's own text that an error repeats, such as the name of an unknown field."""
 
 DEFAULT_CLASSES: Final = ServiceClasses()
+
+DEFAULT_MODEL: Final = "default"
 
 _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
 
@@ -82,11 +85,23 @@ def parse_json(raw: bytes | str) -> dict[str, Any]:
     return value
 
 
-def parse_chat_request(body: dict[str, Any], classes: ServiceClasses = DEFAULT_CLASSES) -> ParsedRequest:
+def parse_chat_request(
+    body: dict[str, Any],
+    classes: ServiceClasses = DEFAULT_CLASSES,
+    *,
+    tenant: str = "",
+    class_header: str | None = None,
+) -> ParsedRequest:
     """Validate the body. Deadlines beyond its class's bounds are refused; those not asked for are its class's.
 
+    Args:
+        body: The JSON object.
+        classes: Those of the policy.
+        tenant: Whose request it is.
+        class_header: The class that a header names.
+
     Raises:
-        ApiError: 400, naming the field.
+        ApiError: 400, or 403 for a class that is not allowed, naming the field.
     """
     _refuse_unsupported(body)
     _refuse_unknown_extension(body.get("railbus"))
@@ -95,12 +110,15 @@ def parse_chat_request(body: dict[str, Any], classes: ServiceClasses = DEFAULT_C
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
     extension = parsed.railbus or RailbusExtension()
-    chosen = classes.of(None, extension.lane or "interactive")
+    chosen = choose_class(
+        classes, tenant=tenant, model=parsed.model or DEFAULT_MODEL, lane=extension.lane, header=class_header,
+        body=extension.service_class, tier=parsed.service_tier,
+    )  # fmt: skip
     asked = (body.get("railbus") or {}).get("deadlines") or {}
     _check_deadlines(asked, chosen.bounds)
     options = parsed.stream_options
     return ParsedRequest(
-        template=_template(parsed, extension, chosen, asked),
+        template=_template(parsed, extension, chosen, asked, named=_must_name(classes, chosen, tenant, parsed.model)),
         stream=bool(parsed.stream),
         include_usage=bool(options and options.include_usage),
         on_restart=extension.restart or "error",
@@ -109,7 +127,12 @@ def parse_chat_request(body: dict[str, Any], classes: ServiceClasses = DEFAULT_C
 
 
 def _template(
-    body: ChatRequestBody, extension: RailbusExtension, service_class: ServiceClass, asked: dict[str, int]
+    body: ChatRequestBody,
+    extension: RailbusExtension,
+    service_class: ServiceClass,
+    asked: dict[str, int],
+    *,
+    named: bool,
 ) -> Request:
     delivery = extension.delivery
     if isinstance(delivery, str):
@@ -118,7 +141,7 @@ def _template(
         "model": body.model,
         "delivery": delivery,
         "deadlines": dataclasses.replace(service_class.deadlines, **asked),
-        "service_class": None if service_class.name in DEFAULT_NAMES.values() else service_class.name,
+        "service_class": service_class.name if named else None,
         "priority": service_class.priority,
         "fallback": extension.fallback,
         "egress": extension.egress,
@@ -130,6 +153,12 @@ def _template(
         sampling=_sampling(body),
         **{name: value for name, value in chosen.items() if value is not None},
     )  # fmt: skip
+
+
+def _must_name(classes: ServiceClasses, chosen: ServiceClass, tenant: str, model: str | None) -> bool:
+    """Return whether the event must name its class, because readers of the log would take it for another one's."""
+    usual = classes.default(tenant, model or DEFAULT_MODEL)
+    return chosen is not (usual if usual.lane == chosen.lane else classes.of(None, chosen.lane))
 
 
 def _check_deadlines(asked: dict[str, int], bounds: DeadlineBounds) -> None:

@@ -63,13 +63,18 @@ class RequestService:
         self._numbers = itertools.count(1)
         self._giving_back: set[asyncio.Task[None]] = set()
 
-    def parse(self, body: dict[str, Any]) -> ParsedRequest:
+    def parse(self, body: dict[str, Any], tenant: str, class_header: str | None = None) -> ParsedRequest:
         """Validate the body of a chat request, within the bounds of its class.
 
+        Args:
+            body: The JSON object.
+            tenant: Whose request it is.
+            class_header: The class that a header names.
+
         Raises:
-            ApiError: 400, naming the field.
+            ApiError: 400, or 403 for a class that is not allowed, naming the field.
         """
-        return parse_chat_request(body, self._classes)
+        return parse_chat_request(body, self._classes, tenant=tenant, class_header=class_header)
 
     async def accept(
         self,
@@ -344,7 +349,8 @@ def _end_on_failure(stream: Subscription) -> Iterator[None]:
 def _body_hash(request: Request) -> str:
     """Hash what the client sent: everything but the id and the time."""
     sent = (request.model, request.messages, request.sampling, request.lane, request.delivery, request.deadlines)
-    return hashlib.sha256(repr((sent, request.fallback, request.egress)).encode()).hexdigest()
+    chosen = (request.fallback, request.egress, request.service_class)
+    return hashlib.sha256(repr((sent, chosen)).encode()).hexdigest()
 
 
 def _post_error(error: Exception) -> ApiError:

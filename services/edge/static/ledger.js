@@ -26,7 +26,7 @@ async function poll() {
   const limit = setTimeout(() => call.abort(), ANSWER_MS);
   let next = POLL_MS;
   try {
-    const query = new URLSearchParams(["minutes", "tenant", "lane"].map((name) => [name, $(name).value]));
+    const query = new URLSearchParams(["minutes", "tenant", "class"].map((name) => [name, $(name).value]));
     const response = await fetch(`/ledger/data?${query}`, { signal: call.signal, cache: "no-store",
       headers: $("key").value ? { Authorization: `Bearer ${$("key").value}` } : {} });
     const answer = await response.json();
@@ -74,7 +74,7 @@ function take(report) {
   shownAt = new Date().toLocaleTimeString();
   tellAge(report);
   choose("tenant", report.choices.tenants);
-  choose("lane", report.choices.lanes);
+  choose("class", report.choices.classes);
   const any = report.total.requests > 0;
   $("books").hidden = !any;
   $("empty").hidden = any || report.state === "reading";
@@ -95,8 +95,8 @@ function tellAge(report) {
 }
 
 function explainEmpty(report) {
-  const filtered = $("tenant").value || $("lane").value;
-  $("empty-why").textContent = filtered ? "No request of this tenant and lane was closed in this time."
+  const filtered = $("tenant").value || $("class").value;
+  $("empty-why").textContent = filtered ? "No request of this tenant and class was closed in this time."
     : report.published_age_s === null ? "railbus.ledger has no sums of the last hour." : "No request was closed in this time.";
 }
 
@@ -189,7 +189,7 @@ const SUMS = [["requests", (row) => whole(row.requests)], ["in time", (row) => p
   ["recalled", (row) => percent(row.recalled_share)], ["cost", (row) => usd(row.sums.usd)]];
 
 function rows(report) {
-  table($("rows-table"), "Those with most requests first", report.rows, [["tenant", (row) => row.tenant], ["lane", (row) => row.lane],
+  table($("rows-table"), "Those with most requests first", report.rows, [["tenant", (row) => row.tenant], ["class", (row) => row.service_class ?? row.lane],
     ["route", (row) => words(row.route)], ["model", (row) => row.model ?? "–"], ["policy", (row) => (row.policy_version ?? "–").slice(0, 12)], ...SUMS], 5);
   const notes = [];
   if (report.rows_left_out) notes.push(`${report.rows_left_out} more are in the sums above.`);
@@ -199,7 +199,7 @@ function rows(report) {
   $("rows-note").textContent = notes.join(" ");
 }
 
-for (const id of ["minutes", "tenant", "lane"]) $(id).addEventListener("change", poll);
+for (const id of ["minutes", "tenant", "class"]) $(id).addEventListener("change", poll);
 $("filters").addEventListener("submit", (event) => { event.preventDefault(); poll(); });
 let frameAsked = false;
 window.addEventListener("resize", () => {

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 import orjson
 
@@ -14,10 +14,14 @@ from services.planner.bench import calibration_report
 from services.planner.bench.calibration import calibrate
 from services.planner.bench.results import read_result
 from services.planner.catalogue import find_gpu, find_model
+from services.planner.commands.promises import add_class_options, limits_of_class
 from services.planner.latency.plan import plan_latency
 from services.planner.latency.plan_input import PlanInput, SurroundingLatency
 from services.planner.latency.report import as_json, lines
 from services.runtime.errors import UserError
+
+DEFAULT_TTFT_MS: Final = 200.0
+"""Default of a request's first-token deadline."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +44,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--utilisation", type=float, default=0.0, help="share of time that the engine is busy, 0 to below 1 (0)"
     )
-    parser.add_argument("--ttft-ms", type=float, default=200.0, help="deadline for the first token, from receipt (200)")
+    parser.add_argument(
+        "--ttft-ms", type=float, help="deadline for the first token, from receipt (the class's, or 200)"
+    )
+    add_class_options(parser)
     parser.add_argument(
         "--launch-ms", type=float, default=0.0, help="time of a draft step beyond a step of the draft model (0)"
     )
@@ -94,6 +101,12 @@ def _calibrate(args: argparse.Namespace) -> int:
     return 0
 
 
+def _ttft_ms(args: argparse.Namespace) -> float:
+    limits = limits_of_class(args)
+    promised = DEFAULT_TTFT_MS if limits is None or limits.ttft_ms is None else limits.ttft_ms
+    return promised if args.ttft_ms is None else float(args.ttft_ms)
+
+
 def _plan_input(args: argparse.Namespace) -> PlanInput:
     try:
         return PlanInput(
@@ -109,7 +122,7 @@ def _plan_input(args: argparse.Namespace) -> PlanInput:
             output=args.output,
             batch=args.batch,
             utilisation=args.utilisation,
-            ttft_ms=args.ttft_ms,
+            ttft_ms=_ttft_ms(args),
             launch_ms=args.launch_ms,
             around=SurroundingLatency(
                 network=args.network_ms, pre=args.pre_ms, post=args.post_ms, response=args.response_ms,

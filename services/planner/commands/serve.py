@@ -16,9 +16,10 @@ from services.planner.batch.prices import read_prices
 from services.planner.bench.calibration import calibrate
 from services.planner.bench.results import PLAIN, read_result
 from services.planner.catalogue import find_gpu, find_model
+from services.planner.commands.promises import add_class_options, limits_of_class
 from services.planner.serve.growth import growth
 from services.planner.serve.plan import (
-    CLASSES,
+    READING,
     SEQUENCES,
     Demand,
     EngineKind,
@@ -48,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     demand.add_argument("--cached", type=int, default=0, help="of these, tokens that are cached (0)")
     demand.add_argument("--output", type=int, default=200, help="tokens of an answer (200)")
     promise = parser.add_argument_group("the promise")
-    promise.add_argument("--class", dest="service_class", default="chat", choices=CLASSES, help="class (chat)")
+    add_class_options(promise)
     for name, what in (
         ("ttft", "limit for the first token of 99 of 100 requests"),
         ("token", "limit for the mean time between tokens"),
@@ -98,7 +99,7 @@ def _grown(demand: Demand, chosen: ServePlan, streams: int) -> GrowthRow:
 
 def _demand(args: argparse.Namespace) -> Demand:
     try:
-        limits = CLASSES[args.service_class]
+        limits = limits_of_class(args) or READING
         for name in ("ttft_ms", "token_ms", "total_ms"):
             value = getattr(args, name)
             if value is not None:

@@ -1,9 +1,8 @@
 """Compute how many engines serve so many people, on each accelerator and layout. Pure; times in milliseconds."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from services.physics.batches import batch_kv
@@ -31,27 +30,22 @@ AROUND_MS: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceClass:
+class Limits:
     """What one class of requests is promised.
 
     Attributes:
-        ttft_ms: Limit for the first token, from receipt, for 99 % of the requests.
-        token_ms: Limit for the mean time between tokens.
+        ttft_ms: Limit for the first token, from receipt, for 99 % of the requests; None for none.
+        token_ms: Limit for the mean time between tokens; None for none.
         total_ms: Limit for the whole answer, for 99 % of the requests; None for none.
     """
 
-    ttft_ms: float
-    token_ms: float
+    ttft_ms: float | None = None
+    token_ms: float | None = None
     total_ms: float | None = None
 
 
-CLASSES: Final[Mapping[str, ServiceClass]] = MappingProxyType(
-    {
-        "chat": ServiceClass(ttft_ms=1_000, token_ms=50, total_ms=None),
-        "voice": ServiceClass(ttft_ms=200, token_ms=100, total_ms=None),
-    }
-)
-"""Limits by class: chat faster than people read; voice as the default deadline, and audio in steps of 100 ms."""
+READING: Final = Limits(ttft_ms=1_000, token_ms=50)
+"""Without a class: faster than people read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +67,7 @@ class Demand:
     prompt: int
     cached: int
     output: int
-    limits: ServiceClass
+    limits: Limits
     rails_ms: float = 20.0
 
     def __post_init__(self) -> None:
@@ -206,9 +200,9 @@ def missed(seen: QueueTimes | None, demand: Demand) -> str | None:
         return "no room for more answers, or no time for more prompts"
     limits = demand.limits
     ttft = first_token_ms(seen, demand, SHARE) * MARGIN
-    if ttft > limits.ttft_ms:
+    if limits.ttft_ms is not None and ttft > limits.ttft_ms:
         return f"first token within {limits.ttft_ms:g} ms"
-    if seen.token_ms > limits.token_ms:
+    if limits.token_ms is not None and seen.token_ms > limits.token_ms:
         return f"a token each {limits.token_ms:g} ms"
     total = ttft + (demand.output - 1) * seen.token_ms
     return f"answer within {limits.total_ms:g} ms" if limits.total_ms is not None and total > limits.total_ms else None

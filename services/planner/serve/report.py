@@ -33,15 +33,19 @@ def lines(
 ) -> Iterator[str]:
     """Yield the lines of the text: the demand, one line for each engine, the choice, the growth."""
     limits = demand.limits
-    total = "" if limits.total_ms is None else f", the answer within {limits.total_ms:g} ms"
+    promises = [
+        f"{what} {ms:g} ms{about}"
+        for what, ms, about in (
+            ("first token within", limits.ttft_ms, ""), ("the answer within", limits.total_ms, ""),
+            ("a token each", limits.token_ms, " on average"),
+        )
+        if ms is not None
+    ]  # fmt: skip
     yield (
         f"{demand.users:,} users, a request each {demand.every_s:g} s: {demand.rate:.1f} requests/s of {demand.prompt} "
         f"tokens ({demand.cached} cached) and {demand.output} of answer"
     )
-    yield (
-        f"promised to {SHARE:.0%}: first token within {limits.ttft_ms:g} ms{total}; a token each "
-        f"{limits.token_ms:g} ms on average"
-    )
+    yield f"promised to {SHARE:.0%}: {'; '.join(promises) or 'nothing'}"
     yield ""
     width = max([len(plan.kind.name) for plan in plans] + [6])
     yield (

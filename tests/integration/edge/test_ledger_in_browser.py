@@ -116,7 +116,7 @@ async def test_the_page_shows_the_sums_and_filters_them(lab):
 
         await choose(page, "tenant", "zeta")
         await page.until(f"{CELLS}.every(row => row[0] === 'zeta')")
-        await choose(page, "lane", "batch")
+        await choose(page, "class", "batch")
         await page.until(f"{CELLS}.length && {CELLS}.every(row => row[0] === 'zeta' && row[1] === 'batch')")
         zeta = [row for row in report["rows"] if (row["tenant"], row["lane"]) == ("zeta", "batch")]
         assert (await page.run(FIGURES))["Requests"] == str(sum(row["requests"] for row in zeta))

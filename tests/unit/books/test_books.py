@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.ids import time_ms
-from services.books import BooksConfig, PartitionBooks, merge, totals_of_windows
+from services.books import BooksConfig, Objectives, PartitionBooks, merge, totals_of_windows
 from services.books.report import interval, json_rows, newest, table
 from tests.support.examples import examples
 from tests.unit.books.events import ACCOUNTS, EVENTS, RECEIPTS, T0_MS, T0_S, account, detached
@@ -33,7 +33,7 @@ def test_a_request_adds_what_its_account_and_its_receipt_say():
     (row,) = merge(books_of([account(), detached()]).all_windows())
     of = row.totals.of
 
-    assert row.cell == ("acme", "interactive", "self_hosted", "m", "p1")
+    assert row.cell == ("acme", "interactive", "self_hosted", "m", "p1", None)
     assert (of("requests"), of("completed"), of("judged"), of("good"), of("delivered")) == (1, 1, 1, 1, 1)
     assert of("delivery") == 5_000
     assert of("earned") == 10 * 9_000 - 50_000
@@ -66,6 +66,33 @@ def test_a_late_answer_and_a_failed_one_miss_the_objective():
 def test_a_denied_prompt_and_the_batch_have_no_objective():
     rows = merge(books_of([account(0, outcome="denied"), account(1, lane="batch")]).all_windows())
     assert sum(row.totals.of("judged") for row in rows) == 0
+
+
+def test_each_class_has_its_own_objectives_and_its_own_row():
+    """Speech every 80 ms keeps a voice's objective, every 130 ms does not; a backlog has an hour."""
+    config = BooksConfig(
+        objectives={
+            "voice": Objectives(first_ms=200, token_ms=100), "batch": Objectives(total_ms=3_600_000),
+            "free": Objectives(),
+        },
+        slo_first_ms=200, slo_total_ms=2_000,
+    )  # fmt: skip
+    steady = {"service_class": "voice", "generation_ms": 800.0, "later_tokens": 10}
+    events = [
+        account(0, **steady), detached(0, waited_ms=9_000),
+        account(1, **(steady | {"generation_ms": 1_300.0})), detached(1),
+        account(2, **(steady | {"later_tokens": 0})), detached(2),
+        account(3, service_class="batch", lane="batch"), detached(3, waited_ms=3_000_000),
+        account(4, service_class="batch", lane="batch", outcome="failed"),
+        account(5, service_class="unheard-of"), detached(5, waited_ms=2_500),
+        account(6), detached(6), account(7, service_class="free"), account(8, lane="batch"),
+    ]  # fmt: skip
+    rows = merge(books_of(events, config=config).all_windows())
+    found = {(row.cell.service_class, row.cell.lane): (row.totals.of("judged"), row.totals.of("good")) for row in rows}
+    assert found == {
+        ("voice", "interactive"): (3, 2), ("batch", "batch"): (2, 1), ("unheard-of", "interactive"): (1, 0),
+        (None, "interactive"): (1, 1), ("free", "interactive"): (0, 0), (None, "batch"): (0, 0),
+    }  # fmt: skip
 
 
 def test_an_account_of_version_1_is_counted_without_times():

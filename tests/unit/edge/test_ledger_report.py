@@ -90,10 +90,8 @@ def test_a_point_is_as_wide_as_some_whole_windows(window_s):
 def test_a_filter_leaves_out_the_rest_and_the_choices_stay():
     windows = store_of(busy_hour(NOW_S)).windows()
     whole, _ = made(windows)
-    assert whole["choices"] == {"tenants": ["acme", "zeta"], "lanes": ["batch", "interactive"]}
-    parts = [
-        made(windows, Query(60, tenant, lane))[0] for tenant in ("acme", "zeta") for lane in ("batch", "interactive")
-    ]
+    assert whole["choices"] == {"tenants": ["acme", "zeta"], "classes": ["batch", "chat"]}
+    parts = [made(windows, Query(60, tenant, name))[0] for tenant in ("acme", "zeta") for name in ("batch", "chat")]
     assert sum(part["total"]["requests"] for part in parts) == whole["total"]["requests"]
     for part in parts:
         assert part["total"]["requests"]
@@ -153,14 +151,14 @@ def test_a_window_that_was_made_wider_is_still_the_same_window():
 
 def test_parameters():
     assert parse_query({}) == Query(60, None, None)
-    assert parse_query({"minutes": "5", "tenant": "", "lane": ""}) == Query(5, None, None)
-    assert parse_query({"minutes": "60", "tenant": "acme", "lane": "batch"}) == Query(60, "acme", "batch")
+    assert parse_query({"minutes": "5", "tenant": "", "class": ""}) == Query(5, None, None)
+    assert parse_query({"minutes": "60", "tenant": "acme", "class": "batch"}) == Query(60, "acme", "batch")
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [("minutes", "0"), ("minutes", "61"), ("minutes", "-1"), ("minutes", "1e1"), ("minutes", "٣"),
-     ("minutes", "9" * 5_000), ("minutes", ""), ("lane", "fast"), ("tenant", "x" * 257), ("tenant", "a\nb")],
+     ("minutes", "9" * 5_000), ("minutes", ""), ("class", "Fast!"), ("tenant", "x" * 257), ("tenant", "a\nb")],
 )  # fmt: skip
 def test_a_malformed_parameter_is_named(name, text):
     with pytest.raises(ApiError) as caught:

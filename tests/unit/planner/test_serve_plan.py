@@ -12,15 +12,19 @@ from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.parallel import Layout
 from services.planner.__main__ import main
+from services.planner.commands.promises import limits_of
 from services.planner.serve.growth import growth
-from services.planner.serve.plan import CLASSES, Demand, engine_kind, grown, missed, plan_serve
+from services.planner.serve.plan import READING, Demand, engine_kind, grown, missed, plan_serve
 from services.planner.serve.queue import queue_times
+from services.runtime.service_classes import ServiceClasses
 from tests.bench.serve_queue import CASES, errors
 from tests.support.examples import examples
 
+VOICE = limits_of(ServiceClasses().get("voice").slo)
+
 
 def demand(**changes):
-    usual = {"users": 1_000, "every_s": 60, "prompt": 512, "cached": 0, "output": 200, "limits": CLASSES["chat"]}
+    usual = {"users": 1_000, "every_s": 60, "prompt": 512, "cached": 0, "output": 200, "limits": READING}
     return Demand(**{**usual, **changes})
 
 
@@ -94,7 +98,7 @@ def test_more_gpus_for_70b_serve_more_each_and_strict_limits_need_more():
         rates.append(plan.most)
     assert rates == sorted(rates)
     kind = engine_kind(shape, gpu("h100"), "fp8", Layout(tensor=4), demand())
-    chat, voice = (plan_serve(kind, demand(users=20_000, limits=CLASSES[name])) for name in ("chat", "voice"))
+    chat, voice = (plan_serve(kind, demand(users=20_000, limits=limits)) for limits in (READING, VOICE))
     assert chat.limit.startswith("a token each 50 ms")
     assert voice.limit.startswith("first token within 200 ms")
 
@@ -165,3 +169,18 @@ def test_a_mistake_gets_one_sentence(capsys, flags, sentence):
     assert code == 2
     assert sentence in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_class_of_the_policy_gives_the_limits(capsys, tmp_path):
+    (tmp_path / "policy.toml").write_text(
+        "[classes.slow.slo]\nfirst_token = { percentile = 90, ms = 5000 }\n[classes.free]\n"
+    )
+    policy = ("--policy", str(tmp_path), "--model", "gemma-3-4b", "--gpu", "h100", "--gpus", "1", "--json")
+    code, out, _ = told(capsys, "--class", "slow", *policy)
+    assert code == 0
+    asked = json.loads(out)["demand"]
+    assert (asked["ttft_ms"], asked["token_ms"], asked["total_ms"]) == (5_000, None, None)
+    code, _, said = told(capsys, "--class", "gold", *policy)
+    assert (code, "the classes of this policy are batch, chat, free, slow, voice" in said) == (2, True)
+    code, _, said = told(capsys, "--class", "free", *policy)
+    assert (code, "has no objectives: add [classes.free.slo]" in said) == (2, True)

@@ -1,0 +1,39 @@
+"""``--class`` and ``--policy``: the objectives of a class of requests, from the policy that the services read."""
+
+import argparse
+from pathlib import Path
+
+from services.planner.serve.plan import Limits
+from services.runtime.errors import UserError
+from services.runtime.policy_deadlines import DEFAULT_POLICY
+from services.runtime.service_classes import Slo, read_service_classes
+
+
+def add_class_options(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("--class", dest="service_class", metavar="NAME", help="class of the policy: chat, voice, ...")
+    parser.add_argument("--policy", type=Path, default=DEFAULT_POLICY, metavar="DIR", help="policy (the default one)")
+
+
+def limits_of_class(args: argparse.Namespace) -> Limits | None:
+    """Return what the chosen class promises; None if none was chosen.
+
+    Raises:
+        UserError: The policy has no such class, or the class promises nothing.
+    """
+    if args.service_class is None:
+        return None
+    classes = read_service_classes(args.policy)
+    found = classes.get(args.service_class)
+    if found is None:
+        raise UserError(f"--class {args.service_class}: the classes of this policy are {', '.join(classes.names)}")
+    limits = limits_of(found.slo)
+    if limits == Limits():
+        raise UserError(f"--class {args.service_class} has no objectives: add [classes.{args.service_class}.slo]")
+    return limits
+
+
+def limits_of(slo: Slo) -> Limits:
+    """Return the limits of a class: promised to 99 % of the requests, whatever percentile the class names."""
+    first, token, total = (None if one is None else one.ms for one in (slo.first_token, slo.inter_token, slo.total))
+    return Limits(ttft_ms=first, token_ms=token, total_ms=total)
