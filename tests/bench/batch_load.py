@@ -4,7 +4,8 @@
 
 It writes ``Request`` events of the batch lane as a job would, with the deadlines of the class ``batch``, and reads the
 stream log: a request that is closed makes room for the next one. SIGTERM stops submitting; what is open is waited for.
-It prints one JSON object. Exit code 1: a request was not closed as ``completed`` with its whole answer.
+It prints one JSON object. Exit code 1: a request was neither answered, and wholly, nor denied by a rail that has judged
+it: the default policy takes one prompt in two hundred for an attack.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from services.runtime.service_classes import ServiceClasses
 from services.stream import Governance, Screen
 
 GOVERNED = Governance(input_gate="hold", output_check="on")
+FINE = {"completed", "denied"}
 PROMPT = "Note {} of the archive: the library moved {} letters before lunch. Summarise this note in one sentence."
 
 
@@ -37,7 +39,8 @@ class BatchLoad:
     """A job of equal requests; or, to have something beside it, as many interactive ones.
 
     Attributes:
-        outcomes: Of the requests that were closed, by outcome; ``wrong`` for a completed one without its whole answer.
+        outcomes: Of the requests that were closed, by outcome; ``wrong`` for a completed one without its whole answer,
+            ``unjudged`` for one that was denied because a rail gave no answer.
         closed: Ids of the requests that were closed. Each counts once: the first ``Closed`` that the fold believes.
         attempts: Further attempts that the router made, by trigger.
     """
@@ -127,6 +130,9 @@ class BatchLoad:
                 self._room.set()
 
     def _outcome(self, closed: Closed, screen: Screen) -> str:
+        verdict = screen.verdict
+        if closed.outcome == "denied" and verdict is not None:  # by a rail that answered, or because one did not
+            return "denied" if any(rail.result == "blocked" for rail in verdict.rails) else "unjudged"
         if closed.outcome != "completed":
             return closed.outcome
         end = screen.finished
@@ -159,7 +165,7 @@ async def main() -> int:
         "attempts": dict(load.attempts), "reasons": dict(load.reasons), "wall_s": round(wall_s, 2),
         "answers_per_s": round(len(load.closed) / wall_s, 1), "client_cpu_s": round(time.process_time() - own_s, 2),
     }))  # fmt: skip
-    return 0 if load.outcomes == {"completed": load.submitted} else 1
+    return 0 if len(load.closed) == load.submitted and set(load.outcomes) <= FINE else 1
 
 
 if __name__ == "__main__":

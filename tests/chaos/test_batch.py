@@ -19,6 +19,7 @@ def job(tree, count, **fields):
     return BatchLoad(bus, requests=count, window=24, tokens=60, stall_ms=10_000, **fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("struck", ["rails", "router", "generator", "broker"])
 async def test_a_backlog_survives_the_kill_of_a_service(tmp_path, struck):
     with running_tree(

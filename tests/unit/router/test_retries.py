@@ -175,6 +175,14 @@ def test_batch_request_goes_to_the_cloud_if_its_class_says_so() -> None:
     assert world.cutovers()[1:] == [(3, "hard_error", "cancel", "vertex")]
 
 
+def test_class_may_keep_interactive_requests_out_of_the_cloud() -> None:
+    classes = ServiceClasses({"home": ClassSpec(cloud=False)}, WIDEST_BOUNDS)
+    asked = request(service_class="home")
+    late = World(replace(BOTH, classes=classes)).put(asked, started()).until(59_000)
+    assert [target for *_, target in late.cutovers()] == ["generator"]
+    assert World(replace(BOTH, classes=classes)).put(asked, started(), failed()).endings() == ["failed"]
+
+
 @pytest.mark.parametrize("error_class", ["unavailable", "overloaded", "timeout", "internal"])
 def test_batch_request_begins_again_after_a_failure_that_may_pass(error_class: str) -> None:
     world = World(replace(ALONE, max_batch_retries=2)).put(
