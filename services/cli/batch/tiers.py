@@ -136,8 +136,12 @@ def affordable(
 ) -> int:
     """Return how many of the wanted lines the rest of the budget pays for."""
     limits = [float(wanted)]
-    if budget.hours is not None and seconds_each > 0:
-        limits.append((budget.hours - spent_h) * 3_600 / seconds_each)
-    if budget.usd is not None and usd_each > 0:
-        limits.append((budget.usd - spent_usd) / usd_each)
+    for limit, spent, each in (
+        (budget.hours, spent_h, seconds_each / 3_600),
+        (budget.usd, spent_usd, usd_each),
+    ):
+        if limit is not None and spent >= limit:
+            return 0
+        if limit is not None and each > 0:
+            limits.append((limit - spent) / each)
     return max(0, math.floor(min(limits) + 1e-9))
