@@ -172,7 +172,7 @@ def test_the_services_answer_a_governed_question_from_their_images(tree):
     assert said["finish_reason"] != "content_filter"
     (denied,) = ask(url, "why does AKIAIOSFODNN7EXAMPLE fail?")["choices"]
     assert denied["finish_reason"] == "content_filter"
-    assert not denied["message"]["content"]
+    assert "password or key" in denied["message"]["content"]
     wait_until(lambda: bool(receiver.spans), "the tracer sends the trace", PATIENCE_S)
     for name, container in containers.items():
         assert container.status is None, f"{name}: {container.said()}"
