@@ -19,9 +19,7 @@ PLANTED = {
     "llama": {
         "base": {"RAILBUS_LLAMA_SLOTS": "4"},
         "bad": [
-            ({"RAILBUS_LLAMA_BATCH": "4"}, "batching:RAILBUS_LLAMA_BATCH=128"),
             ({"RAILBUS_LLAMA_PREFIX_CACHE": "off"}, "prefix-cache:RAILBUS_LLAMA_PREFIX_CACHE=on"),
-            ({"RAILBUS_LLAMA_SLOTS": "1"}, "batching:RAILBUS_LLAMA_SLOTS=4"),
         ],
         "nothing": "kv:RAILBUS_LLAMA_CONTEXT=2304",
         "lossy": "kv:RAILBUS_LLAMA_KV=q4_0",

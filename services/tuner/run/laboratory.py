@@ -71,6 +71,7 @@ class Laboratory:
     shape: Shape
     apart: bool = False
     keep: bool = False
+    _loads: int = 0
     _kept: dict[EngineKey, tuple[AsyncExitStack, Session]] = field(default_factory=dict)
     _answers: dict[tuple[tuple[str, str], ...], tuple[Answers, Answers]] = field(default_factory=dict)
 
@@ -171,7 +172,10 @@ class Laboratory:
     async def _round(self, base: Mapping[str, str], after: Mapping[str, str], count: int, number: int) -> Round:
         """Run A B B A, or B A A B in every other round: what is first in a round is neither arm's."""
         first, second = (base, after) if number % 2 == 0 else (after, base)
-        names = (f"{number}:1", f"{number}:2")  # both arms get the prompts of each half, in either order
+        # Both arms get the prompts of each half, in either order. No later round has them again: the prefix cache of an
+        # engine that stayed loaded would know them, and that of the other arm would not.
+        self._loads += 1
+        names = (f"{self._loads}:1", f"{self._loads}:2")
         if self.apart:
             outer = [await self._alone(first, count, names[:1])]
             inner = await self._alone(second, count, names)

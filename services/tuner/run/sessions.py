@@ -20,6 +20,9 @@ REQUEST_TIMEOUT_S: Final = 300.0
 """Longest time of one request in the child; a command may take that long a turn."""
 
 STOP_TIMEOUT_S: Final = 15.0
+IDLE_STOP_TIMEOUT_S: Final = 5.0
+"""How long an engine may take to end by itself."""
+
 MAX_LINE_BYTES: Final = 64 * 2**20
 MAX_ERROR_BYTES: Final = 8_192
 
@@ -149,10 +152,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """End the child: by the end of its input, then by signals."""
     if process.stdin is not None:
         process.stdin.close()
-    for signal in (None, process.terminate, process.kill):
+    # One that is in the middle of a command does not see that its input has ended.
+    steps = (None, IDLE_STOP_TIMEOUT_S), (process.terminate, STOP_TIMEOUT_S), (process.kill, STOP_TIMEOUT_S)
+    for signal, patience_s in steps:
         if signal is not None and process.returncode is None:
             signal()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(patience_s):
                 await process.wait()
                 return

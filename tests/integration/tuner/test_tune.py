@@ -111,10 +111,10 @@ def test_a_mistake_is_one_line(tmp_path, flags, said):
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the embedded engine's wheel")
 def test_llama_finds_what_was_planted_and_says_what_a_lossy_change_costs(tmp_path):
     told, others = searched(
-        tmp_path, "llama_batch=128", "--engine", "llama", "--no-list", "--at-once", "2", "--rounds", "4",
-        "--requests", "64", "--prompt", "160", "--shared", "0", "--output", "4",
-        "--try", "batching:RAILBUS_LLAMA_BATCH=128", "--try-lossy", "kv:RAILBUS_LLAMA_KV=q4_0",
-        settings={"RAILBUS_LLAMA_BATCH": "2", "RAILBUS_LLAMA_SLOTS": "2"},
+        tmp_path, "llama_prefix_cache=on", "--engine", "llama", "--no-list", "--at-once", "2", "--rounds", "4",
+        "--requests", "64", "--prompt", "160", "--shared", "0.9", "--output", "4",
+        "--try", "prefix-cache:RAILBUS_LLAMA_PREFIX_CACHE=on", "--try-lossy", "kv:RAILBUS_LLAMA_KV=q4_0",
+        settings={"RAILBUS_LLAMA_PREFIX_CACHE": "off", "RAILBUS_LLAMA_SLOTS": "2"},
     )  # fmt: skip
     assert "kept" not in others
     quality = next(each for each in told["changes"] if each["change"]["lossy"])["quality"]
