@@ -14,20 +14,25 @@ from tests.integration.batch.lab import BATCH_ID, BatchLab, lines, rows
 KILLS = int(os.environ.get("RAILBUS_BATCH_KILLS", "3"))
 SEED = os.environ.get("RAILBUS_BATCH_SEED", "")
 LINES = 60 * max(KILLS, 5)
+SETTINGS = {
+    "RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "2000",
+    "RAILBUS_BATCH_INSTANCE": "batch",
+    "RAILBUS_SIM_TIME_SCALE": "0.8",  # slow enough that the kills come in the middle
+}
 
 
 async def job(folder, kills: int, rng: random.Random) -> tuple[bytes, list[str], int]:
     """Run the job with so many kills; return its results, the ids that were submitted, and the last epoch."""
     async with BatchLab.opened() as lab:
         lab.open_folder(folder)
-        process = await lab.tree(RAILBUS_KAFKA_SESSION_TIMEOUT_MS="2000", RAILBUS_BATCH_INSTANCE="batch")
+        process = await lab.tree(**SETTINGS)
         await lab.submit(lines(LINES, model="simulated-n6"), window_open=16)
         for number in range(kills):
             await lab.until(lambda number=number: lab.done(BATCH_ID) >= LINES * (number + 0.3) / (kills + 1))
             await asyncio.sleep(rng.random() * 0.5)
             process.signal(signal.SIGKILL)
             await process.ended()
-            process = lab.start(**lab.where, RAILBUS_KAFKA_SESSION_TIMEOUT_MS="2000", RAILBUS_BATCH_INSTANCE="batch")
+            process = lab.start(**lab.where, **SETTINGS)
         end = await lab.end(BATCH_ID, within_s=300)
         assert (end.outcome, end.totals.completed, end.totals.failed) == ("completed", LINES, 0)
         epochs = [event.epoch for event in lab.written(BatchProgress)]
