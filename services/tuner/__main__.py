@@ -52,6 +52,9 @@ async def main() -> None:
     try:
         plan = msgspec.json.decode(sys.stdin.buffer.read(), type=TunePlan)
         base, _ = plan.base(), (plan.rules(), plan.goals())
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$.")
+        raise UserError(f"--{place.rstrip('`').replace('_', '-')}: {said}" if place else said) from None
     except (msgspec.DecodeError, ExperimentError) as error:
         raise UserError(f"{error}") from None
     shape = Shape(prompt=plan.prompt, shared=plan.shared, output=plan.output, at_once=plan.at_once, seed=plan.seed)

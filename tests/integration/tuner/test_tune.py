@@ -8,6 +8,11 @@ import sys
 
 import pytest
 
+from services.tuner.experiment import Change
+from services.tuner.quality.tasks import TaskSet, task_set
+from services.tuner.run import laboratory
+from services.tuner.run.laboratory import Laboratory, Shape
+
 LONGEST_S = 540
 ATTEMPTS = 3
 """A planted gain may drown in what else the machine does: it is looked for so often. A change without a gain may not be
@@ -109,16 +114,20 @@ def test_a_mistake_is_one_line(tmp_path, flags, said):
 
 @pytest.mark.llama
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="needs the embedded engine's wheel")
-def test_llama_finds_what_was_planted_and_says_what_a_lossy_change_costs(tmp_path):
-    told, others = searched(
-        tmp_path, "llama_prefix_cache=on", "--engine", "llama", "--no-list", "--at-once", "2", "--rounds", "4",
-        "--requests", "64", "--prompt", "160", "--shared", "0.9", "--output", "4",
-        "--try", "prefix-cache:RAILBUS_LLAMA_PREFIX_CACHE=on", "--try-lossy", "kv:RAILBUS_LLAMA_KV=q4_0",
-        settings={"RAILBUS_LLAMA_PREFIX_CACHE": "off", "RAILBUS_LLAMA_SLOTS": "2"},
-    )  # fmt: skip
-    assert "kept" not in others
-    quality = next(each for each in told["changes"] if each["change"]["lossy"])["quality"]
-    assert quality["identical"]["high"] < 1
-    assert quality["noise"]["value"] == 1
-    rise = quality["perplexity_rise"]
-    assert 0 < rise["low"] <= rise["value"] <= rise["high"]
+async def test_what_a_lossy_change_costs_is_measured_on_a_real_model(monkeypatch):
+    """A few of the tasks: `python -m tests.bench.tune_planted llama` has all of them, and the speed."""
+    all_tasks = task_set()
+    few = TaskSet(tasks=all_tasks.tasks[:8], texts=all_tasks.texts[:2])
+    monkeypatch.setattr(laboratory, "task_set", lambda: few)
+    base = {"RAILBUS_ENGINE": "llama", "RAILBUS_LLAMA_SLOTS": "2"}
+    lossy = Change(name="llama_kv=q4_0", settings={"RAILBUS_LLAMA_KV": "q4_0"}, item="kv", lossy=True)
+
+    found = await Laboratory(Shape(prompt=16, output=4)).quality(base, lossy)
+
+    assert found is not None
+    assert found.prompts == 8
+    assert found.noise.value == 1
+    assert found.identical.value < 1
+    assert found.first_divergence is not None
+    assert found.perplexity_rise is not None
+    assert found.perplexity_rise.low <= found.perplexity_rise.value <= found.perplexity_rise.high
