@@ -203,4 +203,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main, "railbus tune")
+    run(main, "tune")
