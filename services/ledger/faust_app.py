@@ -76,17 +76,17 @@ class LedgerApp:
         Raises:
             Exception: What ended Faust.
         """
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._acknowledge(), name="ledger-acknowledge")
-                tasks.create_task(self._watch_ends(), name="ledger-ends")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._acknowledge(), name="ledger-acknowledge")
+            tasks.create_task(self._watch_ends(), name="ledger-ends")
+            try:
                 await self.app.start()
                 await self.app.wait_until_stopped()
                 raise self.app.crash_reason or RuntimeError("Faust stopped by itself")
-        finally:
-            self.ready = False
-            with contextlib.suppress(Exception):
-                await self.app.stop()
+            finally:  # before the tasks end: Faust waits until what was taken is acknowledged
+                self.ready = False
+                with contextlib.suppress(Exception):
+                    await self.app.stop()
 
     async def _agent(self, stream: Any) -> None:
         try:

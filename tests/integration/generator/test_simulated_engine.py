@@ -108,3 +108,17 @@ async def test_a_share_of_the_requests_is_scripted():
     await it.close()
     failed = sum(isinstance(result, EngineError) for result in results)
     assert 30 < failed < 70
+
+
+async def test_a_timer_that_is_early_makes_no_phase_negative(monkeypatch):
+    """uvloop's timers have whole milliseconds: a step of half a millisecond ends at once."""
+    later = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda _: later(0))
+    engine = make("simulated", {"RAILBUS_SIM_TIME_SCALE": "0.1", "RAILBUS_SIM_BATCH": "4"})
+    await engine.start()
+
+    answers = await asyncio.gather(*(answer(engine, job(n, f"n{n % 7 + 1}")) for n in range(50)))
+    await engine.close()
+
+    timings = [items[-1].timings for items in answers]
+    assert min(min(each.queue_ms, each.prefill_ms, each.decode_ms) for each in timings) >= 0

@@ -149,7 +149,7 @@ class SimulatedEngine:
                 continue
             due_ms += plan.duration_ms
             await asyncio.sleep(max(0.0, due_ms - _now_ms()) / 1e3)
-            for sequence, item in self._scheduler.complete(plan, _now_ms()):
+            for sequence, item in self._scheduler.complete(plan, max(due_ms, _now_ms())):  # a timer may be early
                 if isinstance(item, EngineError) and item.error_class == "engine_dead":
                     self._die(item)
                     break
