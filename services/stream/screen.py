@@ -216,12 +216,11 @@ class Screen:
             return NOTHING
         if self.finished is not None and event.seq > self.finished.last_seq:
             return NOTHING
-        if voice_state.has_spoken:
-            self._text.add(event, self._log_ms)
-            return self._progress()
-        undecided = voice_state.voice is None
-        voice_state.decide(event.attempt)
-        ops = self._begin_voice() if undecided else NOTHING
+        ops: Ops = NOTHING
+        if not voice_state.has_spoken:
+            undecided = voice_state.voice is None
+            voice_state.decide(event.attempt)
+            ops = self._begin_voice() if undecided else NOTHING
         self._text.add(event, self._log_ms)
         return ops + self._progress()
 
@@ -360,13 +359,11 @@ class Screen:
         voice, delivery = self._voice_state.voice, self.delivery
         if voice is None or delivery is None:
             return NOTHING
-        text = self._text
+        text, ops = self._text, list[Op]()
         if text.released < len(text.chunks):
             cleared = len(text.chunks) - 1 if self.final else self._cleared
             check: OutputCheck = "on" if self._checked(voice) else "off"
             ops = text.release(releasable_chunks(text, delivery, check, cleared, self._log_ms))
-        else:
-            ops = []
         if self.finished is not None and self._complete(self.finished, voice):
             self.over = True
             ops.append(_finish(self.finished))

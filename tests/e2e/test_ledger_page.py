@@ -34,5 +34,5 @@ async def test_answers_of_a_tree_are_on_the_page(tmp_path):
             assert 0 < sum(ms for _, ms in parts) <= mean_ms + 1  # the client's time has more in it than the edge's
             assert dict(parts)["decode"] > 0
             assert await page.run(OUTSIDE) == []
-            assert await page.run('document.querySelector("#rows-table tbody td").textContent') == "interactive"
+            assert await page.run('document.querySelector("#rows-table tbody td").textContent') == "chat"
             assert "live" in await page.run('document.querySelector("#connection").textContent')

@@ -32,7 +32,8 @@ SEEN = {
     "rails": {"Verdict"},
     "safety": {"Cleared", "Recall"},
     "router": {"Request", "Cutover", "Closed", "Cancel", "Account", "DeadLetter"},
-    "operator": {"Request"},
+    "operator": {"Request", "BatchCreated"},
+    "batch": {"Request", "BatchProgress", "BatchFinished"},
 }
 """What must be among the records, or the test proves nothing."""
 
@@ -73,10 +74,13 @@ async def test_a_tree_writes_nothing_that_the_registry_does_not_allow(governed_t
     for topic, request in ((REQUESTS, asked(1)), (REQUESTS_BATCH, asked(2, "batch"))):
         await outside.send(topic, request)
     await outside.stop()
+    (tree.folder / "prompts.txt").write_text("One?\nTwo?\n")
+    job = tree.railbus("batch", "run", "prompts.txt", "--out", "results", "--model", "simulated-n8", timeout=120)
+    assert job.returncode == 0, job
     other = OtherProducer({"bootstrap.servers": tree.kafka, "partitioner": "murmur2_random"})
     other.produce(REQUESTS.name, b"\x00 garbage", uuid7(now_ms(), 3), headers=[("kind", b"Request"), ("v", b"1")])
     assert other.flush(20) == 0
-    questions = len(ASKED) + 3
+    questions = len(ASKED) + 3 + 2
 
     def settled():
         kinds = [record.get("kind") for record in dumped(tree)]

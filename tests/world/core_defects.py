@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from schemas.requests import Request
 from schemas.side_events import Attached, Detached
-from schemas.stream import Verdict
+from schemas.stream import StreamEvent, Verdict
 from services.bus import Received, UnreadableRecord
 from services.policy import Policy
 from services.processor import Effect, Write
@@ -12,6 +12,9 @@ from services.rails.core import RailsCore
 from services.router.config import DeadlineRange, RouterConfig
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
+from services.safety.decide.recalls import CheckContext
+from services.safety.decide.request import RequestCheck
+from services.safety.partition import SafetyPartition
 
 
 class ForgetfulRails(RailsCore):
@@ -74,12 +77,20 @@ class CountsFromAt(RouterCore):
         return super().read(item, at_us, now_us)
 
 
+class _ForgetfulPartition(SafetyPartition):
+    def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
+        known = event.request_id in self.requests
+        request = super().check_of(event, policy, context)
+        if request is not None and not known:
+            request.expires_us = self.read_us + 1_400_000
+        return request
+
+
 class ForgetfulSafety(SafetyCore):
     """Forgets a request long before the router closes it."""
 
-    def __init__(self, policy: Policy, source: str, total_max_ms: int) -> None:
-        super().__init__(policy, source, 400)
-        self._total_max_us -= 59_000_000
+    def gained(self, number: int) -> None:
+        self._partitions[number] = _ForgetfulPartition(self._total_max_us, catching_up=True)
 
 
 class HastyRouter(RouterCore):

@@ -53,7 +53,7 @@ class JobClient:
         self.store = store
         self._reader = reader
         self._producer = producer
-        self._source = f"railbus/{os.getpid()}"
+        self._source = f"operator/{os.getpid()}"
 
     @classmethod
     @asynccontextmanager

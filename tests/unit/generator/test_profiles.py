@@ -87,7 +87,7 @@ class Machine:
     def deadline_ms(self, tokens):
         """The router's, for a request that says nothing about it."""
         config = load_settings(RouterSettings, self.env).config()
-        return config.ttft_us(Deadlines(), tokens * CHARS_PER_TOKEN) / 1e3
+        return config.ttft_us(config.narrow(Deadlines()), tokens * CHARS_PER_TOKEN) / 1e3
 
     def room(self):
         """Tokens in the KV cache."""
