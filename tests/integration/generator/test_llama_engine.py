@@ -161,9 +161,9 @@ async def test_signals_stay_ours(engine):
 
 async def test_a_server_that_never_answers_is_reported_at_the_start():
     it = make("llama", {"RAILBUS_LLAMA_CONTEXT": "128"})
-    it._binding = SimpleNamespace(Server=lambda _params: object(), **{
-        name: getattr(it._binding, name) for name in ("CommonParams", "common_speculative_type", "ggml_type", "llama_flash_attn_type")
-    })  # fmt: skip
+    names = ("CommonParams", "common_speculative_type", "ggml_type", "llama_flash_attn_type")
+    kept = {name: getattr(it._binding, name) for name in names}
+    it._binding = SimpleNamespace(Server=lambda _params: object(), **kept)
     with pytest.raises(UserError, match=r"the model was loaded but does not answer: .*No such file"):
         await it.start()
     await it.close()

@@ -45,7 +45,8 @@ async def test_killed_while_judging_a_group_member_answers_everything_once(lab, 
     waiting = [make_request(1_000 + turn, f"Question {turn}") for turn in range(40)]
     await lab.ask(*waiting)
     await until(lambda: sum(one["lane"] == "interactive" for one in opa.asked) == len(waiting))
-    assert sum(one["lane"] == "batch" for one in opa.asked) <= 16  # eight in each of the two: nobody waits behind the batch
+    # Eight in each of the two: nobody waits behind the batch.
+    assert sum(one["lane"] == "batch" for one in opa.asked) <= 16
     first.signal(signal.SIGKILL)
     opa.open.set()
     requests += [*batch, *waiting]
