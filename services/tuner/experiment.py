@@ -174,8 +174,9 @@ def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, req
     if seconds is not None:
         while rounds > MIN_ROUNDS and rounds * (start_s + LOADS * MIN_LOAD_REQUESTS * request_s) > seconds:
             rounds -= 1
-        fits = int((seconds / rounds - start_s) / (LOADS * request_s)) if request_s > 0 else load
-        if fits < load:
+        left_s = seconds / rounds - start_s
+        if left_s < LOADS * load * request_s:
+            fits = int(left_s / (LOADS * request_s)) if left_s > 0 else 0
             load = max(MIN_LOAD_REQUESTS, fits)
             reason = (
                 f"the budget leaves {seconds:.0f} s a change, a start takes {start_s:.1f} s and a request"
