@@ -158,11 +158,16 @@ class FetchSessions:
         self._partitions += len(session.partitions)
         return session
 
-    def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> None:
-        """Change what a session asks for."""
+    def update(self, session: FetchSession, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> bool:
+        """Change what a session asks for; close it and return false when there is no room for so many partitions."""
+        more = sum((each.topic, each.partition) not in session.partitions for each in asked)
+        if more and self._partitions + more > MOST_PARTITIONS:
+            self.close(session.session_id)
+            return False
         before = len(session.partitions)
         session.update(asked, forgotten)
         self._partitions += len(session.partitions) - before
+        return True
 
     def close(self, session_id: int) -> None:
         """Forget a session, if there is one."""

@@ -67,7 +67,8 @@ def fetch(request: ApiRequest) -> ApiResponse:
         if session.next_epoch != wanted.epoch:
             return _refuse(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session.next_epoch = wanted.epoch % _LARGEST_EPOCH + 1
-        broker.fetch_sessions.update(session, wanted.asked, wanted.forgotten)
+        if not broker.fetch_sessions.update(session, wanted.asked, wanted.forgotten):
+            return _refuse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)  # the client names all of them, and gets no session
     partitions: Iterable[FetchedPartition] = wanted.asked if session is None else session.partitions.values()
     if wanted.max_wait_ms <= 0 or _enough(wanted, partitions):
         return _answer(wanted, partitions, session)
