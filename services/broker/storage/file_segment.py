@@ -265,7 +265,7 @@ class FileSegment:
         if first.stop > limit:
             return data[first.begin : first.stop] if at_least_one else b""
         from_entry = max(first.begin, index.position_up_to(begin + limit) - begin)
-        last = first.begin
+        last = from_entry  # the batch there may be larger than what was read of it
         for place in batches_in(data, from_entry):
             if place.stop > limit:
                 last = place.begin

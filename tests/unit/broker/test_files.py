@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.storage import data_directory, error_log
-from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, LogTail, TailBudget
+from services.broker.storage.file_segment import MAX_OPEN_SEGMENTS, FileSegment, LogTail, OpenSegments, TailBudget
 from services.broker.storage.segment import Segment
 from services.broker.storage.topic_config import SMALLEST_SEGMENT_BYTES, TopicConfig
 from tests.support.examples import examples
@@ -219,6 +219,27 @@ def test_a_tail_in_two_buffers_reads_as_one_segment(sizes, back, max_bytes):
             offset, max_bytes, at_least_one=at_least_one
         )
     assert tail.available(offset, max_bytes) >= min(max_bytes, whole.available(offset, max_bytes))
+
+
+@settings(max_examples=examples(150))
+@given(
+    sizes=st.lists(st.sampled_from([1, 300, 6_000, 14_000, 40_000]) | st.integers(1, 20_000), min_size=2, max_size=40),
+    at=st.integers(0, 39),
+    max_bytes=st.sampled_from([0, 1 << 20]) | st.integers(0, 250_000),
+)
+def test_a_file_is_read_as_memory_is_whatever_the_sizes(tmp_path_factory, sizes, at, max_bytes):
+    path = tmp_path_factory.mktemp("segment") / "0.log"
+    in_file, in_memory = FileSegment(path, 0, 0, OpenSegments(), TailBudget(0)), Segment(0, 0)
+    for offset, size in enumerate(sizes):
+        batch = bytearray(build([b"x" * size]))
+        batch[:8] = offset.to_bytes(8, "big")
+        for segment in (in_file, in_memory):
+            segment.append(batch, offset, 1, NOW_MS)
+    offset = at % len(sizes)
+    for at_least_one in (True, False):
+        wanted = in_memory.read(offset, max_bytes, at_least_one=at_least_one)
+        assert in_file._read_file(offset, max_bytes, at_least_one=at_least_one) == wanted
+    in_file.close()
 
 
 def test_damage_that_no_index_tells_of_does_not_stop_a_start(disk):
