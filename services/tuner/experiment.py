@@ -169,11 +169,12 @@ def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, req
         request_s: Time of one request, when as many run at once as in the experiment.
     """
     rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, rounds))
-    load = max(MIN_LOAD_REQUESTS, min(MAX_LOAD_REQUESTS, math.ceil(wanted / (rounds * LOADS))))
     reason = f"{wanted} were asked for" if wanted < MIN_REQUESTS else ""
     if seconds is not None:
         while rounds > MIN_ROUNDS and rounds * (start_s + LOADS * MIN_LOAD_REQUESTS * request_s) > seconds:
             rounds -= 1
+    load = max(MIN_LOAD_REQUESTS, min(MAX_LOAD_REQUESTS, math.ceil(wanted / (rounds * LOADS))))
+    if seconds is not None:
         left_s = seconds / rounds - start_s
         if left_s < LOADS * load * request_s:
             fits = int(left_s / (LOADS * request_s)) if left_s > 0 else 0

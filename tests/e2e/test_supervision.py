@@ -28,8 +28,9 @@ def test_each_service_that_is_killed_comes_back_and_answers_go_on(tmp_path):
 
 def test_ctrl_c_stops_everything_and_leaves_nothing(tmp_path):
     with running_tree(tmp_path, "--engine", "simulated") as tree:
+        wait_until(lambda: tree.said("batch ready"), "the last service serves")
         children = tree.processes()
-        assert len(children) == 5
+        assert len(children) == 6
         tree.process.send_signal(signal.SIGINT)
         assert tree.process.wait(30) == 0
         assert not any(child.is_running() for child in children)

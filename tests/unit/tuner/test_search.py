@@ -99,6 +99,7 @@ def test_a_disturbed_machine_is_noticed():
     st.integers(1, 20_000), st.integers(1, 100), st.none() | st.floats(0.1, 1e5), st.floats(0, 100), st.floats(0, 10)
 )
 @example(1, 1, 1.0, 0.0, 2.2250738585e-313)
+@example(1_000, 4, 12.0, 4.0, 0.0)
 def test_a_comparison_is_bounded_and_few_requests_have_a_reason(wanted, count, seconds, start_s, request_s):
     found = size(wanted=wanted, rounds=count, seconds=seconds, start_s=start_s, request_s=request_s)
     assert 3 <= found.rounds <= 64
