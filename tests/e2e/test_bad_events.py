@@ -44,7 +44,7 @@ def test_nothing_hangs_or_dies_of_a_bad_event(tree, topic):
     assert producer.flush(20) == 0
     done = tree.railbus("ask", "still there?", "--max-tokens", "5", "--total-ms", "10000")
     assert done.returncode == 0, done
-    assert tree.state["pids"] == before
+    assert before.items() <= tree.state["pids"].items()  # the batch service may start only now
 
 
 def test_every_one_of_every_topic_is_kept_as_it_was(tree):

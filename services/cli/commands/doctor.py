@@ -48,6 +48,9 @@ FROM_SOURCES: Final = "pip install --no-deps -e . in its checkout, to see the pa
 
 START_REMEDY: Final = "start everything with `railbus up`"
 
+NOT_STARTED: Final = 0
+"""Instead of a process id: the supervisor begins it after those that answers wait for."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kafka_option(parser)
@@ -70,7 +73,8 @@ async def _main(args: argparse.Namespace) -> int:
     findings.append(await _broker(bus_settings(args.kafka), needed=running is not None or args.kafka is not None))
     findings.append(await _http("edge", edge_url(args.url), needed=running is not None or args.url is not None))
     if running is not None:
-        findings += [await _http(name, url, needed=True) for name, url in running.health.items()]
+        for name, url in running.health.items():
+            findings.append(await _http(name, url, needed=True, pid=running.pids.get(name, NOT_STARTED)))
         findings.append(await _redis(running))
     print(doctor_report(findings))
     return 1 if any(finding.missing for finding in findings) else 0
@@ -166,7 +170,8 @@ async def _broker(settings: BusSettings, *, needed: bool) -> DoctorCheck:
     return DoctorCheck(name, not missing, found, "`railbus topics --create` creates them", needed)
 
 
-async def _http(name: str, url: str, *, needed: bool) -> DoctorCheck:
+async def _http(name: str, url: str, *, needed: bool, pid: int | None = None) -> DoctorCheck:
+    """Ask a service whether it is ready. A process that runs and listens nowhere yet is about to start."""
     try:
         async with (
             asyncio.timeout(CONNECT_TIMEOUT_S),
@@ -174,10 +179,23 @@ async def _http(name: str, url: str, *, needed: bool) -> DoctorCheck:
             session.get(f"{url}/readyz") as answer,
         ):
             found = "ready" if answer.status == 200 else f"HTTP {answer.status}"
+    except aiohttp.ClientConnectorError:
+        if pid is not None and (pid == NOT_STARTED or _runs(pid)):
+            remedy = "wait: the tree answers without it meanwhile"
+            return DoctorCheck(f"{name} {url}", good=False, found="starting", remedy=remedy, needed=False)
+        found = "no answer"
     except (aiohttp.ClientError, OSError, TimeoutError):
         found = "no answer"
     remedy = START_REMEDY if found == "no answer" else "wait: it waits for the broker or loads its model"
     return DoctorCheck(f"{name} {url}", found == "ready", found, remedy, needed)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 async def _redis(running: RunningTree) -> DoctorCheck:

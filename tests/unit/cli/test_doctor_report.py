@@ -1,3 +1,10 @@
+import asyncio
+import os
+import sys
+
+import pytest
+
+from services.cli.commands import doctor
 from services.cli.show.doctor_report import DoctorCheck, doctor_report
 
 GOOD = DoctorCheck("aiohttp", good=True, found="3.14", remedy="pip install it", needed=True)
@@ -15,3 +22,19 @@ def test_what_is_missing_comes_with_its_remedy():
     assert lines[2] == "-        redis    none: start one"
     assert lines[3] == "1 thing(s) needed are missing"
     assert [finding.missing for finding in (GOOD, GONE, SPARE)] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("pid", "found", "missing"),
+    [(doctor.NOT_STARTED, "starting", False), (os.getpid(), "starting", False), (None, "no answer", True)],
+)
+async def test_a_process_that_listens_nowhere_yet_is_starting(pid, found, missing):
+    check = await doctor._http("batch", "http://127.0.0.1:9", needed=True, pid=pid)
+    assert (check.found, check.missing) == (found, missing)
+
+
+async def test_a_process_that_has_ended_gives_no_answer():
+    ended = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await ended.wait()
+    check = await doctor._http("batch", "http://127.0.0.1:9", needed=True, pid=ended.pid)
+    assert check.found == "no answer"
