@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from services.physics.statistics import Interval
 from services.tuner.decide import Trial
 from services.tuner.measurements import gains
 from services.tuner.search import Search, Tried
-from services.tuner.statistics import Interval
 
 State = Literal["ticked", "refuted", "unclear", "not tried"]
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from services.physics.statistics import Interval, bootstrap, bootstrap_ratio, median, percentile
 from services.planner.bench.results import PLAIN, BenchResult, OpenLoopResult, RequestResult
-from services.planner.bench.statistics import Interval, bootstrap, bootstrap_ratio, median, percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

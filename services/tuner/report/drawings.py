@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from services.tuner.statistics import Interval
+from services.physics.statistics import Interval
 
 WIDTH = 640
 LABEL = 190
