@@ -26,7 +26,7 @@ from services.generator.engines.chat_completions.parser import Endpoint
 from services.runtime import weights
 from services.runtime.errors import UserError
 from services.runtime.weights import SMOLLM2, CacheSettings
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore
+from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore, only_model
 
 PREFILL_BATCH: Final = 128
 """Prompt tokens between two checks for an abort: about a second on one slow thread."""
@@ -142,11 +142,7 @@ class LlamaEngine:
         Raises:
             EngineError: Another model was requested.
         """
-        if model in {"default", self.model}:
-            return self.model
-        raise EngineError(
-            "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False, param="model"
-        )
+        return only_model(model, self.model)
 
     def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
         """Generate one streamed completion with the chat template of the GGUF file."""
