@@ -75,7 +75,7 @@ unit: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(ARGS)
 
 test-fast: $(VENV)/.test
-	RAILBUS_TEST_EXAMPLES=0.1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" tests/unit $(ARGS)
+	PYTHONDONTWRITEBYTECODE= RAILBUS_TEST_EXAMPLES=0.1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" tests/unit $(ARGS)
 
 # Neither may fail a run: a test that misses its tool is skipped and says which.
 tools:

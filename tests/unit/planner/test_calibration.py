@@ -48,6 +48,7 @@ def start(**changes):
     return FittedRoofline(**about, **changes)
 
 
+@pytest.mark.slow
 def test_a_fit_recovers_the_roofline():
     known = list(shapes(TRUE, (0, 2, 5)))
     found = fit_roofline(start(), known)
@@ -211,6 +212,7 @@ def test_open_loops_are_counted_with_their_errors(tmp_path):
     assert all(len(each.by_run) == 2 for each in ratios(found))
 
 
+@pytest.mark.slow
 def test_the_report_says_all_of_it(tmp_path, capsys):
     path = written(tmp_path, result())
     assert main(["bench", str(path)]) == 0
@@ -233,6 +235,7 @@ def test_the_report_says_all_of_it(tmp_path, capsys):
     assert calibration_report.as_json(calibrate(read_result(path)))["machines"]["plain"]["gpu"] == "h100"
 
 
+@pytest.mark.slow
 def test_drawings_of_a_bench(tmp_path):
     pytest.importorskip("matplotlib")
     assert main(["bench", str(written(tmp_path, result())), "--plot", str(tmp_path / "drawn")]) == 0
