@@ -42,7 +42,7 @@ class _Line(Struct):
 
 
 _REFUSED_UNLESS: Final = {**REFUSED_UNLESS, "stream": (None, False)}
-"""Nobody reads along, so a line cannot ask for a stream."""
+"""A line cannot ask for a stream: its result is a line of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def parse_line(raw: bytes) -> JobLine:
     """Parse and validate one line.
 
     Raises:
-        BadLine: It is no request.
+        BadLine: It is not a valid request.
     """
     if len(raw) > MAX_LINE_BYTES:
         raise BadLine("line_too_long", f"The line is longer than {MAX_LINE_BYTES:,} bytes.")

@@ -50,7 +50,7 @@ class JobStore(Protocol):
     """A store of files and of jobs' working folders."""
 
     def writing(self, file_id: str, tenant: str, filename: str, purpose: FilePurpose, created_s: int) -> "Writing":
-        """Open a new file; it exists when the block ends without an error."""
+        """Open a new file. It appears under its name only when the block ends without an error."""
 
     def find(self, file_id: str) -> StoredFile | None:
         """Return what is known of a file; None if there is none."""

@@ -10,7 +10,8 @@ from services.tuner.measurements import Load, Round, failed, gain, gains
 from services.tuner.quality.compare import Quality
 
 GUARD_CONFIDENCE: Final = 0.8
-"""Of the intervals of guarded metrics: lower than that of a gain, because here doubt counts against the change."""
+"""Confidence of the intervals of guarded metrics. It is lower than that of a gain: here doubt counts against the
+change."""
 
 Outcome = Literal["kept", "no gain", "worse", "quality", "price", "failed"]
 

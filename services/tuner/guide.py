@@ -1,4 +1,4 @@
-"""The latency guide as data: its items, what it claims of each, and what is wrong with the claims. Pure."""
+"""The latency guide as data: its items, what the guide claims about each, and where it is wrong. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

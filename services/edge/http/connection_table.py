@@ -27,7 +27,8 @@ ConnectionKind = Literal["idle", "http", "websocket", "refused"]
 CONNECTION_KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 
 PROXIED: Final = ""
-"""The group of connections of a trusted proxy between two requests: only the limit of all connections counts."""
+"""The group of a trusted proxy's connections while they have no request. No address's limit applies to it, only the
+server's."""
 
 
 @dataclass(frozen=True, slots=True)

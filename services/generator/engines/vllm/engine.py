@@ -167,8 +167,8 @@ class VllmEngine:
         """Generate one token, so that the process says it is ready only when it can answer.
 
         Raises:
-            EngineError: None came.
-            TimeoutError: None came in time.
+            EngineError: The engine failed.
+            TimeoutError: The token took too long.
         """
         job = Job(
             request_id="start", run="start", model=self.model,
