@@ -15,7 +15,7 @@ from services.planner.bench import calibration_report
 from services.planner.bench.calibration import _fitted, _tau, calibrate, median_error, regrets, worst_error
 from services.planner.bench.closed_loops import ShapeMeasurement, _steps, alpha, by_position, rows
 from services.planner.bench.fit import FittedRoofline, Prediction, fit_roofline, predict
-from services.planner.bench.open_loops import Slo, ratios, summary
+from services.planner.bench.open_loops import BenchSlo, ratios, summary
 from services.planner.bench.results import DraftCounts, RequestResult, read_result
 
 TRUE = FittedRoofline(
@@ -198,7 +198,7 @@ def test_processor_time_leaves_out_what_others_took(tmp_path):
 
 def test_open_loops_are_counted_with_their_errors(tmp_path):
     found = read_result(written(tmp_path, result()))
-    plain, fast = summary(found, Slo(ttft_ms=200, token_ms=9))
+    plain, fast = summary(found, BenchSlo(ttft_ms=200, token_ms=9))
     assert (plain.requests, plain.errors, plain.good) == (24, 2, 0)
     assert fast.good == pytest.approx(22 / 24)
     assert fast.goodput > 0
