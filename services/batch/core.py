@@ -16,8 +16,8 @@ from schemas.topics import REQUESTS_BATCH, STREAMS
 from services.batch.job import (
     CHECKPOINT_US,
     AskCancel,
+    Checkpoint,
     FinishJob,
-    JobCheckpoint,
     JobRun,
     RecordResult,
     SubmitLine,
@@ -41,7 +41,7 @@ CANCEL_GRACE_US: Final = 30_000_000
 Positions = Mapping[str, Sequence[int]]
 """By topic: the next offset of each partition that is read."""
 
-Effect = SubmitLine | RecordResult | JobCheckpoint | FinishJob | AskCancel
+Effect = SubmitLine | RecordResult | Checkpoint | FinishJob | AskCancel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class BatchCore:
             job.open[known.line] = LineState()
             self._attempt(job, known.line, known.attempt, 0, positions=None).on_log = known.on_log
         self._jobs[job_of(job.batch_id)] = job
-        return [JobCheckpoint(job.batch_id, self._progress(job, 0, None))]
+        return [Checkpoint(job.batch_id, self._progress(job, 0, None))]
 
     def confirmed(self, batch_id: str) -> None:
         """Note that the takeover is on the log: read on from the job's offsets, to their end, then ``caught_up``."""
@@ -179,10 +179,10 @@ class BatchCore:
                 effects += self._submit_next(job, now_us, positions)
             if job.is_over(now_us, CANCEL_GRACE_US):
                 job.stage = "over"
-                effects.append(JobCheckpoint(job.batch_id, self._progress(job, now_us, positions)))
+                effects.append(Checkpoint(job.batch_id, self._progress(job, now_us, positions)))
                 effects.append(FinishJob(job.batch_id, job.ending or "completed"))
             elif job.changed and now_us >= job.checkpoint_us:
-                effects.append(JobCheckpoint(job.batch_id, self._progress(job, now_us, positions)))
+                effects.append(Checkpoint(job.batch_id, self._progress(job, now_us, positions)))
         return effects
 
     def _find(self, job: JobRun, place: int, number: int, now_us: int) -> LineAttempt | None:

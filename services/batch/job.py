@@ -40,7 +40,7 @@ class RecordResult:
 
 
 @dataclass(frozen=True, slots=True)
-class JobCheckpoint:
+class Checkpoint:
     """An effect: bring the results so far to disk, and then put this on the log, with the newest part's length."""
 
     batch_id: str

@@ -19,7 +19,7 @@ from schemas.registry import read_kinds
 from schemas.side_events import Cancel
 from schemas.topics import BATCHES, CONTROL, REQUESTS_BATCH, STREAMS
 from services.batch.core import BatchConfig, BatchCore, Positions
-from services.batch.job import AskCancel, FinishJob, JobCheckpoint, RecordResult, SubmitLine
+from services.batch.job import AskCancel, Checkpoint, FinishJob, RecordResult, SubmitLine
 from services.batch.part_file import JobFiles
 from services.batch.settings import Settings
 from services.bus import (
@@ -307,7 +307,7 @@ class BatchService:
                 about: Any = {"tenant": state.created.tenant, "at": now_us(), "source": self._source}
                 cancel = Cancel(request_id=effect.request_id, **about, reason="operator")
                 await self._producer.post(CONTROL, cancel)
-            case JobCheckpoint():
+            case Checkpoint():
                 progress = replace(files.noted(effect.progress), at=now_us())
                 await _persistently(partial(asyncio.to_thread, files.sync))
                 await self._producer.send(BATCHES, progress)

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import sys
 from importlib.util import find_spec
 
 from aiohttp import web
@@ -10,7 +11,6 @@ from services.bus import ensure_topics, wanted_replication
 from services.ledger.settings import Settings
 from services.runtime import health, process, settings
 from services.runtime.errors import UserError
-from services.runtime.process import say_ready
 
 DEFAULT_WINDOW_S = 3_600
 
@@ -23,9 +23,7 @@ async def main() -> None:
 
     own = settings.load_settings(Settings, os.environ)
     await ensure_topics(own.bus)  # Faust wants them there
-    service = LedgerService(
-        own, f"ledger/{secrets.token_hex(3)}", lambda: say_ready("ledger"), copies=await wanted_replication(own.bus)
-    )
+    service = LedgerService(own, f"ledger/{secrets.token_hex(3)}", _say_ready, copies=await wanted_replication(own.bus))
 
     async def ledger(request: web.Request) -> web.Response:
         """Serve the sums of the last ``seconds``, an hour by default, as JSON."""
@@ -38,6 +36,11 @@ async def main() -> None:
     routes = [web.get("/ledger", ledger)]
     async with health.serve_health(own.health, lambda: service.ready, routes):
         await service.run()
+
+
+def _say_ready() -> None:
+    sys.stdout.write("ready ledger\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Query(NamedTuple):
 
 
 def class_of(cell: Cell) -> str:
-    """Return the class of a kind of request; for one from a router without classes, its lane's class."""
+    """Return the class of a kind of request; that of its lane where a router knew no classes."""
     return cell.service_class or DEFAULT_NAMES[cell.lane]
 
 
