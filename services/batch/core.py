@@ -50,7 +50,7 @@ class BatchConfig:
 
     Attributes:
         partitions: Of the request topics.
-        governance: What is insisted on before text counts as an answer.
+        governance: Which checks are required before text counts as an answer.
         line_timeout_us: A request that is not closed by then is given up.
         source: This service and instance.
     """

@@ -30,7 +30,7 @@ from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
 
 END_MS: Final = 2**47
-"""After every time that there will be."""
+"""Later than any record."""
 
 
 def find(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The ledger's windows of the last hour, as the page needs them: of each window and part the newest record. Pure."""
+"""The ledger's windows of the last hour for the page: the newest record of each window and part. Pure."""
 
 from typing import Final, NamedTuple
 

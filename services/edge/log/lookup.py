@@ -151,8 +151,8 @@ class LogLookup:
             request_id: The request.
             partition: Its partition.
             end: The offset to read to.
-            tenant: Whose turn it is.
-            begin: The offset of its first event, where it is known.
+            tenant: Tenants take turns at reading; it is this one's turn that is waited for.
+            begin: The offset of its first event, if it is known.
 
         Raises:
             ApiError: 503, if one of them may take text back and cannot be read.
