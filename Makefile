@@ -72,10 +72,10 @@ lint: $(VENV)/.test
 	$(BIN)/python -m schemas --check
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 --durations=40 --durations-min=2 $(ARGS)
 
 test-fast: $(VENV)/.test
-	RAILBUS_TEST_EXAMPLES=0.1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" tests/unit $(ARGS)
+	PYTHONDONTWRITEBYTECODE= RAILBUS_TEST_EXAMPLES=0.1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" tests/unit $(ARGS)
 
 # Neither may fail a run: a test that misses its tool is skipped and says which.
 tools:

@@ -127,7 +127,7 @@ class ResultPart:
 class BatchProgress(BatchEvent):
     """How far a job has come: all that a batch service needs to go on from here, besides the log.
 
-    It is void if its epoch is lower than one before it on the log, or the same and of another source: its writer was
+    It is void if an earlier one on the log has a higher epoch, or the same epoch and another source: its writer was
     replaced.
 
     Attributes:

@@ -22,6 +22,9 @@ def raised() -> set[tuple[int, str]]:
         if module.startswith("services.edge"):
             for node in ast.walk(tree):
                 found |= _made(node) | _paired(node)
+        elif module == "services.runtime.chat_body":  # the edge answers its errors with 400
+            for node in ast.walk(tree):
+                found |= {(400, text) for text in _codes(node, "BadBody", "invalid_value")}
     return found
 
 
@@ -30,14 +33,25 @@ def _made(node: ast.AST) -> set[tuple[int, str]]:
     if not isinstance(node, ast.Call) or not node.args:
         return set()
     status = getattr(node.args[0], "value", None)
-    texts = {
+    return {(status, text) for text in _texts(node)} if isinstance(status, int) else set()
+
+
+def _codes(node: ast.AST, error: str, default: str) -> set[str]:
+    """``BadBody("...", code="unsupported_parameter")``, or without a code."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "id", "") != error:
+        return set()
+    return _texts(node) or {default}
+
+
+def _texts(call: ast.Call) -> set[str]:
+    """Return the texts that the argument ``code`` may be."""
+    return {
         part.value
-        for keyword in node.keywords
+        for keyword in call.keywords
         if keyword.arg == "code"
         for part in ast.walk(keyword.value)
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     }
-    return {(status, text) for text in texts} if isinstance(status, int) else set()
 
 
 def _paired(node: ast.AST) -> set[tuple[int, str]]:

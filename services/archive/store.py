@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from services.archive.extras import need
 from services.runtime.errors import UserError
+from services.runtime.files import sync_folder
 
 ABANDONED_S: Final = 3_600.0
 """Age at which a temporary file is of a process that was killed."""
@@ -95,7 +96,7 @@ class Store:
                 os.link(temporary, target)
             except FileExistsError:
                 raise Exists(name) from None
-            _sync(target.parent)
+            sync_folder(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -107,11 +108,3 @@ class Store:
             for path in Path(self.path("tmp")).iterdir():
                 if time.time() - path.stat().st_mtime > ABANDONED_S:
                     path.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

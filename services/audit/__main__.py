@@ -1,12 +1,11 @@
 """Run one archiver: ``python -m services.audit``."""
 
-import sys
-
 from services.audit.service import ArchiveService
 from services.audit.settings import Settings
 from services.bus import BusSettings, ensure_topics
 from services.runtime import run
 from services.runtime.health import HealthSettings, serve_health
+from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 
 
@@ -15,8 +14,7 @@ async def main() -> None:
     settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
 
     def on_ready() -> None:
-        sys.stdout.write(f"ready audit archive={settings.archive}\n")
-        sys.stdout.flush()
+        say_ready(f"audit archive={settings.archive}")
 
     service = ArchiveService(settings, bus, on_ready)
     async with serve_health(health, lambda: service.ready):

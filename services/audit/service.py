@@ -6,7 +6,6 @@ again, whenever the process ends. No offset is committed at all.
 
 import asyncio
 import itertools
-import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from services.audit.settings import Settings
 from services.bus import Assignment, BusSettings, GroupReader, InFlightLimit, Partition, RawTailReader, StoredRecord
 from services.runtime.clock import steady_us
 from services.runtime.errors import UserError
+from services.runtime.files import write_whole
 from services.runtime.logging import logger
 from services.runtime.metrics import ARCHIVE_BUFFERED, ARCHIVE_CONFLICTS, ARCHIVE_FILES, ARCHIVED
 
@@ -222,12 +222,7 @@ async def _persistently(work: Callable[[], T], trouble: str) -> T:
 
 def _write_anchors(path: Path, checkpoints: Iterable[Checkpoint]) -> None:
     """Replace the file; log an error instead of raising it, because the archive itself is whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.write(anchors_json(checkpoints))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, anchors_json(checkpoints))
     except OSError as error:
         _log.error("RAILBUS_AUDIT_ANCHORS=%s cannot be written: %s", path, error.strerror)

@@ -1,27 +1,21 @@
 """Run one batch service: ``python -m services.batch``."""
 
-import sys
-
 from services.batch.service import BatchService
 from services.batch.settings import Settings
 from services.bus import BusSettings, ensure_topics
 from services.runtime import run
 from services.runtime.health import HealthSettings, serve_health
+from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 
 
 async def main() -> None:
     """Run jobs until the process is asked to stop."""
     settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
-    service = BatchService(settings, bus, _say_ready)
+    service = BatchService(settings, bus, lambda: say_ready("batch"))
     async with serve_health(health, lambda: service.ready):
         await ensure_topics(bus)
         await service.run()
-
-
-def _say_ready() -> None:
-    sys.stdout.write("ready batch\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

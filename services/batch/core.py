@@ -50,7 +50,7 @@ class BatchConfig:
 
     Attributes:
         partitions: Of the request topics.
-        governance: What is insisted on before text counts as an answer.
+        governance: Which checks are required before text counts as an answer.
         line_timeout_us: A request that is not closed by then is given up.
         source: This service and instance.
     """
@@ -109,7 +109,7 @@ class BatchCore:
         self._jobs.clear()
 
     def update(self, state: JobState, now_us: int, expired: bool) -> list[Effect]:
-        """Take over what somebody wants of the job."""
+        """Apply a user's command to the job."""
         job = self.job(state.batch_id)
         if job is None:
             return []
@@ -168,7 +168,7 @@ class BatchCore:
         return self._done(job, place, number, LineError(code="rejected", message=message))
 
     def step(self, now_us: int, positions: Positions) -> list[Effect]:
-        """Submit what there is room for, try again what is due, note how far the jobs are."""
+        """Submit lines while there is room, retry those that are due, and write how far the jobs are."""
         effects: list[Effect] = []
         for job in self.jobs():
             if job.stage != "running":
@@ -260,7 +260,7 @@ class BatchCore:
         return [RecordResult(job.batch_id, place, number, result)]
 
     def _time_out(self, job: JobRun, now_us: int) -> list[Effect]:
-        """Give up requests that nobody closes: the log has lost them, or nobody reads it."""
+        """Give up requests that no router has closed: the log has lost them, or no router runs."""
         effects: list[Effect] = []
         if now_us < job.sweep_us:
             return effects

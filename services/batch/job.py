@@ -64,10 +64,10 @@ class JobRun:
 
     Attributes:
         created: Its submission.
-        good: Lines that are requests.
-        bad: Lines that are none.
+        good: Number of lines that are valid requests.
+        bad: Number of the other lines.
         window: How many requests may be open now: it shrinks when they expire in a queue, and grows with each answer.
-        recovered_from: Every line before this one was submitted at the newest checkpoint of the service before.
+        recovered_from: According to the former service's last checkpoint, every line before this one was submitted.
         waiting: Lines that wait to be tried again.
     """
 
@@ -122,7 +122,7 @@ class JobRun:
         self.completion_tokens = totals.completion_tokens
 
     def skipped(self, begin: int) -> Iterator[int]:
-        """Return the lines that were not written although later ones were."""
+        """Return the lines that were not submitted although later ones were."""
         return (place for place in range(begin, self.next_line) if place not in self.open)
 
     def count(self, result: LineResult) -> None:

@@ -13,7 +13,8 @@ from services.jobs.ids import line_request_id
 from services.jobs.prepare import JobLines, JobPlan
 from services.jobs.result_lines import LineAnswer, result_line
 from services.jobs.results import part_record
-from services.jobs.store import FolderStore, sync_folder
+from services.jobs.store import FolderStore
+from services.runtime.files import sync_folder
 
 DELIVERIES: Final[Mapping[OutputCheck, Delivery]] = {"on": Delivery(mode="gated"), "off": Delivery()}
 """Nobody reads along, so all of an answer can wait for its check, where there is one."""

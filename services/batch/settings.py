@@ -36,5 +36,5 @@ class Settings:
 
     @property
     def governance(self) -> Governance:
-        """What is insisted on before text counts as an answer."""
+        """Return which checks are required before text counts as an answer."""
         return Governance(input_gate=self.input_gate, output_check=self.output_check)

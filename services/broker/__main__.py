@@ -2,13 +2,12 @@
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from services.broker.service import BrokerService
 from services.broker.settings import DISK_RETENTION_BYTES, MEMORY_RETENTION_BYTES, BrokerSettings
-from services.runtime.process import run
+from services.runtime.process import run, say_ready
 
 
 def arguments(argv: Sequence[str] | None = None) -> BrokerSettings:
@@ -50,8 +49,7 @@ async def serve(settings: BrokerSettings) -> None:
     broker = BrokerService.of(settings)
     await broker.start()
     try:
-        sys.stdout.write(f"ready {broker.address}\n")
-        sys.stdout.flush()
+        say_ready(broker.address)
         await asyncio.Event().wait()
     finally:
         await broker.stop()

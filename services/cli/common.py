@@ -1,4 +1,4 @@
-"""What subcommands share: running coroutines, finding the tree, reaching the broker, and options with one meaning."""
+"""What subcommands share: running coroutines, finding the tree, reaching the broker, and common options."""
 
 import argparse
 import asyncio

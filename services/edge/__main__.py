@@ -1,11 +1,11 @@
 """``python -m services.edge``: one edge process."""
 
 import os
-import sys
 
 from services.edge.service import EdgeService
 from services.edge.settings import Settings
 from services.runtime import process, settings
+from services.runtime.process import say_ready
 
 
 async def main() -> None:
@@ -14,8 +14,7 @@ async def main() -> None:
 
 
 def _say_ready(url: str) -> None:
-    sys.stdout.write(f"ready edge {url}\n")
-    sys.stdout.flush()
+    say_ready(f"edge {url}")
 
 
 if __name__ == "__main__":

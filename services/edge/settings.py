@@ -150,7 +150,7 @@ class Settings:
 
     @property
     def governance(self) -> Governance:
-        """What is insisted on before text is shown."""
+        """Return which checks are required before text is shown."""
         return Governance(input_gate=self.input_gate, output_check=self.output_check)
 
     @property

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 
 from services.bus import BusSettings, ensure_topics
 from services.generator.cores import bind_to_cores
@@ -11,6 +10,7 @@ from services.generator.liveness import run_while_alive
 from services.generator.settings import GeneratorSettings
 from services.runtime import run
 from services.runtime.health import HealthSettings, serve_health
+from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 from services.worker.worker import Worker
 
@@ -23,8 +23,7 @@ async def main() -> None:
     worker: Worker | None = None
 
     def ready() -> None:
-        sys.stdout.write(f"ready generator engine={engine.name} model={engine.model}\n")
-        sys.stdout.flush()
+        say_ready(f"generator engine={engine.name} model={engine.model}")
 
     async with serve_health(health, lambda: worker is not None and worker.ready):
         try:

@@ -9,7 +9,7 @@ LEVELS: Final = tuple(sorted({int(256 * 1.25**step) for step in range(23)}))
 """Lengths of beginnings, in characters, that are compared: 256 to about 34,000."""
 
 WIDTH: Final = 4
-"""Bytes of hash for each length. Two lines that collide become neighbours without need, and nothing else."""
+"""Bytes of hash for each length. A collision only makes two lines neighbours that share no prefix."""
 
 
 def prefix_key(texts: Iterable[str]) -> bytes:

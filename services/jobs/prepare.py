@@ -18,7 +18,8 @@ import msgspec
 from schemas.batches import LineFault
 from services.jobs.lines import MAX_LINE_BYTES, BadLine, JobLine, parse_line
 from services.jobs.prefix_order import prefix_key, prefix_order
-from services.jobs.store import JobStore, write_whole
+from services.jobs.store import JobStore
+from services.runtime.files import write_whole
 
 PLAN: Final = "plan.json"
 INDEX: Final = "index"

@@ -10,7 +10,7 @@ from services.bus import BusSettings, Received, TailReader, UnreadableRecord, fi
 from services.jobs.job_state import Jobs, JobState
 
 POLL_S: Final = 0.02
-"""Time between two looks at the reader's position; the bus has no event for it."""
+"""Interval at which the reader's position is polled; the bus does not signal it."""
 
 
 class JobReader:

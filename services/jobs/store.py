@@ -19,6 +19,7 @@ import msgspec
 
 from services.jobs.ids import FILE_PREFIX
 from services.runtime.errors import UserError
+from services.runtime.files import sync_folder, write_whole
 
 FilePurpose = Literal["batch", "batch_output"]
 _FILE_ID: Final = re.compile(r"file-[0-9a-z]{1,40}")
@@ -49,7 +50,7 @@ class JobStore(Protocol):
     """A store of files and of jobs' working folders."""
 
     def writing(self, file_id: str, tenant: str, filename: str, purpose: FilePurpose, created_s: int) -> "Writing":
-        """Open a new file; it exists when the block ends without an error."""
+        """Open a new file. It appears under its name only when the block ends without an error."""
 
     def find(self, file_id: str) -> StoredFile | None:
         """Return what is known of a file; None if there is none."""
@@ -140,26 +141,3 @@ class FolderStore:
 
 def new_file_id() -> str:
     return FILE_PREFIX + secrets.token_hex(12)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file, so that it is there whole or as it was, also after a loss of power."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with fresh.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        sync_folder(path.parent)
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -1,23 +1,17 @@
 """The I/O around a core: membership, replay, alarms, backpressure, writes, commits, drain, readiness."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas.base import Event
-from schemas.errors import MalformedEvent
 from schemas.topics import Topic
 from services.bus import (
     Assignment,
-    BusError,
     BusSettings,
-    EventRejected,
     GroupReader,
     InFlightLimit,
     Partition,
-    Position,
     Producer,
     Received,
     RecordFilter,
@@ -26,6 +20,7 @@ from services.bus import (
     partition_for,
 )
 from services.processor.core import Core, Effect, RecordDone, Write
+from services.processor.pending_writes import PendingWrites
 from services.processor.skew import SkewMeter
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
@@ -38,7 +33,7 @@ SLOWEST_TICK_S: Final = 1.0
 """Alarms are checked at least this often."""
 
 FULL_RETRY_S: Final = 0.1
-"""How soon alarms are checked again while the outbox is full, because the broker is unreachable."""
+"""How soon alarms are checked again while too many writes wait, because the broker is unreachable."""
 
 LAG_INTERVAL_S: Final = 1.0
 """Interval at which the end of the log is asked for."""
@@ -106,12 +101,7 @@ class Processor:
         self._core = core
         self._producer = producer
         self._perform = perform
-        self._on_written = on_written
-        self._on_not_written = on_not_written
         self._in_flight = InFlightLimit(config.limit)
-        self._outbox: deque[Write] = deque()  # bounded by the in-flight limit
-        self._unacknowledged = 0
-        self._outbox_filled = asyncio.Event()
         self._work = asyncio.Event()
         self._held: dict[int, TopicPartitions] = {}  # number -> its partitions
         self._deciding: set[int] = set()
@@ -141,6 +131,15 @@ class Processor:
             instance_id=config.instance_id,
             clock=config.clock,
         )
+        self._pending_writes = PendingWrites(
+            producer,
+            group=config.group,
+            holds=lambda request_id: partition_for(request_id, self._partitions) in self._held,
+            on_sent=self._update_limit,
+            on_finished=lambda position: self._reader.done(*position),
+            on_written=on_written,
+            on_not_written=on_not_written,
+        )
 
     @property
     def ready(self) -> bool:
@@ -159,7 +158,7 @@ class Processor:
             await self._producer.start()
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                for work in (self._send(), self._step(), self._report_lag()):
+                for work in (self._pending_writes.send(), self._step(), self._report_lag()):
                     self._tasks.create_task(work)
                 await self._read()
         finally:
@@ -173,13 +172,11 @@ class Processor:
         """Perform effects, in order."""
         for effect in effects:
             if isinstance(effect, Write):
-                self._outbox.append(effect)
+                self._pending_writes.append(effect)
             elif isinstance(effect, RecordDone):
                 self._reader.done(*effect.position)
             elif self._perform is not None:
                 self._perform(effect)
-        if self._outbox:
-            self._outbox_filled.set()
         if self._core.busy:
             self._work.set()
         self._update_limit()
@@ -200,7 +197,7 @@ class Processor:
     async def _drain(self) -> None:
         try:
             async with asyncio.timeout(self._config.drain_s):
-                while self._core.backlog or self._outbox or self._unacknowledged:  # noqa: ASYNC110 - a few times only
+                while self._core.backlog or self._pending_writes.busy:  # noqa: ASYNC110 - a few times only
                     await asyncio.sleep(0.005)
         except TimeoutError:
             pass  # the next holder of the partitions does the rest
@@ -295,7 +292,7 @@ class Processor:
             )  # fmt: skip
 
     def _update_limit(self) -> None:
-        taken = self._core.backlog + len(self._outbox)
+        taken = self._core.backlog + len(self._pending_writes)
         # draining, nothing more is read
         self._in_flight.set_in_flight(taken + self._config.limit if self._draining else taken)
 
@@ -331,47 +328,6 @@ class Processor:
         if next_us is not None:
             wait_s = min(max(next_us - now, 0) / 1e6, SLOWEST_TICK_S)
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self._on_alarm)
-
-    async def _send(self) -> None:
-        while True:
-            await self._outbox_filled.wait()
-            self._outbox_filled.clear()
-            while self._outbox:
-                await self._post(self._outbox.popleft())
-                self._update_limit()
-
-    async def _post(self, write: Write) -> None:
-        event = write.event
-        if self._producer is None:
-            msg = f"group {self._config.group} has no producer, and its core writes {type(event).__name__}"
-            raise RuntimeError(msg)
-        if isinstance(event, Event) and partition_for(event.request_id, self._partitions) not in self._held:
-            self._finish(write)  # another member has its partition now
-            return
-        try:
-            acknowledged = await self._producer.post(write.topic, event, traceparent=write.traceparent)
-        except MalformedEvent as error:  # such as a prompt that is over the size limit when it is written again
-            _log.error("%s: an event cannot be written: %s", self._config.group, error)
-            self._finish(write)
-            return
-        self._unacknowledged += 1
-        acknowledged.add_done_callback(lambda ack: self._on_acknowledged(write, ack))
-        if self._on_written is not None:
-            self._on_written(write)
-
-    def _on_acknowledged(self, write: Write, ack: asyncio.Future[Position]) -> None:
-        self._unacknowledged -= 1
-        error = None if ack.cancelled() else ack.exception()
-        if isinstance(error, BusError):
-            _log.warning("%s: an event was not written: %s", self._config.group, error)
-            if self._on_not_written is not None:
-                self._on_not_written(write)
-        if error is None or isinstance(error, EventRejected):  # a rejected event is not tried again
-            self._finish(write)
-
-    def _finish(self, write: Write) -> None:
-        if write.done is not None:
-            self._reader.done(*write.done)
 
     async def _step(self) -> None:
         while True:

@@ -1,12 +1,11 @@
 """Run one rails process: ``python -m services.rails``."""
 
-import sys
-
 from services.bus import BusSettings, ensure_topics
 from services.policy import BrokenPolicy
 from services.rails.settings import Settings
 from services.runtime import UserError, run
 from services.runtime.health import HealthSettings, serve_health
+from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 
 
@@ -18,8 +17,7 @@ async def main() -> None:
 
     def on_ready() -> None:
         policy = service.policy
-        sys.stdout.write(f"ready rails policy={policy.document.name} version={policy.version}\n")
-        sys.stdout.flush()
+        say_ready(f"rails policy={policy.document.name} version={policy.version}")
 
     try:
         service = RailsService(settings, bus, on_ready)

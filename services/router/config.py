@@ -120,7 +120,7 @@ class RouterConfig:
 
     @property
     def governance(self) -> Governance:
-        """What is insisted on, for the fold."""
+        """Return which checks the fold requires before text is shown."""
         return Governance(input_gate=self.input_gate, output_check=self.output_check)
 
     @property

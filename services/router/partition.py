@@ -254,7 +254,7 @@ class RouterPartition:
         return EventStamp(now_us, self._source)
 
     def _finish(self, state: RequestState, now_us: int) -> None:
-        """Forget a request that is done; its id is remembered for as long as events may still follow."""
+        """Forget a request that is done, except its id, which is kept for as long as events may still follow."""
         self._release(state)
         self._batch_open -= state.lane == "batch"
         del self.requests[state.request_id]

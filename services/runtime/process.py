@@ -41,6 +41,12 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
     sys.exit(EXIT_CLEAN)
 
 
+def say_ready(text: str) -> None:
+    """Print the line that whoever started this process waits for: ``ready`` and the service's name, then details."""
+    sys.stdout.write(f"ready {text}\n")
+    sys.stdout.flush()
+
+
 async def _until_stopped(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
     task = asyncio.ensure_future(main())
     loop = asyncio.get_running_loop()

@@ -232,7 +232,7 @@ class ServiceClasses:
         return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
 
     def of_request(self, request: Request) -> ServiceClass:
-        """Return the class of a request. Not only edges write requests: a class that is not allowed is not believed."""
+        """Return the class of a request on the log: its lane's, if an application wrote one that it may not have."""
         if request.service_class is not None:
             found = self.of(request.service_class, request.lane)
         else:

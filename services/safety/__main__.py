@@ -1,11 +1,10 @@
 """Run one safety process: ``python -m services.safety``."""
 
-import sys
-
 from services.bus import BusSettings, ensure_topics
 from services.policy import BrokenPolicy
 from services.runtime import UserError, run
 from services.runtime.health import HealthSettings, serve_health
+from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 from services.safety.checks.classifiers import classifiers_check
 from services.safety.checks.nemo import nemo_check
@@ -19,8 +18,7 @@ async def main() -> None:
 
     def on_ready() -> None:
         policy = service.policy
-        sys.stdout.write(f"ready safety policy={policy.document.name} version={policy.version}\n")
-        sys.stdout.flush()
+        say_ready(f"safety policy={policy.document.name} version={policy.version}")
 
     try:
         service = SafetyService(settings, bus, {1: nemo_check, 2: classifiers_check}, on_ready)

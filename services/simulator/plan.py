@@ -73,7 +73,7 @@ class PlannedAnswer:
     A tilde is replaced by the number of the run, so that the texts of two runs differ.
 
     Attributes:
-        ungoverned: Whether the worker says that neither verdict nor clearance is needed. Nobody believes it.
+        ungoverned: Whether the worker claims that neither verdict nor clearance is needed. Readers must ignore it.
     """
 
     pieces: tuple[str, ...]

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from services.physics.statistics import Interval
 from services.tuner.experiment import METRICS, Change, Metric, Rules, Size
 from services.tuner.measurements import Load, Round, failed, gain, gains
 from services.tuner.quality.compare import Quality
-from services.tuner.statistics import Interval
 
 GUARD_CONFIDENCE: Final = 0.8
-"""Of the intervals of guarded metrics: lower than that of a gain, because here doubt counts against the change."""
+"""Confidence of the intervals of guarded metrics. It is lower than that of a gain: here doubt counts against the
+change."""
 
 Outcome = Literal["kept", "no gain", "worse", "quality", "price", "failed"]
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from services.physics.statistics import Interval, percentile
 from services.tuner.measurements import Load, values
-from services.tuner.statistics import Interval, mean_interval, percentile
+from services.tuner.statistics import mean_interval
 
 KNEE_SHARE: Final = 0.9
 """Share of the highest throughput that the knee reaches."""

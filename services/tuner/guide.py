@@ -1,13 +1,13 @@
-"""The latency guide as data: its items, what it claims of each, and what is wrong with the claims. Pure."""
+"""The latency guide as data: its items, what the guide claims about each, and where it is wrong. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from services.physics.statistics import Interval
 from services.tuner.decide import Trial
 from services.tuner.measurements import gains
 from services.tuner.search import Search, Tried
-from services.tuner.statistics import Interval
 
 State = Literal["ticked", "refuted", "unclear", "not tried"]
 

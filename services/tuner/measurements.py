@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from services.physics.statistics import Interval, percentile
 from services.tuner.experiment import MORE_IS_BETTER, Metric
-from services.tuner.statistics import Interval, percentile, ratio_interval, variation
+from services.tuner.statistics import ratio_interval, variation
 
 
 class RequestRow(msgspec.Struct, frozen=True):

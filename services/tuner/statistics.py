@@ -1,40 +1,13 @@
-"""Percentiles and intervals. Pure, without SciPy."""
+"""Confidence intervals of means, ratios and shares. Pure, without SciPy."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
+from services.physics.statistics import Interval
+
 _STANDARD: Final = NormalDist()
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A value with its confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not self.low <= self.value <= self.high:
-            raise ValueError(f"{self.value} is not within {self.low} and {self.high}")
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the percentile, interpolated linearly between the two nearest values.
-
-    Raises:
-        ValueError: There are no values.
-    """
-    if not values:
-        raise ValueError("no values, no percentile")
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def variation(values: Sequence[float]) -> float:

@@ -1,13 +1,13 @@
 """``python -m services.vertex``."""
 
 import asyncio
-import sys
 
 from schemas.topics import REQUESTS_VERTEX
 from services.bus import BusSettings, ensure_topics
 from services.runtime import run
 from services.runtime.errors import UserError
 from services.runtime.health import HealthSettings, serve_health
+from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 from services.vertex.settings import VertexSettings
 from services.worker.scheduler import WorkerConfig
@@ -40,8 +40,7 @@ async def main() -> None:
 
     def ready() -> None:
         where = "emulated" if settings.emulated else settings.vertex_location
-        sys.stdout.write(f"ready vertex model={engine.model} location={where}\n")
-        sys.stdout.flush()
+        say_ready(f"vertex model={engine.model} location={where}")
 
     async with serve_health(health, lambda: worker is not None and worker.ready):
         try:

@@ -102,6 +102,19 @@ class EngineError(Exception):
         self.param = param
 
 
+def only_model(asked: str, served: str) -> str:
+    """Return the name of the one model that an engine serves.
+
+    Raises:
+        EngineError: Another one is asked for.
+    """
+    if asked in {"default", served}:
+        return served
+    raise EngineError(
+        "bad_request", f"this model is not served here; served is {served!r}", retryable=False, param="model"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """An engine's load.

@@ -18,8 +18,8 @@ from services.physics.models import Model, model
 from services.physics.newcomers import burst
 from services.physics.precisions import Precision
 from services.physics.roofline import KvPrecision, decode_ms, prefill_ms
+from services.physics.statistics import median
 from services.planner.bench.fit import nelder_mead
-from services.planner.bench.statistics import median
 
 DATA: Final = Path(__file__).parents[1] / "data" / "published" / "measurements.csv"
 

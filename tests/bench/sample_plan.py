@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from services.generator.bench.workload import WORDS
+from services.physics.statistics import median
 from services.planner.batch.sample import sampled_engine, sampled_loop
 from services.planner.batch.sample_file import divided
 from services.planner.batch.sample_runner import run_loops
-from services.planner.bench.statistics import median
 
 JOB: Final = 200_000
 

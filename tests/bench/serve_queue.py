@@ -18,7 +18,7 @@ from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_flop, step_ms
-from services.planner.bench.statistics import median, percentile
+from services.physics.statistics import median, percentile
 from services.planner.serve.plan import READING, Demand, EngineKind, kind_of
 from services.planner.serve.queue import queue_times
 from services.worker.engine import Step

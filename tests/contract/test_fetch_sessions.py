@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from aiokafka.conn import AIOKafkaConnection
 
-from services.bus.read.fetch_session import FetchSession, ask_once
+from services.bus.read.fetch_session import ClientFetchSession, ask_once
 from services.bus.read.fetch_wire import FetchAsk, FetchCall, PartitionData, decode, encode
 from services.bus.read.record_decoder import unpack
 from services.bus.records import Partition
@@ -154,7 +154,7 @@ async def test_a_full_partition_does_not_starve_the_others(lab: KafkaClients) ->
     connection = await lab.connection()
     await lab.put(topic, [bytes(600)] * 3, partition=0)
     await lab.put(topic, [b"small"], partition=1)
-    session, offsets, seen = FetchSession(), {(topic, 0): 0, (topic, 1): 0}, []
+    session, offsets, seen = ClientFetchSession(), {(topic, 0): 0, (topic, 1): 0}, []
     for _ in range(8):
         _, session_id, parts = await _fetch(connection, session.ask(offsets), most_bytes=700)
         session.answered(session_id)
@@ -171,7 +171,7 @@ async def test_a_full_partition_does_not_starve_the_others(lab: KafkaClients) ->
 async def test_a_topic_made_again_is_found(lab: KafkaClients) -> None:
     topic = await lab.topic()
     connection, admin = await lab.connection(), await lab.admin()
-    session = FetchSession()
+    session = ClientFetchSession()
 
     async def told(wanted: int) -> bool:
         """Whether the partition's error is the wanted one now."""
@@ -193,7 +193,7 @@ async def test_any_reading_with_a_session_reads_everything_once(lab: KafkaClient
     """Partitions come and go, the reader seeks, answers get lost, the session is forgotten."""
     topic = await lab.topic(partitions=4)
     connection, producer, chance = await lab.connection(), await lab.producer(), random.Random(7)
-    session, offsets = FetchSession(), dict.fromkeys([(topic, number) for number in range(4)], 0)
+    session, offsets = ClientFetchSession(), dict.fromkeys([(topic, number) for number in range(4)], 0)
     written: dict[int, list[bytes]] = {number: [] for number in range(4)}
     read: dict[int, list[bytes]] = {number: [] for number in range(4)}
     paused: set[Partition] = set()

@@ -2,7 +2,12 @@
 
 import os
 
+MOST_AT_FIRST = 200
+"""Most examples of one test in a first look, where thousands are asked for."""
+
 
 def examples(count: int) -> int:
     """Return the count times ``RAILBUS_TEST_EXAMPLES``: 0.1 for a first look, 10 for a night."""
-    return max(1, round(count * float(os.environ.get("RAILBUS_TEST_EXAMPLES", "1"))))
+    share = float(os.environ.get("RAILBUS_TEST_EXAMPLES", "1"))
+    drawn = max(1, round(count * share))
+    return min(drawn, MOST_AT_FIRST) if share < 1 else drawn

@@ -1,6 +1,7 @@
 """Imports point one way: schemas <- libraries <- services. Read off the sources, nothing is imported."""
 
 import ast
+import symtable
 from functools import cache
 from pathlib import Path
 
@@ -107,7 +108,6 @@ PURE = (
     "services.planner.bench.closed_loops",
     "services.planner.bench.fit",
     "services.planner.bench.open_loops",
-    "services.planner.bench.statistics",
     "services.planner.latency.plan",
     "services.planner.latency.plan_input",
     "services.planner.latency.report",
@@ -124,6 +124,7 @@ PURE = (
     "services.router.decide",
     "services.router.partition",
     "services.router.state",
+    "services.runtime.chat_body",
     "services.safety.core",
     "services.safety.decide",
     "services.processor.fair_queue",
@@ -190,16 +191,22 @@ def package(module):
 
 
 @cache
-def nodes(path):
-    """Every node of a file's syntax tree."""
-    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+def import_statements(path):
+    """Every import in a file, also inside functions. No tree is kept: those of a thousand files slow all tests down."""
+    found, blocks = [], [ast.parse(path.read_text(encoding="utf-8"))]
+    while blocks:
+        block = blocks.pop()
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for statement in getattr(block, name, ()):
+                (found if isinstance(statement, ast.Import | ast.ImportFrom) else blocks).append(statement)
+    return tuple(found)
 
 
 @cache
 def imports(path):
     """Every module a file imports, wherever in it, as written; relative imports are not used here."""
     found = set()
-    for node in nodes(path):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -253,7 +260,7 @@ def is_pure(module):
 
 @pytest.mark.parametrize("module", [module for module in SOURCES if is_pure(module)])
 def test_decisions_do_no_io(module):
-    tree = nodes(SOURCES[module])
+    tree = tuple(ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))))
     assert not {name.split(".")[0] for name in imports(SOURCES[module])} & IMPURE_IMPORTS
     awaits = [node.lineno for node in tree if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
     assert not awaits, f"{module} awaits in lines {awaits}"
@@ -282,14 +289,8 @@ def defined(path):
     if not path.exists():
         return set()
     names = {file.stem for file in path.parent.glob("*")} if path.name == "__init__.py" else set()
-    for node in nodes(path):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name for alias in node.names}
-    return names
+    symbols = symtable.symtable(path.read_text(encoding="utf-8"), str(path), "exec").get_symbols()
+    return names | {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
 
 
 @pytest.mark.parametrize("top", ["schemas", "services", "infra", "tests"])
@@ -297,7 +298,7 @@ def test_what_is_imported_from_us_exists(top):
     """Also in benches, in vLLM's tests and inside functions, which most runs never import."""
     missing = []
     for path in (ROOT / top).rglob("*.py"):
-        for node in nodes(path):
+        for node in import_statements(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {
                 "schemas",
                 "services",

@@ -36,7 +36,7 @@ _errors = StorageErrorLog()
 
 
 def log_storage_error(what: str, error: OSError, action: Literal["written", "read"] = "written") -> None:
-    """Log it unless one was logged in the last minute."""
+    """Log the error, but at most one error a minute."""
     line = _errors.line_for(what, error, time.monotonic(), action)
     if line is not None:
         logger.error("%s", line)

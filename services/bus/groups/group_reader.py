@@ -24,7 +24,7 @@ from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.broker_health import backoff_s
 from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetcher import Events, Fetcher, newest_ms
-from services.bus.read.log_clock import BrokerOffset, LogClock
+from services.bus.read.log_clock import LogClock, LogClocks
 from services.bus.read.record_decoder import RecordDecoder
 from services.bus.records import Partition, RecordFilter, RecordHandler, TopicPartitions
 from services.bus.settings import BusSettings
@@ -99,8 +99,7 @@ class GroupReader:
         self._partitions = HeldPartitions[asyncio.Future[bool]]()
         self._goals: dict[asyncio.Future[bool], _Goal] = {}
         self._session: _Session | None = None
-        self._offsets: dict[int | None, BrokerOffset] = {}  # by node id
-        self._log_clocks: dict[Partition, LogClock] = {}
+        self._clocks = LogClocks()
 
     @property
     def joined(self) -> bool:
@@ -145,25 +144,17 @@ class GroupReader:
 
     def log_clock(self, partition: Partition) -> LogClock:
         """Return the clock for the records of a partition that are handed over now."""
-        offset, since_us = self._broker_offset(partition), 0
-        if self._session is not None:
-            since_us = self._session.read_up_to_us(partition)
-        clock = self._log_clocks.get(partition)
-        if clock is None:
-            clock = self._log_clocks[partition] = LogClock(offset)
-        clock.offset, clock.since_us = offset, since_us
-        return clock
-
-    def _broker_offset(self, partition: Partition) -> BrokerOffset:
-        leader = None if self._session is None else self._session.leader(partition)
-        return self._offsets.get(leader) or self._offsets.setdefault(leader, BrokerOffset())
+        since_us = 0 if self._session is None else self._session.read_up_to_us(partition)
+        return self._clocks.clock(partition, self._leader(partition), since_us)
 
     def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
         """Begin anew where other records follow, and learn from the newest ones, so that what is old looks old."""
-        for partition in partitions:
-            self._log_clocks.pop(partition, None)
+        self._clocks.forget(partitions)
         for partition, timestamp_ms in newest_ms.items():
-            self._broker_offset(partition).observe(timestamp_ms, self.clock())
+            self._clocks.observe(self._leader(partition), timestamp_ms, self.clock())
+
+    def _leader(self, partition: Partition) -> int | None:
+        return None if self._session is None else self._session.leader(partition)
 
     async def lag(self) -> int:
         """Return how many records of the held partitions are not read. Waits while the broker is unreachable."""

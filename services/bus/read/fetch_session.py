@@ -17,7 +17,7 @@ SESSION_ERRORS: Final = frozenset({70, 71})
 """The broker does not know the session (any more), or expected another epoch."""
 
 
-class FetchSession:
+class ClientFetchSession:
     """One reader's session with one broker.
 
     Attributes:

@@ -23,7 +23,7 @@ from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.broker_health import backoff_s
 from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetch_connection import FetchConnection
-from services.bus.read.fetch_session import FetchSession, ask_once
+from services.bus.read.fetch_session import ClientFetchSession, ask_once
 from services.bus.read.fetch_wire import PartitionData, decode
 from services.bus.read.record_decoder import RawDecoder, RecordDecoder, UnpackedRecord, unpack
 from services.bus.records import Partition, Received, UnreadableRecord
@@ -166,7 +166,7 @@ class Fetcher:
 
     async def _read(self, node: int, connection: FetchConnection) -> None:
         """Read one broker's partitions, until it leads none of ours."""
-        failures, session = 0, FetchSession()
+        failures, session = 0, ClientFetchSession()
         try:
             while True:
                 if self._in_flight is not None:
@@ -198,7 +198,7 @@ class Fetcher:
             self._changed.set()
 
     async def _ask(
-        self, connection: FetchConnection, session: FetchSession, positions: Mapping[Partition, _ReadPosition]
+        self, connection: FetchConnection, session: ClientFetchSession, positions: Mapping[Partition, _ReadPosition]
     ) -> Iterator[PartitionData] | None:
         """Return what is new in these partitions; None when the wait for it was interrupted."""
         body = await connection.fetch(
@@ -227,7 +227,7 @@ class Fetcher:
         return known[1]
 
     async def _deliver(
-        self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition], session: FetchSession
+        self, parts: Iterator[PartitionData], positions: Mapping[Partition, _ReadPosition], session: ClientFetchSession
     ) -> None:
         """Hand one answer over, in slices that the handler has room for."""
         errors: dict[Partition, int] = {}
@@ -244,7 +244,7 @@ class Fetcher:
         parts: Iterator[PartitionData],
         positions: Mapping[Partition, _ReadPosition],
         errors: dict[Partition, int],
-        session: FetchSession,
+        session: ClientFetchSession,
     ) -> Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]:
         for part in parts:
             partition = (part.topic, part.partition)

@@ -7,7 +7,10 @@ the two clocks, plus the shortest delivery time. What a complete answer of the b
 that answer was asked for. Within a partition, records are in the order in which they were appended.
 """
 
+from collections.abc import Iterable
 from typing import Final
+
+from services.bus.records import Partition
 
 WINDOW_US: Final = 10_000_000
 """Length of a window; the least difference of two windows counts, so that a clock that drifts is followed."""
@@ -81,3 +84,32 @@ class LogClock:
             return self.since_us
         offset.least_us, offset.before_us = difference_us, _UNKNOWN_US  # the clock was set back: begin anew
         return now_us
+
+
+class LogClocks:
+    """The clocks of all partitions that one reader reads. Partitions with the same leader share its offset."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[int | None, BrokerOffset] = {}  # by the leader's node id
+        self._clocks: dict[Partition, LogClock] = {}
+
+    def clock(self, partition: Partition, leader: int | None, since_us: int) -> LogClock:
+        """Return the partition's clock, for the leader that it has now and with the newest ``LogClock.since_us``."""
+        offset = self._offset(leader)
+        clock = self._clocks.get(partition)
+        if clock is None:
+            clock = self._clocks[partition] = LogClock(offset)
+        clock.offset, clock.since_us = offset, since_us
+        return clock
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Forget the clocks of partitions whose next record does not follow the last one that was read."""
+        for partition in partitions:
+            self._clocks.pop(partition, None)
+
+    def observe(self, leader: int | None, timestamp_ms: int, now_us: int) -> None:
+        """Learn the leader's offset from a record that is on the log now, and is not being read."""
+        self._offset(leader).observe(timestamp_ms, now_us)
+
+    def _offset(self, leader: int | None) -> BrokerOffset:
+        return self._offsets.get(leader) or self._offsets.setdefault(leader, BrokerOffset())

@@ -20,7 +20,7 @@ from services.archive.verify import MAX_FINDINGS, read_anchors
 from services.archive.verify import verify as verify_archive
 from services.bus import AtTime, StoredRecord
 from services.cli.audit.export import export_records
-from services.cli.audit.find import FoundRequest, Wanted, find_in_archive, find_in_records
+from services.cli.audit.find import ArchivedRequest, Wanted, find_in_archive, find_in_records
 from services.cli.audit.sources import archived_records, open_archive
 from services.cli.common import bus_settings, check_request_id, run_coroutine
 from services.cli.show.terminal import printable
@@ -30,7 +30,7 @@ from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
 
 END_MS: Final = 2**47
-"""After every time that there will be."""
+"""Later than any record."""
 
 
 def find(args: argparse.Namespace) -> int:
@@ -160,7 +160,7 @@ def _write(path: Path, content: bytes) -> None:
         raise UserError(f"--write-anchors {path}: {error.strerror}") from None
 
 
-def _line(found: FoundRequest) -> str:
+def _line(found: ArchivedRequest) -> str:
     when = datetime.fromtimestamp(found.first_ms / 1_000).astimezone().isoformat(timespec="milliseconds")
     recalls = ", ".join(found.rules)
     return printable(

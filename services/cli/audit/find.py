@@ -33,7 +33,7 @@ class Wanted:
     most: int = 100
 
 
-class FoundRequest(NamedTuple):
+class ArchivedRequest(NamedTuple):
     """One row."""
 
     first_ms: int
@@ -80,7 +80,7 @@ ORDER BY first_ms, request_id LIMIT $most
 """
 
 
-def find_in_archive(archive: Archive, wanted: Wanted) -> list[FoundRequest]:
+def find_in_archive(archive: Archive, wanted: Wanted) -> list[ArchivedRequest]:
     """Search an archive's files: only the columns and days that matter are read."""
     dataset = need("pyarrow.dataset")
     files = [archive.store.path(file.path) for file in archive.files(from_ms=wanted.from_ms)]
@@ -89,19 +89,19 @@ def find_in_archive(archive: Archive, wanted: Wanted) -> list[FoundRequest]:
     return _run(dataset.dataset(files, filesystem=archive.store.filesystem, format="parquet"), wanted)
 
 
-def find_in_records(records: Iterable[StoredRecord], wanted: Wanted) -> list[FoundRequest]:
+def find_in_records(records: Iterable[StoredRecord], wanted: Wanted) -> list[ArchivedRequest]:
     """Search records in memory: those of a running broker, or of an archive whose texts were sealed."""
     held = [ArchivedRecord(record, query_fields(record)) for record in records]
     return _run(table_of(held, [bytes(32)] * len(held)), wanted)
 
 
-def _run(log: Any, wanted: Wanted) -> list[FoundRequest]:
+def _run(log: Any, wanted: Wanted) -> list[ArchivedRequest]:
     connection = need("duckdb").connect()
     try:
         connection.execute("SET threads = 2")
         connection.register("log", log)
         limits = {"most": min(wanted.most, MAX_FOUND), "from_ms": wanted.from_ms, "to_ms": wanted.to_ms}
         texts = {name: getattr(wanted, name) for name in ("tenant", "outcome", "rule", "category", "text")}
-        return [FoundRequest(*row) for row in connection.execute(_QUERY, limits | texts).fetchall()]
+        return [ArchivedRequest(*row) for row in connection.execute(_QUERY, limits | texts).fetchall()]
     finally:
         connection.close()

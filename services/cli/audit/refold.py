@@ -85,10 +85,10 @@ def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list
 
 
 def refold_as_sent(request_id: str, records: Sequence[Received]) -> tuple[list[FoldedOp], list[ReceiptCheck]]:
-    """Return the ops and what the receipts say of them.
+    """Return the ops, and what the receipts say about them.
 
-    What the edge insisted on (``RAILBUS_INPUT_GATE``, ``RAILBUS_OUTPUT_CHECK``) is not on the log. Where it differs
-    from what the worker said, the receipts tell.
+    The edge's settings ``RAILBUS_INPUT_GATE`` and ``RAILBUS_OUTPUT_CHECK`` are not on the log. Where they differ from
+    what the worker wrote, the receipts show it.
     """
     found = []
     for governance in (AS_STARTED, Governance()):

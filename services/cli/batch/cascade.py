@@ -18,7 +18,7 @@ from services.physics.cascade import rank_correlation, recall
 from services.runtime.errors import UserError
 
 BEST: float = 0.01
-"""The share of all lines that a cascade is to find, in what is printed."""
+"""The printed figures say how many of this best share of all lines a cascade finds."""
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class _WithModel:
 
 
 def with_model(raw: bytes, model: str) -> bytes:
-    """Return a line with another model; one that is no request as it is."""
+    """Return a line with another model. A line that is not a valid request is returned unchanged."""
     try:
         value = orjson.loads(raw)
         value["body"]["model"] = model

@@ -31,10 +31,10 @@ SHOW_S: Final = 0.5
 
 
 def job_store() -> FolderStore:
-    """Return the store of the tree that runs here, else the one that the environment names.
+    """Return the job store of the tree that runs in this folder, or else the one that the environment names.
 
     Raises:
-        UserError: There is neither.
+        UserError: No tree runs here, and the environment names no store.
     """
     found = find_running_tree(state_dir())
     folder = os.environ.get(DIR_VARIABLE) or (found.batch_dir if found is not None else None)
@@ -130,10 +130,10 @@ def input_file_id(batch_id: str) -> str:
 
 
 def store_input(store: FolderStore, batch_id: str, filename: str, write: Callable[[BinaryIO], None]) -> JobPlan:
-    """Store a job's input and check its lines; what was stored by an earlier call is used again.
+    """Store a job's input and check its lines; an input that an earlier call stored is used again.
 
     Raises:
-        UserError: The input can run nothing; nothing of it is kept.
+        UserError: The input is refused, such as for two lines with one ``custom_id``; the stored input is removed.
     """
     file_id = input_file_id(batch_id)
     if store.find(file_id) is None:

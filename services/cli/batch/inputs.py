@@ -35,7 +35,7 @@ class InputOptions:
 
 
 def write_lines(path: Path, options: InputOptions, out: BinaryIO) -> None:
-    """Write the requests of a file, one a line; nothing is held.
+    """Write the requests of a file, one a line, without holding the file in memory.
 
     Raises:
         UserError: The file cannot be read, or a table has no such column.

@@ -15,8 +15,8 @@ from services.cli.batch.client import JobClient, fresh_batch_id, store_input
 from services.cli.batch.outputs import write_outputs
 from services.cli.batch.progress import ProgressLine, TokenPrices
 from services.jobs.job_state import JobState
-from services.jobs.store import write_whole
 from services.runtime.errors import UserError
+from services.runtime.files import write_whole
 
 JOB_FILE: Final = "job.json"
 

@@ -28,7 +28,7 @@ class BenchRunError(Exception):
 
 
 def measure(order: Sequence[BenchArm], workload: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
-    """Run one arm after another; the remaining time is divided evenly. Loading an engine does not count.
+    """Run one arm after another. Each has an even share of the time left; loading an engine does not count.
 
     Raises:
         BenchRunError: A run failed.

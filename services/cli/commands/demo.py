@@ -12,7 +12,7 @@ from typing import Final
 from services.cli.common import run_coroutine
 from services.cli.demo.demo_tree import SceneRun, open_demo_tree
 from services.cli.demo.scenes import SCENES, Scene, find_mismatches
-from services.cli.demo.styled_text import Span, StyledLine, to_ansi, to_plain_text, to_svg
+from services.cli.demo.styled_text import StyledLine, StyledSpan, to_ansi, to_plain_text, to_svg
 from services.cli.demo.timeline import render_timeline, timeline_header
 from services.cli.tree.extras import require_governance, require_vertex
 from services.runtime.errors import UserError
@@ -63,7 +63,11 @@ async def _main(scenes: Sequence[Scene], svg: Path | None) -> int:
             failed += bool(wrong)
             screen.end(_verdict(wrong))
     screen.end(
-        [Span(f"{len(scenes) - failed} of {len(scenes)} scenes ended as they should", "bad" if failed else "good")]
+        [
+            StyledSpan(
+                f"{len(scenes) - failed} of {len(scenes)} scenes ended as they should", "bad" if failed else "good"
+            )
+        ]
     )
     if svg is not None:
         _write(svg, to_svg(screen.all, screen.columns))
@@ -72,13 +76,17 @@ async def _main(scenes: Sequence[Scene], svg: Path | None) -> int:
 
 def _title(scene: Scene, columns: int) -> list[StyledLine]:
     asked = f"  asked: {scene.prompt}   engine: {scene.script}"
-    return [[Span(f"{scene.name}: {scene.title}", "head")], [Span(asked[:columns], "dim")], timeline_header(columns)]
+    return [
+        [StyledSpan(f"{scene.name}: {scene.title}", "head")],
+        [StyledSpan(asked[:columns], "dim")],
+        timeline_header(columns),
+    ]
 
 
 def _verdict(wrong: Sequence[str]) -> StyledLine:
     if wrong:
-        return [Span(f"NOT as it should be: {'; '.join(wrong)}", "bad")]
-    return [Span("as it should be", "good")]
+        return [StyledSpan(f"NOT as it should be: {'; '.join(wrong)}", "bad")]
+    return [StyledSpan("as it should be", "good")]
 
 
 def _write(path: Path, text: str) -> None:
@@ -128,7 +136,7 @@ class _DemoDisplay:
     def end(self, line: StyledLine) -> None:
         """Print the scene in its final form, and the last line under it."""
         self._back()
-        last = [line, [Span("")]]
+        last = [line, [StyledSpan("")]]
         self.all += self._scene() + last
         for each in self._scene(mark_void=not self._live) + last:
             self._print(each)

@@ -6,7 +6,7 @@ Pure.
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from services.cli.demo.styled_text import Span, Style
+from services.cli.demo.styled_text import Style, StyledSpan
 from services.cli.show.terminal import printable
 from services.stream import Op, Refuse, Replace, Restart, Show, Withdraw
 
@@ -36,7 +36,7 @@ class AnnotatedText:
     def __init__(self, *, mark_void: bool = False) -> None:
         self._mark_void = mark_void
         self._pieces: list[TextSegment] = []
-        self._notes: dict[int, list[Span]] = {}
+        self._notes: dict[int, list[StyledSpan]] = {}
 
     def take(self, op: Op, row: int) -> None:
         """Apply the next op, which belongs to this row."""
@@ -51,12 +51,12 @@ class AnnotatedText:
                 self._replace(0, self._length, TextSegment(row=row, text=op.text, style="bad"))
             case Restart():
                 note = "the answer starts over" if self._length else "nothing was shown: another attempt begins"
-                self._notes.setdefault(row, []).append(Span(note, "warn"))
+                self._notes.setdefault(row, []).append(StyledSpan(note, "warn"))
                 self._replace(0, self._length, TextSegment(row=row, text="", style="new"))
             case _:
                 pass
 
-    def spans_of_row(self, row: int) -> list[Span]:
+    def spans_of_row(self, row: int) -> list[StyledSpan]:
         """Return what was shown in this row."""
         cell = list(self._notes.get(row, ()))
         of_row = (piece for piece in self._pieces if piece.row == row)
@@ -64,7 +64,7 @@ class AnnotatedText:
             text = printable("".join(piece.text for piece in pieces)).replace("\n", " ").replace("\t", " ")
             if style == "void" and self._mark_void and text.strip():
                 text = f"-{text.strip()}- "
-            cell.append(Span(text, style))
+            cell.append(StyledSpan(text, style))
         return cell
 
     @property

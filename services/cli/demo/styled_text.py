@@ -8,14 +8,14 @@ from typing import Final, Literal, NamedTuple
 Style = Literal["plain", "dim", "void", "new", "good", "bad", "warn", "head"]
 
 
-class Span(NamedTuple):
+class StyledSpan(NamedTuple):
     """Text in one style, without line breaks."""
 
     text: str
     style: Style = "plain"
 
 
-StyledLine = list[Span]
+StyledLine = list[StyledSpan]
 
 _ANSI: Final[dict[Style, str]] = {
     "plain": "", "dim": "\x1b[2m", "void": "\x1b[9;31m", "new": "\x1b[33m", "good": "\x1b[32m", "bad": "\x1b[31m",
@@ -34,11 +34,11 @@ _ROW: Final = 18
 _MARGIN: Final = 16
 
 
-def line_width(line: Iterable[Span]) -> int:
+def line_width(line: Iterable[StyledSpan]) -> int:
     return sum(len(span.text) for span in line)
 
 
-def wrap_spans(spans: Iterable[Span], columns: int) -> list[StyledLine]:
+def wrap_spans(spans: Iterable[StyledSpan], columns: int) -> list[StyledLine]:
     """Wrap spans into lines of at most ``columns`` characters, at spaces where possible."""
     lines: list[StyledLine] = [[]]
     room = columns
@@ -50,28 +50,30 @@ def wrap_spans(spans: Iterable[Span], columns: int) -> list[StyledLine]:
             room = columns
         text = word.text if lines[-1] else word.text.lstrip(" ")
         while len(text) > room:
-            lines[-1].append(Span(text[:room], word.style))
+            lines[-1].append(StyledSpan(text[:room], word.style))
             lines.append([])
             text, room = text[room:], columns
         if text:
-            lines[-1].append(Span(text, word.style))
+            lines[-1].append(StyledSpan(text, word.style))
             room -= len(text)
     return [_joined(line) for line in lines]
 
 
 def _joined(line: StyledLine) -> StyledLine:
-    return [Span("".join(span.text for span in same), style) for style, same in groupby(line, lambda span: span.style)]
+    return [
+        StyledSpan("".join(span.text for span in same), style) for style, same in groupby(line, lambda span: span.style)
+    ]
 
 
-def pad_line(line: Sequence[Span], columns: int) -> StyledLine:
-    return [*line, Span(" " * max(0, columns - line_width(line)))]
+def pad_line(line: Sequence[StyledSpan], columns: int) -> StyledLine:
+    return [*line, StyledSpan(" " * max(0, columns - line_width(line)))]
 
 
-def to_ansi(line: Iterable[Span]) -> str:
+def to_ansi(line: Iterable[StyledSpan]) -> str:
     return "".join(f"{_ANSI[span.style]}{span.text}{_RESET}" if _ANSI[span.style] else span.text for span in line)
 
 
-def to_plain_text(line: Iterable[Span]) -> str:
+def to_plain_text(line: Iterable[StyledSpan]) -> str:
     return "".join(span.text for span in line).rstrip()
 
 
@@ -109,12 +111,12 @@ def _row(line: StyledLine, number: int) -> str:
     return "".join(parts)
 
 
-def _words(spans: Iterable[Span]) -> Iterator[Span]:
+def _words(spans: Iterable[StyledSpan]) -> Iterator[StyledSpan]:
     """Yield each word with the spaces before it."""
     for span in spans:
         start = 0
         for at in range(1, len(span.text) + 1):
             ends = at == len(span.text) or (span.text[at] == " " and span.text[at - 1] != " ")
             if ends:
-                yield Span(span.text[start:at], span.style)
+                yield StyledSpan(span.text[start:at], span.style)
                 start = at

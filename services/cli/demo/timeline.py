@@ -11,7 +11,7 @@ from schemas.stream import Chunk, Cleared, Closed, Cutover, Failed, Finished, Re
 from schemas.topics import STREAMS
 from services.bus import Received
 from services.cli.demo.annotated_text import AnnotatedText
-from services.cli.demo.styled_text import Span, Style, StyledLine, pad_line, wrap_spans
+from services.cli.demo.styled_text import Style, StyledLine, StyledSpan, pad_line, wrap_spans
 from services.cli.show.event_format import describe_event, event_time_us
 from services.cli.show.terminal import printable
 from services.stream import Op
@@ -113,16 +113,16 @@ def render_timeline(
     for number, row in enumerate(rows):
         reader = wrap_spans(annotated.spans_of_row(number), left)
         name, description = _describe_row(row)
-        log = [[Span(" " * NAME_COLUMNS), *line] for line in wrap_spans([description], right - NAME_COLUMNS)]
-        log[0][0] = Span(f"{name.text:<{NAME_COLUMNS}}", name.style)
+        log = [[StyledSpan(" " * NAME_COLUMNS), *line] for line in wrap_spans([description], right - NAME_COLUMNS)]
+        log[0][0] = StyledSpan(f"{name.text:<{NAME_COLUMNS}}", name.style)
         for index in range(max(len(reader), len(log))):
             when = _when(row, zero) if index == 0 else ""
             lines.append(
                 [
-                    Span(f"{when:>{TIME_COLUMNS}}", "dim"),
-                    Span(" " * GAP_COLUMNS),
+                    StyledSpan(f"{when:>{TIME_COLUMNS}}", "dim"),
+                    StyledSpan(" " * GAP_COLUMNS),
                     *pad_line(reader[index] if index < len(reader) else [], left),
-                    Span(" " * GAP_COLUMNS),
+                    StyledSpan(" " * GAP_COLUMNS),
                     *(log[index] if index < len(log) else []),
                 ]
             )
@@ -132,7 +132,7 @@ def render_timeline(
 def timeline_header(columns: int) -> StyledLine:
     left = (columns - TIME_COLUMNS - 2 * GAP_COLUMNS) * 9 // 20
     names = (f"{'ms':>{TIME_COLUMNS}}", "what the reader sees".ljust(left), "what is on the log")
-    return [Span((" " * GAP_COLUMNS).join(names), "dim")]
+    return [StyledSpan((" " * GAP_COLUMNS).join(names), "dim")]
 
 
 def _when(row: TimelineRow, zero_us: int) -> str:
@@ -167,7 +167,7 @@ _DESCRIPTIONS: Final[dict[type[AnyEvent], Callable[[Received], str]]] = {
 """Descriptions that differ from those of ``railbus tail``."""
 
 
-def _describe_row(row: TimelineRow) -> tuple[Span, Span]:
+def _describe_row(row: TimelineRow) -> tuple[StyledSpan, StyledSpan]:
     """Return the event's name and description."""
     record = row.records[0]
     event = record.event
@@ -177,7 +177,7 @@ def _describe_row(row: TimelineRow) -> tuple[Span, Span]:
         cleared = [each.event.seq for each in row.records if isinstance(each.event, Cleared)]
         checked = f", cleared through #{max(cleared)}" if cleared else ""
         many = f"#{chunks[0].seq} - #{chunks[-1].seq}" if len(chunks) > 1 else f"#{chunks[0].seq}"
-        return Span("Chunk"), Span(f"attempt {chunks[0].attempt} {many}, {tokens} tokens{checked}")
+        return StyledSpan("Chunk"), StyledSpan(f"attempt {chunks[0].attempt} {many}, {tokens} tokens{checked}")
     style = _STYLES.get(type(event), "plain")
     if isinstance(event, Verdict):
         style = "good" if event.decision == "allow" else "bad"
@@ -186,4 +186,4 @@ def _describe_row(row: TimelineRow) -> tuple[Span, Span]:
     if isinstance(event, Closed) and event.outcome not in {"completed", "recalled", "denied"}:
         style = "bad"
     text = _DESCRIPTIONS[type(event)](record) if type(event) in _DESCRIPTIONS else describe_event(event)
-    return Span(type(event).__name__, style), Span(printable(text), "dim" if style == "dim" else "plain")
+    return StyledSpan(type(event).__name__, style), StyledSpan(printable(text), "dim" if style == "dim" else "plain")

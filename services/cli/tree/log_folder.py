@@ -16,7 +16,8 @@ from services.cli.tree.state_file import DISK_FULL, STATE_DIR_VARIABLE
 from services.runtime.errors import UserError
 
 PROBE_BYTES: Final = 1_048_576
-"""Written to the log's folder and removed again: a broker on a full disk starts, and then keeps nothing."""
+"""Bytes written to the log's folder and removed again, to find a full disk: a broker would start there, and then
+keep nothing."""
 
 PARTITIONS_VARIABLE: Final = "RAILBUS_PARTITIONS"
 

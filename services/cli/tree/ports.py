@@ -1,12 +1,13 @@
 """Ports on the loopback interface."""
 
+import contextlib
 import fcntl
 import os
 import secrets
 import socket
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from services.cli.tree.process_specs import LOOPBACK
 from services.runtime.errors import UserError
@@ -18,8 +19,8 @@ CANDIDATE_PORTS: Final = range(20_000, 32_768)
 
 MAX_TRIES: Final = 50
 
-_reserved: Final[dict[int, int]] = {}
-"""The ports that this process has chosen, and the descriptors of their locks, which stay open."""
+_reserved: Final[dict[int, TextIO]] = {}
+"""The locks of the ports that this process has chosen."""
 
 
 def free_port() -> int:
@@ -54,13 +55,14 @@ def reserve(port: int) -> bool:
     folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT, 0o600)
+        lock = (folder / str(port)).open("w")
     except OSError:
         return True  # nowhere to write it down: as good as a port can be chosen then
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it however the process ends
     except OSError:
-        os.close(lock)
+        with contextlib.suppress(OSError):
+            lock.close()
         return False
     _reserved[port] = lock
     return True

@@ -2,11 +2,10 @@
 
 import argparse
 import asyncio
-import sys
 
 from services.devtools.vertex.script import EmulatorScript
 from services.devtools.vertex.server import VertexEmulator, serving
-from services.runtime.process import run
+from services.runtime.process import run, say_ready
 
 
 async def main() -> None:
@@ -24,8 +23,7 @@ async def main() -> None:
     args = parser.parse_args()
     default = EmulatorScript(n=args.words, ttft=args.ttft_ms, tail=args.tail_ms, gap=args.gap_ms)
     async with serving(VertexEmulator(default), "127.0.0.1", args.port) as port:
-        sys.stdout.write(f"ready http://127.0.0.1:{port}\n")
-        sys.stdout.flush()
+        say_ready(f"http://127.0.0.1:{port}")
         await asyncio.Event().wait()
 
 

@@ -41,7 +41,7 @@ class SseEncoder:
         return [(caught_up.ops, sse_event(catch_up_json(caught_up), str(caught_up.ops[-1].op_id).encode()))]
 
     def encode_end(self) -> bytes:
-        """Encode the error, if any; the ``close`` op ends the stream otherwise."""
+        """Encode the error, if any. A stream without an error has ended with the op ``close``."""
         return b"" if self.error is None else sse_event(self.error.envelope)
 
 

@@ -25,7 +25,7 @@ MAX_NAME_CHARS: Final = 255
 
 
 class BatchEndpoint:
-    """The handlers."""
+    """The handlers of ``/v1/files`` and ``/v1/batches``."""
 
     def __init__(self, jobs: JobService, keys: ApiKeys) -> None:
         self._jobs = jobs

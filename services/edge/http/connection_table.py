@@ -27,11 +27,12 @@ ConnectionKind = Literal["idle", "http", "websocket", "refused"]
 CONNECTION_KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 
 PROXIED: Final = ""
-"""The group of connections of a trusted proxy between two requests: only the limit of all connections counts."""
+"""The group of a trusted proxy's connections while they have no request. No address's limit applies to it, only the
+server's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Admission(Generic[Key]):
+class ConnectionAdmission(Generic[Key]):
     """What to do about a new connection.
 
     Attributes:
@@ -76,7 +77,7 @@ class ConnectionTable(Generic[Key]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def open(self, key: Key, address: str, deadline_s: float) -> Admission[Key]:
+    def open(self, key: Key, address: str, deadline_s: float) -> ConnectionAdmission[Key]:
         """Add a connection that waits for its first request until the deadline; a proxy's address is ``PROXIED``."""
         name = address_group(address)
         group = self._groups.get(name)
@@ -97,7 +98,7 @@ class ConnectionTable(Generic[Key]):
         else:
             self._refused[key] = None
         self.wait(key, "request", deadline_s)
-        return Admission(over, None if evicted is None else (evicted, wait or "next"), refusal)
+        return ConnectionAdmission(over, None if evicted is None else (evicted, wait or "next"), refusal)
 
     def wait(self, key: Key, what: Wait, deadline_s: float) -> None:
         """Note that the client has to send something until the deadline."""
@@ -119,14 +120,14 @@ class ConnectionTable(Generic[Key]):
                 self._waiting.pop(key, None)
                 self._groups[entry.group].waiting.pop(key, None)
 
-    def move(self, key: Key, address: str) -> Admission[Key]:
+    def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
         """Count a proxy's connection as one of the client for which it brings a request, or as ``PROXIED`` again.
 
         Of a client that has too many, one that waits is closed; if none waits, the connection stays where it was.
         """
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:
-            return Admission()
+            return ConnectionAdmission()
         group = self._groups.get(name)
         over: Refusal | None = None
         evicted: tuple[Key, Wait] | None = None
@@ -134,7 +135,7 @@ class ConnectionTable(Generic[Key]):
             over = "address"
             longest = next(iter(group.waiting), None)
             if longest is None:
-                return Admission(over, None, over)
+                return ConnectionAdmission(over, None, over)
             evicted = longest, self._entries[longest].wait or "next"
             self.close(longest)
         waits = key in self._groups[entry.group].waiting
@@ -144,7 +145,7 @@ class ConnectionTable(Generic[Key]):
         group.count += 1
         if waits:
             group.waiting[key] = None
-        return Admission(over, evicted)
+        return ConnectionAdmission(over, evicted)
 
     def upgrade(self, key: Key) -> None:
         """Note that the connection is a websocket now."""

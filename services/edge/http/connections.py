@@ -9,7 +9,14 @@ from aiohttp import web
 
 from services.edge.encoders.websocket import close_frame
 from services.edge.errors import ApiError
-from services.edge.http.connection_table import CONNECTION_KINDS, PROXIED, Admission, ConnectionTable, Refusal, Wait
+from services.edge.http.connection_table import (
+    CONNECTION_KINDS,
+    PROXIED,
+    ConnectionAdmission,
+    ConnectionTable,
+    Refusal,
+    Wait,
+)
 from services.edge.http.proxies import TrustedProxies
 from services.edge.http.responses import CLOSE_TIMEOUT_S, raw_error
 from services.edge.http.status import PROBE_PATHS
@@ -97,7 +104,7 @@ class Connections:
     def upgrade(self, handler: "LimitedHandler") -> None:
         self._table.upgrade(handler)
 
-    def _make_room(self, admission: Admission["LimitedHandler"], now_s: float) -> None:
+    def _make_room(self, admission: ConnectionAdmission["LimitedHandler"], now_s: float) -> None:
         if admission.over is None:
             return
         if admission.evicted is not None:

@@ -19,7 +19,7 @@ from services.runtime.logging import logger
 _log = logger("edge")
 
 IDLE_S: Final = 600.0
-"""The topic is left when nobody has asked for so long: an edge whose page is closed reads nothing of it."""
+"""The edge stops reading the topic when nobody has opened the page for this long."""
 
 READ_BACK_S: Final = SPAN_S + 600
 """From where it is read: a window is published again until it is final, ten minutes after its end by default."""

@@ -1,4 +1,4 @@
-"""The ledger's windows of the last hour, as the page needs them: of each window and part the newest record. Pure."""
+"""The ledger's windows of the last hour for the page: the newest record of each window and part. Pure."""
 
 from typing import Final, NamedTuple
 
@@ -38,7 +38,7 @@ class _Sums:
         self.total = Totals()
 
     def put(self, part: int, totals: Totals) -> int:
-        """Replace a part; return how many parts there are more."""
+        """Add a part, or replace it; return by how many parts the store grew."""
         before = len(self.parts)
         if (old := self.parts.pop(part, None)) is not None:
             self.total.merge(Totals.decode(old), -1)

@@ -48,7 +48,7 @@ _REQUEST_TOPICS: Final = tuple(topic for topic in TOPICS if Request in reads("ed
 """The topics that may hold the ``Request`` event."""
 
 
-class Target(NamedTuple):
+class LookupTarget(NamedTuple):
     """What a look-up searches for: records of this request and these kinds, in this partition before ``end``."""
 
     request_id: str
@@ -65,7 +65,7 @@ class FoundRequest(NamedTuple):
     timestamp_ms: int
 
 
-class LogReader:
+class LookupReader:
     """One tail reader, used by one look-up at a time."""
 
     def __init__(self, settings: BusSettings) -> None:
@@ -76,7 +76,7 @@ class LogReader:
 
     async def read(
         self,
-        target: Target,
+        target: LookupTarget,
         start: int | AtTime,
         found: list[Received | UnreadableRecord],
         enough: Callable[[], object],
@@ -112,7 +112,7 @@ class LogLookup:
 
     def __init__(self, settings: BusSettings, index: RequestIndex) -> None:
         self._index = index
-        self._readers = [LogReader(settings) for _ in range(READERS)]
+        self._readers = [LookupReader(settings) for _ in range(READERS)]
         self._turns = ReaderTurns(self._readers, TENANT_READERS)
         self._under_way: Counter[str] = Counter()
 
@@ -130,13 +130,13 @@ class LogLookup:
             for topic in _REQUEST_TOPICS:
                 kinds = read_kinds("edge", topic)
                 if posted is not None and posted.topic == topic.name:
-                    target = Target(request_id, kinds, topic, partition, posted.offset + 1)
+                    target = LookupTarget(request_id, kinds, topic, partition, posted.offset + 1)
                     found = await self._search(target, posted.offset, tenant)
                     if found is not None:
                         return found
             for topic in _REQUEST_TOPICS:
                 end = await self._readers[0].tail.offset_at(topic, partition, created_ms + LATE_MS)
-                target = Target(request_id, read_kinds("edge", topic), topic, partition, end)
+                target = LookupTarget(request_id, read_kinds("edge", topic), topic, partition, end)
                 found = await self._search(target, _begin(request_id), tenant)
                 if found is not None:
                     return found
@@ -151,13 +151,13 @@ class LogLookup:
             request_id: The request.
             partition: Its partition.
             end: The offset to read to.
-            tenant: Whose turn it is.
-            begin: The offset of its first event, where it is known.
+            tenant: Tenants take turns at reading; it is this one's turn that is waited for.
+            begin: The offset of its first event, if it is known.
 
         Raises:
             ApiError: 503, if one of them may take text back and cannot be read.
         """
-        target = Target(request_id, read_kinds("edge", STREAMS), STREAMS, partition, end)
+        target = LookupTarget(request_id, read_kinds("edge", STREAMS), STREAMS, partition, end)
         async with self._admitted(tenant):
             found = await self._scan(target, _begin(request_id) if begin is None else begin, tenant)
         if any(isinstance(record, UnreadableRecord) and record.offset < end for record in found):
@@ -174,7 +174,7 @@ class LogLookup:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 return await self._readers[0].tail.end_offset(STREAMS, partition)
 
-    async def _search(self, target: Target, start: int | AtTime, tenant: str) -> FoundRequest | None:
+    async def _search(self, target: LookupTarget, start: int | AtTime, tenant: str) -> FoundRequest | None:
         for record in await self._scan(target, start, tenant, first_only=True):
             if isinstance(record, Received) and isinstance(record.event, Request):
                 self._index.note_request(target.request_id.encode(), target.topic.name, record.offset)
@@ -182,7 +182,7 @@ class LogLookup:
         return None
 
     async def _scan(
-        self, target: Target, start: int | AtTime, tenant: str, *, first_only: bool = False
+        self, target: LookupTarget, start: int | AtTime, tenant: str, *, first_only: bool = False
     ) -> list[Received | UnreadableRecord]:
         """Read up to the target's end, in slices while others wait."""
         found: list[Received | UnreadableRecord] = []
@@ -222,11 +222,11 @@ class LogLookup:
 class ReaderTurns:
     """Lends readers: tenants take turns, and each has at most ``per_tenant`` readers. The caller bounds who waits."""
 
-    def __init__(self, readers: Sequence[LogReader], per_tenant: int) -> None:
+    def __init__(self, readers: Sequence[LookupReader], per_tenant: int) -> None:
         self._free = list(readers)
         self._per_tenant = per_tenant
         self._lent: Counter[str] = Counter()
-        self._queue: FairQueue[asyncio.Future[LogReader]] = FairQueue()
+        self._queue: FairQueue[asyncio.Future[LookupReader]] = FairQueue()
 
     @property
     def waiting(self) -> int:
@@ -234,9 +234,9 @@ class ReaderTurns:
         return len(self._queue)
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[LogReader]:
+    async def turn(self, tenant: str) -> AsyncIterator[LookupReader]:
         """Wait for a reader, and have it until the block ends."""
-        mine: asyncio.Future[LogReader] = asyncio.get_running_loop().create_future()
+        mine: asyncio.Future[LookupReader] = asyncio.get_running_loop().create_future()
         self._queue.put(tenant, mine)
         self._hand_out()
         try:

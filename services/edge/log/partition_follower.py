@@ -95,7 +95,7 @@ class PartitionFollower:
         return request_id, self._hold(partition_for(request_id, self._settings.partitions))
 
     async def hold(self, partition: int) -> PartitionHold:
-        """Hold any partition; return once every new record of it is delivered."""
+        """Follow a partition, also one of another edge; return once its new records are delivered as they come."""
         hold = self._hold(partition)
         try:
             await self._follow(partition)

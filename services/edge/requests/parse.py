@@ -4,26 +4,21 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import orjson
 
-from schemas.requests import MAX_PROMPT_CHARS, MAX_WAITED_MS, Deadlines, Delivery, Lane, Message, Request, Sampling
+from schemas.requests import MAX_WAITED_MS, Deadlines, Delivery, Lane, Request
 from services.edge.encoders.chat_chunks import OnRestart
 from services.edge.errors import ApiError
 from services.edge.requests.chat_schema import (
     ACCEPTED_UNUSED,
     KNOWN_FIELDS,
-    REFUSED_UNLESS,
-    ChatMessage,
     ChatRequestBody,
     RailbusExtension,
 )
 from services.edge.requests.choose_class import choose_class
+from services.runtime.chat_body import REFUSED_UNLESS, BadBody, convert, refuse_unsupported
 from services.runtime.policy_deadlines import DeadlineBounds
 from services.runtime.service_classes import ServiceClass, ServiceClasses
-
-MAX_QUOTED_CHARS: Final = 200
-"""Most characters of the client's own text that an error repeats, such as the name of an unknown field."""
 
 DEFAULT_CLASSES: Final = ServiceClasses()
 
@@ -103,12 +98,16 @@ def parse_chat_request(
     Raises:
         ApiError: 400, or 403 for a class that is not allowed, naming the field.
     """
-    _refuse_unsupported(body)
-    _refuse_unknown_extension(body.get("railbus"))
     try:
-        parsed = msgspec.convert(body, ChatRequestBody)
-    except msgspec.ValidationError as error:
-        raise _field_error(str(error)) from None
+        return _parse(body, classes, tenant, class_header)
+    except BadBody as bad:
+        raise ApiError(400, bad.message, code=bad.code, param=bad.param) from None
+
+
+def _parse(body: dict[str, Any], classes: ServiceClasses, tenant: str, class_header: str | None) -> ParsedRequest:
+    refuse_unsupported(body)
+    _refuse_unknown_extension(body.get("railbus"))
+    parsed = convert(body, ChatRequestBody)
     extension = parsed.railbus or RailbusExtension()
     chosen = choose_class(
         classes, tenant=tenant, model=parsed.model or DEFAULT_MODEL, lane=extension.lane, header=class_header,
@@ -149,8 +148,8 @@ def _template(
     }
     return Request(
         request_id="", tenant="", at=0, source="",
-        messages=tuple(Message(role=_role(turn), content=_text(turn)) for turn in body.messages),
-        sampling=_sampling(body),
+        messages=body.prompt(),
+        sampling=body.sampling(),
         **{name: value for name, value in chosen.items() if value is not None},
     )  # fmt: skip
 
@@ -171,53 +170,6 @@ def _check_deadlines(asked: dict[str, int], bounds: DeadlineBounds) -> None:
             )  # fmt: skip
 
 
-def _role(turn: ChatMessage) -> Any:
-    return "system" if turn.role == "developer" else turn.role
-
-
-def _text(turn: ChatMessage) -> str:
-    if isinstance(turn.content, str):
-        return turn.content
-    parts = (part.text if hasattr(part, "text") else part.refusal for part in turn.content)
-    text = "\n".join(parts)
-    if len(text) > MAX_PROMPT_CHARS:
-        raise ApiError(
-            400, "A message may have at most 262,144 characters in all its parts.", code="string_above_max_length",
-            param="messages",
-        )  # fmt: skip
-    return text
-
-
-def _sampling(body: ChatRequestBody) -> Sampling:
-    if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
-        raise ApiError(
-            400, "max_tokens and max_completion_tokens differ: send one of them.", code="invalid_value",
-            param="max_tokens",
-        )  # fmt: skip
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    chosen: dict[str, Any] = {
-        "max_tokens": body.max_completion_tokens or body.max_tokens,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "seed": None if body.seed is None else body.seed % 2**32,
-    }
-    return Sampling(stop=stop, **{name: value for name, value in chosen.items() if value is not None})
-
-
-def _refuse_unsupported(body: dict[str, Any]) -> None:
-    for name in REFUSED_UNLESS.keys() & body.keys():
-        if not any(_same(body[name], harmless) for harmless in REFUSED_UNLESS[name]):
-            raise ApiError(
-                400, f"The parameter {name!r} is not supported here with this value: leave it out.",
-                code="unsupported_parameter", param=name,
-            )  # fmt: skip
-
-
-def _same(value: Any, other: Any) -> bool:
-    """Compare as JSON does: 1 is not true."""
-    return value == other and isinstance(value, bool) is isinstance(other, bool)
-
-
 def _refuse_unknown_extension(extension: Any) -> None:
     """Refuse unknown nested fields: a misspelt safety setting must not be ignored."""
     if not isinstance(extension, dict):
@@ -230,18 +182,3 @@ def _refuse_unknown_extension(extension: Any) -> None:
                 400, f"Unknown field {unknown[0][:64]!r}: the fields of {name} are {', '.join(sorted(known))}.",
                 code="unknown_parameter", param=f"railbus.{name}",
             )  # fmt: skip
-
-
-def _field_error(error: str) -> ApiError:
-    """Convert the library's message, ``Expected `str`, got `int` - at `$.messages[0].role```: the path is ``param``."""
-    what, _, path = error.partition(" - at `")
-    param = path.rstrip("`").removeprefix("$.").removeprefix("$") or None
-    if param is None and "field `" in what:
-        param = what.rpartition("field `")[2].rstrip("`")
-    what, param = _clipped(what), None if param is None else _clipped(param)
-    hint = " Only text parts are supported." if param is not None and param.endswith("].type") else ""
-    return ApiError(400, f"{what}{f' at {param}' if path else ''}.{hint}", code="invalid_value", param=param)
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."

@@ -26,7 +26,7 @@ from services.generator.engines.chat_completions.parser import Endpoint
 from services.runtime import weights
 from services.runtime.errors import UserError
 from services.runtime.weights import SMOLLM2, CacheSettings
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore
+from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore, only_model
 
 PREFILL_BATCH: Final = 128
 """Prompt tokens between two checks for an abort: about a second on one slow thread."""
@@ -58,10 +58,10 @@ class LlamaSettings:
         model_path: A GGUF file. Not set: SmolLM2-135M, which ``railbus up`` downloads on first use.
         cache: Where a downloaded file is kept.
         llama_threads: Threads that compute. More threads than free cores make each token slower.
-        llama_slots: Answers at once.
+        llama_slots: Most answers generated at the same time.
         llama_context: Tokens of prompt and answer together. A longer prompt is refused.
         llama_speculation: ``ngram`` drafts tokens from the text so far, without a draft model.
-        llama_batch: Prompt tokens that are computed together, and then looked whether the answer is still wanted.
+        llama_batch: Prompt tokens computed in one call. The engine notices a cancellation only between calls.
         llama_kv: Type of the KV cache. ``q8_0`` and ``q4_0`` need less memory and change answers.
         llama_flash_attention: ``auto`` leaves it to llama.cpp.
         llama_prefix_cache: Keep the KV cache of a slot for later prompts that begin alike.
@@ -142,11 +142,7 @@ class LlamaEngine:
         Raises:
             EngineError: Another model was requested.
         """
-        if model in {"default", self.model}:
-            return self.model
-        raise EngineError(
-            "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False, param="model"
-        )
+        return only_model(model, self.model)
 
     def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
         """Generate one streamed completion with the chat template of the GGUF file."""

@@ -34,9 +34,9 @@ def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> lis
 def answers(
     ways: Sequence[Way], *, within_h: float | None = None, budget: float | None = None
 ) -> tuple[BatchAnswer, ...]:
-    """Answer: the fastest, the cheapest, the cheapest within so many hours, the best within so much money.
+    """Find the fastest way, the cheapest, the cheapest within a time limit and the best within a budget.
 
-    A limit holds for the far end of a way's interval: what may take longer is not promised.
+    A way is within a limit only if the upper end of its interval is.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from services.physics.batches import BatchWork
-from services.planner.batch.prices import Api
+from services.planner.batch.prices import ApiOffer
 from services.planner.batch.ways import Range, Way
 
 REACHED: Final = Range(0.8, 0.5, 1.0)
@@ -14,7 +14,7 @@ REACHED: Final = Range(0.8, 0.5, 1.0)
 MILLION: Final = 1e6
 
 
-def token_money(api: Api, work: BatchWork) -> Range:
+def token_money(api: ApiOffer, work: BatchWork) -> Range:
     """Return what the tokens cost. With a price for cached prompts, low is with the shared part cached each time."""
     full = work.requests * ((work.shared + work.own) * api.input + work.output * api.output) / MILLION
     if api.cached_input is None or not work.prefix_cached:
@@ -23,7 +23,7 @@ def token_money(api: Api, work: BatchWork) -> Range:
     return Range(full - saved / 2, full - saved, full)
 
 
-def limit_per_second(api: Api, work: BatchWork) -> tuple[float, str]:
+def limit_per_second(api: ApiOffer, work: BatchWork) -> tuple[float, str]:
     """Return the requests a second that the limits allow, and the limit that decides."""
     tokens = work.shared + work.own + work.output
     limits = [
@@ -35,7 +35,7 @@ def limit_per_second(api: Api, work: BatchWork) -> tuple[float, str]:
     return min(limits)
 
 
-def offers(api: Api, work: BatchWork, score: float | None) -> Iterator[Way]:
+def offers(api: ApiOffer, work: BatchWork, score: float | None) -> Iterator[Way]:
     """Yield the way through the usual lane, and the one through the batch lane if there is one."""
     most, limit = limit_per_second(api, work)
     at_limit = work.requests / most / 3_600

@@ -20,8 +20,8 @@ from services.planner.batch.hardware import (
     with_setup,
 )
 from services.planner.batch.offers import offers
-from services.planner.batch.prices import Api, Prices, RentedGpu
-from services.planner.batch.ways import BatchJob, Complexity, Found, Kind, Range, Refusal, Way
+from services.planner.batch.prices import ApiOffer, PriceFile, RentedGpu
+from services.planner.batch.ways import BatchJob, Complexity, ExcludedWay, Found, Kind, Range, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class BatchPlan:
     """The ways to do a job, in order of kind, and those that cannot be taken."""
 
     ways: tuple[Way, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[ExcludedWay, ...]
 
 
-def plan_batch(job: BatchJob, prices: Prices) -> BatchPlan:
+def plan_batch(job: BatchJob, prices: PriceFile) -> BatchPlan:
     """Compute the plan."""
     found = Found()
     if job.gpu is not None:
@@ -46,7 +46,7 @@ def plan_batch(job: BatchJob, prices: Prices) -> BatchPlan:
 
 
 def owned(
-    job: BatchJob, prices: Prices, machine: Machine, *, name: str, kind: Kind, complexity: Complexity,
+    job: BatchJob, prices: PriceFile, machine: Machine, *, name: str, kind: Kind, complexity: Complexity,
     work: BatchWork | None = None, note: str = "",
 ) -> Way:  # fmt: skip
     """Return the way on accelerators of one's own: energy, and the price of those that are missing.
@@ -68,7 +68,7 @@ def owned(
     )  # fmt: skip
 
 
-def rented_way(job: BatchJob, prices: Prices, entry: RentedGpu, machine: Machine) -> Way:
+def rented_way(job: BatchJob, prices: PriceFile, entry: RentedGpu, machine: Machine) -> Way:
     """Return the way on rented accelerators; the set-up takes time and is paid for.
 
     Raises:
@@ -87,7 +87,7 @@ def rented_way(job: BatchJob, prices: Prices, entry: RentedGpu, machine: Machine
     )  # fmt: skip
 
 
-def _local(job: BatchJob, prices: Prices, gpu: Gpu, found: Found) -> None:
+def _local(job: BatchJob, prices: PriceFile, gpu: Gpu, found: Found) -> None:
     prices.owned_gpu(gpu.name)  # its price is missing: say so before anything is computed
 
     def remedy() -> str:
@@ -135,7 +135,7 @@ def _local(job: BatchJob, prices: Prices, gpu: Gpu, found: Found) -> None:
             add(f"{count} x {gpu.name}, {chosen}{_split(layout)}", split, "several GPUs", "medium")
 
 
-def _rented(job: BatchJob, prices: Prices, entry: RentedGpu, found: Found) -> None:
+def _rented(job: BatchJob, prices: PriceFile, entry: RentedGpu, found: Found) -> None:
     gpu = gpu_named(entry.gpu)
     for count in job.counts:
         # Several engines beat one engine on several accelerators unless the model needs their memory.
@@ -146,7 +146,7 @@ def _rented(job: BatchJob, prices: Prices, entry: RentedGpu, found: Found) -> No
             if count == max(job.counts):
                 reason = f"{job.model.name} fits on no {gpu.name} of up to {count}"
                 found.refusals.append(
-                    Refusal(f"{count} x {gpu.name} rented", reason, what_would_fit(job.model, gpu, job.work))
+                    ExcludedWay(f"{count} x {gpu.name} rented", reason, what_would_fit(job.model, gpu, job.work))
                 )
             continue
         precision = _precision(job.model, gpu, layout, job.work) or "int4"
@@ -159,7 +159,7 @@ def _by_replicas(count: int) -> list[Layout]:
     return [Layout(tensor=n, replicas=count // n) for n in (1, 2, 4, 8) if n <= count and count % n == 0]
 
 
-def _cascades(job: BatchJob, prices: Prices, found: Found) -> None:
+def _cascades(job: BatchJob, prices: PriceFile, found: Found) -> None:
     screens = [each for each in found.ways if each.kind == "smaller model" and each.score is not None]
     if not screens:
         return
@@ -200,11 +200,11 @@ def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
     )  # fmt: skip
 
 
-def _refiners(job: BatchJob, prices: Prices) -> list[Api]:
+def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
     """Return the offers that a cascade passes its best to: of each model that is better, the one with most tokens."""
     wanted = prices.scores.get(job.model.name, 0.0)
     better = [api for api in prices.api if prices.scores.get(api.model, 0.0) >= wanted]
-    best: dict[str, Api] = {}
+    best: dict[str, ApiOffer] = {}
     for api in better:
         if api.model not in best or api.tokens_per_minute > best[api.model].tokens_per_minute:
             best[api.model] = api
@@ -237,7 +237,7 @@ def _remedy_of(model: Model, gpu: Gpu, work: BatchWork) -> Callable[[], str]:
     return lambda: what_would_fit(model, gpu, work)
 
 
-def _score(prices: Prices, model: Model, precision: Precision) -> float | None:
+def _score(prices: PriceFile, model: Model, precision: Precision) -> float | None:
     score = prices.scores.get(model.name)
     return None if score is None else score - PRECISIONS[precision].lost_points
 

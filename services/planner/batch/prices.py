@@ -56,7 +56,7 @@ class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: Source
 
 
-class Api(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model by the token.
 
     Attributes:
@@ -88,14 +88,14 @@ class Api(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: Source
 
 
-class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
     as_of: date
     energy: Energy
     owned: tuple[OwnedGpu, ...] = ()
     rented: tuple[RentedGpu, ...] = ()
-    api: tuple[Api, ...] = ()
+    api: tuple[ApiOffer, ...] = ()
     scores: Mapping[str, NotNegative] = {}
 
     def owned_gpu(self, name: str) -> OwnedGpu:
@@ -118,7 +118,7 @@ def default_text() -> str:
     return files(__package__).joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
 
 
-def read_prices(path: Path | None) -> Prices:
+def read_prices(path: Path | None) -> PriceFile:
     """Return the prices of a file; without one, those that come with the program.
 
     Raises:
@@ -129,7 +129,7 @@ def read_prices(path: Path | None) -> Prices:
         if path is not None and path.stat().st_size > MAX_BYTES:
             raise UserError(f"--prices {path}: more than {MAX_BYTES // 2**10} KiB, which no price list needs")
         text = default_text() if path is None else path.read_text(encoding="utf-8")
-        prices = msgspec.convert(tomllib.loads(text), Prices)
+        prices = msgspec.convert(tomllib.loads(text), PriceFile)
     except OSError as error:
         raise UserError(f"--prices {path}: cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -6,11 +6,11 @@ from typing import Any
 
 from services.planner.batch.choose import BatchAnswer, hours_text, money_text, pareto_front
 from services.planner.batch.plan import BatchPlan
-from services.planner.batch.prices import Prices
+from services.planner.batch.prices import PriceFile
 from services.planner.batch.ways import BatchJob, Way
 
 
-def lines(job: BatchJob, prices: Prices, plan: BatchPlan, found: Sequence[BatchAnswer]) -> Iterator[str]:
+def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[BatchAnswer]) -> Iterator[str]:
     """Yield the lines of the text: the job, the table, the front, the answers, what does not fit."""
     work = job.work
     yield (
@@ -37,7 +37,7 @@ def lines(job: BatchJob, prices: Prices, plan: BatchPlan, found: Sequence[BatchA
     yield from _refusals(plan)
 
 
-def as_json(job: BatchJob, prices: Prices, plan: BatchPlan, found: Sequence[BatchAnswer]) -> dict[str, Any]:
+def as_json(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[BatchAnswer]) -> dict[str, Any]:
     """Return the plan and what it was asked."""
     question = asdict(job) | {
         "model": job.model.name,

@@ -125,7 +125,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ExcludedWay:
     """A way that cannot be taken, why, and what could be done instead."""
 
     name: str
@@ -138,14 +138,14 @@ class Found:
     """The ways and refusals that were found so far, in order."""
 
     ways: list[Way] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[ExcludedWay] = field(default_factory=list)
 
     def attempt(self, name: str, make: Callable[[], Way], remedy: Callable[[], str]) -> Way | None:
         """Add the way; if it does not fit, add the refusal."""
         try:
             way = make()
         except ValueError as error:
-            self.refusals.append(Refusal(name, str(error), remedy()))
+            self.refusals.append(ExcludedWay(name, str(error), remedy()))
             return None
         self.ways.append(way)
         return way

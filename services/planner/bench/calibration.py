@@ -8,11 +8,11 @@ from typing import Final
 from services.physics.adaptive import MARGIN, GammaBand
 from services.physics.efficiency import practical
 from services.physics.precisions import PRECISIONS
+from services.physics.statistics import median
 from services.planner.bench.bands import bands
 from services.planner.bench.closed_loops import ShapeMeasurement, accepted_share, alpha, by_position, rows
 from services.planner.bench.fit import FittedRoofline, Prediction, TokensPerCycle, fit_roofline, predict
 from services.planner.bench.results import PLAIN, BenchResult
-from services.planner.bench.statistics import median
 from services.planner.catalogue import find_gpu, find_model
 from services.runtime.errors import UserError
 

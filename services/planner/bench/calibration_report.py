@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from services.physics.adaptive import GammaBand, format_schedule
+from services.physics.statistics import median
 from services.planner.bench.calibration import (
     MEDIAN_BAR,
     REGRET_BAR,
@@ -14,7 +15,6 @@ from services.planner.bench.calibration import (
     worst_error,
 )
 from services.planner.bench.fit import FittedRoofline, Prediction
-from services.planner.bench.statistics import median
 
 
 def lines(calibration: Calibration) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from services.physics.speculation import MAX_GAMMA, acceptance_from_tokens
+from services.physics.statistics import median
 from services.planner.bench.results import (
     BenchResult,
     ClosedLoopResult,
@@ -11,7 +12,6 @@ from services.planner.bench.results import (
     RequestResult,
     RunMeasurements,
 )
-from services.planner.bench.statistics import median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

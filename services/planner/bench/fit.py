@@ -11,8 +11,8 @@ from services.physics.models import Model
 from services.physics.precisions import Precision
 from services.physics.roofline import prefill_flop, step_ms
 from services.physics.speculation import OVERHEAD
+from services.physics.statistics import median
 from services.planner.bench.closed_loops import ShapeMeasurement
-from services.planner.bench.statistics import median
 
 MAX_ROUNDS: Final = 600
 """Limit of the search, which ends earlier within ``TOLERANCE``."""

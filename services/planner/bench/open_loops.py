@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from services.physics.statistics import Interval, bootstrap, bootstrap_ratio, median, percentile
 from services.planner.bench.results import PLAIN, BenchResult, OpenLoopResult, RequestResult
-from services.planner.bench.statistics import Interval, bootstrap, bootstrap_ratio, median, percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slo:
+class BenchSlo:
     """The limits of a good request.
 
     Attributes:
@@ -107,7 +107,7 @@ TIMES: dict[str, Callable[[RequestResult], float | None]] = {
 }
 
 
-def summary(result: BenchResult, slo: Slo) -> tuple[LoadSummary, ...]:
+def summary(result: BenchResult, slo: BenchSlo) -> tuple[LoadSummary, ...]:
     """Return one summary for each arm and kind of load."""
     return tuple(
         _summary(arm, cache, streams, slo)
@@ -141,7 +141,7 @@ def _streams(result: BenchResult, arm: str) -> dict[str, list[OpenLoopResult]]:
     return found
 
 
-def _summary(arm: str, cache: str, streams: Sequence[OpenLoopResult], slo: Slo) -> LoadSummary:
+def _summary(arm: str, cache: str, streams: Sequence[OpenLoopResult], slo: BenchSlo) -> LoadSummary:
     requests = [each for stream in streams for each in stream.requests]
     good = sum(map(slo.is_met, requests))
     seconds = sum(_seconds(stream) for stream in streams)

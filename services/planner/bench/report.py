@@ -5,11 +5,11 @@ from dataclasses import asdict
 from typing import Any
 
 from services.planner.bench.closed_loops import accepted_share, by_position, rows
-from services.planner.bench.open_loops import ArmRatio, LoadSummary, Percentiles, Slo, ratios, summary
+from services.planner.bench.open_loops import ArmRatio, BenchSlo, LoadSummary, Percentiles, ratios, summary
 from services.planner.bench.results import BenchResult
 
 
-def lines(result: BenchResult, slo: Slo) -> Iterator[str]:
+def lines(result: BenchResult, slo: BenchSlo) -> Iterator[str]:
     """Yield the lines of the text: conditions, open loops by arm, arms against the plain one, resources."""
     first = result.runs[0].measured
     order = " ".join(run.arm for run in result.runs)
@@ -29,7 +29,7 @@ def lines(result: BenchResult, slo: Slo) -> Iterator[str]:
     yield from _costs(result)
 
 
-def as_json(result: BenchResult, slo: Slo) -> dict[str, Any]:
+def as_json(result: BenchResult, slo: BenchSlo) -> dict[str, Any]:
     return {
         "engine": result.runs[0].measured.engine,
         "model": result.runs[0].measured.model,
@@ -43,7 +43,7 @@ def as_json(result: BenchResult, slo: Slo) -> dict[str, Any]:
     }
 
 
-def comparison_lines(first: BenchResult, second: BenchResult, slo: Slo) -> Iterator[str]:
+def comparison_lines(first: BenchResult, second: BenchResult, slo: BenchSlo) -> Iterator[str]:
     """Yield the medians of two comparable results side by side: open loops by load, closed loops by shape."""
     yield f"{'arm':<14} {'load':<24} {'ms to':<12} {'first':>9} {'second':>9} {'change':>8}"
     later = _medians(second, slo)
@@ -53,7 +53,7 @@ def comparison_lines(first: BenchResult, second: BenchResult, slo: Slo) -> Itera
             yield f"{arm:<14} {load:<24} {what:<12} {value:>9.1f} {later[key]:>9.1f} {later[key] / value - 1:>+8.1%}"
 
 
-def _medians(result: BenchResult, slo: Slo) -> dict[tuple[str, str, str], float]:
+def _medians(result: BenchResult, slo: BenchSlo) -> dict[tuple[str, str, str], float]:
     """Return the medians by arm, load and kind of time."""
     found: dict[tuple[str, str, str], float] = {}
     for each in summary(result, slo):
@@ -67,7 +67,7 @@ def _medians(result: BenchResult, slo: Slo) -> dict[tuple[str, str, str], float]
     return found
 
 
-def _open_loops(summaries: Sequence[LoadSummary], slo: Slo) -> Iterator[str]:
+def _open_loops(summaries: Sequence[LoadSummary], slo: BenchSlo) -> Iterator[str]:
     yield (
         f"{'arm':<14} {'cache':<5} {'n':>4} {'err':>3} {'ms to':<12} {'p50 (95 %)':>22} {'p95':>8} {'p99':>8} "
         f"{'p99/p50':>7}"

@@ -16,7 +16,7 @@ from services.physics.precisions import PRECISIONS
 from services.planner.batch.choose import answers, good_enough
 from services.planner.batch.hardware import Machine, sample_factor
 from services.planner.batch.plan import plan_batch
-from services.planner.batch.prices import Prices, default_text, read_prices
+from services.planner.batch.prices import PriceFile, default_text, read_prices
 from services.planner.batch.report import as_json, lines
 from services.planner.batch.sample import SampledEngine, measured_ways, sampled_engine
 from services.planner.batch.sample_file import divided, read_prompts
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sampled(args: argparse.Namespace, job: BatchJob, prices: Prices) -> tuple[BatchJob, list[Way]]:
+def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tuple[BatchJob, list[Way]]:
     """Run the sample; return the job with what it corrects, and the ways on its engine."""
     gpu = None if args.sampled_gpu is None else find_gpu(args.sampled_gpu)
     if not (10 <= args.sample_size <= 2_000 and 2 <= args.at_once <= 256):
@@ -205,5 +205,5 @@ def _hours(text: str) -> float:
     return hours
 
 
-def _wanted(prices: Prices, model: str) -> float | None:
+def _wanted(prices: PriceFile, model: str) -> float | None:
     return prices.scores.get(model)

@@ -9,7 +9,7 @@ import orjson
 
 from services.planner.bench import calibration_report
 from services.planner.bench.calibration import Calibration, calibrate
-from services.planner.bench.open_loops import Slo
+from services.planner.bench.open_loops import BenchSlo
 from services.planner.bench.report import as_json, comparison_lines, lines
 from services.planner.bench.results import BenchResult, read_result, require_comparable_results
 from services.planner.commands.promises import add_class_options, limits_of_class
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _compare(first: BenchResult, second: BenchResult, slo: Slo) -> int:
+def _compare(first: BenchResult, second: BenchResult, slo: BenchSlo) -> int:
     require_comparable_results(first, second)
     sys.stdout.write("\n".join(comparison_lines(first, second, slo)) + "\n")
     return 0
@@ -73,11 +73,11 @@ def _calibration(result: BenchResult) -> Calibration | None:
     return calibrate(result) if has_cells and result.catalogue else None
 
 
-def _slo(args: argparse.Namespace) -> Slo:
+def _slo(args: argparse.Namespace) -> BenchSlo:
     limits = limits_of_class(args) or Limits()
     ttft_ms = limits.ttft_ms if args.slo_ttft_ms is None else args.slo_ttft_ms
     token_ms = limits.token_ms if args.slo_token_ms is None else args.slo_token_ms
-    slo = Slo(
+    slo = BenchSlo(
         ttft_ms=DEFAULT_TTFT_MS if ttft_ms is None else ttft_ms,
         token_ms=DEFAULT_TOKEN_MS if token_ms is None else token_ms,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from services.planner.batch.choose import money_text
-from services.planner.batch.prices import Prices
+from services.planner.batch.prices import PriceFile
 from services.planner.serve.growth import Growth
 from services.planner.serve.plan import SHARE, Demand, ServePlan, first_token_ms
 
@@ -16,20 +16,20 @@ class GrowthRow(NamedTuple):
     needs: Growth
 
 
-def per_hour(plan: ServePlan, prices: Prices) -> float | None:
+def per_hour(plan: ServePlan, prices: PriceFile) -> float | None:
     """Return what the accelerators cost by the hour; None without a price."""
     price = next((each.per_hour for each in prices.rented if each.gpu == plan.kind.gpu), None)
     return None if price is None else price * plan.gpus
 
 
-def cheapest(plans: Sequence[ServePlan], prices: Prices) -> ServePlan | None:
+def cheapest(plans: Sequence[ServePlan], prices: PriceFile) -> ServePlan | None:
     """Return the plan with the lowest price, of equal ones that with the fewest accelerators."""
     priced = [(price, plan.gpus, plan) for plan in plans if (price := per_hour(plan, prices)) is not None]
     return min(priced, key=lambda each: each[:2])[2] if priced else min(plans, key=lambda plan: plan.gpus, default=None)
 
 
 def lines(
-    demand: Demand, prices: Prices, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
+    demand: Demand, prices: PriceFile, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
 ) -> Iterator[str]:
     """Yield the lines of the text: the demand, one line for each engine, the choice, the growth."""
     limits = demand.limits
@@ -72,7 +72,7 @@ def lines(
 
 
 def as_json(
-    demand: Demand, prices: Prices, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
+    demand: Demand, prices: PriceFile, plans: Sequence[ServePlan], refused: Sequence[str], grown: Sequence[GrowthRow]
 ) -> dict[str, Any]:
     """Return the plan and the demand."""
     chosen = cheapest(plans, prices)
@@ -98,7 +98,7 @@ def as_json(
     }  # fmt: skip
 
 
-def _as_json(demand: Demand, prices: Prices, plan: ServePlan) -> dict[str, Any]:
+def _as_json(demand: Demand, prices: PriceFile, plan: ServePlan) -> dict[str, Any]:
     return {
         "engine": plan.kind.name, "engines": plan.engines, "gpus": plan.gpus, "per_hour": per_hour(plan, prices),
         "most_per_second": plan.most, "ttft_p50_ms": first_token_ms(plan.seen, demand, 0.5),

@@ -94,7 +94,7 @@ class AutomatonState(dict[str, "AutomatonState | None"]):
         return state
 
 
-class Change(NamedTuple):
+class MatchChange(NamedTuple):
     """What a character changes in the list of open matches.
 
     Attributes:
@@ -109,16 +109,16 @@ class Change(NamedTuple):
 
 
 # Nearly all changes are one of these two: a possible match begins, or all open ones end without a match.
-BEGINS: Final = Change((), None, begun=True)
-ENDS: Final = Change((), (), begun=False)
+BEGINS: Final = MatchChange((), None, begun=True)
+ENDS: Final = MatchChange((), (), begun=False)
 
-_COMMON: Final[dict[Change, Change | None]] = {
-    Change((), None, begun=False): None,
+_COMMON: Final[dict[MatchChange, MatchChange | None]] = {
+    MatchChange((), None, begun=False): None,
     BEGINS: BEGINS,
     ENDS: ENDS,
 }
 
-Next = tuple["Config", Change | None]
+Next = tuple["Config", MatchChange | None]
 
 
 class Config(dict[str, Next]):
@@ -217,7 +217,7 @@ class Automaton:
         kept = tuple([index for index, state in enumerate(following) if state is not None])
         begun = self._begins[before][char]
         alive = tuple([state for state in (*following, begun) if state is not None])
-        change = Change(complete, None if len(kept) == len(states) else kept, begun is not None)
+        change = MatchChange(complete, None if len(kept) == len(states) else kept, begun is not None)
         following_config = self.config(kind, alive)
         if len(alive) > MAX_REMEMBERED:  # the scanner accounts for so many
             return following_config, change

@@ -10,7 +10,7 @@ CharSet = tuple[Range, ...]
 
 LAST: Final = 0x10FFFF
 _MAX_FOLDED_RANGE: Final = 0x500
-"""Larger ranges are whole scripts; only their ASCII letters are folded."""
+"""In a range of more characters than this, such as a whole script, only the ASCII letters are folded."""
 
 
 def of(chars: Iterable[str]) -> CharSet:

@@ -172,7 +172,7 @@ def stall_due_us(state: RequestState) -> int | None:
 
 
 def fallback_due_us(state: RequestState) -> int | None:
-    """Return when a first token is so late that the cloud is asked; None for never."""
+    """Return when the cloud is asked because no first token came; None for never."""
     if not has_cloud_deadline(state) or state.screen.has_spoken or _fallbacks_used_up(state):
         return None
     return state.attempt_opened_us if state.bypass else ttft_due_us(state)
@@ -297,7 +297,7 @@ def may_fall_back(state: RequestState) -> bool:
 
 
 def has_cloud_deadline(state: RequestState) -> bool:
-    """Return whether a late first token goes to the cloud: not that of a batch request."""
+    """Return whether a request with a late first token goes to the cloud. A batch request does not."""
     return state.lane == "interactive" and may_fall_back(state)
 
 

@@ -102,7 +102,7 @@ class FallbackBudget:
         return self.limits.usd is None or spent_usd + usd <= self.limits.usd
 
     def used(self, now_us: int) -> float:
-        """Return the share of the budget that is spent, of requests or of money, whichever is more; 0 of no budget."""
+        """Return the larger of the spent shares of requests and of money; 0 without a budget."""
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0
         return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)

@@ -121,7 +121,7 @@ class RequestState:
         self.record(1)
 
     def on_request(self, request: Request, traceparent: str | None, at_us: int, log_ms: int) -> bool:
-        """Take a ``Request``. Return whether it is the client's, read for the first time."""
+        """Apply a ``Request``. Return true if it is attempt 1, read for the first time."""
         if request.attempt > 1:
             self.republished.add(request.attempt)
             self._pending.pop(request_key(request.attempt), None)

@@ -24,9 +24,9 @@ from services.safety.decide.run_text import RunText
 from services.safety.decide.windows import PendingCheck, WindowTracker
 
 SLICE_CHARS: Final = 1_024
-"""Most characters read at once: a fraction of a millisecond. A longer text takes turns with those of other tenants.
+"""Most characters checked in one turn, a fraction of a millisecond. Longer texts take turns with other tenants' texts.
 
-Text in which many matches begin at once counts as more: some of it costs 200 times as much as prose.
+A text in which many matches begin counts as longer than it is, because it may cost 200 times as much as prose.
 """
 
 PIECE_CHARS: Final = 32

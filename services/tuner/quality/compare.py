@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from services.physics.statistics import Interval
 from services.tuner.experiment import Rules
 from services.tuner.quality.tasks import is_solved
-from services.tuner.statistics import Interval, mean_interval, paired_difference, wilson
+from services.tuner.statistics import mean_interval, paired_difference, wilson
 
 CONFIDENCE = 0.95
 

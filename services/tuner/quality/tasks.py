@@ -1,4 +1,4 @@
-"""The tasks and texts that come with the package. Small and easy on purpose: small models must solve some of them."""
+"""The tasks and texts that the package contains. They are easy, so that small models solve some of them too."""
 
 import re
 from functools import cache

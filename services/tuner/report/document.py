@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from services.physics.statistics import Interval
 from services.tuner.decide import percent
 from services.tuner.experiment import METRICS, Metric, Size, shown
 from services.tuner.find_batch import BatchFinding
@@ -12,7 +13,6 @@ from services.tuner.guide import CV_CORRECTION, TAIL_CORRECTION, check_guide
 from services.tuner.measurements import Load, failed, gain, stability, values
 from services.tuner.report.drawings import forest, lines_with_bars
 from services.tuner.search import Search, Tried
-from services.tuner.statistics import Interval
 
 MARKS: Final = {"ticked": "[x]", "refuted": "[-]", "unclear": "[?]", "not tried": "[ ]"}
 

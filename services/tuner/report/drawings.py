@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from services.tuner.statistics import Interval
+from services.physics.statistics import Interval
 
 WIDTH = 640
 LABEL = 190
@@ -43,7 +43,7 @@ def forest(rows: Sequence[tuple[str, Interval, bool]], *, title: str, margin: fl
 
 
 def lines_with_bars(points: Sequence[tuple[int, Interval]], *, title: str, mark: float) -> str:
-    """Return a line through values with their intervals, at equal distances; ``mark`` has a vertical line."""
+    """Draw a line through values with their intervals, at equal distances, and a vertical line at ``mark``."""
     if not points:
         return ""
     height = 260

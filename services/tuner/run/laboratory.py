@@ -44,12 +44,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """What one engine showed before the experiment, for its size.
+    """What one engine showed before the experiment; the experiment's size is chosen from it.
 
     Attributes:
         ready: What it said when it was ready.
         start_s: From its start until the end of its warm-up.
-        request_s: Time of a request, with others at once.
+        request_s: Time of a request while others run.
     """
 
     ready: Ready
@@ -90,7 +90,7 @@ class Laboratory:
             return Pilot(engine.ready, start_s, load.wall_s / count)
 
     async def compare(self, base: Mapping[str, str], change: Change, size: Size) -> Trial:
-        """Measure a change against the settings without it; a trial without rounds says why there are none."""
+        """Measure a change against the settings without it. A trial that failed has no rounds, and says why."""
         after = change.over(base)
         rounds: list[Round] = []
         try:
@@ -101,7 +101,7 @@ class Laboratory:
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
     async def quality(self, base: Mapping[str, str], change: Change) -> Quality | None:
-        """Compare the answers with and without a change; None where the engine fails or has no model."""
+        """Compare the answers with and without a change; return None if the engine fails or has no model."""
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
         key = tuple(sorted(base.items()))
@@ -164,7 +164,7 @@ class Laboratory:
         await self.load(engine, WARM_UP_TURNS * self.shape.at_once, "warm-up")
 
     async def load(self, engine: Session, count: int, name: str, *, at_once: int | None = None) -> Load:
-        """Run one load; the same name has the same prompts. ``at_once`` stands in for the shape's."""
+        """Run one load. Loads of one name have the same prompts; ``at_once`` replaces the shape's concurrency."""
         shape = self.shape
         texts = prompts(count, tokens=shape.prompt, shared=shape.shared, seed=f"{shape.seed}:{name}")
         return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)

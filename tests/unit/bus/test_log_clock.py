@@ -5,7 +5,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.bus.read.log_clock import WINDOW_US, BrokerOffset, LogClock
+from services.bus.read.log_clock import WINDOW_US, BrokerOffset, LogClock, LogClocks
 
 ARRIVALS = st.lists(st.tuples(st.integers(0, 400_000), st.integers(300, 80_000)), min_size=1, max_size=60)
 """Of each record: how long after the one before it is appended, and how long it is on its way, in microseconds."""
@@ -162,3 +162,22 @@ def test_the_newest_record_says_how_old_the_others_are() -> None:
     offset.observe(START // 1_000, START + 500)
     hour_ago_ms = (START - 3_600_000_000) // 1_000
     assert START - LogClock(offset).appended_us(hour_ago_ms, START + 700) >= 3_599_000_000
+
+
+def test_partitions_of_one_leader_share_what_is_known_of_its_clock():
+    clocks, ahead_ms = LogClocks(), 60_000
+    clocks.observe(1, START // 1_000 + ahead_ms, START)
+    first, second, other = (clocks.clock(("t", n), leader, 0) for n, leader in enumerate((1, 1, 2)))
+    assert first.offset is second.offset
+    assert first.offset is not other.offset
+    assert second.appended_us(START // 1_000 + ahead_ms, START + 5_000) == START
+    assert other.appended_us(START // 1_000, START + 5_000) == START + 5_000
+
+
+def test_a_partition_keeps_its_clock_until_other_records_follow():
+    clocks = LogClocks()
+    clock = clocks.clock(("t", 0), 1, 0)
+    assert clocks.clock(("t", 0), 2, 7) is clock, "it moved to another leader"
+    assert clock.since_us == 7
+    clocks.forget([("t", 0)])
+    assert clocks.clock(("t", 0), 2, 0) is not clock

@@ -10,7 +10,7 @@ from schemas.stream import Chunk, Cleared, Closed, Cutover, Finished, Recall, St
 from services.bus import Received
 from services.cli.demo.annotated_text import AnnotatedText
 from services.cli.demo.scenes import SCENES, SceneTrace, find_mismatches
-from services.cli.demo.styled_text import Span, line_width, to_ansi, to_plain_text, to_svg, wrap_spans
+from services.cli.demo.styled_text import StyledSpan, line_width, to_ansi, to_plain_text, to_svg, wrap_spans
 from services.cli.demo.timeline import group_rows, render_timeline, timeline_header
 from services.stream import Refuse, Replace, Restart, Screen, Show, Withdraw, apply
 from tests.support.bus import topic_of
@@ -208,14 +208,14 @@ def test_a_story_has_the_reader_on_the_left_and_the_log_on_the_right():
 
 @pytest.mark.parametrize("columns", [1, 3, 7, 40])
 def test_wrapping_loses_no_word_and_keeps_to_its_width(columns):
-    spans = [Span("one two  three ", "void"), Span("fourandmore five ", "plain"), Span("six")]
+    spans = [StyledSpan("one two  three ", "void"), StyledSpan("fourandmore five ", "plain"), StyledSpan("six")]
     lines = wrap_spans(spans, columns)
     assert all(line_width(line) <= columns for line in lines)
     assert "".join(span.text for line in lines for span in line).replace(" ", "") == "onetwothreefourandmorefivesix"
 
 
 def test_colours_and_the_picture():
-    line = [Span("a & b", "bad"), Span(" <c>")]
+    line = [StyledSpan("a & b", "bad"), StyledSpan(" <c>")]
     assert to_ansi(line) == "\x1b[31ma & b\x1b[0m <c>"
     drawn = to_svg([line, []], 20)
     assert 'class="bad">a &amp; b</text>' in drawn

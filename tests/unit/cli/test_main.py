@@ -17,6 +17,7 @@ def railbus(*args, cwd, **env):
     )  # fmt: skip
 
 
+@pytest.mark.slow  # each is a process
 @pytest.mark.parametrize(
     ("args", "env", "said"),
     [
@@ -90,6 +91,7 @@ def test_the_version_is_the_installed_one(tmp_path):
     assert re.fullmatch(r"railbus (\d+\.\d+\.\d+|unknown: .*)\n", done.stdout)
 
 
+@pytest.mark.slow
 def test_the_doctor_says_what_is_installed_without_a_tree(tmp_path):
     done = railbus("doctor", "--url", "http://127.0.0.1:9", cwd=tmp_path, RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:9")
     assert done.returncode == 1, "an edge that was named and is not there is needed"

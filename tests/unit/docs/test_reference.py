@@ -8,6 +8,7 @@ import pytest
 from infra.docs import commands, errors, hooks, http, metrics, ops, settings
 from infra.docs.discover import ROOT, constant, modules, sources
 from schemas.acls import grants
+from schemas.meanings import MEANINGS
 from schemas.registry import GROUPS, KINDS, ROLES
 from schemas.topics import TOPICS
 
@@ -87,17 +88,17 @@ def _enumerations() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(constant("MEANINGS")))
+@pytest.mark.parametrize("name", sorted(MEANINGS))
 def test_every_value_of_an_enumeration_has_a_meaning(name: str) -> None:
     values = {inner for value in get_args(_enumerations()[name]) for inner in (get_args(value) or (value,))}
 
-    assert set(constant("MEANINGS")[name]) == values
+    assert set(MEANINGS[name]) == values
 
 
 def test_every_enumeration_of_the_events_has_meanings() -> None:
     plain = {"MessageRole", "Conclusion", "RoleName"}  # who speaks; a part of Cause; the services
 
-    assert set(_enumerations()) - plain == set(constant("MEANINGS"))
+    assert set(_enumerations()) - plain == set(MEANINGS)
 
 
 def test_every_command_is_there_and_every_argument_described() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from schemas.ids import uuid7
 from schemas.requests import MAX_WAITED_MS, Delivery, Request, Sampling
 from services.edge.errors import ApiError
-from services.edge.requests.chat_schema import REFUSED_UNLESS
 from services.edge.requests.parse import parse_chat_request, parse_json
+from services.runtime.chat_body import REFUSED_UNLESS
 from services.runtime.policy_deadlines import DeadlineBounds
 from services.runtime.service_classes import ServiceClasses
 

@@ -8,7 +8,8 @@ from services.edge.delivery.client_writer import ClientWriter
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys
 from services.edge.http.websockets import MAX_REF_CHARS, WebSocketConnection
-from services.edge.requests.parse import MAX_QUOTED_CHARS, parse_chat_request
+from services.edge.requests.parse import parse_chat_request
+from services.runtime.chat_body import MAX_QUOTED_CHARS
 
 LIMIT_BYTES = 65_536
 LONGEST_REPLY_BYTES = 2_048

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.edge.errors import ApiError
+from services.edge.requests.parse import parse_chat_request
 from services.jobs.ids import JOB_CHARS, job_of, line_request_id, new_batch_id, parse_request_id
 from services.jobs.lines import MAX_LINE_BYTES, BadLine, parse_line
 
 SECRET = "do not repeat me"
 BODY = {"model": "m", "messages": [{"role": "developer", "content": [{"type": "text", "text": "a"}]}], "seed": -1}
+TOO_LONG = [{"role": "user", "content": [{"type": "text", "text": "x" * 140_000}] * 2}]
 LINE = {"custom_id": "x", "method": "POST", "url": "/v1/chat/completions", "body": BODY}
 
 
@@ -33,13 +36,17 @@ def test_a_request():
         (raw(method="GET"), "invalid_method", "method"),
         (raw(url="/v1/embeddings"), "invalid_url", "url"),
         (raw(custom_id=""), "invalid_value", "custom_id"),
-        (raw(body={}), "invalid_value", "messages"),
-        (raw(body=BODY | {"temperature": 3}), "invalid_value", "temperature"),
+        (raw(body={}), "invalid_value", "body.messages"),
+        (raw(body=BODY | {"temperature": 3}), "invalid_value", "body.temperature"),
         (raw(body=BODY | {"tools": [{}]}), "unsupported_parameter", "body.tools"),
+        (raw(body=BODY | {"stream": True}), "unsupported_parameter", "body.stream"),
+        (raw(body=BODY | {"n": True}), "unsupported_parameter", "body.n"),
+        (raw(body=BODY | {"max_tokens": 1, "max_completion_tokens": 2}), "invalid_value", "body.max_tokens"),
+        (raw(body=BODY | {"messages": TOO_LONG}), "string_above_max_length", "body.messages"),
         (
             raw(body=BODY | {"messages": [{"role": "user", "content": [SECRET]}]}),
             "invalid_value",
-            "messages[0].content[0]",
+            "body.messages[0].content[0]",
         ),
         (b" " * (MAX_LINE_BYTES + 1), "line_too_long", None),
     ],
@@ -64,3 +71,24 @@ def test_a_request_id_says_job_line_and_attempt(now_ms, bits, line, attempt):
     assert parse_request_id(request_id) == (job_of(batch_id), line, attempt)
     assert len(job_of(batch_id)) == JOB_CHARS
     assert new_batch_id(now_ms, bits ^ 1) != batch_id
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["model", "max_tokens", "temperature", "stop", "seed", "n", "tools", "messages"]),
+        st.none() | st.booleans() | st.integers(-1, 9) | st.floats(0, 3) | st.text(max_size=3) | st.just([]),
+    )
+)
+def test_a_line_and_a_request_over_http_are_judged_alike(changed):
+    body = BODY | changed
+    try:
+        asked = parse_chat_request(body).template
+    except ApiError as error:
+        refused = error
+        with pytest.raises(BadLine) as bad:
+            parse_line(raw(body=body))
+        assert (bad.value.code, bad.value.message) == (refused.code, refused.message)
+        assert bad.value.param == f"body.{refused.param}"
+    else:
+        line = parse_line(raw(body=body))
+        assert (line.model, line.messages, line.sampling) == (asked.model, asked.messages, asked.sampling)

@@ -7,7 +7,7 @@ from services.physics.gpus import GPUS, gpu
 from services.physics.models import Model, model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import FLOOR, decode_ms, prefill_ms, require_fit
-from services.planner.bench.statistics import median
+from services.physics.statistics import median
 from tests.bench.published import groups, held, rows
 
 ROWS = rows()

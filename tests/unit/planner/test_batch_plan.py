@@ -17,7 +17,7 @@ from services.planner.batch.choose import answers, good_enough, hours_text, mone
 from services.planner.batch.hardware import Machine, estimate, what_would_fit
 from services.planner.batch.offers import limit_per_second, offers, token_money
 from services.planner.batch.plan import plan_batch
-from services.planner.batch.prices import Api, default_text, read_prices
+from services.planner.batch.prices import ApiOffer, default_text, read_prices
 from services.planner.batch.ways import BatchJob, Range, Way, exactly, spread
 from services.runtime.errors import UserError
 from tests.support.examples import examples
@@ -176,7 +176,7 @@ def test_a_cascade_of_different_hardware_takes_as_long_as_its_slower_part():
     assert "keeps 92% of the best 1% at rho 0.8" in together.quality
 
 
-API = Api(
+API = ApiOffer(
     name="a", model="m", input=1.0, output=4.0, cached_input=0.5, requests_per_minute=600,
     tokens_per_minute=3_300_000, batch_discount=0.5, queue_tokens=330_000_000, source="test",
 )  # fmt: skip
@@ -191,7 +191,7 @@ def test_an_offer_is_limited_by_its_smallest_limit_and_discounts_are_not_counted
     assert lane.money.value == pytest.approx(840 / 2)
     assert lane.hours.value == 2 * 24
     assert "2 times" in lane.why
-    alone = list(offers(Api(**{**_fields(API), "batch_discount": None, "cached_input": None}), WORK, None))
+    alone = list(offers(ApiOffer(**{**_fields(API), "batch_discount": None, "cached_input": None}), WORK, None))
     assert len(alone) == 1
     assert alone[0].money.low == alone[0].money.high
 

@@ -15,7 +15,7 @@ from services.planner.bench import calibration_report
 from services.planner.bench.calibration import _fitted, _tau, calibrate, median_error, regrets, worst_error
 from services.planner.bench.closed_loops import ShapeMeasurement, _steps, alpha, by_position, rows
 from services.planner.bench.fit import FittedRoofline, Prediction, fit_roofline, predict
-from services.planner.bench.open_loops import Slo, ratios, summary
+from services.planner.bench.open_loops import BenchSlo, ratios, summary
 from services.planner.bench.results import DraftCounts, RequestResult, read_result
 
 TRUE = FittedRoofline(
@@ -48,6 +48,7 @@ def start(**changes):
     return FittedRoofline(**about, **changes)
 
 
+@pytest.mark.slow
 def test_a_fit_recovers_the_roofline():
     known = list(shapes(TRUE, (0, 2, 5)))
     found = fit_roofline(start(), known)
@@ -197,7 +198,7 @@ def test_processor_time_leaves_out_what_others_took(tmp_path):
 
 def test_open_loops_are_counted_with_their_errors(tmp_path):
     found = read_result(written(tmp_path, result()))
-    plain, fast = summary(found, Slo(ttft_ms=200, token_ms=9))
+    plain, fast = summary(found, BenchSlo(ttft_ms=200, token_ms=9))
     assert (plain.requests, plain.errors, plain.good) == (24, 2, 0)
     assert fast.good == pytest.approx(22 / 24)
     assert fast.goodput > 0
@@ -211,6 +212,7 @@ def test_open_loops_are_counted_with_their_errors(tmp_path):
     assert all(len(each.by_run) == 2 for each in ratios(found))
 
 
+@pytest.mark.slow
 def test_the_report_says_all_of_it(tmp_path, capsys):
     path = written(tmp_path, result())
     assert main(["bench", str(path)]) == 0
@@ -233,6 +235,7 @@ def test_the_report_says_all_of_it(tmp_path, capsys):
     assert calibration_report.as_json(calibrate(read_result(path)))["machines"]["plain"]["gpu"] == "h100"
 
 
+@pytest.mark.slow
 def test_drawings_of_a_bench(tmp_path):
     pytest.importorskip("matplotlib")
     assert main(["bench", str(written(tmp_path, result())), "--plot", str(tmp_path / "drawn")]) == 0

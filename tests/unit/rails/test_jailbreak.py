@@ -18,6 +18,7 @@ SPEC = RailSpec(name="jailbreak", threshold=0.8)
 BENIGN = "In two sentences: what is an append-only log good for?"
 
 
+@pytest.mark.slow
 async def test_attacks_beyond_the_models_window_are_found_also_after_a_kill():
     classifier = JailbreakClassifier(1)
 

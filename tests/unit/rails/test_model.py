@@ -44,6 +44,7 @@ def model():
     return JailbreakModel()
 
 
+@pytest.mark.slow
 def test_scores_are_the_librarys(model):
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / MODEL_FILE).symlink_to(model_path())

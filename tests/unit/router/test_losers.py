@@ -21,6 +21,7 @@ from services.bus import Received
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import RouterCore
 from services.stream import Restart, Screen, Show, apply
+from tests.support.examples import examples
 from tests.unit.router.world import (
     MS,
     T0,
@@ -35,7 +36,7 @@ from tests.unit.router.world import (
     topic_of,
 )
 
-TTFT_MS, LOSER_MS, TIMES = 200, 50, 50
+TTFT_MS, LOSER_MS, TIMES = 200, 50, max(15, examples(50))
 OFFSETS = range(-20, 21)
 EVERY_MS = 3.0
 """One more request so often."""

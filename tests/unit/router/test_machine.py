@@ -1,11 +1,11 @@
 """Any interleaving: routers that read late, write late, are killed, are two; workers that lie, repeat and come late.
 
-The log is one partition. Each router reads every topic at its own pace, so what it decides on may be old; what it
+Each router reads every topic at its own pace, so what it decides on may be old; what it
 writes stands in the log later, or never when it is killed.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -16,16 +16,13 @@ from schemas.requests import Deadlines, Message, Request
 from schemas.side_events import Account, Cancel
 from schemas.stream import Chunk, Closed, Cutover, Finished, Recall, Started, Verdict
 from schemas.topics import ACCOUNTS, CONTROL, RECEIPTS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, Topic
-from services.bus import Received
 from services.router.config import FallbackLimits, RouterConfig
-from services.router.core import READ_TOPICS, RouterCore
-from services.router.partition import Writes
+from services.router.core import RouterCore
 from services.stream import Close, Screen
 from tests.support.examples import examples
+from tests.unit.router.shared_log import SHARED, Member, SharedLog
 from tests.unit.router.world import (
-    MAY_WRITE,
     MS,
-    T0,
     attached,
     chunk,
     cleared,
@@ -41,7 +38,6 @@ from tests.unit.router.world import (
     verdict,
 )
 
-SHARED = [topic for topic in READ_TOPICS if topic.key == "request_id"]
 MASKED = (Message(role="user", content="hello [NAME]"),)
 DEADLINES = Deadlines(verdict_ms=1_500, ttft_ms=100, stall_ms=150, total_ms=2_000)
 GATE = "hold"
@@ -56,26 +52,13 @@ runs = st.sampled_from(RUNS)
 topics = st.sampled_from(SHARED)
 
 
-@dataclass
-class Member:
-    """A router's process: how far it has read, and what it has written that is not on the log yet."""
-
-    router: RouterCore
-    read: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    sent: dict[str, list[AnyEvent]] = field(default_factory=lambda: defaultdict(list))
-
-
-class Routers(RuleBasedStateMachine):
+class Routers(SharedLog, RuleBasedStateMachine):
     policy = RouterConfig(fallback="vertex", input_gate=GATE, max_fallbacks=1, client_grace_ms=200, total_max_ms=4_000)
     lane = "interactive"
     deadlines = DEADLINES
 
     def __init__(self) -> None:
         super().__init__()
-        self.now_us = T0
-        self.logs: dict[str, list[AnyEvent]] = {topic.name: [] for topic in SHARED}
-        self.appended_us: dict[str, list[int]] = {topic.name: [] for topic in SHARED}
-        self.members: list[Member] = []
         self.joined = 0
         self.asked: dict[int, Request] = {}
 
@@ -325,43 +308,6 @@ class Routers(RuleBasedStateMachine):
                     assert isinstance(event, Cutover)
                     effective[event.attempt] = event
         return screen, effective, screen.verdict
-
-    def settle(self) -> bool:
-        """Deliver everything sent and read everything delivered. Return whether there was anything."""
-        moved = False
-        for member in self.members:
-            for topic in SHARED:
-                moved |= self.flush(member, topic)
-                moved |= self.deliver(member, topic, 1_000_000)
-        return moved
-
-    @property
-    def at_ms(self) -> float:
-        return (self.now_us - T0) / MS
-
-    def append(self, topic: Topic, event: AnyEvent) -> None:
-        self.logs[topic.name].append(event)
-        self.appended_us[topic.name].append(self.now_us)
-
-    def send(self, member: Member, writes: Writes) -> None:
-        for write in writes:
-            assert type(write.event) in MAY_WRITE[write.topic.name]
-            member.sent[write.topic.name].append(write.event)
-
-    def flush(self, member: Member, topic: Topic) -> bool:
-        events = member.sent.pop(topic.name, [])
-        for event in events:
-            self.append(topic, event)
-        return bool(events)
-
-    def deliver(self, member: Member, topic: Topic, count: int) -> bool:
-        start = member.read[topic.name]
-        events = self.logs[topic.name][start : start + count]
-        member.read[topic.name] += len(events)
-        for offset, event in enumerate(events, start):
-            item = Received(topic.name, 0, offset, 0, event, None)
-            self.send(member, member.router.read(item, self.appended_us[topic.name][offset], self.now_us))
-        return bool(events)
 
 
 def check_closed(closed: Closed, before: list[AnyEvent], concluded: str | None) -> None:

@@ -78,12 +78,12 @@ def test_200_timings_20_crashes_and_20_moves_say_the_same(seed):
     events = mixed_log(rng)
     expected = reference(events, held)
     assert len({line[0] for line in expected}) >= 5
-    for number in range(200):
+    for number in range(examples(200)):
         world = World(held, random.Random(f"{seed}.{number}"))
         said = world.run(events, pace=rng.choice([1, 3, 20, 500]), patience=rng.choice([1.0, 0.5, 0.1]))
         assert as_set(said) == expected
         assert len(said) == len(expected), "nothing is said twice without a crash"
-    for number in range(20):
+    for number in range(examples(20)):
         crashes = sorted(rng.sample(range(len(expected)), 1 + number % 5))
         world = World(held, random.Random(f"{seed}.crash.{number}"))
         assert as_set(world.run(events, pace=20, crashes=crashes, patience=0.5)) == expected

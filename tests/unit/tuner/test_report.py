@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.physics.statistics import Interval
 from services.tuner.candidates import ENGINES, Surroundings, candidates
 from services.tuner.decide import Trial
 from services.tuner.experiment import UNCHANGED, Change, ExperimentError, Rules, Size
@@ -23,7 +24,6 @@ from services.tuner.report.drawings import forest
 from services.tuner.report.forms import env_file, markdown, page
 from services.tuner.run.prompts import prompts
 from services.tuner.search import Search
-from services.tuner.statistics import Interval
 from tests.unit.tuner.simulated_loads import rounds
 
 ABOUT = About(

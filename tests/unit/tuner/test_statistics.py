@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.tuner.statistics import (
-    Interval,
-    mean_interval,
-    paired_difference,
-    percentile,
-    ratio_interval,
-    t_quantile,
-    variation,
-    wilson,
-)
+from services.physics.statistics import Interval, percentile
+from services.tuner.statistics import mean_interval, paired_difference, ratio_interval, t_quantile, variation, wilson
 
 
 @pytest.mark.parametrize(

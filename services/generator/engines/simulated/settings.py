@@ -27,7 +27,7 @@ class SimulatedSettings:
         sim_adaptive: ``on`` drafts as many tokens as pay at the present load and acceptance, at most
             ``RAILBUS_SIM_GAMMA``.
         sim_alpha: Probability that a drafted token is accepted.
-        sim_batch: Most answers at once.
+        sim_batch: Most answers generated at the same time.
         sim_prefill_budget: Most prompt tokens in a step.
         sim_time_scale: Multiplies the time of a step. Below 1 the engine is faster than the formulas say.
         sim_script: Faults in the answers to requests for ``default``, such as ``n50-die10``: 50 tokens, broken off

@@ -18,7 +18,7 @@ from services.generator.engines.vllm.settings import VllmSettings
 from services.generator.engines.vllm.start import LoadedVllm, in_thread, load_vllm, prepare_arguments
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore
+from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore, only_model
 
 _log = logger("generator")
 
@@ -81,11 +81,7 @@ class VllmEngine:
         Raises:
             EngineError: Another model was requested.
         """
-        if model in {"default", self.model}:
-            return self.model
-        raise EngineError(
-            "bad_request", f"this model is not served here; served is {self.model!r}", retryable=False, param="model"
-        )
+        return only_model(model, self.model)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
         """Generate one answer; ``aclose()`` or cancellation aborts it before the engine's next step."""
@@ -171,8 +167,8 @@ class VllmEngine:
         """Generate one token, so that the process says it is ready only when it can answer.
 
         Raises:
-            EngineError: None came.
-            TimeoutError: None came in time.
+            EngineError: The engine failed.
+            TimeoutError: The token took too long.
         """
         job = Job(
             request_id="start", run="start", model=self.model,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.planner.bench.statistics import bootstrap, bootstrap_ratio, median, percentile
+from services.physics.statistics import bootstrap, bootstrap_ratio, median, percentile
 
 times = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=30)
 

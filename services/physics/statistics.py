@@ -14,11 +14,15 @@ BLOCK: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its 95 % confidence interval."""
+    """A value with its confidence interval."""
 
     value: float
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"{self.value} is not within {self.low} and {self.high}")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -43,7 +47,7 @@ def median(values: Sequence[float]) -> float:
 def bootstrap(
     values: Sequence[float], measure: Callable[[Sequence[float]], float], *, seed: int = 0, block: int = BLOCK
 ) -> Interval:
-    """Return ``measure`` with its interval by the moving block bootstrap (Kuensch 1989).
+    """Return ``measure`` with its 95 % interval by the moving block bootstrap (Kuensch 1989).
 
     Neighbours stay together, because requests in the same queue are correlated.
     """
@@ -55,7 +59,7 @@ def bootstrap(
 def bootstrap_ratio(
     above: Sequence[float], below: Sequence[float], measure: Callable[[Sequence[float]], float], *, seed: int = 0
 ) -> Interval:
-    """Return ``measure(above) / measure(below)`` with its interval; both are resampled independently."""
+    """Return ``measure(above) / measure(below)`` with its 95 % interval; both are resampled independently."""
     rng = random.Random(seed)  # noqa: S311 - it must be repeatable
 
     def once() -> float:

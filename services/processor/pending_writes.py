@@ -1,0 +1,104 @@
+"""The writes that a core has decided on, until the broker has them."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from schemas.base import Event
+from schemas.errors import MalformedEvent
+from services.bus import BusError, EventRejected, Position, Producer
+from services.processor.core import RecordPosition, Write
+from services.runtime.logging import logger
+
+_log = logger("processor")
+
+
+class PendingWrites:
+    """Sends writes in the order in which they were decided, and says when a record's work is done with its write.
+
+    The queue has no bound of its own: its length counts against the processor's limit of records in flight.
+
+    Args:
+        producer: None for a core that writes nothing to the log.
+        holds: Returns whether the partition of this request is still ours. If not, the write is dropped.
+        on_sent: Called after each write that left the queue.
+        on_finished: Called with the position of a record whose write will not be tried again.
+        on_written: Called with every event that was given to the producer.
+        on_not_written: Called with every write that the broker did not take; it is logged already.
+    """
+
+    def __init__(
+        self,
+        producer: Producer | None,
+        *,
+        group: str,
+        holds: Callable[[str], bool],
+        on_sent: Callable[[], None],
+        on_finished: Callable[[RecordPosition], None],
+        on_written: Callable[[Write], None] | None,
+        on_not_written: Callable[[Write], None] | None,
+    ) -> None:
+        self._producer = producer
+        self._group = group
+        self._holds = holds
+        self._on_sent = on_sent
+        self._on_finished = on_finished
+        self._on_written = on_written
+        self._on_not_written = on_not_written
+        self._queue: deque[Write] = deque()
+        self._queue_filled = asyncio.Event()
+        self._unacknowledged = 0
+
+    def __len__(self) -> int:
+        """Return how many writes were not given to the producer yet."""
+        return len(self._queue)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a write waits, or was sent and is not acknowledged."""
+        return bool(self._queue or self._unacknowledged)
+
+    def append(self, write: Write) -> None:
+        self._queue.append(write)
+        self._queue_filled.set()
+
+    async def send(self) -> None:
+        """Give writes to the producer until cancelled."""
+        while True:
+            await self._queue_filled.wait()
+            self._queue_filled.clear()
+            while self._queue:
+                await self._post(self._queue.popleft())
+                self._on_sent()
+
+    async def _post(self, write: Write) -> None:
+        event = write.event
+        if self._producer is None:
+            raise RuntimeError(f"group {self._group} has no producer, and its core writes {type(event).__name__}")
+        if isinstance(event, Event) and not self._holds(event.request_id):
+            self._finish(write)  # another member has its partition now
+            return
+        try:
+            acknowledged = await self._producer.post(write.topic, event, traceparent=write.traceparent)
+        except MalformedEvent as error:  # such as a prompt that is over the size limit when it is written again
+            _log.error("%s: an event cannot be written: %s", self._group, error)
+            self._finish(write)
+            return
+        self._unacknowledged += 1
+        acknowledged.add_done_callback(lambda ack: self._on_acknowledged(write, ack))
+        if self._on_written is not None:
+            self._on_written(write)
+
+    def _on_acknowledged(self, write: Write, ack: asyncio.Future[Position]) -> None:
+        self._unacknowledged -= 1
+        error = None if ack.cancelled() else ack.exception()
+        if isinstance(error, BusError):
+            _log.warning("%s: an event was not written: %s", self._group, error)
+            if self._on_not_written is not None:
+                self._on_not_written(write)
+        if error is None or isinstance(error, EventRejected):  # a rejected event is not tried again
+            self._finish(write)
+
+    def _finish(self, write: Write) -> None:
+        if write.done is not None:
+            self._on_finished(write.done)

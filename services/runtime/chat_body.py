@@ -1,0 +1,199 @@
+"""The body of a chat completion request, as OpenAI's clients write it, over HTTP or in a line of a batch. Pure.
+
+The bounds are those of the ``Request`` event.
+"""
+
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from schemas.base import Name
+from schemas.requests import MAX_PROMPT_CHARS, Message, Sampling
+
+T = TypeVar("T", bound=Struct)
+
+Text = Annotated[str, Meta(max_length=MAX_PROMPT_CHARS)]
+StopText = Annotated[str, Meta(min_length=1, max_length=128)]
+Tokens = Annotated[int, Meta(ge=1, le=131_072)]
+
+MAX_QUOTED_CHARS: Final = 200
+"""Most characters of the client's own text that an error repeats, such as the name of an unknown field."""
+
+
+class BadBody(Exception):
+    """A body is no chat completion request.
+
+    Attributes:
+        message: What is wrong; never prompt text.
+        code: One word for programs.
+        param: The field at fault, as a path into the body such as ``messages[0].role``.
+    """
+
+    def __init__(self, message: str, *, code: str = "invalid_value", param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.param = param
+
+
+class TextPart(Struct, tag="text", tag_field="type"):
+    """A piece of a message.
+
+    Attributes:
+        text: Its text.
+    """
+
+    text: Text
+
+
+class RefusalPart(Struct, tag="refusal", tag_field="type"):
+    """A refusal by the assistant, in an earlier turn.
+
+    Attributes:
+        refusal: Its text.
+    """
+
+    refusal: Text
+
+
+class ChatMessage(Struct):
+    """One message.
+
+    Attributes:
+        role: Who speaks. ``developer`` means the same as ``system``.
+        content: What is said, as text or as a list of text parts.
+        name: Taken and not used.
+    """
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | Annotated[list[TextPart | RefusalPart], Meta(min_length=1, max_length=256)]
+    name: str | None = None
+
+
+class ChatBody(Struct):
+    """What decides about the answer. ``null`` means the same as leaving a field out.
+
+    Attributes:
+        messages: The conversation, oldest first.
+        model: The model that should answer; ``default`` is the one that the generator serves.
+        max_tokens: Longest answer, in tokens.
+        max_completion_tokens: The same, as newer clients call it.
+        temperature: 0 always takes the likeliest token.
+        top_p: Draw from the likeliest tokens that together have this probability.
+        stop: Texts that end the answer. They are not part of it.
+        seed: Makes sampling repeatable where the engine can.
+    """
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=256)]
+    model: Name | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=8)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+
+    def prompt(self) -> tuple[Message, ...]:
+        """Return the messages as they are on the log: the parts of one are joined by line breaks.
+
+        Raises:
+            BadBody: The parts of a message are too long together.
+        """
+        return tuple(Message(role=_role(turn), content=_text(turn)) for turn in self.messages)
+
+    def sampling(self) -> Sampling:
+        """Return how the answer is drawn.
+
+        Raises:
+            BadBody: Both limits of tokens are given, and differ.
+        """
+        if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
+            raise BadBody("max_tokens and max_completion_tokens differ: send one of them.", param="max_tokens")
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        chosen: dict[str, Any] = {
+            "max_tokens": self.max_completion_tokens or self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "seed": None if self.seed is None else self.seed % 2**32,
+        }
+        return Sampling(stop=stop, **{name: value for name, value in chosen.items() if value is not None})
+
+
+REFUSED_UNLESS: Final[dict[str, tuple[Any, ...]]] = {
+    "n": (None, 1),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "response_format": (None, {"type": "text"}),
+    "logprobs": (None, False),
+    "top_logprobs": (None, 0),
+    "logit_bias": (None, {}),
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "prediction": (None,),
+    "web_search_options": (None,),
+    "reasoning_effort": (None, "none"),
+}
+"""Unsupported parameters that would change the answer: refused, except with these values, which have no effect."""
+
+
+def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]] = REFUSED_UNLESS) -> None:
+    """Check that the body asks for nothing that we cannot do.
+
+    Raises:
+        BadBody: It does.
+    """
+    for name, without_effect in refused.items():
+        if name in body and not any(_same(body[name], harmless) for harmless in without_effect):
+            message = f"The parameter {name!r} is not supported here with this value: leave it out."
+            raise BadBody(message, code="unsupported_parameter", param=name)
+
+
+def convert(value: Any, cls: type[T]) -> T:
+    """Validate a JSON value.
+
+    Raises:
+        BadBody: It does not fit the class.
+    """
+    try:
+        return msgspec.convert(value, cls)
+    except msgspec.ValidationError as error:
+        raise _field_error(str(error)) from None
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Compare as JSON does: 1 is not true."""
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
+
+
+def _role(turn: ChatMessage) -> Any:
+    return "system" if turn.role == "developer" else turn.role
+
+
+def _text(turn: ChatMessage) -> str:
+    if isinstance(turn.content, str):
+        return turn.content
+    text = "\n".join(part.text if isinstance(part, TextPart) else part.refusal for part in turn.content)
+    if len(text) > MAX_PROMPT_CHARS:
+        message = "A message may have at most 262,144 characters in all its parts."
+        raise BadBody(message, code="string_above_max_length", param="messages")
+    return text
+
+
+def _field_error(error: str) -> BadBody:
+    """Convert the library's message, ``Expected `str`, got `int` - at `$.messages[0].role```: the path is ``param``."""
+    what, _, path = error.partition(" - at `")
+    param = path.rstrip("`").removeprefix("$.").removeprefix("$") or None
+    if param is None and "field `" in what:
+        param = what.rpartition("field `")[2].rstrip("`")
+    what, param = _clipped(what), None if param is None else _clipped(param)
+    hint = " Only text parts are supported." if param is not None and param.endswith("].type") else ""
+    return BadBody(f"{what}{f' at {param}' if path else ''}.{hint}", param=param)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."
