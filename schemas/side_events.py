@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from schemas.account_details import CheckDetails, RequestDetails, RunDetails, VerdictDetails
 from schemas.base import AnyEvent, Attempt, AtUs, Count, Event, Ms, Name, RunId, ShortText, Source, Tenant
 from schemas.requests import Lane
-from schemas.stream import LastSeq, Outcome, Speculation, Trigger, Usage
+from schemas.stream import Cause, LastSeq, Outcome, Speculation, Trigger, Usage
 
 Transport = Literal["websocket", "sse", "http", "client"]
 DetachReason = Literal["complete", "gone", "slow", "shutdown", "error"]
@@ -90,6 +91,8 @@ class AttemptAccount:
         error_class: How it failed, if it did.
         usage: Tokens.
         speculation: Drafting totals.
+        opened_at: When its ``Cutover`` was appended; None for the first.
+        details: Of its first run; None where none started, or from an older router.
     """
 
     attempt: Attempt
@@ -104,6 +107,8 @@ class AttemptAccount:
     error_class: Name | None = None
     usage: Usage = field(default_factory=Usage)
     speculation: Speculation | None = None
+    opened_at: AtUs | None = None
+    details: RunDetails | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +174,10 @@ class Account(Event):
         policy_version: Of the policy that judged the request; None when none did.
         open_since: No other event that was appended before this, by the broker's clock, is about a request of this
             partition that is still open. Who takes the partition over reads from here. None from an older router.
+        cause: Why it was closed, for programs.
+        request: What was asked for; None without a ``Request``, or from an older router, as the next two.
+        verdict: The verdict that counted; None without one.
+        check: The check of the answer; None where none was checked.
     """
 
     outcome: Outcome
@@ -198,6 +207,10 @@ class Account(Event):
     retries: Count = 0
     policy_version: Name | None = None
     open_since: AtUs | None = None
+    cause: Cause | None = None
+    request: RequestDetails | None = None
+    verdict: VerdictDetails | None = None
+    check: CheckDetails | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

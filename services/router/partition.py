@@ -106,6 +106,7 @@ class RouterPartition:
             self._oldest.note(event.request_id, log_ms * 1_000, at_us)
             if self.deciding and isinstance(event, Request) and self._is_full(event):
                 state.on_request(event, traceparent, at_us, log_ms)
+                state.request = replace(event, messages=())
                 return [close_too_many_open(state, self._stamp(now_us))]
         match event:
             case Chunk():
