@@ -8,7 +8,7 @@ extremes of its receipts), and a window's sums are whole numbers that are added 
 from services.books.config import BooksConfig, Objectives, parse_plain_token_ms
 from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
 from services.books.histogram import RELATIVE_ERROR, Histogram
-from services.books.partition import Change, PartitionBooks, Source
+from services.books.partition import Change, PartitionBooks, Source, newest_of_each
 from services.books.report import Row, json_of, json_rows, merge, newest, table, totals_of_windows
 from services.books.totals import Cell, Totals, totals_of
 
@@ -31,6 +31,7 @@ __all__ = [
     "json_rows",
     "merge",
     "newest",
+    "newest_of_each",
     "parse_plain_token_ms",
     "receipt_of",
     "table",

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import faust
 from faust.types import TP
 
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
@@ -23,6 +22,7 @@ from schemas.topics import ACCOUNTS, RECEIPTS
 from schemas.wire import KIND_HEADER, decode, header
 from services.books import BooksConfig, Change, PartitionBooks, Source
 from services.bus import BusSettings
+from services.ledger.faust_flow import FaustApp, OffsetGuard
 from services.ledger.settings import Settings
 from services.runtime.metrics import LEDGER_LATE, LEDGER_OPEN, LEDGER_READ, MALFORMED, SKIPPED
 
@@ -62,6 +62,7 @@ class LedgerApp:
         self.ready = False
         self._config: BooksConfig = settings.config()
         self._unacked: asyncio.Queue[tuple[Any, list[Any]]] = asyncio.Queue(MOST_UNACKED)
+        self._offsets = OffsetGuard()
         self._on_ready: Callable[[], None] | None = on_ready
         self.app = _make_app(settings, copies)
         self._table = self.app.Table("entries", partitions=settings.bus.partitions, key_type=bytes, value_type=bytes)
@@ -108,6 +109,7 @@ class LedgerApp:
             LEDGER_READ.inc()
 
     def _changes(self, message: Any) -> tuple[int, list[Change]]:
+        self._offsets.check(message)
         number, headers = message.partition, _headers(message)
         if header(headers, KIND_HEADER) not in _WANTED:
             return number, []
@@ -143,6 +145,7 @@ class LedgerApp:
         return books
 
     async def _recovered(self) -> None:
+        self._offsets.forget()
         self.books.clear()  # made again from the table, each when it is needed
         for number in self._held():
             self._of(number)
@@ -193,7 +196,7 @@ def _make_app(settings: Settings, copies: int) -> Any:
         logging.getLogger(name).setLevel(logging.WARNING)
     bus: BusSettings = settings.bus
     addresses = ";".join(f"kafka://{host}:{port}" for host, port in bus.addresses())
-    return faust.App(
+    return FaustApp(
         settings.ledger_group,
         broker=addresses,
         broker_credentials=_credentials(bus),

@@ -19,6 +19,9 @@ GROUP: Final = "tracer"
 
 READ_TOPICS: Final = (ACCOUNTS, RECEIPTS)
 
+LEAST_BYTES: Final = 262_144
+"""A trace is not urgent: the broker answers when so much is there, or after half a second."""
+
 COUNT_S: Final = 1.0
 """Interval at which the gauges are set."""
 
@@ -49,6 +52,7 @@ class TracerService:
             rewind_ms=MEMORY_US // 1_000,
             record_filter=wanted(settings.traces_ratio),
             instance_id=settings.tracer_instance,
+            least_bytes=LEAST_BYTES,
         )
         self._processor = Processor(bus, reading, self._core, None, perform=self._perform, on_ready=on_ready)
 

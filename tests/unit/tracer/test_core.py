@@ -39,11 +39,7 @@ def record(event, at_us, number=0, traceparent=None):
 
 def feed(core, *events, at_us=CLOSED_US, number=0, traceparent=None):
     """Give events to the core; return what it exports."""
-    return [
-        effect
-        for event in events
-        for effect in core.read(record(event, at_us, number, traceparent), at_us, at_us)
-    ]
+    return [effect for event in events for effect in core.read(record(event, at_us, number, traceparent), at_us, at_us)]
 
 
 @pytest.fixture
@@ -153,7 +149,10 @@ def test_interleaved_requests_are_exported_once_each(order, first):
     core.gained(0)
     core.caught_up(0, T0 - 1, T0)
     books = [Books() for _ in range(6)]
-    left = [[b.account, b.receipt, b.account] if f else [b.receipt, b.account, b.receipt] for b, f in zip(books, first)]
+    left = [
+        [b.account, b.receipt, b.account] if f else [b.receipt, b.account, b.receipt]
+        for b, f in zip(books, first, strict=True)
+    ]
     found = []
     for index in order:
         found += feed(core, left[index].pop(0))
