@@ -197,7 +197,14 @@ def test_a_crash_within_a_batch_of_changes_and_reading_it_again_change_nothing(s
 
 
 def test_of_a_batch_the_last_change_of_each_key_is_written_and_marks_stay_in_place():
-    changes = [(b"0/e/a", b"1"), (b"0/e/b", b"1"), (b"0/e/a", b"2"), (b"0/w/x", b"7"), (b"0/s", b"60"), (b"0/e/a", None)]
+    changes = [
+        (b"0/e/a", b"1"),
+        (b"0/e/b", b"1"),
+        (b"0/e/a", b"2"),
+        (b"0/w/x", b"7"),
+        (b"0/s", b"60"),
+        (b"0/e/a", None),
+    ]
     kept = [(b"0/e/b", b"1"), (b"0/e/a", b"2"), (b"0/w/x", b"7"), (b"0/s", b"60"), (b"0/e/a", None)]
     assert newest_of_each(Change(*each) for each in changes) == [Change(*each) for each in kept]
 
