@@ -136,7 +136,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(cls=Cancel, access=(_access_on(CONTROL, by=("router", "batch"), to=("generator", "vertex")),)),
         Kind(cls=Attached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger",)),)),
         Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger", "tracer")),)),
-        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger", "safety", "tracer")),)),
+        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger", "safety", "tracer", "edge")),)),
         Kind(cls=Window, access=(_access_on(LEDGER, by=("ledger",), to=("edge",)),)),
         Kind(cls=BatchCreated, access=(_access_on(BATCHES, by=("edge", "operator"), to=("batch", "edge")),)),
         Kind(cls=BatchControl, access=(_access_on(BATCHES, by=("edge", "operator"), to=("batch", "edge")),)),

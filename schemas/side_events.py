@@ -14,6 +14,7 @@ Transport = Literal["websocket", "sse", "http", "client"]
 DetachReason = Literal["complete", "gone", "slow", "shutdown", "error"]
 Route = Literal["none", "self_hosted", "cloud"]
 Buckets = Annotated[tuple[tuple[Annotated[int, Meta(ge=-10_000, le=10_000)], Count], ...], Meta(max_length=2_000)]
+BreakerState = Literal["closed", "open", "half_open"]
 CancelReason = Literal["client_gone", "denied", "recalled", "cutover", "expired", "operator", "lost_race"]
 
 
@@ -178,6 +179,7 @@ class Account(Event):
         request: What was asked for; None without a ``Request``, or from an older router, as the next two.
         verdict: The verdict that counted; None without one.
         check: The check of the answer; None where none was checked.
+        breaker: State of the router's breaker when it wrote this.
     """
 
     outcome: Outcome
@@ -211,6 +213,7 @@ class Account(Event):
     request: RequestDetails | None = None
     verdict: VerdictDetails | None = None
     check: CheckDetails | None = None
+    breaker: BreakerState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +286,8 @@ class Window(AnyEvent):
         policy_version: Of the policy that judged them.
         part: Partition number of the accounts.
         final: No later record of this window and part follows.
+        wanted_share: Share of these requests that must be good, by the objectives of their class; None where it has
+            none, or from an older ledger.
         sums: Further sums.
         stages: Sums of the stages' times, ``Closed`` included.
         delivery_ms: Sum of the time after ``Closed`` until the client had the last byte.
@@ -305,6 +310,7 @@ class Window(AnyEvent):
     policy_version: Name | None = None
     part: Count = 0
     final: bool = False
+    wanted_share: Annotated[float, Meta(ge=0, le=1)] | None = None
     sums: WindowSums = field(default_factory=WindowSums)
     stages: StageTimes = field(default_factory=StageTimes)
     delivery_ms: Ms = 0.0

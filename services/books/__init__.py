@@ -5,6 +5,7 @@ processes change nothing: what is kept of a request is a join of all that was re
 extremes of its receipts), and a window's sums are whole numbers that are added and taken away exactly.
 """
 
+from services.books.attainment import Attainment, attainments
 from services.books.config import BooksConfig, Objectives, parse_plain_token_ms
 from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
 from services.books.histogram import RELATIVE_ERROR, Histogram
@@ -14,6 +15,7 @@ from services.books.totals import Cell, Totals, totals_of
 
 __all__ = [
     "RELATIVE_ERROR",
+    "Attainment",
     "BooksConfig",
     "Cell",
     "Change",
@@ -26,6 +28,7 @@ __all__ = [
     "Row",
     "Source",
     "Totals",
+    "attainments",
     "facts_of",
     "json_of",
     "json_rows",

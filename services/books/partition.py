@@ -135,15 +135,19 @@ class PartitionBooks:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)
             if totals is not None:
-                width_s = self._config.window_s
-                yield totals.window(cell, start_s, width_s, part=self.number, final=self._sealed(start_s))
+                yield self._window(start_s, cell, totals)
 
     def all_windows(self) -> Iterator[Window]:
         """Yield every window that is kept."""
-        width_s = self._config.window_s
         for start_s, cells in self.windows.items():
             for cell, totals in cells.items():
-                yield totals.window(cell, start_s, width_s, part=self.number, final=self._sealed(start_s))
+                yield self._window(start_s, cell, totals)
+
+    def _window(self, start_s: int, cell: Cell, totals: Totals) -> Window:
+        config = self._config
+        wanted = config.wanted_share_of(cell.service_class, cell.lane)
+        final = self._sealed(start_s)
+        return totals.window(cell, start_s, config.window_s, part=self.number, final=final, wanted_share=wanted)
 
     def _know(self, source: Source, appended_ms: int) -> None:
         self._known_ms[source] = max(self._known_ms[source], appended_ms)

@@ -237,12 +237,13 @@ class RouterPartition:
         return writes
 
     def _marked(self, write: Write) -> Write:
-        """Let an account say how far back the next owner of the partition must read."""
+        """Let an account say how far back the next owner of the partition must read, and how the breaker is."""
         account = write.event
         if not isinstance(account, Account):
             return write
         since_us = self._oldest.mark_us(self.requests, len(self.requests), account.request_id, self._known_us)
-        return replace(write, event=replace(account, open_since=since_us))
+        breaker = self._shared.breaker.state
+        return replace(write, event=replace(account, open_since=since_us, breaker=breaker))
 
     def _due_us(self, state: RequestState) -> int:
         return max(next_alarm_us(state, self._known_us), self._known_us + SHORTEST_WAIT_US)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from schemas.ids import time_ms
 from services.books import BooksConfig, Change, Objectives, PartitionBooks, merge, newest_of_each, totals_of_windows
-from services.books.report import interval, json_rows, newest, table
+from services.books.attainment import Attainment, attainments, interval
+from services.books.report import json_rows, newest, table
 from tests.support.examples import examples
 from tests.unit.books.events import ACCOUNTS, EVENTS, RECEIPTS, T0_MS, T0_S, account, detached
 
@@ -266,3 +267,20 @@ def test_the_table_names_every_kind_and_their_sum():
     lines = table(merge(books_of(events).all_windows()))
     assert [line.split()[0] for line in lines[1:4]] == ["acme", "zeta", "all"]
     assert table([]) == ["no request was closed in this time"]
+
+
+def test_a_class_attains_its_objectives_or_does_not_and_says_how_sure_that_is():
+    config = BooksConfig(objectives={"chat": Objectives(total_ms=1_000)}, wanted_shares={"chat": 0.9})
+    events = [account(number, service_class="chat") for number in range(40)]
+    events += [detached(number, waited_ms=125 if number < 30 else 5_000) for number in range(40)]
+    windows = list(books_of([*events, account(99, lane="batch")], config).all_windows())
+    (chat,) = attainments(windows)
+    assert chat == Attainment("chat", 0.9, 40, 30)
+    assert (chat.attained, chat.sure) == (False, True)
+    assert chat.line().startswith("chat        attained: no (75.00% of 40 in time, 95 %: ")
+    report = json_rows(windows, since_at=0, until_at=1)
+    assert report["classes"][0] == chat.json()
+    assert (chat._replace(good=36).attained, chat._replace(good=36).sure) == (True, False)
+    assert chat._replace(good=40, judged=40, wanted=0.5).sure
+    assert chat._replace(judged=0, good=0).attained is None
+    assert attainments(windows, since_at=2**60) == []
