@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from schemas.side_events import Window
-from services.runtime.service_classes import DEFAULT_NAMES
+
+_DEFAULT_CLASSES: Final = {"interactive": "chat", "batch": "batch"}
+"""The class of requests of which a router said none, by lane."""
 
 _Z_95: Final = 1.959964
 """Standard normal quantile of a two-sided interval of 95 %."""
@@ -67,7 +69,7 @@ def attainments(windows: Iterable[Window], *, since_at: int = 0) -> list[Attainm
     for window in windows:
         if window.wanted_share is None or window.end_at <= since_at:
             continue
-        name = window.service_class or DEFAULT_NAMES[window.lane]
+        name = window.service_class or _DEFAULT_CLASSES[window.lane]
         before = found.get(name, Attainment(name, window.wanted_share, 0, 0))
         wanted = window.wanted_share if window.start_at >= newest.get(name, 0) else before.wanted
         newest[name] = max(window.start_at, newest.get(name, 0))

@@ -1,4 +1,4 @@
-"""Reading ``railbus.ledger`` and the newest accounts for the page: only while somebody looks, never for long at a time."""
+"""Reading ``railbus.ledger`` and the newest accounts for the page: only while somebody looks, little at a time."""
 
 import asyncio
 from collections.abc import Sequence
