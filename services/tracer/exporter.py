@@ -53,6 +53,7 @@ class SpanExporter:
         self._otlp: Any = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
         self._success = SpanExportResult.SUCCESS
         self._limit = limit
+        self._batch = min(BATCH_SPANS, limit // 2)  # so that none is dropped while it waits for others
         self._queue: deque[Trace] = deque()
         self._waiting = 0
         self._filled = asyncio.Event()
@@ -70,7 +71,7 @@ class SpanExporter:
         self._waiting += size
         TRACER_WAITING.set(self._waiting)
         self._filled.set()
-        if self._waiting >= BATCH_SPANS:
+        if self._waiting >= self._batch:
             self._enough.set()
 
     async def run(self) -> None:
@@ -93,14 +94,14 @@ class SpanExporter:
     def _next_batch(self) -> list[Trace]:
         batch: list[Trace] = []
         size = 0
-        while self._queue and size < BATCH_SPANS:
+        while self._queue and size < self._batch:
             batch.append(self._queue.popleft())
             size += len(batch[-1].spans)
         self._waiting -= size
         TRACER_WAITING.set(self._waiting)
         if not self._queue:
             self._filled.clear()
-        if self._waiting < BATCH_SPANS:
+        if self._waiting < self._batch:
             self._enough.clear()
         return batch
 
