@@ -24,7 +24,7 @@ class FaustApp(faust.App):
     """A Faust application with that flow control."""
 
     @cached_property
-    def flow_control(self) -> FlowControl:  # type: ignore[override]
+    def flow_control(self) -> FlowControl:
         return FlowControl(loop=self.loop)
 
 
