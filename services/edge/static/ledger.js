@@ -143,7 +143,7 @@ function objectives(report) {
   const exact = (share) => share === null ? "–" : `${(100 * share).toFixed(2)} %`;
   table($("classes-table"), "Requests that kept every objective of their class", report.classes, [["class", (row) => row.service_class],
     ["attained", answer], ["wanted", (row) => exact(row.wanted)], ["in time", (row) => exact(row.share)],
-    ["95 % interval", (row) => row.interval_95 ? `${exact(row.interval_95[0])} to ${exact(row.interval_95[1])}` : "–"],
+    ["95 %", (row) => row.interval_95 ? row.interval_95.map((one) => (100 * one).toFixed(1)).join(" to ") : "–"],
     ["judged", (row) => whole(row.judged)]], 2);
 }
 
