@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas import account_details
 from schemas.registry import KINDS, Kind
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -80,8 +81,8 @@ def _described(name: str, schema: JsonObject) -> JsonObject:
 
 _CLASSES: Final[dict[str, type]] = {
     name: cls
-    for kind in KINDS.values()
-    for name, cls in vars(sys.modules[kind.cls.__module__]).items()
+    for module in (*(sys.modules[kind.cls.__module__] for kind in KINDS.values()), account_details)
+    for name, cls in vars(module).items()
     if inspect.isclass(cls) and is_dataclass(cls)
 }
 """Every dataclass that the modules of the kinds define or import: the kinds and their parts."""

@@ -114,6 +114,11 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "self_hosted": "A self-hosted engine answered.",
         "cloud": "The cloud answered.",
     },
+    "BreakerState": {
+        "closed": "New requests try the self-hosted path.",
+        "open": "New requests go to the cloud at once.",
+        "half_open": "A few requests probe the self-hosted path; the others go to the cloud.",
+    },
     "CancelReason": {
         "client_gone": "The client was gone for too long.",
         "denied": "The verdict refused the prompt.",

@@ -104,9 +104,7 @@ def _access_on(topic: Topic, *, by: tuple[RoleName, ...], to: tuple[RoleName, ..
 
 
 def _stream(*by: RoleName, safety: bool = True) -> tuple[TopicAccess]:
-    to: tuple[RoleName, ...] = (
-        ("app", "edge", "batch", "tracer", "safety") if safety else ("app", "edge", "batch", "tracer")
-    )
+    to: tuple[RoleName, ...] = ("app", "edge", "batch", "safety") if safety else ("app", "edge", "batch")
     return (_access_on(STREAMS, by=by, to=to),)
 
 
@@ -116,13 +114,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(
             cls=Request,
             access=(
-                _access_on(
-                    REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge", "tracer")
-                ),
+                _access_on(REQUESTS, by=("app", "edge", "router", "operator"), to=("generator", "rails", "edge")),
                 _access_on(
                     REQUESTS_BATCH,
                     by=("app", "edge", "router", "batch"),
-                    to=("generator", "rails", "edge", "batch", "tracer"),
+                    to=("generator", "rails", "edge", "batch"),
                 ),
                 _access_on(REQUESTS_VERTEX, by=("router",), to=("vertex",)),
             ),
@@ -140,7 +136,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(cls=Cancel, access=(_access_on(CONTROL, by=("router", "batch"), to=("generator", "vertex")),)),
         Kind(cls=Attached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger",)),)),
         Kind(cls=Detached, access=(_access_on(RECEIPTS, by=("edge",), to=("ledger", "tracer")),)),
-        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger", "safety", "tracer")),)),
+        Kind(cls=Account, access=(_access_on(ACCOUNTS, by=("router",), to=("ledger", "safety", "tracer", "edge")),)),
         Kind(cls=Window, access=(_access_on(LEDGER, by=("ledger",), to=("edge",)),)),
         Kind(cls=BatchCreated, access=(_access_on(BATCHES, by=("edge", "operator"), to=("batch", "edge")),)),
         Kind(cls=BatchControl, access=(_access_on(BATCHES, by=("edge", "operator"), to=("batch", "edge")),)),

@@ -5,14 +5,16 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from schemas.account_details import CheckDetails, RequestDetails, RunDetails, VerdictDetails
 from schemas.base import AnyEvent, Attempt, AtUs, Count, Event, Ms, Name, RunId, ShortText, Source, Tenant
 from schemas.requests import Lane
-from schemas.stream import LastSeq, Outcome, Speculation, Trigger, Usage
+from schemas.stream import Cause, LastSeq, Outcome, Speculation, Trigger, Usage
 
 Transport = Literal["websocket", "sse", "http", "client"]
 DetachReason = Literal["complete", "gone", "slow", "shutdown", "error"]
 Route = Literal["none", "self_hosted", "cloud"]
 Buckets = Annotated[tuple[tuple[Annotated[int, Meta(ge=-10_000, le=10_000)], Count], ...], Meta(max_length=2_000)]
+BreakerState = Literal["closed", "open", "half_open"]
 CancelReason = Literal["client_gone", "denied", "recalled", "cutover", "expired", "operator", "lost_race"]
 
 
@@ -90,6 +92,8 @@ class AttemptAccount:
         error_class: How it failed, if it did.
         usage: Tokens.
         speculation: Drafting totals.
+        opened_at: When its ``Cutover`` was appended; None for the first.
+        details: Of its first run; None where none started, or from an older router.
     """
 
     attempt: Attempt
@@ -104,6 +108,8 @@ class AttemptAccount:
     error_class: Name | None = None
     usage: Usage = field(default_factory=Usage)
     speculation: Speculation | None = None
+    opened_at: AtUs | None = None
+    details: RunDetails | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +175,11 @@ class Account(Event):
         policy_version: Of the policy that judged the request; None when none did.
         open_since: No other event that was appended before this, by the broker's clock, is about a request of this
             partition that is still open. Who takes the partition over reads from here. None from an older router.
+        cause: Why it was closed, for programs.
+        request: What was asked for; None without a ``Request``, or from an older router, as the next two.
+        verdict: The verdict that counted; None without one.
+        check: The check of the answer; None where none was checked.
+        breaker: State of the router's breaker when it wrote this.
     """
 
     outcome: Outcome
@@ -198,6 +209,11 @@ class Account(Event):
     retries: Count = 0
     policy_version: Name | None = None
     open_since: AtUs | None = None
+    cause: Cause | None = None
+    request: RequestDetails | None = None
+    verdict: VerdictDetails | None = None
+    check: CheckDetails | None = None
+    breaker: BreakerState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +286,8 @@ class Window(AnyEvent):
         policy_version: Of the policy that judged them.
         part: Partition number of the accounts.
         final: No later record of this window and part follows.
+        wanted_share: Share of these requests that must be good, by the objectives of their class; None where it has
+            none, or from an older ledger.
         sums: Further sums.
         stages: Sums of the stages' times, ``Closed`` included.
         delivery_ms: Sum of the time after ``Closed`` until the client had the last byte.
@@ -292,6 +310,7 @@ class Window(AnyEvent):
     policy_version: Name | None = None
     part: Count = 0
     final: bool = False
+    wanted_share: Annotated[float, Meta(ge=0, le=1)] | None = None
     sums: WindowSums = field(default_factory=WindowSums)
     stages: StageTimes = field(default_factory=StageTimes)
     delivery_ms: Ms = 0.0

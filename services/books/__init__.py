@@ -5,15 +5,17 @@ processes change nothing: what is kept of a request is a join of all that was re
 extremes of its receipts), and a window's sums are whole numbers that are added and taken away exactly.
 """
 
+from services.books.attainment import Attainment, attainments
 from services.books.config import BooksConfig, Objectives, parse_plain_token_ms
 from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
 from services.books.histogram import RELATIVE_ERROR, Histogram
-from services.books.partition import Change, PartitionBooks, Source
+from services.books.partition import Change, PartitionBooks, Source, newest_of_each
 from services.books.report import Row, json_of, json_rows, merge, newest, table, totals_of_windows
 from services.books.totals import Cell, Totals, totals_of
 
 __all__ = [
     "RELATIVE_ERROR",
+    "Attainment",
     "BooksConfig",
     "Cell",
     "Change",
@@ -26,11 +28,13 @@ __all__ = [
     "Row",
     "Source",
     "Totals",
+    "attainments",
     "facts_of",
     "json_of",
     "json_rows",
     "merge",
     "newest",
+    "newest_of_each",
     "parse_plain_token_ms",
     "receipt_of",
     "table",

@@ -7,6 +7,9 @@ from schemas.requests import Lane
 
 US_PER_S = 1_000_000
 
+DEFAULT_SHARE = 0.99
+"""Share of the requests of a class that must be good, if its policy says nothing else."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
@@ -49,6 +52,7 @@ class BooksConfig:
             the ledger remembers every request of the window.
         show_s: How long a window's sums are kept after its end.
         objectives: By class of requests.
+        wanted_shares: Share of a class's requests that must be good; 0.99 for one that is not named.
         slo_first_ms: Objective for the first visible text of an interactive request of no class that is known.
         slo_total_ms: Objective for its whole answer.
         plain_token_ms: Time between two tokens without speculation, by model; "" stands for any other model.
@@ -60,6 +64,7 @@ class BooksConfig:
     keep_s: int = 600
     show_s: int = 86_400
     objectives: Mapping[str, Objectives] = field(default_factory=dict)
+    wanted_shares: Mapping[str, float] = field(default_factory=dict)
     slo_first_ms: float = 200.0
     slo_total_ms: float = 2_000.0
     plain_token_ms: Mapping[str, float] = field(default_factory=dict)
@@ -75,6 +80,12 @@ class BooksConfig:
         if found is not None:
             return found
         return Objectives() if lane == "batch" else Objectives(first_ms=self.slo_first_ms, total_ms=self.slo_total_ms)
+
+    def wanted_share_of(self, service_class: str | None, lane: Lane) -> float | None:
+        """Return the share of such requests that must be good; None where nothing is asked of them."""
+        if not self.objectives_of(service_class, lane).any:
+            return None
+        return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)
 
     def plain_ms(self, model: str | None) -> float | None:
         """Return the plain time between two tokens of a model; None where nobody measured it."""

@@ -27,6 +27,9 @@ DELETES_EACH: Final = 8
 """Entries of sealed windows that are deleted for each event read: more than one, so that they become fewer."""
 
 
+_MARK: Final = b"/s"
+"""End of the key of a partition's mark; an entry's key ends with a request's id, a window's with JSON."""
+
 Source = Literal["accounts", "receipts"]
 """The topics that a request is put together from."""
 
@@ -36,6 +39,23 @@ class Change(NamedTuple):
 
     key: bytes
     value: bytes | None
+
+
+def newest_of_each(changes: Iterable[Change]) -> list[Change]:
+    """Return of the changes of each key the last, in their order: what is written of a batch.
+
+    The rules above hold for every prefix of it as well, because a mark stays where it is: what comes before it is not
+    put behind it, and the other way round. What a prefix lacks was read in this batch, so it is read again.
+    """
+    found: list[Change] = []
+    since_mark: dict[bytes, bytes | None] = {}
+    for key, value in changes:
+        since_mark.pop(key, None)
+        since_mark[key] = value
+        if key.endswith(_MARK):
+            found += (Change(*item) for item in since_mark.items())
+            since_mark.clear()
+    return found + [Change(*item) for item in since_mark.items()]
 
 
 class PartitionBooks:
@@ -115,15 +135,19 @@ class PartitionBooks:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)
             if totals is not None:
-                width_s = self._config.window_s
-                yield totals.window(cell, start_s, width_s, part=self.number, final=self._sealed(start_s))
+                yield self._window(start_s, cell, totals)
 
     def all_windows(self) -> Iterator[Window]:
         """Yield every window that is kept."""
-        width_s = self._config.window_s
         for start_s, cells in self.windows.items():
             for cell, totals in cells.items():
-                yield totals.window(cell, start_s, width_s, part=self.number, final=self._sealed(start_s))
+                yield self._window(start_s, cell, totals)
+
+    def _window(self, start_s: int, cell: Cell, totals: Totals) -> Window:
+        config = self._config
+        wanted = config.wanted_share_of(cell.service_class, cell.lane)
+        final = self._sealed(start_s)
+        return totals.window(cell, start_s, config.window_s, part=self.number, final=final, wanted_share=wanted)
 
     def _know(self, source: Source, appended_ms: int) -> None:
         self._known_ms[source] = max(self._known_ms[source], appended_ms)
@@ -187,7 +211,7 @@ class PartitionBooks:
             for cell, totals in self.windows[start_s].items():
                 changes.append(Change(self._window_key(start_s, cell), totals.encode()))
                 self._dirty[start_s, cell] = None
-        changes.append(Change(b"%d/s" % self.number, b"%d" % upto_s))
+        changes.append(Change(b"%d" % self.number + _MARK, b"%d" % upto_s))
         self.sealed_s = upto_s
         for start_s in old:
             self._drop(self._ids.pop(start_s))

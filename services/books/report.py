@@ -4,11 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from schemas.side_events import Window
+from services.books.attainment import attainments, interval
 from services.books.config import US_PER_S
 from services.books.totals import HISTOGRAMS, Cell, Totals, cell_of, totals_of
-
-_Z_95: Final = 1.959964
-"""Standard normal quantile of a two-sided interval of 95 %."""
 
 _QUANTILES: Final = (0.5, 0.95, 0.99)
 
@@ -57,16 +55,6 @@ def everything(rows: Iterable[Row]) -> Totals:
     return total
 
 
-def interval(good: int, judged: int) -> tuple[float, float] | None:
-    """Return Wilson's 95 % interval for a share; None without requests."""
-    if not judged:
-        return None
-    share, z2 = good / judged, _Z_95**2
-    middle = (share + z2 / (2 * judged)) / (1 + z2 / judged)
-    half = _Z_95 / (1 + z2 / judged) * (share * (1 - share) / judged + z2 / (4 * judged**2)) ** 0.5
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
     """Return sums, quantiles, shares and rates over so many seconds as JSON has them."""
     of = totals.of
@@ -93,13 +81,15 @@ def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
 
 
 def json_rows(windows: Iterable[Window], *, since_at: int, until_at: int) -> dict[str, Any]:
-    """Return the report as JSON has it: the total and each kind of request."""
+    """Return the report as JSON has it: the total, each class with objectives, and each kind of request."""
     seconds = max(0.0, (until_at - since_at) / US_PER_S)
+    windows = list(windows)
     rows = merge(windows, since_at=since_at)
     return {
         "since_at": since_at,
         "until_at": until_at,
         "total": json_of(everything(rows), seconds),
+        "classes": [each.json() for each in attainments(windows, since_at=since_at)],
         "rows": [row.cell._asdict() | json_of(row.totals, seconds) for row in rows],
     }
 

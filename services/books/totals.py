@@ -173,7 +173,9 @@ class Totals:
                 histogram.add(bucket, count)
         return totals
 
-    def window(self, cell: Cell, start_s: int, width_s: int, *, part: int, final: bool) -> Window:
+    def window(
+        self, cell: Cell, start_s: int, width_s: int, *, part: int, final: bool, wanted_share: float | None = None
+    ) -> Window:
         """Return the event that publishes these sums."""
         start_at: AtUs = start_s * US_PER_S
         first, between, total, exposed = (each.buckets() for each in self.histograms)
@@ -186,6 +188,7 @@ class Totals:
             spent_ms=self.of("spent") / 1_000,
             part=part,
             final=final,
+            wanted_share=wanted_share,
             sums=WindowSums(
                 **{name: self.of(name) for name in _COUNTS},
                 exposure_ms=self.of("exposure_ms") / 1_000,

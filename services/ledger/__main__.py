@@ -3,7 +3,6 @@
 import os
 import secrets
 import sys
-from importlib.util import find_spec
 
 from aiohttp import web
 
@@ -17,9 +16,12 @@ DEFAULT_WINDOW_S = 3_600
 
 async def main() -> None:
     """Keep the books until the process is asked to stop."""
-    if find_spec("faust") is None:
-        raise UserError("the ledger needs faust-streaming: pip install 'railbus[faust]'")
-    from services.ledger.service import LedgerService
+    try:
+        from services.ledger.service import LedgerService
+    except ModuleNotFoundError as error:
+        if error.name not in {"faust", "mode"}:
+            raise
+        raise UserError("the ledger needs faust-streaming: pip install 'railbus[faust]'") from None
 
     own = settings.load_settings(Settings, os.environ)
     await ensure_topics(own.bus)  # Faust wants them there

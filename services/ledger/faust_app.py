@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import faust
 from faust.types import TP
 
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
@@ -23,16 +22,15 @@ from schemas.topics import ACCOUNTS, RECEIPTS
 from schemas.wire import KIND_HEADER, decode, header
 from services.books import BooksConfig, Change, PartitionBooks, Source
 from services.bus import BusSettings
+from services.ledger.changelog import Changelog
+from services.ledger.faust_flow import FaustApp, OffsetGuard
 from services.ledger.settings import Settings
-from services.runtime.metrics import LEDGER_LATE, LEDGER_OPEN, LEDGER_READ, MALFORMED, SKIPPED
-
-MOST_UNACKED: Final = 2_000
-"""Most events whose changes the broker may not have yet; while there are more, none is taken."""
+from services.runtime.metrics import LEDGER_LATE, LEDGER_OPEN, MALFORMED, SKIPPED
 
 COMMIT_S: Final = 1.0
 
-LINGER_S: Final = 0.1
-"""How long the producer collects changes into one batch: each batch is a write to a socket, the dearest step of all."""
+LINGER_S: Final = 0.005
+"""How long the producer waits for the rest of a batch of changes, which are given to it one after the other."""
 
 ACK_TIMEOUT_S: Final = 60.0
 """A broker that has not taken the changes by then ends the process: it starts again where it had committed."""
@@ -61,7 +59,8 @@ class LedgerApp:
         self.books: dict[int, PartitionBooks] = {}
         self.ready = False
         self._config: BooksConfig = settings.config()
-        self._unacked: asyncio.Queue[tuple[Any, list[Any]]] = asyncio.Queue(MOST_UNACKED)
+        self._changelog = Changelog(self._send)
+        self._offsets = OffsetGuard()
         self._on_ready: Callable[[], None] | None = on_ready
         self.app = _make_app(settings, copies)
         self._table = self.app.Table("entries", partitions=settings.bus.partitions, key_type=bytes, value_type=bytes)
@@ -77,7 +76,7 @@ class LedgerApp:
             Exception: What ended Faust.
         """
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._acknowledge(), name="ledger-acknowledge")
+            tasks.create_task(self._changelog.run(), name="ledger-changelog")
             tasks.create_task(self._watch_ends(), name="ledger-ends")
             try:
                 await self.app.start()
@@ -92,22 +91,13 @@ class LedgerApp:
         try:
             async for event in stream.noack().events():
                 number, changes = self._changes(event.message)
-                await self._unacked.put((event, await self._write(number, changes)))
+                await self._changelog.add(event, number, changes)
         except Exception as error:
             await self.app.crash(error)  # Faust would start the agent again behind the events that were taken
             raise
 
-    async def _acknowledge(self) -> None:
-        """Acknowledge events in their order, each when the broker has what it changed."""
-        while True:
-            event, pending = await self._unacked.get()
-            for change in pending:
-                await change
-            event.ack()
-            self._unacked.task_done()
-            LEDGER_READ.inc()
-
     def _changes(self, message: Any) -> tuple[int, list[Change]]:
+        self._offsets.check(message)
         number, headers = message.partition, _headers(message)
         if header(headers, KIND_HEADER) not in _WANTED:
             return number, []
@@ -130,10 +120,10 @@ class LedgerApp:
                 self._table.data[key] = value
         return number, changes
 
-    async def _write(self, number: int, changes: Sequence[Change]) -> list[Any]:
-        """Send changes of the table in their order; return what waits for the broker."""
-        send, topic = self.app.producer.send, self._table.changelog_topic.get_topic_name()
-        return [await send(topic, key, value, number, None, None) for key, value in changes]
+    async def _send(self, number: int, change: Change) -> Any:
+        """Give a change of the table to the producer; return what waits for the broker."""
+        topic = self._table.changelog_topic.get_topic_name()
+        return await self.app.producer.send(topic, change.key, change.value, number, None, None)
 
     def _of(self, number: int) -> PartitionBooks:
         books = self.books.get(number)
@@ -143,6 +133,7 @@ class LedgerApp:
         return books
 
     async def _recovered(self) -> None:
+        self._offsets.forget()
         self.books.clear()  # made again from the table, each when it is needed
         for number in self._held():
             self._of(number)
@@ -156,7 +147,7 @@ class LedgerApp:
         self.ready = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REVOKE_S):
-                await self._unacked.join()
+                await self._changelog.written()
 
     def _held(self) -> list[int]:
         return sorted({tp.partition for tp in self.app.assignor.assigned_actives() if tp.topic in _SOURCES})
@@ -189,11 +180,11 @@ def _headers(message: Any) -> list[tuple[str, bytes]]:
 
 
 def _make_app(settings: Settings, copies: int) -> Any:
-    for name in ("faust", "mode"):  # a line for each of its parts that starts or stops
+    for name in ("faust", "mode", "services.ledger.faust_flow"):  # a line for each of its parts that starts or stops
         logging.getLogger(name).setLevel(logging.WARNING)
     bus: BusSettings = settings.bus
     addresses = ";".join(f"kafka://{host}:{port}" for host, port in bus.addresses())
-    return faust.App(
+    return FaustApp(
         settings.ledger_group,
         broker=addresses,
         broker_credentials=_credentials(bus),

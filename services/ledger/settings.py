@@ -75,6 +75,7 @@ class Settings:
             keep_s=self.ledger_keep_s,
             show_s=self.ledger_show_s,
             objectives=self._objectives(),
+            wanted_shares={each.name: each.slo.share for each in read_service_classes(self.policy)},
             plain_token_ms=plain_token_ms,
             usd_per_engine_s=self.ledger_usd_per_engine_s,
         )

@@ -57,6 +57,7 @@ class ProcessorConfig:
         instance_id: Static membership.
         limit: Most records read and not processed, unsent writes included.
         drain_s: How long work in progress may take when the process is asked to stop.
+        least_bytes: As for ``GroupReader``.
         clock: Microseconds since the epoch; nobody sets it.
     """
 
@@ -69,6 +70,7 @@ class ProcessorConfig:
     instance_id: str | None = None
     limit: int = 10_000
     drain_s: float = 1.0
+    least_bytes: int = 1
     clock: Callable[[], int] = steady_us
 
 
@@ -129,6 +131,7 @@ class Processor:
             rewind_ms=config.rewind_ms,
             progress_topic=config.progress_topic,
             instance_id=config.instance_id,
+            least_bytes=config.least_bytes,
             clock=config.clock,
         )
         self._pending_writes = PendingWrites(

@@ -106,6 +106,7 @@ class RouterPartition:
             self._oldest.note(event.request_id, log_ms * 1_000, at_us)
             if self.deciding and isinstance(event, Request) and self._is_full(event):
                 state.on_request(event, traceparent, at_us, log_ms)
+                state.request = replace(event, messages=())
                 return [close_too_many_open(state, self._stamp(now_us))]
         match event:
             case Chunk():
@@ -236,12 +237,13 @@ class RouterPartition:
         return writes
 
     def _marked(self, write: Write) -> Write:
-        """Let an account say how far back the next owner of the partition must read."""
+        """Let an account say how far back the next owner of the partition must read, and how the breaker is."""
         account = write.event
         if not isinstance(account, Account):
             return write
         since_us = self._oldest.mark_us(self.requests, len(self.requests), account.request_id, self._known_us)
-        return replace(write, event=replace(account, open_since=since_us))
+        breaker = self._shared.breaker.state
+        return replace(write, event=replace(account, open_since=since_us, breaker=breaker))
 
     def _due_us(self, state: RequestState) -> int:
         return max(next_alarm_us(state, self._known_us), self._known_us + SHORTEST_WAIT_US)

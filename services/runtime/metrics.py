@@ -222,8 +222,9 @@ TRACER_SPANS: Final = Counter(
 )
 TRACER_UNTRACED: Final = Counter(
     "railbus_tracer_untraced",
-    "Requests without a trace; reason is unsampled (their client wants none), unclosed (no Closed came) or crowded"
-    " (too many events of open requests).",
+    "Requests without a trace; reason is unsampled (their client wants none), unclosed (a receipt whose account did not"
+    " come), crowded (too many requests were remembered) or incomplete (the account is an older router's, or its"
+    " Request was not read).",
     ["reason"],
 )
 

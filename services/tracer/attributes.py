@@ -6,10 +6,8 @@ Nothing that a user or a model wrote is ever an attribute.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from schemas.requests import Request
-from schemas.side_events import Detached
-from schemas.stream import Closed, Failed, Finished, Started
-from services.stream.latency import Latency
+from schemas.account_details import RequestDetails, RunDetails
+from schemas.side_events import Account, AttemptAccount, Detached
 
 AttributeValue = str | bool | int | float | Sequence[str]
 Attributes = dict[str, AttributeValue]
@@ -18,93 +16,85 @@ PROVIDERS: Final[Mapping[str, str]] = {"vertex": "gcp.vertex_ai"}
 """The conventions' names of providers, by the name of our engine; any other engine is its own provider."""
 
 
-def request_attributes(request: Request) -> Attributes:
+def request_attributes(account: Account, request: RequestDetails) -> Attributes:
     """Return what was asked for, without the prompt."""
     found: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "railbus",
         "gen_ai.request.model": request.model,
-        "gen_ai.request.max_tokens": request.sampling.max_tokens,
-        "gen_ai.request.temperature": request.sampling.temperature,
-        "gen_ai.request.top_p": request.sampling.top_p,
+        "gen_ai.request.max_tokens": request.max_tokens,
+        "gen_ai.request.temperature": request.temperature,
+        "gen_ai.request.top_p": request.top_p,
         "gen_ai.output.type": "text",
-        "railbus.request_id": request.request_id,
-        "railbus.tenant": request.tenant,
-        "railbus.lane": request.lane,
-        "railbus.delivery": request.delivery.mode,
+        "railbus.request_id": account.request_id,
+        "railbus.tenant": account.tenant,
+        "railbus.lane": account.lane,
+        "railbus.delivery": request.delivery,
     }
-    if request.sampling.seed is not None:
-        found["gen_ai.request.seed"] = request.sampling.seed
+    if request.seed is not None:
+        found["gen_ai.request.seed"] = request.seed
     return found
 
 
-def end_attributes(
-    closed: Closed, found: Latency, receipt: Detached | None, runs: Sequence[Started | Finished]
-) -> Attributes:
+def end_attributes(account: Account, receipt: Detached | None, clock_skew_ms: float) -> Attributes:
     """Return how a request ended, and what the attempt that answered used."""
     values: Attributes = {
-        "gen_ai.response.id": closed.request_id,
-        "railbus.outcome": closed.outcome,
-        "railbus.attempt": closed.attempt or 1,
-        "railbus.hidden_rails_ms": found.hidden_rails_ms,
-        "railbus.governance_first_text_ms": found.governance_first_text_ms,
-        "railbus.governance_total_ms": found.governance_total_ms,
-        "railbus.clock_skew_ms": found.clock_skew_ms,
+        "gen_ai.response.id": account.request_id,
+        "railbus.outcome": account.outcome,
+        "railbus.attempt": account.voice or 1,
+        "railbus.hidden_rails_ms": account.hidden_rails_ms,
+        "railbus.governance_first_text_ms": account.governance_first_text_ms,
+        "railbus.governance_total_ms": account.governance_total_ms,
+        "railbus.clock_skew_ms": clock_skew_ms,
     }
-    if closed.cause is not None:
-        values["railbus.cause"] = closed.cause
-    if found.first_text_ms is not None:
-        values["gen_ai.response.time_to_first_chunk"] = found.first_text_ms / 1_000
+    if account.cause is not None:
+        values["railbus.cause"] = account.cause
+    if account.first_text_ms is not None:
+        values["gen_ai.response.time_to_first_chunk"] = account.first_text_ms / 1_000
     if receipt is not None:
         values |= {"railbus.exposed_tokens": receipt.exposed_tokens, "railbus.exposure_ms": receipt.exposure_ms}
-    for event in runs:
-        values |= {"gen_ai.response.model": event.model} if isinstance(event, Started) else usage_attributes(event)
+    attempt = next((each for each in account.attempts if each.attempt == (account.voice or 1)), None)
+    if attempt is not None and attempt.model is not None:
+        values["gen_ai.response.model"] = attempt.model
+        if attempt.details is not None and attempt.details.finish_reason is not None:
+            values |= _usage(attempt) | {"gen_ai.response.finish_reasons": [attempt.details.finish_reason]}
     return values
 
 
-def attempt_attributes(request: Request, started: Started) -> Attributes:
-    """Return who answers in an attempt."""
-    return {
+def attempt_attributes(request: RequestDetails, attempt: AttemptAccount, run: RunDetails) -> Attributes:
+    """Return who answered in an attempt, what it used, and how it ended.
+
+    The message of a failure may quote the engine, so it stays on the log.
+    """
+    engine = attempt.engine or "unknown"
+    values: Attributes = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": PROVIDERS.get(started.engine, started.engine),
+        "gen_ai.provider.name": PROVIDERS.get(engine, engine),
         "gen_ai.request.model": request.model,
-        "gen_ai.response.model": started.model,
-        "railbus.attempt": started.attempt,
-        "railbus.run": started.run,
-        "railbus.engine": started.engine,
+        "gen_ai.response.model": attempt.model or "unknown",
+        "railbus.attempt": attempt.attempt,
+        "railbus.run": attempt.run or "unknown",
+        "railbus.engine": engine,
     }
-
-
-def usage_attributes(finished: Finished) -> Attributes:
-    """Return the tokens that were used, and why the answer ended."""
-    return {
-        "gen_ai.response.finish_reasons": [finished.finish_reason],
-        "gen_ai.usage.input_tokens": finished.usage.prompt_tokens,
-        "gen_ai.usage.output_tokens": finished.usage.completion_tokens,
-        "gen_ai.usage.cache_read.input_tokens": finished.usage.cached_tokens,
-    }
-
-
-def finished_attributes(finished: Finished) -> Attributes:
-    """Return what an attempt used, and where the engine's time went."""
-    values = usage_attributes(finished) | {
-        "railbus.queue_ms": finished.timings.queue_ms,
-        "railbus.prefill_ms": finished.timings.prefill_ms,
-        "railbus.decode_ms": finished.timings.decode_ms,
-    }
-    if finished.speculation is not None:
-        values |= {
-            "railbus.drafted_tokens": finished.speculation.drafted,
-            "railbus.accepted_tokens": finished.speculation.accepted,
-        }
+    if run.timings is not None and run.finish_reason is not None:
+        values |= _usage(attempt)
+        values["gen_ai.response.finish_reasons"] = [run.finish_reason]
+        values["railbus.queue_ms"] = run.timings.queue_ms
+        values["railbus.prefill_ms"] = run.timings.prefill_ms
+        values["railbus.decode_ms"] = run.timings.decode_ms
+    if attempt.speculation is not None:
+        values["railbus.drafted_tokens"] = attempt.speculation.drafted
+        values["railbus.accepted_tokens"] = attempt.speculation.accepted
+    if attempt.error_class is not None:
+        values |= _usage(attempt) | {"error.type": attempt.error_class}
+    if run.retryable is not None:
+        values["railbus.retryable"] = run.retryable
     return values
 
 
-def failed_attributes(failed: Failed) -> Attributes:
-    """Return why an attempt failed; its message may quote the engine, so it stays on the log."""
+def _usage(attempt: AttemptAccount) -> Attributes:
     return {
-        "error.type": failed.error_class,
-        "gen_ai.usage.input_tokens": failed.usage.prompt_tokens,
-        "gen_ai.usage.output_tokens": failed.usage.completion_tokens,
-        "railbus.retryable": failed.retryable,
+        "gen_ai.usage.input_tokens": attempt.usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": attempt.usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": attempt.usage.cached_tokens,
     }

@@ -4,6 +4,7 @@ OpenTelemetry is imported here, where a collector was named, and nowhere else.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ _log = logger("tracer")
 
 BATCH_SPANS: Final = 512
 """About how many spans go to the collector at once."""
+
+GATHER_S: Final = 1.0
+"""How long spans wait for more of them, unless there are enough: a request to the collector costs more than they do."""
 
 LAST_S: Final = 3.0
 """How long the last spans may take when the process is asked to stop."""
@@ -49,9 +53,11 @@ class SpanExporter:
         self._otlp: Any = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
         self._success = SpanExportResult.SUCCESS
         self._limit = limit
+        self._batch = min(BATCH_SPANS, limit // 2)  # so that none is dropped while it waits for others
         self._queue: deque[Trace] = deque()
         self._waiting = 0
         self._filled = asyncio.Event()
+        self._enough = asyncio.Event()
         self._convert = Converter()
         self._away = False
 
@@ -65,12 +71,16 @@ class SpanExporter:
         self._waiting += size
         TRACER_WAITING.set(self._waiting)
         self._filled.set()
+        if self._waiting >= self._batch:
+            self._enough.set()
 
     async def run(self) -> None:
         """Send until cancelled; then send what waits, in bounded time."""
         try:
             while True:
                 await self._filled.wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._enough.wait(), GATHER_S)
                 await self._send(self._next_batch())
         finally:
             try:
@@ -84,13 +94,15 @@ class SpanExporter:
     def _next_batch(self) -> list[Trace]:
         batch: list[Trace] = []
         size = 0
-        while self._queue and size < BATCH_SPANS:
+        while self._queue and size < self._batch:
             batch.append(self._queue.popleft())
             size += len(batch[-1].spans)
         self._waiting -= size
         TRACER_WAITING.set(self._waiting)
         if not self._queue:
             self._filled.clear()
+        if self._waiting < self._batch:
+            self._enough.clear()
         return batch
 
     async def _send(self, traces: Sequence[Trace]) -> None:
@@ -118,7 +130,16 @@ class Converter:
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-        self._resource, self._event, self._span, self._context = Resource, Event, ReadableSpan, SpanContext
+        class HashedResource(Resource):
+            """A resource whose hash is not computed from its JSON for each span: the encoder groups spans by it."""
+
+            def __hash__(self) -> int:
+                return id(self)
+
+            def __eq__(self, other: object) -> bool:
+                return self is other
+
+        self._resource, self._event, self._span, self._context = HashedResource, Event, ReadableSpan, SpanContext
         self._kinds = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
         self._status, self._ok, self._error = Status, Status(StatusCode.UNSET), StatusCode.ERROR
         self._sampled = TraceFlags(TraceFlags.SAMPLED)

@@ -6,18 +6,21 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from schemas.registry import read_kinds
-from schemas.topics import ACCOUNTS, RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
+from schemas.topics import ACCOUNTS, RECEIPTS
 from services.bus import BusSettings, RecordFilter
 from services.processor import Effect, Processor, ProcessorConfig
 from services.runtime.errors import UserError
 from services.runtime.metrics import TRACER_OPEN, TRACER_UNTRACED
-from services.tracer.core import MEMORY_MS, ExportTrace, TracerCore
+from services.tracer.core import MEMORY_US, ExportTrace, TracerCore
 from services.tracer.exporter import SpanExporter
 from services.tracer.settings import Settings
 
 GROUP: Final = "tracer"
 
-READ_TOPICS: Final = (REQUESTS, REQUESTS_BATCH, STREAMS, RECEIPTS)
+READ_TOPICS: Final = (ACCOUNTS, RECEIPTS)
+
+LEAST_BYTES: Final = 262_144
+"""A trace is not urgent: the broker answers when so much is there, or after half a second."""
 
 COUNT_S: Final = 1.0
 """Interval at which the gauges are set."""
@@ -42,14 +45,14 @@ class TracerService:
                 f"OTEL_EXPORTER_OTLP_ENDPOINT={settings.endpoint!r}: must be an address such as http://127.0.0.1:4318"
             )
         self._exporter = SpanExporter(settings.endpoint, settings.traces_queue)
-        self._core = TracerCore(settings.total_max_ms)
+        self._core = TracerCore()
         reading = ProcessorConfig(
             group=GROUP,
             topics=READ_TOPICS,
-            rewind_ms=settings.total_max_ms + MEMORY_MS,
-            progress_topic=ACCOUNTS,
+            rewind_ms=MEMORY_US // 1_000,
             record_filter=wanted(settings.traces_ratio),
             instance_id=settings.tracer_instance,
+            least_bytes=LEAST_BYTES,
         )
         self._processor = Processor(bus, reading, self._core, None, perform=self._perform, on_ready=on_ready)
 
@@ -74,7 +77,7 @@ class TracerService:
             self._exporter.put(effect.trace)
 
     async def _count(self) -> None:
-        seen = dict.fromkeys(("unsampled", "unclosed", "crowded"), 0)
+        seen = dict.fromkeys(("unsampled", "unclosed", "crowded", "incomplete"), 0)
         while True:
             TRACER_OPEN.set(self._core.open)
             for reason, before in seen.items():

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from schemas.requests import LONGEST_TOTAL_MS
-from schemas.topics import DAY_MS
 from services.runtime.settings import setting
 
 
@@ -19,8 +17,6 @@ class Settings:
         traces_queue: Spans that may wait for the collector; further ones are dropped and counted.
         tracer_instance: A name that no other tracer has. A restart under the same name within the session timeout
             causes no rebalance.
-        total_max_ms: Longest total deadline of an interactive request, as for the router: it is remembered for so long
-            and a minute more, a batch request for its own total deadline.
     """
 
     endpoint: str | None = field(
@@ -29,6 +25,3 @@ class Settings:
     traces_ratio: float = setting(1.0, "share of requests that are traced", ge=0, le=1)
     traces_queue: int = setting(20_000, "most spans that wait for the collector", ge=100, le=1_000_000)
     tracer_instance: str | None = setting(None, "name of this tracer, unique: a restart then causes no rebalance")
-    total_max_ms: int = setting(
-        LONGEST_TOTAL_MS, "longest total deadline of an interactive request", ge=1_000, le=DAY_MS
-    )

@@ -1,4 +1,4 @@
-"""One request's log as a tree of spans. Pure.
+"""One closed request as a tree of spans, from its account and its receipts. Pure.
 
 The root is the request, from its receipt to the last byte sent. Its children are
 
@@ -9,57 +9,38 @@ All times are the log's, but the first and the last, which are the edge's. No sp
 one. Ids are derived from the request's id, so a trace that is exported twice is the same trace.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Literal
 
-from schemas.requests import Request
-from schemas.side_events import Detached
-from schemas.stream import (
-    Chunk,
-    Cleared,
-    Closed,
-    Cutover,
-    Failed,
-    Finished,
-    Recall,
-    RunEvent,
-    Started,
-    StreamEvent,
-    Verdict,
-)
-from services.stream import Screen
-from services.stream.latency import Latency, LogEvent, latency
-from services.stream.stages import Part
-from services.tracer.attributes import (
-    Attributes,
-    attempt_attributes,
-    end_attributes,
-    failed_attributes,
-    finished_attributes,
-    request_attributes,
-)
+from schemas.account_details import RequestDetails, RunDetails
+from schemas.side_events import Account, AttemptAccount, Detached, StageTimes
+from services.stream.latency import settle
+from services.tracer.attributes import Attributes, attempt_attributes, end_attributes, request_attributes
 
 SpanKind = Literal["server", "client", "internal"]
 
-WORKS: Final[Mapping[Part, str]] = {
-    "post": "edge",
-    "lost attempts": "router",
-    "worker": "generator",
-    "engine queue": "generator",
-    "prefill": "generator",
-    "rails": "rails",
-    "hold-back": "safety",
-    "decode": "generator",
-    "final hold-back": "safety",
-    "close": "router",
-    "delivery": "edge",
+PARTS: Final[Mapping[str, tuple[str, str]]] = {
+    "post_ms": ("post", "edge"),
+    "lost_attempts_ms": ("lost attempts", "router"),
+    "worker_ms": ("worker", "generator"),
+    "engine_queue_ms": ("engine queue", "generator"),
+    "prefill_ms": ("prefill", "generator"),
+    "rails_ms": ("rails", "rails"),
+    "hold_back_ms": ("hold-back", "safety"),
+    "decode_ms": ("decode", "generator"),
+    "final_hold_back_ms": ("final hold-back", "safety"),
+    "close_ms": ("close", "router"),
+    "delivery": ("delivery", "edge"),
 }
-"""The service that the answer waited for in each part."""
+"""Each part of an account and the delivery after them, in order: its name, and the service that the answer waited for.
+"""
 
+_STAGES: Final = tuple(StageTimes.__dataclass_fields__)
 _FAILED: Final = frozenset({"failed", "expired", "rejected"})
 _NS_PER_MS: Final = 1_000_000
+_NS_PER_US: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +84,21 @@ class Trace:
     spans: tuple[Span, ...]
 
 
-def trace_of(request_id: str, events: Sequence[LogEvent], traceparent: str | None) -> Trace | None:
-    """Return a request's trace; None while it is not closed, or where its ``Request`` is not among the events.
+def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, traceparent: str | None) -> Trace | None:
+    """Return a request's trace; None where the router never read its ``Request``, or is too old to say what it was.
 
     Args:
-        request_id: Whose.
-        events: Its events; those of one topic in the order of the log.
+        account: Of the request.
+        sent_at: When its client had the last byte, by the edge's clock, in microseconds; None if no client had.
+        receipt: The newest receipt.
         traceparent: The trace that the client began, or the edge for it.
     """
-    found = latency(request_id, events)
-    request = next((each.event for each in events if isinstance(each.event, Request) and each.event.attempt == 1), None)
-    if found is None or request is None:
+    if account.request is None or account.stages is None or account.request_at is None:
         return None
-    trace_id, root_id, parent_id = _ids(request_id, traceparent)
-    tree = _Tree(request, events, found, root_id)
-    return Trace(trace_id, (tree.root(parent_id), *tree.parts(), *tree.verdict(), *tree.attempts(), *tree.check()))
+    trace_id, root_id, parent_id = _ids(account.request_id, traceparent)
+    tree = _Tree(account, account.request, account.stages, sent_at, root_id)
+    root = tree.root(parent_id, receipt)
+    return Trace(trace_id, (root, *tree.parts(), *tree.verdict(), *tree.attempts(), *tree.check()))
 
 
 def is_sampled(traceparent: str | None) -> bool:
@@ -140,45 +121,41 @@ def _span_id(request_id: str, name: str) -> int:
     return int.from_bytes(blake2b(f"{request_id}/{name}".encode(), digest_size=8).digest()) or 1
 
 
-def _ns(at_ms: float) -> int:
-    """Return nanoseconds. A time of day must be whole milliseconds: a float has no room for more behind it."""
-    return round(at_ms * _NS_PER_MS)
-
-
-def _effective_close(request_id: str, events: Sequence[LogEvent]) -> Closed:
-    """Return the ``Closed`` that ended the request; one whose cause did not hold may come before it."""
-    closes = [each.event for each in events if isinstance(each.event, Closed)]
-    if len(closes) == 1:
-        return closes[0]
-    screen = Screen(request_id)
-    for at_ms, event in events:
-        if isinstance(event, StreamEvent):
-            screen.feed(event, at_ms)
-    return closes[0] if screen.closed is None else screen.closed
+def _ns(ms: float) -> int:
+    return round(ms * _NS_PER_MS)
 
 
 class _Tree:
-    """The spans of one request, from its events and the parts of its time."""
+    """The spans of one request."""
 
-    def __init__(self, request: Request, events: Sequence[LogEvent], found: Latency, root_id: int) -> None:
+    def __init__(
+        self, account: Account, request: RequestDetails, stages: StageTimes, sent_at: int | None, root_id: int
+    ) -> None:
+        self._account = account
         self._request = request
-        self._events = events
-        self._latency = found
         self._root_id = root_id
-        self._begin_ns = request.at * 1_000 + _ns(found.clock_skew_ms)
-        self._end_ns = self._begin_ns + _ns(found.total_ms)
+        received_at = account.request_at or 0
+        until_close = [_ns(getattr(stages, name)) for name in _STAGES]
+        if sent_at is None:
+            self._parts_ns, behind_ns = until_close, 0
+        else:
+            waited_ns = max(0, sent_at - received_at) * _NS_PER_US
+            self._parts_ns = settle(until_close, waited_ns)
+            behind_ns = min(max(0, sum(until_close) - waited_ns), until_close[0])  # as ``settle`` has it
+        self._skew_ns = _ns(account.clock_skew_ms) + behind_ns
+        self._begin_ns = received_at * _NS_PER_US + self._skew_ns
+        self._end_ns = self._begin_ns + sum(self._parts_ns)
 
-    def root(self, parent_id: int | None) -> Span:
-        request, found = self._request, self._latency
-        closed = _effective_close(request.request_id, self._events)
-        receipt = next((each.event for each in reversed(self._events) if isinstance(each.event, Detached)), None)
+    def root(self, parent_id: int | None, receipt: Detached | None) -> Span:
+        account, request = self._account, self._request
         cutovers = (
-            SpanEvent("cutover", _ns(at_ms), {"railbus.trigger": event.trigger, "railbus.attempt": event.attempt})
-            for at_ms, event in self._events
-            if isinstance(event, Cutover)
-        )
-        attempt = closed.attempt or 1
-        runs = [each.event for each in self._events if isinstance(each.event, Started | Finished)]
+            SpanEvent(
+                "cutover", each.opened_at * _NS_PER_US,
+                {"railbus.trigger": each.trigger or "unknown", "railbus.attempt": each.attempt},
+            )
+            for each in account.attempts
+            if each.opened_at is not None
+        )  # fmt: skip
         return Span(
             name=f"chat {request.model}",
             span_id=self._root_id,
@@ -188,91 +165,76 @@ class _Tree:
             service="edge",
             source=request.source,
             kind="server",
-            attributes=request_attributes(request)
-            | end_attributes(closed, found, receipt, [run for run in runs if run.attempt == attempt]),
+            attributes=request_attributes(account, request)
+            | end_attributes(account, receipt, self._skew_ns / _NS_PER_MS),
             events=tuple(cutovers),
-            error=(closed.cause or closed.outcome) if closed.outcome in _FAILED else None,
+            error=(account.cause or account.outcome) if account.outcome in _FAILED else None,
         )
 
     def parts(self) -> Iterator[Span]:
         """Yield the parts of the request's time; the end of each is the beginning of the next."""
-        at_ms, end_ns = 0.0, self._begin_ns
-        for part, took_ms in self._latency.parts:
-            begin_ns, at_ms = end_ns, at_ms + took_ms
-            end_ns = self._begin_ns + _ns(at_ms)
-            if end_ns > begin_ns:
-                yield self._child(part, begin_ns, end_ns, WORKS[part], attributes={"railbus.part": part})
+        end_ns = self._begin_ns
+        for (name, service), took_ns in zip(PARTS.values(), self._parts_ns, strict=False):
+            begin_ns, end_ns = end_ns, end_ns + took_ns
+            if took_ns:
+                yield self._child(name, begin_ns, end_ns, service, attributes={"railbus.part": name})
 
     def verdict(self) -> Iterator[Span]:
         """Yield the judging of the prompt, and each rail: they begin together."""
-        for at_ms, event in self._events:
-            if not isinstance(event, Verdict):
-                continue
-            begin_ns = _ns(at_ms) - _ns(event.total_ms)
-            verdict = self._child(
-                "verdict", begin_ns, _ns(at_ms), "rails", source=event.source,
-                attributes={"railbus.decision": event.decision, "railbus.policy_version": event.policy_version},
-            )  # fmt: skip
-            yield verdict
-            for number, rail in enumerate(event.rails):
-                end_ns = min(begin_ns + _ns(rail.ms), _ns(at_ms))
-                yield self._child(
-                    f"rail {rail.rail}", begin_ns, end_ns, "rails", source=event.source, parent=verdict,
-                    key=str(number), attributes={"railbus.rail": rail.rail, "railbus.result": rail.result},
-                    error=rail.result if rail.result in {"broke", "timeout"} else None,
-                )  # fmt: skip
+        found, account = self._account.verdict, self._account
+        if found is None:
             return
+        end_ns = found.appended_at * _NS_PER_US
+        begin_ns = end_ns - _ns(account.rails_ms or 0.0)
+        attributes: Attributes = {"railbus.decision": found.decision}
+        if account.policy_version is not None:
+            attributes["railbus.policy_version"] = account.policy_version
+        verdict = self._child("verdict", begin_ns, end_ns, "rails", source=found.source, attributes=attributes)
+        yield verdict
+        for number, rail in enumerate(found.rails):
+            yield self._child(
+                f"rail {rail.rail}", begin_ns, min(begin_ns + _ns(rail.ms), end_ns), "rails", source=found.source,
+                parent=verdict, key=str(number),
+                attributes={"railbus.rail": rail.rail, "railbus.result": rail.result},
+                error=rail.result if rail.result in {"broke", "timeout"} else None,
+            )  # fmt: skip
 
     def attempts(self) -> Iterator[Span]:
-        """Yield each execution of the request by a worker; an event may be on the log twice."""
-        runs: dict[str, tuple[int, Started]] = {}
-        for at_ms, event in self._events:
-            if isinstance(event, Started):
-                runs.setdefault(event.run, (at_ms, event))
-        for at_ms, started in runs.values():
-            yield self._attempt(at_ms, started)
+        """Yield the first run of each attempt that a worker began."""
+        for attempt in self._account.attempts:
+            if attempt.details is not None:
+                yield self._attempt(attempt, attempt.details)
 
-    def _attempt(self, started_ms: int, started: Started) -> Span:
-        begin_ns = _ns(started_ms) - _ns(started.queue_ms)
-        spoken = False
-        end_ms = started_ms
-        attributes: Attributes = attempt_attributes(self._request, started)
-        error: str | None = None
-        for at_ms, event in self._events:
-            if not isinstance(event, RunEvent) or event.run != started.run or isinstance(event, Cleared | Recall):
-                continue
-            end_ms = max(end_ms, at_ms)
-            if isinstance(event, Chunk) and not spoken:
-                spoken = True
-                attributes["gen_ai.response.time_to_first_chunk"] = (_ns(at_ms) - begin_ns) / 1e9
-            elif isinstance(event, Finished):
-                attributes |= finished_attributes(event)
-            elif isinstance(event, Failed):
-                attributes |= failed_attributes(event)
-                error = event.error_class
+    def _attempt(self, attempt: AttemptAccount, run: RunDetails) -> Span:
+        begin_ns = run.started_at * _NS_PER_US - _ns(run.queue_ms)
+        attributes = attempt_attributes(self._request, attempt, run)
+        if run.first_chunk_at is not None:
+            first_ns = run.first_chunk_at * _NS_PER_US - begin_ns
+            attributes["gen_ai.response.time_to_first_chunk"] = first_ns / 1e9
         return self._child(
-            f"chat {started.model}", begin_ns, _ns(end_ms), started.source.partition("/")[0], key=started.run,
-            source=started.source, kind="client", attributes=attributes, error=error,
+            f"chat {attempt.model}", begin_ns, run.ended_at * _NS_PER_US, run.source.partition("/")[0],
+            key=attempt.run or str(attempt.attempt), source=run.source, kind="client", attributes=attributes,
+            error=attempt.error_class,
         )  # fmt: skip
 
     def check(self) -> Iterator[Span]:
         """Yield the check of the answer: from its first chunk to the last word of safety."""
-        words = [(at_ms, each) for at_ms, each in self._events if isinstance(each, Cleared | Recall)]
-        first_ms = next((at_ms for at_ms, event in self._events if isinstance(event, Chunk)), None)
-        if not words or first_ms is None:
+        found = self._account.check
+        runs = [each.details for each in self._account.attempts if each.details is not None]
+        first_at = min((run.first_chunk_at for run in runs if run.first_chunk_at is not None), default=None)
+        if found is None or first_at is None:
             return
         recalls = tuple(
             SpanEvent(
-                "recall", _ns(at_ms),
-                {"railbus.action": event.action, "railbus.rule": event.rule, "railbus.category": event.category},
+                "recall", each.appended_at * _NS_PER_US,
+                {"railbus.action": each.action, "railbus.rule": each.rule, "railbus.category": each.category},
             )
-            for at_ms, event in words
-            if isinstance(event, Recall)
+            for each in found.recalls
         )  # fmt: skip
-        last_ms, last = words[-1]
         yield self._child(
-            "check", _ns(min(first_ms, last_ms)), _ns(last_ms), "safety", source=last.source, events=recalls,
-            attributes={"railbus.policy_version": last.policy_version, "railbus.recalls": len(recalls)},
+            "check", min(first_at, found.ended_at) * _NS_PER_US, found.ended_at * _NS_PER_US, "safety",
+            source=found.source, events=recalls,
+            attributes={"railbus.policy_version": found.policy_version, "railbus.recalls": len(recalls)},
         )  # fmt: skip
 
     def _child(
@@ -287,7 +249,7 @@ class _Tree:
         **more: object,
     ) -> Span:
         values: dict[str, object] = {
-            "name": name, "span_id": _span_id(self._request.request_id, f"{name}/{key}"),
+            "name": name, "span_id": _span_id(self._account.request_id, f"{name}/{key}"),
             "parent_id": self._root_id if parent is None else parent.span_id, "start_ns": start_ns,
             "end_ns": max(start_ns, end_ns), "service": service,
         }  # fmt: skip

@@ -83,7 +83,7 @@ async def measure(
     tracer, supervisor = psutil.Process(tree.pid("tracer")), psutil.Process(tree.process.pid)
     tracer_s, tree_s = tree_cpu_s(tracer), tree_cpu_s(supervisor)
     asked = await _ask(tree.url, requests, clients, tokens)
-    walls = {request_id: ms for request_id, ms in asked.items() if chosen("Chunk", request_id.encode())}
+    walls = {request_id: ms for request_id, ms in asked.items() if chosen("Account", request_id.encode())}
     await comes_true(lambda: receiver.by_request().keys() >= walls.keys(), PATIENCE_S, every_s=0.5)
     result.tracer_cpu_s, result.tree_cpu_s = tree_cpu_s(tracer) - tracer_s, tree_cpu_s(supervisor) - tree_s
     accounts, traces = await _accounts(tree), receiver.by_request()

@@ -75,6 +75,8 @@ class GroupReader:
             told that partitions are lost; then what is done is committed, and only then another member reads them.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
+        least_bytes: The broker collects so many before it answers, for half a second at most: for readers to whom a
+            record is not urgent. An answer with many records costs little more than one with a single record.
     """
 
     settings: BusSettings
@@ -91,6 +93,7 @@ class GroupReader:
     progress_topic: Topic | None = None
     settle: Settle | None = None
     instance_id: str | None = None
+    least_bytes: int = 1
     clock: Callable[[], int] = steady_us
 
     def __post_init__(self) -> None:
@@ -214,6 +217,7 @@ class _Session:
             in_flight_limit=reader.in_flight_limit,
             on_moved=self._on_moved,
             clock=reader.clock,
+            least_bytes=reader.least_bytes,
         )
         self._topics = [topic.name for topic in reader.topics]
         self._member: GroupMembership | None = None

@@ -23,12 +23,17 @@ class Connector(Protocol):
 
 
 class FetchConnection:
-    """The connection to one broker that fetches go over."""
+    """The connection to one broker that fetches go over.
 
-    __slots__ = ("_cluster", "_conn", "_interrupts", "_node", "_waiting")
+    Args:
+        least_bytes: The broker answers when it has so many, or after ``WAIT_MS``.
+    """
 
-    def __init__(self, cluster: Connector, node: int) -> None:
+    __slots__ = ("_cluster", "_conn", "_interrupts", "_least_bytes", "_node", "_waiting")
+
+    def __init__(self, cluster: Connector, node: int, least_bytes: int = 1) -> None:
         self._cluster = cluster
+        self._least_bytes = least_bytes
         self._node = node
         self._conn: Any = None
         self._interrupts = 0
@@ -41,7 +46,8 @@ class FetchConnection:
             self._conn = await self._cluster.connect(self._node)
         if self._interrupts != before:
             return None
-        body = encode(ask, wait_ms=WAIT_MS, most_bytes=ANSWER_BYTES, most_bytes_each=PARTITION_BYTES)
+        most = {"most_bytes": ANSWER_BYTES, "most_bytes_each": PARTITION_BYTES}
+        body = encode(ask, wait_ms=WAIT_MS, least_bytes=self._least_bytes, **most)
         self._waiting = True
         try:
             answer: bytes = await self._conn.send(FetchCall(body))

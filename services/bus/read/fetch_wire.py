@@ -82,15 +82,15 @@ class PartitionData(NamedTuple):
     records: bytes
 
 
-def encode(ask: FetchAsk, *, wait_ms: int, most_bytes: int, most_bytes_each: int) -> bytes:
-    """Return a request's body; the broker answers when one byte is there or ``wait_ms`` is over."""
+def encode(ask: FetchAsk, *, wait_ms: int, most_bytes: int, most_bytes_each: int, least_bytes: int = 1) -> bytes:
+    """Return a request's body; the broker answers when ``least_bytes`` are there or ``wait_ms`` is over."""
     asked: dict[str, list[bytes]] = {}
     for (topic, partition), offset in ask.offsets.items():
         asked.setdefault(topic, []).append(_ASKED.pack(partition, offset, _NOT_A_REPLICA, most_bytes_each))
     forgotten: dict[str, list[bytes]] = {}
     for topic, partition in ask.forgotten:
         forgotten.setdefault(topic, []).append(_INT32.pack(partition))
-    start = (_NOT_A_REPLICA, wait_ms, 1, most_bytes, _READ_UNCOMMITTED, ask.session_id, ask.epoch, len(asked))
+    start = (_NOT_A_REPLICA, wait_ms, least_bytes, most_bytes, _READ_UNCOMMITTED, ask.session_id, ask.epoch, len(asked))
     pieces = [_REQUEST_START.pack(*start)]
     _add_topics(pieces, asked)
     pieces.append(_INT32.pack(len(forgotten)))

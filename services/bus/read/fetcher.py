@@ -79,6 +79,7 @@ class Fetcher:
     Args:
         cluster: Open.
         clock: Microseconds; nobody sets it.
+        least_bytes: See ``FetchConnection``.
         on_moved: See ``OnMoved``; called before anything is handed over from the new offset. A reader that keeps state
             of the partition must start anew then: that state has a gap, or contains records that the log has lost.
 
@@ -100,7 +101,9 @@ class Fetcher:
         in_flight_limit: InFlightLimit | None = None,
         on_moved: OnMoved | None = None,
         clock: Callable[[], int] = steady_us,
+        least_bytes: int = 1,
     ) -> None:
+        self._least_bytes = least_bytes
         self._cluster = cluster
         self._clock = clock
         self._decoder = decoder
@@ -154,7 +157,7 @@ class Fetcher:
                     for node in leaders:
                         if node is None or node in self._connections:
                             continue
-                        self._connections[node] = connection = FetchConnection(self._cluster, node)
+                        self._connections[node] = connection = FetchConnection(self._cluster, node, self._least_bytes)
                         tasks.create_task(self._read(node, connection), name=f"fetch-{node}")
                     if None in leaders:
                         await self._cluster.refresh()

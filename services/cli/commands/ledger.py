@@ -10,7 +10,7 @@ import orjson
 
 from schemas.side_events import Window
 from schemas.topics import LEDGER
-from services.books import json_rows, merge, newest, table
+from services.books import attainments, json_rows, merge, newest, table
 from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord, partition_counts
 from services.cli.common import add_kafka_option, bus_settings, reaching_broker, read_through, run_coroutine
 from services.runtime.clock import now_ms
@@ -55,7 +55,10 @@ async def _show(args: argparse.Namespace, settings: BusSettings, back_ms: int) -
     if args.json:
         print(orjson.dumps(json_rows(windows, since_at=since_at, until_at=until_at)).decode())
     else:
-        print("\n".join(table(merge(windows))))
+        lines = table(merge(windows))
+        if classes := attainments(windows):
+            lines += ["", "objectives of each class:", *(f"  {each.line()}" for each in classes)]
+        print("\n".join(lines))
     return 0 if windows else 1
 
 

@@ -5,12 +5,11 @@ that yields between them and returns the report.
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from services.books import Cell, Totals, json_of
-from services.edge.ledger.window_store import US_PER_S, WindowKey
-from services.runtime.service_classes import DEFAULT_NAMES
+from services.books import Attainment, Cell, Totals, json_of
+from services.edge.ledger.window_store import US_PER_S, WindowKey, class_of
 
 MOST_POINTS: Final = 60
 """Points over time; a point is never narrower than a window."""
@@ -44,18 +43,14 @@ class Query(NamedTuple):
         return self.tenant in {None, cell.tenant} and self.service_class in {None, class_of(cell)}
 
 
-def class_of(cell: Cell) -> str:
-    """Return the class of a kind of request; that of its lane where a router knew no classes."""
-    return cell.service_class or DEFAULT_NAMES[cell.lane]
-
-
-def report_steps(windows: Windows, query: Query, now_us: int) -> Steps:
+def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Mapping[str, float]) -> Steps:
     """Return the report on windows that end in the last minutes.
 
     Args:
         windows: All that the reader may see: what the filters offer comes from them, too.
         query: What is asked for.
         now_us: The end of the report.
+        wanted_shares: Of each class that has objectives, the share of its requests that must be good.
     """
     since_at = now_us - query.minutes * 60 * US_PER_S
     seen = [(key, totals) for key, totals in windows if key.end_at > since_at]
@@ -86,10 +81,21 @@ def report_steps(windows: Windows, query: Query, now_us: int) -> Steps:
         "since_at": since_at,
         "until_at": now_us,
         "point_s": width_us / US_PER_S,
+        "classes": [each.json() for each in _attainments(rows, wanted_shares)],
         "total": _json(total, query.minutes * 60),
         "rows_left_out": max(0, len(most) - MOST_ROWS),
         "choices": {"tenants": _tenants(seen), "classes": sorted({class_of(key.cell) for key, _ in seen})},
     }
+
+
+def _attainments(rows: Mapping[Cell, Totals], wanted_shares: Mapping[str, float]) -> list[Attainment]:
+    """Return the attainment of each class that has objectives."""
+    judged, good = Counter[str](), Counter[str]()
+    for cell, totals in rows.items():
+        judged[class_of(cell)] += totals.of("judged")
+        good[class_of(cell)] += totals.of("good")
+    names = sorted(judged.keys() & wanted_shares.keys())
+    return [Attainment(name, wanted_shares[name], judged[name], good[name]) for name in names]
 
 
 def _width_us(windows: Windows, query: Query) -> int:

@@ -1,4 +1,4 @@
-"""Reading ``railbus.ledger`` for the page: only while somebody looks, and never for long at a time."""
+"""Reading ``railbus.ledger`` and the newest accounts for the page: only while somebody looks, little at a time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,12 +6,13 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from schemas.side_events import Window
-from schemas.topics import LEDGER
+from schemas.side_events import Account, Window
+from schemas.topics import ACCOUNTS, LEDGER
 from services.bus import AtTime, BusSettings, InFlightLimit, Received, TailReader, UnreadableRecord
 from services.edge.errors import ApiError
+from services.edge.ledger.activity import Activity
 from services.edge.ledger.report import Query, Steps, report_steps
-from services.edge.ledger.window_store import SPAN_S, WindowStore
+from services.edge.ledger.window_store import SPAN_S, US_PER_S, WindowStore
 from services.runtime.clock import now_ms, steady_us
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
@@ -23,6 +24,9 @@ IDLE_S: Final = 600.0
 
 READ_BACK_S: Final = SPAN_S + 600
 """From where it is read: a window is published again until it is final, ten minutes after its end by default."""
+
+ACCOUNTS_BACK_S: Final = 600
+"""From where accounts are read: for the latest recalls, and the state of the breaker."""
 
 CHECK_S: Final = 2.0
 """How often the broker is asked where the topic ends."""
@@ -58,6 +62,7 @@ class WindowReader:
         self._settings = settings
         self._idle_s = idle_s
         self._store = WindowStore()
+        self._activity = Activity()
         self._state: State = "reading"
         self._asked = asyncio.Event()
         self._asked_at = 0.0
@@ -86,6 +91,7 @@ class WindowReader:
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._store.clear()
+                self._activity.clear()
                 self._reports.clear()
 
     async def report(self, tenant: str | None, query: Query) -> bytes:
@@ -104,7 +110,15 @@ class WindowReader:
                 found = await self._report(tenant, query)
         finally:
             self._waiting -= 1
-        return orjson.dumps(found | self._status())
+        return orjson.dumps(found | self._status() | self._newest(tenant, query))
+
+    def _newest(self, tenant: str | None, query: Query) -> dict[str, Any]:
+        """Return the latest recalls; and the breaker's state, to who may see all tenants."""
+        now_us = steady_us()
+        since_at = now_us - query.minutes * 60 * US_PER_S
+        recalls = self._activity.recalls(tenant or query.tenant, since_at)
+        breaker = None if tenant is not None else self._activity.breaker(now_us - ACCOUNTS_BACK_S * US_PER_S)
+        return {"recalls": recalls, "breaker": breaker}
 
     async def _report(self, tenant: str | None, query: Query) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -113,7 +127,7 @@ class WindowReader:
             return found
         now_us = steady_us()
         self._store.forget(now_us)
-        found = await _in_steps(report_steps(self._store.windows(tenant), query, now_us))
+        found = await _in_steps(report_steps(self._store.windows(tenant), query, now_us, self._store.wanted_shares))
         if self._state == "live":
             self._reports.pop((tenant, query), None)
             while len(self._reports) >= MOST_REPORTS:
@@ -139,6 +153,8 @@ class WindowReader:
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(reader.run())
             await reader.follow(LEDGER, 0, AtTime(now_ms() - READ_BACK_S * 1_000))
+            for number in range(ACCOUNTS.partitions(self._settings.partitions)):
+                await reader.follow(ACCOUNTS, number, AtTime(now_ms() - ACCOUNTS_BACK_S * 1_000))
             loop = asyncio.get_running_loop()
             while loop.time() - self._asked_at < self._idle_s:
                 end = await reader.end_offset(LEDGER, 0)
@@ -157,6 +173,8 @@ class WindowReader:
                 self._unreadable += 1
             elif isinstance(record.event, Window):
                 self._store.take(record.event, record.timestamp_ms, now_us)
+            elif isinstance(record.event, Account):
+                self._activity.take(record.event, now_us)
         self._limit.acquire(len(records))
         asyncio.get_running_loop().call_later(PAUSE_S, self._limit.release, len(records))
 

@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from schemas.side_events import Window
 from services.books import Cell, Totals, totals_of
+from services.runtime.service_classes import DEFAULT_NAMES
 
 US_PER_S: Final = 1_000_000
 SPAN_S: Final = 3_600
@@ -11,6 +12,9 @@ SPAN_S: Final = 3_600
 
 MOST_PARTS: Final = 20_000
 """Most parts of windows that are kept, at about 0.7 KiB each. Beyond that the oldest windows go, as a whole."""
+
+MOST_CLASSES: Final = 1_000
+"""Most classes whose objectives are remembered; a policy has a handful."""
 
 AHEAD_S: Final = 3_600
 """A window that begins further ahead was dated by a wrong clock, and would never go."""
@@ -22,6 +26,11 @@ class WindowKey(NamedTuple):
     start_at: int
     end_at: int
     cell: Cell
+
+
+def class_of(about: Window | Cell) -> str:
+    """Return the class of a kind of request; that of its lane where a router knew no classes."""
+    return about.service_class or DEFAULT_NAMES[about.lane]
 
 
 class _Sums:
@@ -57,6 +66,7 @@ class WindowStore:
     Attributes:
         complete_since: Windows that begin earlier are missing or incomplete; 0 while none was dropped for lack of room.
         dated_ahead: Records left out because they are dated too far ahead.
+        wanted_shares: Share of each class's requests that must be good, as the newest record says.
         newest_ms: When the broker appended the newest record; None while there is none.
     """
 
@@ -73,6 +83,7 @@ class WindowStore:
         self.complete_since = 0
         self.dated_ahead = 0
         self.newest_ms: int | None = None
+        self.wanted_shares: dict[str, float] = {}
 
     def take(self, window: Window, at_ms: int, now_us: int) -> None:
         """Keep a record that was appended after all that were taken before."""
@@ -82,12 +93,18 @@ class WindowStore:
             return
         if window.end_at <= now_us - SPAN_S * US_PER_S or window.start_at < self.complete_since:
             return
+        if window.wanted_share is not None:
+            self._note_wanted(class_of(window), window.wanted_share)
         cell, totals = totals_of(window)
         sums = self._windows.setdefault((window.start_at, cell), _Sums())
         sums.end_at = window.end_at
         self._count += sums.put(window.part, totals)
         if self._count > self._most:
             self._drop_oldest(now_us)
+
+    def _note_wanted(self, service_class: str, share: float) -> None:
+        if service_class in self.wanted_shares or len(self.wanted_shares) < MOST_CLASSES:
+            self.wanted_shares[service_class] = share
 
     def forget(self, now_us: int) -> None:
         """Drop windows that ended longer than ``SPAN_S`` ago."""

@@ -130,8 +130,42 @@ function draw(report) {
 
   quantiles("first", "first_text", "ms", "Time to the first text", report, range);
   quantiles("exposure", "exposed_tokens", "tokens", "Most tokens that a client was shown unchecked", report, range);
+  objectives(report);
   routes(report, range);
+  breaker(report);
+  recalls(report);
   rows(report);
+}
+
+function objectives(report) {
+  $("objectives").hidden = !report.classes.length;
+  const answer = (row) => row.attained === null ? "–" : `${row.attained ? "yes" : "no"}${row.sure ? "" : ", not sure"}`;
+  const exact = (share) => share === null ? "–" : `${(100 * share).toFixed(2)} %`;
+  table($("classes-table"), "Requests that kept every objective of their class", report.classes, [["class", (row) => row.service_class],
+    ["attained", answer], ["wanted", (row) => exact(row.wanted)], ["in time", (row) => exact(row.share)],
+    ["95 %", (row) => row.interval_95 ? row.interval_95.map((one) => (100 * one).toFixed(1)).join(" to ") : "–"],
+    ["judged", (row) => whole(row.judged)]], 2);
+}
+
+const BREAKER = { closed: "closed: requests try the self-hosted path", open: "open: requests go to the cloud at once",
+  half_open: "half open: a few requests probe the self-hosted path" };
+
+function breaker(report) {
+  const found = report.breaker;
+  $("breaker").hidden = !found;
+  if (!found) return;
+  const routers = found.of_routers > 1 ? `, ${found.routers} of ${found.of_routers} routers` : "";
+  const old = ago(Math.max(0, (report.until_at - found.at) / 1e6));
+  $("breaker").textContent = `Breaker ${BREAKER[found.state]}${routers}, as of the newest account, ${old} ago.`;
+  $("breaker").className = found.state === "closed" ? "" : "bad";
+}
+
+function recalls(report) {
+  $("recalls-table").hidden = !report.recalls.length;
+  $("recalls-note").textContent = report.recalls.length ? "Of the last 10 minutes at most." : "None in the last 10 minutes.";
+  table($("recalls-table"), "Newest first", report.recalls, [["at", (row) => new Date(row.at / 1000).toLocaleTimeString()],
+    ["category", (row) => row.category], ["rule", (row) => row.rule], ["action", (row) => row.action],
+    ["tenant", (row) => row.tenant], ["request", (row) => row.request_id]], 6);
 }
 
 function figures(report) {

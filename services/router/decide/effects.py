@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TypedDict
 
+from schemas.account_details import CheckDetails, RequestDetails, VerdictDetails
 from schemas.requests import Request
 from schemas.side_events import Account, Cancel, CancelReason, StageTimes
 from schemas.stream import Closed, Outcome
@@ -71,7 +72,7 @@ def after_close(state: RequestState, closed: Closed, now_us: int, stamp: EventSt
     if closed.outcome != "rejected":  # no worker has an unreadable request
         writes += stop_all(state, _CANCEL_REASONS[closed.outcome], stamp)
     if now_us >= settled_us(state) and state.should_write("account", now_us, stamp):
-        writes.append(Write(ACCOUNTS, _account(state, closed, stamp), state.traceparent))
+        writes.append(Write(ACCOUNTS, account_of(state, closed, stamp), state.traceparent))
     return writes
 
 
@@ -88,7 +89,8 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, stam
     return Write(CONTROL, cancel, state.traceparent)
 
 
-def _account(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
+def account_of(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
+    """Return the account of a closed request."""
     verdict = state.screen.verdict
     voice = None if state.stages.voice_run is None else closed.attempt
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
@@ -109,8 +111,46 @@ def _account(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
         fallbacks=len(state.cloud_attempts),
         retries=len(state.retries),
         policy_version=state.policy_version,
+        cause=closed.cause,
+        request=_request_details(state),
+        verdict=_verdict_details(state),
+        check=_check_details(state),
         **_times(state),
     )
+
+
+def _request_details(state: RequestState) -> RequestDetails | None:
+    request = state.request
+    if request is None:
+        return None
+    sampling = request.sampling
+    return RequestDetails(
+        source=request.source,
+        model=request.model,
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        delivery=request.delivery.mode,
+    )
+
+
+def _verdict_details(state: RequestState) -> VerdictDetails | None:
+    verdict, at_ms = state.screen.verdict, state.stages.verdict_ms
+    if verdict is None or at_ms is None:
+        return None
+    appended_at = round(at_ms * 1_000)
+    return VerdictDetails(
+        source=verdict.source, appended_at=appended_at, decision=verdict.decision, rails=verdict.rails
+    )
+
+
+def _check_details(state: RequestState) -> CheckDetails | None:
+    if state.checked is None:
+        return None
+    event, log_ms = state.checked
+    version, recalls = event.policy_version, tuple(state.recalled)
+    return CheckDetails(source=event.source, ended_at=log_ms * 1_000, policy_version=version, recalls=recalls)
 
 
 class _Times(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from schemas.account_details import RunDetails
 from schemas.side_events import AttemptAccount
 from schemas.stream import Failed, Finished, Speculation, Started, Trigger, Usage
 from services.stream.stages import RunTimes
@@ -13,6 +14,9 @@ class AttemptRecord:
 
     Attributes:
         times: What the stages' recorder keeps of that run.
+        opened_us: When its ``Cutover`` was appended, by the log.
+        last: The worker's final event.
+        last_ms: When that was appended.
     """
 
     attempt: int
@@ -23,10 +27,13 @@ class AttemptRecord:
     usage: Usage = field(default_factory=Usage)
     speculation: Speculation | None = None
     ended: bool = False
+    opened_us: int | None = None
+    last: Finished | Failed | None = None
+    last_ms: int = 0
 
-    def end(self, event: Finished | Failed) -> None:
-        """Note the worker's final event."""
-        self.ended = True
+    def end(self, event: Finished | Failed, log_ms: int) -> None:
+        """Note the worker's final event, which was appended at ``log_ms``."""
+        self.ended, self.last, self.last_ms = True, event, log_ms
         self.usage = event.usage
         if isinstance(event, Failed):
             self.error_class = event.error_class
@@ -55,4 +62,26 @@ class AttemptRecord:
             error_class=self.error_class,
             usage=usage,
             speculation=self.speculation,
+            opened_at=self.opened_us,
+            details=self._details(),
         )
+
+    def _details(self) -> RunDetails | None:
+        started, times, last = self.started, self.times, self.last
+        if started is None or times.started_ms is None:
+            return None
+        finished = last if isinstance(last, Finished) else None
+        return RunDetails(
+            source=started.source,
+            queue_ms=started.queue_ms,
+            started_at=_us(times.started_ms),
+            first_chunk_at=None if times.first_ms is None else _us(times.first_ms),
+            ended_at=_us(max(self.last_ms, times.last_ms or 0, times.started_ms)),
+            finish_reason=None if finished is None else finished.finish_reason,
+            timings=None if finished is None else finished.timings,
+            retryable=last.retryable if isinstance(last, Failed) else None,
+        )
+
+
+def _us(ms: float) -> int:
+    return round(ms * 1_000)

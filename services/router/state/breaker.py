@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Final, Literal
 
-BreakerState = Literal["closed", "open", "half_open"]
+from schemas.side_events import BreakerState
 
 MAX_OUTCOMES: Final = 10
 """How many of the newest outcomes count."""

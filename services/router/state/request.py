@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from schemas.account_details import RecallDetails
 from schemas.base import Envelope, RequestRef, envelope
 from schemas.requests import MAX_WAITED_MS, Deadlines, Lane, Request, received_us
 from schemas.side_events import Attached, Detached
@@ -13,6 +14,9 @@ from services.router.state.attempt import AttemptRecord
 from services.stream import Screen
 from services.stream.order import FirstRuns
 from services.stream.stages import StageRecorder
+
+MOST_RECALLS: Final = 100
+"""Most recalls that an account names."""
 
 
 class EventStamp(NamedTuple):
@@ -60,6 +64,8 @@ class RequestState:
         failures: The failures of attempts, by attempt.
         failed_us: When the newest of them was appended.
         recalls: Ids of the recalls of the voice's text.
+        recalled: The first hundred recalls of any run, for the account.
+        checked: Safety's newest event, and when it was appended, likewise.
         republished: Attempts whose ``Request`` was written for a worker.
         cancelled: Attempts whose workers were told to stop.
         closed_us: When the effective ``Closed`` was appended.
@@ -102,6 +108,8 @@ class RequestState:
     failures: dict[int, Failed] = field(default_factory=dict)
     failed_us: int = 0
     recalls: set[str] = field(default_factory=set)
+    recalled: list[RecallDetails] = field(default_factory=list)
+    checked: tuple[Cleared | Recall, int] | None = None
     republished: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
     closed_us: int = 0
@@ -162,6 +170,7 @@ class RequestState:
         """Fold a clearance that is not final. Return whether a decision may be due."""
         if self.policy_version is None:
             self.policy_version = event.policy_version
+        self.checked = event, log_ms
         self.stages.feed(event, log_ms)
         return self.screen.over or not self.known
 
@@ -175,7 +184,7 @@ class RequestState:
                 self._on_started(event, at_us, log_ms)
             case Finished() | Failed():
                 self.stages.feed(event, log_ms)
-                self._on_end(event, at_us)
+                self._on_end(event, at_us, log_ms)
             case Cutover():
                 self._on_cutover(event, at_us, log_ms)
             case Closed():
@@ -184,6 +193,7 @@ class RequestState:
                 voice = screen.voice
                 if voice is not None and voice.attempt == event.attempt and voice.run == event.run:
                     self.recalls.add(event.recall_id)
+                self._on_recall(event, log_ms)
                 self.stages.feed(event, log_ms)
             case Cleared():
                 self.on_cleared(event, log_ms)
@@ -243,16 +253,25 @@ class RequestState:
             self.cloud_attempts.append(event.attempt)
         elif event.trigger != "mask":
             self.retries.append(event.attempt)
-        self.record(event.attempt).trigger = event.trigger
+        record = self.record(event.attempt)
+        record.trigger, record.opened_us = event.trigger, log_ms * 1_000
         self.attempt_opened_us = self.last_chunk_us = at_us
         self.begun_us = 0
 
-    def _on_end(self, event: Finished | Failed, at_us: int) -> None:
+    def _on_recall(self, event: Recall, log_ms: int) -> None:
+        self.checked = event, log_ms
+        if len(self.recalled) < MOST_RECALLS:
+            details = RecallDetails(
+                appended_at=log_ms * 1_000, action=event.action, rule=event.rule, category=event.category
+            )
+            self.recalled.append(details)
+
+    def _on_end(self, event: Finished | Failed, at_us: int, log_ms: int) -> None:
         record = self.record(event.attempt)
         counts = record.started is None or self.runs.is_first(event.attempt, event.run)
         if record.ended or not counts:  # a failure before any ``Started`` counts as the attempt's
             return
-        record.end(event)
+        record.end(event, log_ms)
         if isinstance(event, Failed):
             self.failures[event.attempt] = event
             self.failed_us = at_us

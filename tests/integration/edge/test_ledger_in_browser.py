@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from schemas.topics import LEDGER
+from schemas.account_details import CheckDetails, RecallDetails
+from schemas.side_events import Account
+from schemas.topics import ACCOUNTS, LEDGER
 from services.bus import Producer, ensure_topics
 from tests.e2e.browser import PROGRAM, browsing
 from tests.integration.edge.lab import open_lab
 from tests.support.brokers import Broker
 from tests.support.ledger_windows import busy_hour
+from tests.unit.books.events import T0_S, account
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
 
@@ -47,6 +50,24 @@ async def publish(lab, windows):
     await producer.start()
     for window in windows:
         await producer.post(LEDGER, window)
+    await producer.stop()
+
+
+async def close_requests(lab, now_s, breaker="closed"):
+    """Accounts of requests that were just closed; every second one had text recalled."""
+    producer = Producer(lab.bus, role={ACCOUNTS.name: frozenset({Account})}, name="router")
+    await producer.start()
+    for number in range(10):
+        at_s = now_s - T0_S - 10 + number
+        recall = RecallDetails(
+            appended_at=int((T0_S + at_s) * 1e6), action="redact" if number % 4 else "stop",
+            rule="pii/email-address", category="email",
+        )  # fmt: skip
+        check = CheckDetails(
+            source="safety/1", ended_at=recall.appended_at, policy_version="v", recalls=(recall,) * (number % 2)
+        )
+        tenant = "zeta" if number == 3 else "acme"
+        await producer.post(ACCOUNTS, account(number, at_s, tenant=tenant, check=check, breaker=breaker))
     await producer.stop()
 
 
@@ -124,13 +145,38 @@ async def test_the_page_shows_the_sums_and_filters_them(lab):
         assert choices == ["", "acme", "zeta"]
 
 
+async def test_the_page_shows_objectives_the_breaker_and_the_latest_recalls(lab):
+    await publish(lab, busy_hour(time.time()))
+    await close_requests(lab, time.time(), "open")
+    async with browsing(f"{await lab.edge()}/ledger", DESKTOP) as page:
+        await emulate(page, DESKTOP)
+        await page.until(f"{SHOWN} && {STATUS}?.startsWith('live')")
+        await page.until("document.querySelector('#breaker').textContent.startsWith('Breaker open: requests go')")
+        assert await page.run("document.querySelector('#breaker').className") == "bad"
+        cells = (
+            "[...document.querySelectorAll('#%s tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+        )
+        (chat,) = await page.run(cells % "classes-table")
+        assert chat[0] == "chat"
+        assert chat[1].startswith("no")  # of a busy hour, some failed
+        assert chat[2] == "99.00 %"
+        recalls = await page.run(cells % "recalls-table")
+        assert len(recalls) == 5
+        assert {row[1] for row in recalls} == {"email"}
+        await choose(page, "tenant", "zeta")
+        await page.until(f"{cells % 'recalls-table'}.length === 1")
+        assert (await page.run(cells % "recalls-table"))[0][4] == "zeta"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 async def test_the_page_fits_the_screen_in_both_colours(lab, size, scheme):
     await publish(lab, busy_hour(time.time()))
+    await close_requests(lab, time.time())
     async with browsing(f"{await lab.edge()}/ledger", size) as page:
         await emulate(page, size, scheme)
         await page.until(f"{SHOWN} && {STATUS}?.startsWith('live')")
+        await page.until("document.querySelectorAll('#recalls-table tbody tr').length")
         await page.run('document.querySelector("#routes-table").parentElement.open = true')
         assert await page.run("document.documentElement.scrollWidth <= innerWidth")
         ground = await page.run("getComputedStyle(document.body).backgroundColor")

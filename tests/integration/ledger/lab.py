@@ -28,7 +28,7 @@ class Lab:
         self.sent = []
         self.ledger = None
 
-    async def start_ledger(self, **env):
+    async def start_ledger(self, module="services.ledger", **env):
         values = {
             "RAILBUS_KAFKA_BOOTSTRAP": self.broker.address,
             "RAILBUS_HEALTH_PORT": str(self.port),
@@ -37,7 +37,7 @@ class Lab:
             "RAILBUS_LEDGER_WINDOW_S": str(WINDOW_S),
             "RAILBUS_LEDGER_KEEP_S": str(KEEP_S),
         }
-        self.ledger = ServiceProcess("services.ledger", **(values | env))
+        self.ledger = ServiceProcess(module, **(values | env))
         await self.ledger.ready()
 
     async def send(self, *events):

@@ -58,6 +58,28 @@ async def test_what_cannot_be_read_is_left_to_the_router(lab):
     assert lab.ledger.running
 
 
+async def test_what_comes_while_faust_seeks_is_booked(lab):
+    random_ = random.Random(6)
+    stop = asyncio.Event()
+
+    async def traffic():
+        number = 0
+        while not stop.is_set():
+            await lab.send(*a_request(number, random_))
+            number += 1
+            await asyncio.sleep(0.02)
+
+    writing = asyncio.create_task(traffic())
+    for _ in range(2):
+        await lab.start_ledger("tests.integration.ledger.slow_seek")
+        await asyncio.sleep(1.0)
+        lab.ledger.kill()
+    await lab.start_ledger("tests.integration.ledger.slow_seek")
+    stop.set()
+    await writing
+    await lab.comes_to_the_expected_sums()
+
+
 @pytest.mark.slow
 async def test_kills_a_lost_folder_repetitions_and_late_events_change_no_sum(lab):
     random_ = random.Random(3)

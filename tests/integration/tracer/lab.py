@@ -1,9 +1,10 @@
-"""A tracer with a real broker and a real collector; the test plays everybody else."""
+"""A tracer with a real broker, a real router and a real collector; the test plays everybody else."""
 
 import secrets
 from collections.abc import Mapping
 from typing import ClassVar
 
+from schemas.requests import Deadlines
 from schemas.side_events import Detached
 from schemas.stream import Cleared, Closed, Verdict
 from schemas.topics import REQUESTS
@@ -13,19 +14,28 @@ from services.stream.latency import LogEvent, latency
 from tests.support.lab import Lab
 from tests.support.request_events import RequestEvents
 
+PATIENT = Deadlines(verdict_ms=10_000, ttft_ms=30_000, stall_ms=30_000, total_ms=120_000)
+"""The longest that a policy grants: a busy machine may take long to play an answer."""
+
 
 class TracerLab(Lab):
-    """Requests that are played on the log, and their accounts as the log has them."""
+    """Requests that are played on the log, and their accounts as the log has them; a router closes them."""
 
     service = "services.tracer"
-    settings: ClassVar[Mapping[str, str]] = {"RAILBUS_KAFKA_LINGER_MS": "0"}
+    settings: ClassVar[Mapping[str, str]] = {
+        "RAILBUS_KAFKA_LINGER_MS": "0", "RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on",
+    }  # fmt: skip
+
+    async def open(self):
+        await super().open()
+        await self.start("services.router").ready()
 
     async def tracer(self, endpoint, **env):
         return await self.run(OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, **env)
 
     async def play(self, chunks=4, *, traceparent=None, receipt=True):
         """Write one request's events, each after the one before was acknowledged; return its id."""
-        made = RequestEvents()
+        made = RequestEvents(deadlines=PATIENT)
         trace = traceparent or traceparent_for(made.id, secrets.randbits(64))
         await self.producer.send(REQUESTS, made.request, traceparent=trace)
         await self.send(made.started(input_gate="hold", output_check="on"))
@@ -36,8 +46,8 @@ class TracerLab(Lab):
         await self.send(
             made.finished(chunks - 1),
             Cleared(**made.about(), attempt=1, run=run, seq=chunks - 1, final=True, policy_version="v"),
-            Closed(**made.about(), outcome="completed", attempt=1, cause="answered"),
         )
+        await self.until(lambda: self.written(Closed, made.id))
         if receipt:
             about = made.about() | {"at": now_us()}
             await self.send(Detached(**about, connection="c", reason="complete", ops=3, ops_hash="0" * 64))

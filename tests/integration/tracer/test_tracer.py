@@ -9,7 +9,7 @@ import pytest
 from tests.integration.tracer.lab import TracerLab, part_spans
 from tests.support.otlp_receiver import OtlpReceiver, otlp_receiver, running_collector
 from tests.support.processes import free_port
-from tests.support.waiting import until
+from tests.support.waiting import comes_true, until
 
 CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -127,8 +127,7 @@ async def _counted(url, outcome):
 
 async def _played_and_seen(lab, receiver):
     request_id = await lab.play()
-    await asyncio.sleep(0.5)
-    return request_id in receiver.by_request()
+    return await comes_true(lambda: request_id in receiver.by_request(), 5)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """The ledger's sums: a function of the set of events, whatever their order, repetitions and owners."""
 
+from itertools import cycle
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.ids import time_ms
-from services.books import BooksConfig, Objectives, PartitionBooks, merge, totals_of_windows
-from services.books.report import interval, json_rows, newest, table
+from services.books import BooksConfig, Change, Objectives, PartitionBooks, merge, newest_of_each, totals_of_windows
+from services.books.attainment import Attainment, attainments, interval
+from services.books.report import json_rows, newest, table
 from tests.support.examples import examples
 from tests.unit.books.events import ACCOUNTS, EVENTS, RECEIPTS, T0_MS, T0_S, account, detached
 
@@ -163,6 +166,50 @@ def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
     assert sums(books) == sums(clean)
 
 
+@settings(max_examples=examples(300))
+@given(
+    st.lists(st.tuples(st.integers(-2_000, 45_000), ACCOUNTS | RECEIPTS), max_size=40),
+    st.lists(st.integers(1, 12), min_size=1, max_size=10),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12)), max_size=5),
+)
+def test_a_crash_within_a_batch_of_changes_and_reading_it_again_change_nothing(steps, sizes, crashes):
+    """The table keeps a prefix of what a batch wrote; the reader goes on behind the last batch that it has wholly."""
+    steps = sorted(((closed_ms(event) + wait, event) for wait, event in steps), key=lambda step: step[0])
+    clean = PartitionBooks(0, SHORT)
+    for wait, event in steps:
+        clean.take(event, wait)
+
+    log, ends, books, sizes, crashes = [], [(0, 0)], PartitionBooks(0, SHORT), cycle(sizes), dict(crashes)
+    for turn in range(200):
+        position = ends[-1][0]
+        batch = steps[position : position + next(sizes)]
+        if not batch:
+            break
+        log += newest_of_each([change for wait, event in batch for change in books.take(event, wait)])
+        ends.append((position + len(batch), len(log)))
+        if turn in crashes:
+            del log[max(ends[-2][1], len(log) - crashes[turn]) :]  # what came before is acknowledged
+            if ends[-1][1] > len(log):
+                ends.pop()
+            books = PartitionBooks(0, SHORT)
+            books.restore({key: value for key, value in dict(log).items() if value is not None}.items())
+            ends[-1] = (ends[-1][0], len(log))
+    assert sums(books) == sums(clean)
+
+
+def test_of_a_batch_the_last_change_of_each_key_is_written_and_marks_stay_in_place():
+    changes = [
+        (b"0/e/a", b"1"),
+        (b"0/e/b", b"1"),
+        (b"0/e/a", b"2"),
+        (b"0/w/x", b"7"),
+        (b"0/s", b"60"),
+        (b"0/e/a", None),
+    ]
+    kept = [(b"0/e/b", b"1"), (b"0/e/a", b"2"), (b"0/w/x", b"7"), (b"0/s", b"60"), (b"0/e/a", None)]
+    assert newest_of_each(Change(*each) for each in changes) == [Change(*each) for each in kept]
+
+
 def test_an_old_window_is_sealed_and_its_requests_are_forgotten():
     books = PartitionBooks(0, SHORT)
     books.take(account(0, 1), T0_MS + 1_000)
@@ -220,3 +267,20 @@ def test_the_table_names_every_kind_and_their_sum():
     lines = table(merge(books_of(events).all_windows()))
     assert [line.split()[0] for line in lines[1:4]] == ["acme", "zeta", "all"]
     assert table([]) == ["no request was closed in this time"]
+
+
+def test_a_class_attains_its_objectives_or_does_not_and_says_how_sure_that_is():
+    config = BooksConfig(objectives={"chat": Objectives(total_ms=1_000)}, wanted_shares={"chat": 0.9})
+    events = [account(number, service_class="chat") for number in range(40)]
+    events += [detached(number, waited_ms=125 if number < 30 else 5_000) for number in range(40)]
+    windows = list(books_of([*events, account(99, lane="batch")], config).all_windows())
+    (chat,) = attainments(windows)
+    assert chat == Attainment("chat", 0.9, 40, 30)
+    assert (chat.attained, chat.sure) == (False, True)
+    assert chat.line().startswith("chat        attained: no (75.00% of 40 in time, 95 %: ")
+    report = json_rows(windows, since_at=0, until_at=1)
+    assert report["classes"][0] == chat.json()
+    assert (chat._replace(good=36).attained, chat._replace(good=36).sure) == (True, False)
+    assert chat._replace(good=40, judged=40, wanted=0.5).sure
+    assert chat._replace(judged=0, good=0).attained is None
+    assert attainments(windows, since_at=2**60) == []

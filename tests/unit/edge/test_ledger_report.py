@@ -2,18 +2,21 @@
 
 import random
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.account_details import CheckDetails, RecallDetails
 from services.books import json_rows, newest, totals_of_windows
 from services.edge.errors import ApiError
 from services.edge.http.ledger_endpoint import parse_query
+from services.edge.ledger.activity import MOST_RECALLS, Activity
 from services.edge.ledger.report import MOST_POINTS, MOST_ROWS, STEP, Query, report_steps
 from services.edge.ledger.window_store import AHEAD_S, SPAN_S, US_PER_S, WindowStore
 from tests.support.ledger_windows import CONFIG, busy_hour, request_at, windows_of
-from tests.unit.books.events import EVENTS, T0_S
+from tests.unit.books.events import EVENTS, T0_S, account
 
 NOW_S = T0_S + 200
 NOW_US = NOW_S * US_PER_S
@@ -27,9 +30,9 @@ def store_of(windows, now_us=NOW_US, **options):
     return store
 
 
-def made(windows, query=ALL, now_us=NOW_US):
+def made(windows, query=ALL, now_us=NOW_US, wanted_shares=MappingProxyType({})):
     """The report, and in how many steps it was made."""
-    steps, count = report_steps(windows, query, now_us), 0
+    steps, count = report_steps(windows, query, now_us, wanted_shares), 0
     while True:
         try:
             next(steps)
@@ -164,3 +167,43 @@ def test_a_malformed_parameter_is_named(name, text):
     with pytest.raises(ApiError) as caught:
         parse_query({name: text})
     assert (caught.value.status, caught.value.param) == (400, name)
+
+
+def test_each_class_is_said_to_have_attained_its_objectives_or_not():
+    store = store_of(windows_of([account(n, closed_s=1.0) for n in range(10)], NOW_S))
+    assert store.wanted_shares == {"chat": 0.99}
+    (chat,) = made(store.windows(), wanted_shares=store.wanted_shares)[0]["classes"]
+    assert (chat["service_class"], chat["judged"], chat["good"], chat["wanted"]) == ("chat", 10, 10, 0.99)
+    assert (chat["attained"], chat["sure"]) == (True, False)
+    assert made(store.windows())[0]["classes"] == []
+
+
+def recalled(number, tenant="acme", at_s=1.0, **fields):
+    details = RecallDetails(appended_at=int((T0_S + at_s) * US_PER_S), action="redact", rule="r", category="email")
+    check = CheckDetails(source="safety/1", ended_at=T0_S * US_PER_S, policy_version="v", recalls=(details,))
+    return account(number, closed_s=at_s, tenant=tenant, check=check, **fields)
+
+
+def test_the_newest_recalls_are_shown_to_who_may_see_them():
+    activity = Activity()
+    for number in range(MOST_RECALLS + 5):
+        for _ in range(2):  # a router may write an account twice
+            activity.take(recalled(number, at_s=number), NOW_US)
+    activity.take(recalled(99, "zeta", at_s=0.5), NOW_US)
+    found = activity.recalls(None, 0)
+    assert [each["at"] for each in found] == [(T0_S + n) * US_PER_S for n in range(MOST_RECALLS + 4, 4, -1)]
+    assert [each["tenant"] for each in activity.recalls("zeta", 0)] == ["zeta"]
+    assert activity.recalls("nobody", 0) == []
+    assert len(activity.recalls(None, (T0_S + 20) * US_PER_S)) == 4
+
+
+def test_the_worst_breaker_is_named():
+    activity = Activity()
+    assert activity.breaker(0) is None
+    activity.take(account(1, source="router/1", breaker="closed"), NOW_US)
+    activity.take(account(2, source="router/2", breaker="open"), NOW_US)
+    found = activity.breaker(0)
+    assert (found["state"], found["routers"], found["of_routers"]) == ("open", 1, 2)
+    activity.take(account(3, closed_s=5.0, source="router/2", breaker="closed"), NOW_US)
+    assert activity.breaker(0)["state"] == "closed"
+    assert activity.breaker(NOW_US) is None

@@ -22,8 +22,23 @@ def test_a_recorded_event_is_read_and_nothing_it_said_is_lost(record):
     key = None if record["key"] is None else record["key"].encode()
     event = decode(record["value"].encode(), headers, key)
     assert type(event).__name__ == record["headers"]["kind"]
-    written_again = json.loads(encode(event)[0])
-    assert json.loads(record["value"]).items() <= written_again.items()
+    assert says_all_of(json.loads(encode(event)[0]), json.loads(record["value"]))
+
+
+def says_all_of(new, old):
+    """Whether nothing of the old value is lost or changed in the new one, which may have more fields at any depth."""
+    if isinstance(old, dict):
+        return isinstance(new, dict) and all(name in new and says_all_of(new[name], old[name]) for name in old)
+    if isinstance(old, list):
+        return isinstance(new, list) and len(new) == len(old) and all(map(says_all_of, new, old))
+    return isinstance(new, bool) is isinstance(old, bool) and new == old
+
+
+def test_a_change_at_any_depth_is_a_loss():
+    old = {"a": [{"b": 1, "c": [2]}]}
+    assert says_all_of({"a": [{"b": 1, "c": [2], "d": None}], "e": 3}, old)
+    for new in ({"a": [{"b": 1}]}, {"a": [{"b": 1, "c": [3]}]}, {"a": []}, {"a": [{"b": True, "c": [2]}]}, {}):
+        assert not says_all_of(new, old)
 
 
 def test_every_version_of_every_kind_is_recorded():

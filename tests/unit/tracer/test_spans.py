@@ -13,14 +13,25 @@ from schemas.trace import traceparent_for
 from services.stream.latency import LogEvent, latency
 from services.tracer.spans import is_sampled, trace_of
 from tests.support.examples import examples
+from tests.support.router_accounts import router_account
 from tests.unit.stream.histories import REQUEST_ID, grow
 from tests.unit.stream.test_latency import T0_MS, Story, plain_story
 
 CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
+def trace_from(request_id, log, traceparent=None):
+    """The trace from what a tracer reads of this log: the router's account, and the receipts."""
+    account = router_account(request_id, log)
+    if account is None:
+        return None
+    receipts = [each.event for each in log if isinstance(each.event, Detached)]
+    sent_at = min((each.at for each in receipts if each.reason == "complete"), default=None)
+    return trace_of(account, sent_at, receipts[-1] if receipts else None, traceparent)
+
+
 def traced(story, traceparent=None):
-    return trace_of(story.made.id, story.log, traceparent)
+    return trace_from(story.made.id, story.log, traceparent)
 
 
 def parts_of(trace):
@@ -158,8 +169,8 @@ def test_the_same_log_gives_the_same_trace_and_every_span_its_own_id():
 def test_no_trace_before_the_end_or_without_the_request():
     story = plain_story()
 
-    assert trace_of(story.made.id, story.log[:-2], None) is None
-    assert trace_of(story.made.id, story.log[1:], None) is None
+    assert trace_from(story.made.id, story.log[:-2]) is None
+    assert trace_from(story.made.id, story.log[1:]) is None
 
 
 SECRET = "the prompt that nobody may see"
@@ -182,7 +193,7 @@ def test_the_spans_of_any_history_equal_its_account(data, steps, ahead_ms, took_
     receipt = Detached(**about, at=sent_us, connection="c", reason="complete", ops=1, ops_hash="0" * 64)
     log.append(LogEvent(at_ms, receipt))
 
-    found, trace = latency(REQUEST_ID, log), trace_of(REQUEST_ID, log, CLIENT)
+    found, trace = latency(REQUEST_ID, log), trace_from(REQUEST_ID, log, CLIENT)
 
     assert (found is None) == (trace is None)
     if found is None:

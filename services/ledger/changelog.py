@@ -1,0 +1,99 @@
+"""The writer of the table's changelog: changes go out in batches, and an event is done when its batch is on the log.
+
+A batch has of each key the newest change alone: account and receipt of a request mostly come together, and are one
+record then. Any prefix of a batch is a state that the books can be made again from (``services/books/partition.py``).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from services.books import Change, newest_of_each
+from services.runtime.metrics import LEDGER_READ
+
+BATCH_S: Final = 0.1
+"""How long changes are collected: each batch is a write to a socket, the dearest step of all."""
+
+BATCH_EVENTS: Final = 1_000
+"""Most events of a batch. While one is being written and the next is full, no event is taken."""
+
+Send = Callable[[int, Change], Awaitable[Awaitable[Any]]]
+"""Hands a change of a partition to the producer; what it returns waits for the broker."""
+
+
+class _Taken(NamedTuple):
+    event: Any
+    partition: int
+    changes: Sequence[Change]
+
+
+class Changelog:
+    """Collects what events changed, writes it, and acknowledges the events in their order.
+
+    Args:
+        send: See ``Send``. Changes of a partition are given to it in their order.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._taken: list[_Taken] = []
+        self._filled = asyncio.Event()
+        self._full = asyncio.Event()
+        self._emptied = asyncio.Condition()
+        self._writing = False
+
+    async def add(self, event: Any, partition: int, changes: Sequence[Change]) -> None:
+        """Take what an event changed; wait while there is too much."""
+        if len(self._taken) >= BATCH_EVENTS:
+            async with self._emptied:
+                await self._emptied.wait_for(lambda: len(self._taken) < BATCH_EVENTS)
+        self._taken.append(_Taken(event, partition, changes))
+        self._filled.set()
+        if len(self._taken) >= BATCH_EVENTS:
+            self._full.set()
+
+    async def written(self) -> None:
+        """Wait until everything that was taken is on the log."""
+        self._full.set()  # at once
+        async with self._emptied:
+            await self._emptied.wait_for(lambda: not self._taken and not self._writing)
+
+    async def run(self) -> None:
+        """Write until cancelled.
+
+        Raises:
+            Exception: The broker did not take a change; what was not acknowledged is read again.
+        """
+        while True:
+            await self._filled.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._full.wait(), BATCH_S)
+            batch, self._taken = self._taken, []
+            self._writing = True
+            self._filled.clear()
+            self._full.clear()
+            await self._tell()
+            await self._write(batch)
+            self._writing = False
+            await self._tell()
+
+    async def _write(self, batch: Sequence[_Taken]) -> None:
+        changes: dict[int, list[Change]] = {}
+        for taken in batch:
+            if taken.changes:
+                changes.setdefault(taken.partition, []).extend(taken.changes)
+        pending = [
+            await self._send(partition, change)
+            for partition, each in changes.items()
+            for change in newest_of_each(each)
+        ]
+        for acknowledged in pending:
+            await acknowledged
+        for taken in batch:
+            taken.event.ack()
+        LEDGER_READ.inc(len(batch))
+
+    async def _tell(self) -> None:
+        async with self._emptied:
+            self._emptied.notify_all()

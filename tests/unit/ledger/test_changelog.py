@@ -1,0 +1,104 @@
+"""An event is acknowledged when all that its batch changed is on the log, and never before."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from services.books import Change
+from services.ledger import changelog as module
+from services.ledger.changelog import Changelog
+from tests.support.waiting import comes_true
+
+
+class Event:
+    def __init__(self):
+        self.acked = False
+
+    def ack(self):
+        self.acked = True
+
+
+class Log:
+    """Takes changes; the broker has each when the test says so."""
+
+    def __init__(self):
+        self.sent = []
+        self.pending = []
+
+    async def send(self, partition, change):
+        self.sent.append((partition, *change))
+        self.pending.append(asyncio.get_running_loop().create_future())
+        return self.pending[-1]
+
+
+@asynccontextmanager
+async def running(log):
+    changelog = Changelog(log.send)
+    task = asyncio.create_task(changelog.run())
+    try:
+        yield changelog
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_batch_is_acknowledged_when_the_broker_has_all_of_it():
+    log, events = Log(), [Event() for _ in range(4)]
+    async with running(log) as changelog:
+        await changelog.add(events[0], 0, [Change(b"0/e/a", b"1")])
+        await changelog.add(events[1], 1, [Change(b"1/e/b", b"1")])
+        await changelog.add(events[2], 0, [Change(b"0/e/a", b"2")])
+        await changelog.add(events[3], 0, [])
+        assert await comes_true(lambda: len(log.pending) == 2, 30)
+        assert log.sent == [(0, b"0/e/a", b"2"), (1, b"1/e/b", b"1")]
+        log.pending[0].set_result(None)
+        await asyncio.sleep(0.01)
+        assert not any(event.acked for event in events)
+        log.pending[1].set_result(None)
+        await changelog.written()
+        assert all(event.acked for event in events)
+
+
+async def test_no_more_is_taken_than_one_batch_beside_the_one_that_is_written(monkeypatch):
+    monkeypatch.setattr(module, "BATCH_EVENTS", 3)
+    log, taken = Log(), []
+    async with running(log) as changelog:
+
+        async def take():
+            for number in range(20):
+                await changelog.add(Event(), 0, [Change(b"0/e/%d" % number, b"1")])
+                taken.append(number)
+
+        taking = asyncio.create_task(take())
+        assert await comes_true(lambda: len(log.pending) == 3, 30)
+        await asyncio.sleep(0.3)
+        assert len(taken) <= 6
+        while not taking.done() or not all(each.done() for each in log.pending):
+            for each in log.pending:
+                if not each.done():
+                    each.set_result(None)
+            await asyncio.sleep(0)
+        await asyncio.wait_for(_complete(changelog, log), 30)
+    assert len(log.sent) == 20
+
+
+async def test_a_change_that_the_broker_does_not_take_ends_the_writer_and_acknowledges_nothing():
+    log, event = Log(), Event()
+    changelog = Changelog(log.send)
+    task = asyncio.create_task(changelog.run())
+    await changelog.add(event, 0, [Change(b"0/e/a", b"1")])
+    assert await comes_true(lambda: log.pending, 30)
+    log.pending[0].set_exception(ConnectionError("away"))
+    with pytest.raises(ConnectionError):
+        await task
+    assert not event.acked
+
+
+async def _complete(changelog, log):
+    waiting = asyncio.create_task(changelog.written())
+    while not waiting.done():
+        for each in log.pending:
+            if not each.done():
+                each.set_result(None)
+        await asyncio.sleep(0.01)
