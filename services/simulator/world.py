@@ -197,6 +197,8 @@ class World:
             self.broker.step(fault.amount_us)
         elif fault.kind == "newer":
             self.broker.append_newer(fault.target)
+        elif fault.kind == "stray":
+            self.broker.append_stray(fault.target)
         elif not self.simulation.away:
             self.simulation.note("broker", f"FAULT away for {for_us // MS} ms")
             self.simulation.away, self.oracle.disturbed_us = True, FOR_EVER_US

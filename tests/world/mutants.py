@@ -71,7 +71,9 @@ MUTANTS = (
         Parts(router_member=members.RewindsByHost),
         ("clock", "kill", "restart"),
     ),
-    Mutant("safety sleeps on after a step", Parts(safety_member=members.SleepsOn)),
+    Mutant(
+        "safety sleeps on after a step", Parts(safety_member=members.SleepsOn), ("stray", "lazy", "clock")
+    ),
     Mutant("rails commit before the work is done", Parts(rails_member=members.CommitsEarly)),
     Mutant("rails commit over what is still open", Parts(rails_member=members.ForgetsCommits)),
     # Clocks
@@ -84,12 +86,12 @@ MUTANTS = (
     Mutant(
         "rails forget what is pending when a partition is lost",
         Parts(rails=cores.ForgetfulRails),
-        ("join", "leave", "kill", "verdict"),
+        ("cut", "verdict"),
     ),
     Mutant(
         "rails keep what is pending when a partition is lost",
         Parts(rails=cores.HoardingRails),
-        ("join", "leave", "kill", "verdict"),
+        ("cut", "verdict"),
     ),
     Mutant("safety drops what it held back", Parts(safety=cores.LosesHeld)),
     Mutant("safety forgets before the router closes", Parts(safety=cores.ForgetfulSafety)),
@@ -106,7 +108,7 @@ MUTANTS = (
     Mutant("a fold shows the answer to an unmasked prompt", _screen(screens.ShowsUnmasked)),
     Mutant("a fold shows text that is not cleared", _screen(screens.ShowsEverything)),
     Mutant("a fold believes every cutover", _screen(screens.BelievesCutovers)),
-    Mutant("a fold believes every closing", _screen(screens.BelievesCloseds), ("stall", "late", "pause", "kill")),
+    Mutant("a fold believes every closing", _screen(screens.BelievesCloseds), ("stall", "late", "slow")),
     Mutant("a fold hears the last run of an attempt", _screen(screens.HearsTheLastRun)),
     Mutant("an edge believes a worker without governance", _screen(screens.BelievesWorkers)),
     # The edge

@@ -45,6 +45,8 @@ class Shown:
         self.masked = masked
         self.verdict: Verdict | None = None
         self.first_runs: dict[int, Started] = {}
+        self._verdict_offset = FOR_EVER_US
+        self._run_offsets: dict[int, int] = {}
         self.chunks: dict[str, dict[int, str]] = {}
         self.recalls: dict[str, list[Recall]] = {}
         self.recall_ids: set[str] = set()
@@ -52,14 +54,16 @@ class Shown:
         self.attempt = 0
         self.frozen = frozen
 
-    def take(self, event: StreamEvent) -> None:
+    def take(self, event: StreamEvent, offset: int) -> None:
+        """Note an event. What is new may be read before the history: the log says what is first, not the reader."""
         match event:
             case Chunk():
                 self.chunks.setdefault(event.run, {}).setdefault(event.seq, event.text)
-            case Verdict():
-                self.verdict = self.verdict or event
-            case Started():
-                self.first_runs.setdefault(event.attempt, event)
+            case Verdict() if offset < self._verdict_offset:
+                self.verdict, self._verdict_offset = event, offset
+            case Started() if offset < self._run_offsets.get(event.attempt, FOR_EVER_US):
+                self.first_runs[event.attempt] = event
+                self._run_offsets[event.attempt] = offset
             case Recall() if event.recall_id not in self.recall_ids:
                 self.recall_ids.add(event.recall_id)
                 self.recalls.setdefault(event.run, []).append(event)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from schemas.base import AnyEvent, Event
 from schemas.errors import NewerVersion
 from schemas.ids import uuid7
-from schemas.requests import Request
-from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Verdict
-from schemas.topics import REQUESTS, Topic
+from schemas.requests import Deadlines, Delivery, Request
+from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Started, Verdict
+from schemas.topics import REQUESTS, STREAMS, Topic
 from services.bus import Received, UnreadableRecord, partition_for
 from services.bus.records import Partition
 from services.simulator.kafka.hosts import Process
@@ -81,9 +81,7 @@ class Broker:
 
     def append_newer(self, number: int) -> None:
         """Append a request that this version cannot read."""
-        seed = f"newer/{number}/{self._simulation.random()}"
-        bits = random.Random(seed).getrandbits(74)  # noqa: S311 - an id is no secret
-        request_id = uuid7(self._simulation.now_us // MS, bits)
+        request_id = self._new_id(f"newer/{number}")
         partition = (REQUESTS.name, partition_for(request_id, PARTITIONS))
         log, now_us = self.log(partition), self._simulation.now_us
         error = NewerVersion("Request of version 99; this reader knows 1")
@@ -97,6 +95,22 @@ class Broker:
         self._simulation.note("broker", f"FAULT {partition[0]}[{partition[1]}]@{record.offset} is of a newer version")
         for reader in self._readers.get(partition, ()):
             reader.wake()
+
+    def append_stray(self, number: int) -> None:
+        """Append the beginning of an answer to a request that is on no log: it will never be closed."""
+        request_id = self._new_id(f"stray/{number}")
+        self.labels[request_id] = -3
+        self._simulation.note("broker", "FAULT an answer to an unknown request")
+        began = Started(
+            request_id=request_id, tenant="acme", at=self._simulation.now_us, source="stray", attempt=1, run="stray/1",
+            model="m", engine="scripted", queue_ms=0.0, received_at=self._simulation.now_us, delivery=Delivery(),
+            deadlines=Deadlines(), input_gate="hold", output_check="on",
+        )  # fmt: skip
+        self.append(STREAMS, began)
+
+    def _new_id(self, seed: str) -> str:
+        bits = random.Random(f"{seed}/{self._simulation.random()}").getrandbits(74)  # noqa: S311 - an id is no secret
+        return uuid7(self._simulation.now_us // MS, bits)
 
     def step(self, by_us: int) -> None:
         """Set the broker's clock. As in Apache Kafka, timestamps may go back then."""
