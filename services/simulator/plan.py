@@ -24,8 +24,8 @@ CLIENT_GRACE_MS = 1_500
 
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
 BROKER_FAULTS = ("time", "outage", "newer", "stray")
-"""The broker's clock is stepped; it is away for a while; it has a request of a newer version; it has an answer whose
-request nobody has seen."""
+"""The broker's clock is stepped; it is away for a while; it has a request of a newer version; it has a verdict on
+a request that nobody has seen."""
 
 POLICY_FAULTS = ("policy",)
 """Another policy is in force from now on; each process of safety learns of it at a time of its own."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from schemas.base import AnyEvent, Event
 from schemas.errors import NewerVersion
 from schemas.ids import uuid7
-from schemas.requests import Deadlines, Delivery, Request
-from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Started, Verdict
+from schemas.requests import Request
+from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Verdict
 from schemas.topics import REQUESTS, STREAMS, Topic
 from services.bus import Received, UnreadableRecord, partition_for
 from services.bus.records import Partition
@@ -97,16 +97,14 @@ class Broker:
             reader.wake()
 
     def append_stray(self, number: int) -> None:
-        """Append the beginning of an answer to a request that is on no log: it will never be closed."""
-        request_id = self._new_id(f"stray/{number}")
+        """Append the verdict on a request that is on no log: nobody will ever close it."""
+        request_id, now_us = self._new_id(f"stray/{number}"), self._simulation.now_us
         self.labels[request_id] = -3
-        self._simulation.note("broker", "FAULT an answer to an unknown request")
-        began = Started(
-            request_id=request_id, tenant="acme", at=self._simulation.now_us, source="stray", attempt=1, run="stray/1",
-            model="m", engine="scripted", queue_ms=0.0, received_at=self._simulation.now_us, delivery=Delivery(),
-            deadlines=Deadlines(), input_gate="hold", output_check="on",
-        )  # fmt: skip
-        self.append(STREAMS, began)
+        self._simulation.note("broker", "FAULT a verdict on an unknown request")
+        verdict = Verdict(
+            request_id=request_id, tenant="acme", at=now_us, source="stray", decision="allow", policy_version="scripted"
+        )
+        self.append(STREAMS, verdict)
 
     def _new_id(self, seed: str) -> str:
         bits = random.Random(f"{seed}/{self._simulation.random()}").getrandbits(74)  # noqa: S311 - an id is no secret
