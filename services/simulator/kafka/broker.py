@@ -60,20 +60,27 @@ class Broker:
         """The number of each request id, for people."""
 
     def log(self, partition: Partition) -> list[LogRecord]:
-        return self.logs.setdefault(partition, [])
+        log = self.logs.get(partition)
+        if log is None:
+            log = self.logs[partition] = []
+            self.appended_us[partition] = []
+        return log
 
-    def append(self, topic: Topic, event: AnyEvent, traceparent: str | None = None) -> None:
-        number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
-        partition = (topic.name, number)
-        log = self.log(partition)
-        timestamp_ms = (self._simulation.now_us + self.skew_us) // 1_000
-        record = Received(topic.name, number, len(log), timestamp_ms, event, traceparent)
+    def append(self, topic: Topic, event: Event) -> None:
+        """Append an event where it belongs."""
+        self.append_to((topic.name, partition_for(event.request_id, PARTITIONS)), event)
+
+    def append_to(self, partition: Partition, event: AnyEvent, traceparent: str | None = None) -> None:
+        """Append an event to this partition."""
+        simulation, log = self._simulation, self.log(partition)
+        name, number = partition
+        now_us, offset = simulation.now_us, len(log)
+        record = Received(name, number, offset, (now_us + self.skew_us) // 1_000, event, traceparent)
         log.append(record)
-        self.appended_us.setdefault(partition, []).append(self._simulation.now_us)
-        simulation = self._simulation
-        simulation.count(f"{topic.name} {number} {type(event).__name__} {getattr(event, 'source', '')}")
+        self.appended_us[partition].append(now_us)
+        simulation.count(f"{name} {number} {type(event).__name__} {event.source}")
         if simulation.lines is not None:
-            simulation.trace(f"p{number}", f"{topic.name[8:]}@{record.offset} {self._label(event)}")
+            simulation.trace(f"p{number}", f"{name[8:]}@{offset} {self._label(event)}")
         for reader in self._readers.get(partition, ()):
             reader.wake()
         for told in self.on_appended:
@@ -91,7 +98,7 @@ class Broker:
         self.newer[request_id] = partition
         self.labels[request_id] = -2
         log.append(record)
-        self.appended_us.setdefault(partition, []).append(now_us)
+        self.appended_us[partition].append(now_us)
         self._simulation.note("broker", f"FAULT {partition[0]}[{partition[1]}]@{record.offset} is of a newer version")
         for reader in self._readers.get(partition, ()):
             reader.wake()
@@ -114,6 +121,11 @@ class Broker:
         """Set the broker's clock. As in Apache Kafka, timestamps may go back then."""
         self.skew_us += by_us
         self.stepped_us += abs(by_us)
+
+    @property
+    def now_us(self) -> int:
+        """Return the simulation's time."""
+        return self._simulation.now_us
 
     def end(self, partition: Partition) -> int:
         return len(self.logs.get(partition, ()))
@@ -188,9 +200,11 @@ class LogReader:
         """Note that there is something to read."""
         if not self._asking:
             self._asking = True
-            self._wait_on()
-            self._asked_us = self._process.simulation.now_us
-            self._process.ask(self._answer)
+            process = self._process
+            if self._waits_since_us:
+                self._wait_on()
+            self._asked_us = process.simulation.now_us
+            process.ask(self._answer)
 
     @property
     def since_us(self) -> int:
@@ -200,11 +214,10 @@ class LogReader:
     def _wait_on(self) -> None:
         """Count the fetches that waited at the broker in vain since there was nothing more to read."""
         process, began_us = self._process, self._waits_since_us
-        if began_us and process.reachable and process.reached_us <= began_us:
-            answered = (process.simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
-            if answered > 0:
-                self._whole_us = began_us + (answered - 1) * FETCH_WAIT_US
         self._waits_since_us = 0
+        answered = (process.simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
+        if answered > 0 and process.reachable and process.reached_us <= began_us:
+            self._whole_us = began_us + (answered - 1) * FETCH_WAIT_US
 
     def close(self) -> None:
         if not self.closed:
@@ -221,13 +234,13 @@ class LogReader:
         self._asking = False
         if self.closed:
             return
-        self.position += len(records)
-        asked_us = self._asked_us
-        again = self.position < len(self._log)
+        count, asked_us = len(records), self._asked_us
+        self.position = position = self.position + count
+        again = position < len(self._log)
         if again:
             self.wake()
         if records:
             self._deliver(self, records)
-        if len(records) < MAX_FETCH:
+        if count < MAX_FETCH:
             self._whole_us = asked_us
             self._waits_since_us = 0 if again else self._process.simulation.now_us
