@@ -71,9 +71,7 @@ MUTANTS = (
         Parts(router_member=members.RewindsByHost),
         ("clock", "kill", "restart"),
     ),
-    Mutant(
-        "safety sleeps on after a step", Parts(safety_member=members.SleepsOn), ("stray", "lazy", "clock")
-    ),
+    Mutant("safety sleeps on after a step", Parts(safety_member=members.SleepsOn), ("stray", "lazy", "clock")),
     Mutant("rails commit before the work is done", Parts(rails_member=members.CommitsEarly)),
     Mutant("rails commit over what is still open", Parts(rails_member=members.ForgetsCommits)),
     # Clocks
@@ -128,17 +126,7 @@ MUTANTS = (
     Mutant("what comes during the history is lost", _edge(held=edges.ForgetsHeld)),
 )
 
-HIDDEN = frozenset(
-    {
-        "safety sleeps on after a step",
-        "rails forget what is pending when a partition is lost",
-        "rails keep what is pending when a partition is lost",
-        "the router counts one connection of a client",
-        "a fold believes every closing",
-        "an edge takes requests of a partition it does not follow",
-        "a recall does not stop the history",
-    }
-)
+HIDDEN = frozenset[str]()
 """Defects that no survey of this version of the world has found yet: few schedules show them."""
 
 
@@ -148,8 +136,7 @@ def found_after(mutant: Mutant, first_seed: int, seeds: int = SEEDS) -> tuple[in
         violation = World(draw(first_seed + count, mutant.kinds), mutant.parts).run().violation
         if violation is not None:
             return count + 1, violation.promise
-        if count % 25 == 24:
-            gc.collect()
+        gc.collect()
     return None
 
 

@@ -47,6 +47,7 @@ class Shown:
         self.verdict: Verdict | None = None
         self.first_runs: dict[int, Started] = {}
         self._texts: dict[str, list[str]] = {}
+        self._redacted: dict[str, tuple[tuple[int, int], list[str]]] = {}
         self._verdict_offset = FOR_EVER_US
         self._run_offsets: dict[int, int] = {}
         self.chunks: dict[str, dict[int, str]] = {}
@@ -80,7 +81,10 @@ class Shown:
         if recalls is not None:
             in_order = sorted(recalls, key=itemgetter(0))
             if redactions := [recall for _, recall in in_order if recall.action == "redact"]:
-                return _redacted(chunks, redactions)
+                known = len(chunks), len(redactions)
+                if self._redacted.get(run, (None,))[0] != known:
+                    self._redacted[run] = known, _redacted(chunks, redactions)
+                return self._redacted[run][1]
         texts = self._texts.setdefault(run, [""])
         while (piece := chunks.get(len(texts) - 1)) is not None:
             texts.append(texts[-1] + piece)
