@@ -126,6 +126,7 @@ MUTANTS = (
     Mutant("what comes during the history is lost", _edge(held=edges.ForgetsHeld)),
 )
 
+
 def found_after(mutant: Mutant, first_seed: int, seeds: int = SEEDS) -> tuple[int, str] | None:
     """Return how many seeds it took to find a mutant, and by which promise; None if it survived."""
     for count in range(seeds):

@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable
 
-from schemas.base import AnyEvent, Event
+from schemas.base import AnyEvent
 from schemas.errors import NewerVersion
 from schemas.ids import uuid7
 from schemas.requests import Request
 from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Verdict
-from schemas.topics import REQUESTS, STREAMS, Topic
+from schemas.topics import REQUESTS, STREAMS
 from services.bus import Received, UnreadableRecord, partition_for
 from services.bus.records import Partition
 from services.simulator.kafka.hosts import Process
@@ -66,12 +66,7 @@ class Broker:
             self.appended_us[partition] = []
         return log
 
-    def append(self, topic: Topic, event: Event) -> None:
-        """Append an event where it belongs."""
-        self.append_to((topic.name, partition_for(event.request_id, PARTITIONS)), event)
-
-    def append_to(self, partition: Partition, event: AnyEvent, traceparent: str | None = None) -> None:
-        """Append an event to this partition."""
+    def append(self, partition: Partition, event: AnyEvent, traceparent: str | None = None) -> None:
         simulation, log = self._simulation, self.log(partition)
         name, number = partition
         now_us, offset = simulation.now_us, len(log)
@@ -111,7 +106,7 @@ class Broker:
         verdict = Verdict(
             request_id=request_id, tenant="acme", at=now_us, source="stray", decision="allow", policy_version="scripted"
         )
-        self.append(STREAMS, verdict)
+        self.append((STREAMS.name, partition_for(request_id, PARTITIONS)), verdict)
 
     def _new_id(self, seed: str) -> str:
         bits = random.Random(f"{seed}/{self._simulation.random()}").getrandbits(74)  # noqa: S311 - an id is no secret

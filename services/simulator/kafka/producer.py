@@ -63,7 +63,7 @@ class SimulatedProducer:
     def _append(self, session: int, partition: tuple[str, int], records: tuple[OutgoingRecord, ...]) -> None:
         for record in records:
             event, traceparent, _ = record.ack
-            self._broker.append_to(partition, event, traceparent)
+            self._broker.append(partition, event, traceparent)
         self._process.ask(self._process.fire, self._on_acknowledged, session, partition, records)
 
     def _on_acknowledged(self, session: int, partition: tuple[str, int], records: tuple[OutgoingRecord, ...]) -> None:
