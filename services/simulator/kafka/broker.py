@@ -73,7 +73,7 @@ class Broker:
         record = Received(name, number, offset, (now_us + self.skew_us) // 1_000, event, traceparent)
         log.append(record)
         self.appended_us[partition].append(now_us)
-        simulation.count(f"{name} {number} {type(event).__name__} {event.source}")
+        simulation.count(f"{name} {number} {type(event).__name__} {getattr(event, 'source', '')}")
         if simulation.lines is not None:
             simulation.trace(f"p{number}", f"{name[8:]}@{offset} {self._label(event)}")
         for reader in self._readers.get(partition, ()):
