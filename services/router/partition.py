@@ -83,9 +83,11 @@ class RouterPartition:
     def _timer_us(self, now_us: int) -> int | None:
         while self._timers:
             at_us, request_id = self._timers[0]
+            if at_us > now_us:
+                return at_us
             state = self.requests.get(request_id)
             due_us = None if state is None else self._due_us(state)
-            if at_us > now_us or (due_us is not None and due_us <= at_us):
+            if due_us is not None and due_us <= at_us:
                 return at_us
             heapq.heappop(self._timers)
             if state is not None and due_us is not None:

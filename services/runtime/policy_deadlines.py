@@ -3,7 +3,6 @@
 The rest of a policy is read by ``services.policy``, whose packages the images of edge and router do not have.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -66,8 +65,16 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def clamp(self, asked: Deadlines) -> Deadlines:
         """Return the nearest deadlines within the bounds."""
-        clamped = {name: min(max(ms, self.of(name)[0]), self.of(name)[1]) for name, ms in asdict(asked).items()}
-        return Deadlines(**clamped)
+        return Deadlines(
+            verdict_ms=_clamp(asked.verdict_ms, self.verdict_ms),
+            ttft_ms=_clamp(asked.ttft_ms, self.ttft_ms),
+            stall_ms=_clamp(asked.stall_ms, self.stall_ms),
+            total_ms=_clamp(asked.total_ms, self.total_ms),
+        )
+
+
+def _clamp(ms: int, bounds: Bounds) -> int:
+    return min(max(ms, bounds[0]), bounds[1])
 
 
 WIDEST_BOUNDS: Final = DeadlineBounds(

@@ -14,9 +14,6 @@ from services.simulator.shrink import shrink
 from services.simulator.timeline import draw_timeline
 from services.simulator.world import Result, World
 
-COLLECT_EVERY: Final = 25
-"""Runs between two collections of garbage: what a run leaves is little, and looking for it is slow."""
-
 NUMBERS: Final = "--runs must be 1 or more, and --seed 0 or more"
 
 MOST_TOLD: Final = 20
@@ -72,11 +69,10 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
     """Run each seed, for so many seconds of CPU at most; tell those that break a promise as they do."""
     summary, began_s = Summary(), time.process_time()
     gc.freeze()
-    gc.disable()
+    gc.disable()  # a run is short; what it leaves is collected while it is still in the processor's cache
     for seed in seeds:
         summary.results.append(result := World(draw(seed, kinds)).run())
-        if len(summary.results) % COLLECT_EVERY == 0:
-            gc.collect()
+        gc.collect()
         if result.violation is not None and len(summary.broken) <= MOST_TOLD:
             sys.stdout.write(f"seed {seed}: {result.violation}\n")
             sys.stdout.flush()

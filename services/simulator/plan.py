@@ -23,8 +23,9 @@ CLIENT_GRACE_MS = 1_500
 """As in ``RouterConfig``."""
 
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
-BROKER_FAULTS = ("time", "outage", "newer")
-"""The broker's clock is stepped; it is away for a while; it has a request of a newer version."""
+BROKER_FAULTS = ("time", "outage", "newer", "stray")
+"""The broker's clock is stepped; it is away for a while; it has a request of a newer version; it has a verdict on
+a request that nobody has seen."""
 
 POLICY_FAULTS = ("policy",)
 """Another policy is in force from now on; each process of safety learns of it at a time of its own."""
@@ -137,7 +138,8 @@ class Plan:
 def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
     """Return a seed's plan."""
     dice = random.Random(f"plan/{seed}")  # noqa: S311 - a schedule is no secret
-    requests = tuple(_request(dice, number) for number in range(dice.randrange(20, 23)))
+    span_ms = dice.choice((6_000, 6_000, 3_000))
+    requests = tuple(_request(dice, number, span_ms) for number in range(dice.randrange(20, 23)))
     members = {service: dice.randrange(1, 4) for service in SERVICES}
     members["router"] = max(members["router"], dice.randrange(1, 3))
     skewed = "clock" in kinds and dice.random() < 0.5
@@ -153,10 +155,10 @@ def _skew_us(dice: random.Random) -> int:
     return dice.choice((-1, 1)) * 3_600 * SECOND if dice.random() < 0.15 else dice.randrange(-2_000, 2_000) * MS
 
 
-def _request(dice: random.Random, number: int) -> PlannedRequest:
+def _request(dice: random.Random, number: int, span_ms: int) -> PlannedRequest:
     return PlannedRequest(
         number=number,
-        at_us=ASKING_BEGINS_US + dice.randrange(0, 6_000) * MS,
+        at_us=ASKING_BEGINS_US + dice.randrange(0, span_ms) * MS,
         waited_us=dice.choice((0, 0, 5 * MS, 100 * MS)),
         delivery=Delivery(
             mode=dice.choice(("optimistic", "optimistic", "gated", "windowed")),
@@ -196,7 +198,8 @@ def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[Planned
     services = (dice.choice(SERVICES[:4]),) if dice.random() < 0.5 else SERVICES
     faults = [_fault(dice, dice.choice(present), services, requests) for _ in range(dice.randrange(5, 15))]
     if "roam" in present or (len(kinds) == len(FAULT_KINDS) and dice.random() < 0.3):
-        faults += [_roam(dice, dice.choice(requests)) for _ in range(dice.randrange(3, 12))]
+        long = [each for each in requests if len(each.answer.pieces) > 3] or requests
+        faults += [_roam(dice, dice.choice(dice.choice((long, requests)))) for _ in range(dice.randrange(3, 12))]
     meeting = [kind for kind in present if kind in MEETING]
     return [*faults, *_met(dice, meeting, services, faults)] if meeting and dice.random() < 0.5 else faults
 
@@ -212,11 +215,18 @@ def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
 
 
 def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
-    """Strike a process when a fault of a request ends, because then a deadline is close."""
+    """Strike a process when a fault of a request ends, because then a deadline is close; or soon after another."""
     for fault in faults:
         if fault.kind == "roam" and dice.random() < 0.3:  # what it has seen is not checked yet
             at_us = max(0, fault.at_us - dice.randrange(0, 300) * MS)
             yield Fault(dice.choice(kinds), at_us, "safety", dice.randrange(0, 6), dice.choice((400, 1_500)) * MS)
+        if fault.kind == "roam" and dice.random() < 0.3:  # that it has left is known late
+            at_us = max(0, fault.at_us - dice.randrange(0, 100) * MS)
+            yield Fault(dice.choice(kinds), at_us, "edge", dice.randrange(0, 6), dice.choice((400, 800)) * MS)
+        if fault.service in SERVICES and dice.random() < 0.3:  # the group has not settled yet
+            at_us = max(0, fault.at_us + dice.randrange(-500, 500) * MS)
+            for_us = dice.choice((400, 1_500, 3_000)) * MS
+            yield Fault(dice.choice(kinds), at_us, fault.service, dice.randrange(0, 6), for_us)
         if not fault.service and fault.kind in {"gone", "late", "stall", "verdict"} and dice.random() < 0.5:
             at_us = fault.at_us + fault.for_us + dice.randrange(-300, 50) * MS
             for_us = dice.choice((100, 400, 1_500)) * MS

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from schemas.requests import Request, received_us
 from schemas.side_events import Account
-from schemas.topics import REQUESTS, REQUESTS_BATCH
+from schemas.topics import REQUESTS_VERTEX
 from services.bus import Received
 from services.simulator.judge.ending import Ending, check_empty, check_justified, check_live, has_open
 from services.simulator.judge.oracle import FOR_EVER_US, Oracle, Violation
@@ -79,6 +79,7 @@ class World:
         self._names = 0
         self._asked: dict[str, tuple[int, int, Request]] = {}  # each request's partition, and when it was received
         self._accounts: dict[str, list[Account]] = {}
+        self._live: dict[str, tuple[int, int, bool]] = {}
         self.oracle = Oracle(self.broker)
         self._builder = Builder(plan, self._parts, self.broker, self._groups, self.oracle)
         self._clients = Clients(plan.seed, self.simulation, self.oracle, self._edges)
@@ -145,7 +146,8 @@ class World:
         for client in self._clients.all:
             if client.stream is not None and not client.done:
                 self.oracle.check_stall(client.stream, self.simulation.now_us)
-        self.simulation.after(STALL_CHECK_US, self._check_stalls)
+        if not all(client.done for client in self._clients.all):
+            self.simulation.after(STALL_CHECK_US, self._check_stalls)
 
     # Faults
 
@@ -197,6 +199,8 @@ class World:
             self.broker.step(fault.amount_us)
         elif fault.kind == "newer":
             self.broker.append_newer(fault.target)
+        elif fault.kind == "stray":
+            self.broker.append_stray(fault.target)
         elif not self.simulation.away:
             self.simulation.note("broker", f"FAULT away for {for_us // MS} ms")
             self.simulation.away, self.oracle.disturbed_us = True, FOR_EVER_US
@@ -276,7 +280,7 @@ class World:
                 at = client.seen[-1].op_id
                 raise Violation("every stream ends", f"the client of {name} is at {at}")
         for each in found:
-            check_live(each)
+            self._check_live(each)
         self.oracle.check_rejected()
         breaker = bool(self._plan.breaker_trip)
         served = [
@@ -300,10 +304,17 @@ class World:
     def _nothing_owed(self) -> bool:
         try:
             for each in self._endings():
-                check_live(each)
+                self._check_live(each)
         except Violation:
             return False  # there is still time
         return True
+
+    def _check_live(self, ending: Ending) -> None:
+        """Check a request unless nothing was appended about it since it was found in order."""
+        known = len(ending.replay.steps), len(ending.accounts), ending.showed
+        if self._live.get(ending.request.request_id) != known:
+            check_live(ending)
+            self._live[ending.request.request_id] = known
 
     def _endings(self) -> list[Ending]:
         labels, accounts, oracle = self.broker.labels, self._accounts, self.oracle
@@ -317,9 +328,9 @@ class World:
 
     def _on_appended(self, record: Received) -> None:
         event = record.event
-        of_edge = record.topic in {REQUESTS.name, REQUESTS_BATCH.name}
-        if of_edge and isinstance(event, Request) and event.request_id not in self._asked:
-            self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us), event)
+        if isinstance(event, Request):
+            if record.topic != REQUESTS_VERTEX.name and event.request_id not in self._asked:
+                self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us), event)
         elif isinstance(event, Account):
             self._accounts.setdefault(event.request_id, []).append(event)
 

@@ -216,7 +216,7 @@ def objection(state: RequestState, plan: CutoverPlan, now_us: int, means: Means)
 def _objection_to_fallback(state: RequestState, failure: Failed | None, now_us: int, means: Means) -> Objection | None:
     if state.config.fallback == "off":
         return Objection.OFF
-    if not _class_has_cloud(state):
+    if not state.class_has_cloud:
         return Objection.NOT_ITS_CLASS
     if failure is not None and not failure.retryable:
         return Objection.HOPELESS
@@ -291,7 +291,7 @@ def health_outcome(state: RequestState, now_us: int) -> bool | None:
 def may_fall_back(state: RequestState) -> bool:
     """Return whether the configuration and the request allow the cloud."""
     request = state.request
-    if request is None or state.config.fallback == "off" or not _class_has_cloud(state):
+    if request is None or state.config.fallback == "off" or not state.class_has_cloud:
         return False
     return request.fallback != "off" and request.egress == "allowed"
 
@@ -323,7 +323,3 @@ def _retries_used_up(state: RequestState) -> bool:
 
 def _most_retries(state: RequestState) -> int:
     return state.config.max_batch_retries if state.lane == "batch" else state.config.max_retries
-
-
-def _class_has_cloud(state: RequestState) -> bool:
-    return state.request is None or state.config.classes.of_request(state.request).cloud

@@ -49,6 +49,7 @@ class RequestState:
         known: Whether its ``Request`` or its ``Started`` was read, and so its deadlines.
         lane: None before the ``Request`` was read.
         service_class: The class whose deadlines apply; None before the ``Request`` was read.
+        class_has_cloud: Whether this class may go to the cloud; true before the ``Request`` was read.
         deadlines: Those that apply: what the request asked for within the bounds.
         request: None before it was read; without its messages when the prompt is not kept.
         prompt_kept: Whether the prompt is in memory, for another attempt.
@@ -92,6 +93,7 @@ class RequestState:
     known: bool = False
     lane: Lane | None = None
     service_class: str | None = None
+    class_has_cloud: bool = True
     request: Request | None = None
     prompt_kept: bool = False
     prompt_chars: int = 0
@@ -137,7 +139,8 @@ class RequestState:
             self._know(received_us(request, at_us), self.config.deadlines_of(request))
         if request.attempt > 1 or self.lane is not None:
             return False
-        self.lane, self.service_class = request.lane, self.config.classes.of_request(request).name
+        found = self.config.classes.of_request(request)
+        self.lane, self.service_class, self.class_has_cloud = request.lane, found.name, found.cloud
         self.request_at, self.stages.posted_ms = request.at, log_ms
         self.traceparent = traceparent
         self.prompt_chars = sum(len(message.content) for message in request.messages)

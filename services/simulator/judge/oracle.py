@@ -1,6 +1,7 @@
 """What must hold after every step, said without the fold: from the records alone, as naively as possible."""
 
 from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.requests import Request, received_us
@@ -45,24 +46,30 @@ class Shown:
         self.masked = masked
         self.verdict: Verdict | None = None
         self.first_runs: dict[int, Started] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._redacted: dict[str, tuple[tuple[int, int], list[str]]] = {}
+        self._verdict_offset = FOR_EVER_US
+        self._run_offsets: dict[int, int] = {}
         self.chunks: dict[str, dict[int, str]] = {}
-        self.recalls: dict[str, list[Recall]] = {}
+        self.recalls: dict[str, list[tuple[int, Recall]]] = {}
         self.recall_ids: set[str] = set()
         self.cleared: dict[str, int] = {}
         self.attempt = 0
         self.frozen = frozen
 
-    def take(self, event: StreamEvent) -> None:
+    def take(self, event: StreamEvent, offset: int) -> None:
+        """Note an event. What is new may be read before the history: the log says what is first, not the reader."""
         match event:
             case Chunk():
                 self.chunks.setdefault(event.run, {}).setdefault(event.seq, event.text)
-            case Verdict():
-                self.verdict = self.verdict or event
-            case Started():
-                self.first_runs.setdefault(event.attempt, event)
+            case Verdict() if offset < self._verdict_offset:
+                self.verdict, self._verdict_offset = event, offset
+            case Started() if offset < self._run_offsets.get(event.attempt, FOR_EVER_US):
+                self.first_runs[event.attempt] = event
+                self._run_offsets[event.attempt] = offset
             case Recall() if event.recall_id not in self.recall_ids:
                 self.recall_ids.add(event.recall_id)
-                self.recalls.setdefault(event.run, []).append(event)
+                self.recalls.setdefault(event.run, []).append((offset, event))
             case Cleared():
                 seq = 2**31 if event.final else event.seq
                 self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
@@ -70,25 +77,37 @@ class Shown:
     def prefixes(self, run: str) -> list[str]:
         """Return the text of this run after each chunk without a gap, less what was recalled."""
         chunks = self.chunks.get(run, {})
-        marks: list[Recall | None] = []
-        redactions = [recall for recall in self.recalls.get(run, ()) if recall.action == "redact"]
-        texts, text, start = [""], "", 0
-        for seq in range(len(chunks)):
-            if seq not in chunks:
-                break
-            piece = chunks[seq]
-            if not redactions:
-                text += piece
-            for offset in range(start, start + len(piece)) if redactions else ():
-                mark = next((recall for recall in redactions if recall.start <= offset < recall.end), None)
-                if mark is None:
-                    text += piece[offset - start]
-                elif mark not in marks:
-                    marks.append(mark)
-                    text += mark.replacement
-            start += len(piece)
-            texts.append(text)
+        recalls = self.recalls.get(run)
+        if recalls is not None:
+            in_order = sorted(recalls, key=itemgetter(0))
+            if redactions := [recall for _, recall in in_order if recall.action == "redact"]:
+                known = len(chunks), len(redactions)
+                if self._redacted.get(run, (None,))[0] != known:
+                    self._redacted[run] = known, _redacted(chunks, redactions)
+                return self._redacted[run][1]
+        texts = self._texts.setdefault(run, [""])
+        while (piece := chunks.get(len(texts) - 1)) is not None:
+            texts.append(texts[-1] + piece)
         return texts
+
+
+def _redacted(chunks: dict[int, str], redactions: list[Recall]) -> list[str]:
+    marks: list[Recall | None] = []
+    texts, text, start = [""], "", 0
+    for seq in range(len(chunks)):
+        if seq not in chunks:
+            break
+        piece = chunks[seq]
+        for offset in range(start, start + len(piece)):
+            mark = next((recall for recall in redactions if recall.start <= offset < recall.end), None)
+            if mark is None:
+                text += piece[offset - start]
+            elif mark not in marks:
+                marks.append(mark)
+                text += mark.replacement
+        start += len(piece)
+        texts.append(text)
+    return texts
 
 
 class Step(NamedTuple):
@@ -164,29 +183,30 @@ class Oracle:
     # The log
 
     def on_appended(self, record: Received) -> None:
-        event, now_us = record.event, self._broker.appended_us[record.topic, record.partition][-1]
+        event, now_us = record.event, self._broker.now_us
         if isinstance(event, StreamEvent):
             self._replay(record, event, now_us)
-        if isinstance(event, Verdict):
-            self.first_verdicts.setdefault(event.request_id, event)
-        elif isinstance(event, Chunk):
-            self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
-        elif isinstance(event, Closed):
-            self._closed_us[event.request_id] = now_us  # a void one is followed by another
-        elif isinstance(event, Attached | Detached):
-            self._note_connection(event, now_us)
-        elif isinstance(event, Cleared):
-            end = self._chunk_ends.get((event.run, event.seq), 0)
-            cleared = event.run, event.policy_version
-            self._cleared[cleared] = max(self._cleared.get(cleared, 0), end)
-        elif isinstance(event, Recall):
-            self._check_recall(event)
-        elif isinstance(event, Request):
-            self._check_attempt(event, record.topic)
-        elif isinstance(event, DeadLetter):
-            self._dead.add((event.topic, event.partition))
-            if (event.topic, event.partition) not in self._broker.newer.values():
-                raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
+        match event:
+            case Chunk():
+                self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
+            case Cleared():
+                end = self._chunk_ends.get((event.run, event.seq), 0)
+                cleared = event.run, event.policy_version
+                self._cleared[cleared] = max(self._cleared.get(cleared, 0), end)
+            case Verdict():
+                self.first_verdicts.setdefault(event.request_id, event)
+            case Closed():
+                self._closed_us[event.request_id] = now_us  # a void one is followed by another
+            case Attached() | Detached():
+                self._note_connection(event, now_us)
+            case Recall():
+                self._check_recall(event)
+            case Request():
+                self._check_attempt(event, record.topic)
+            case DeadLetter():
+                self._dead.add((event.topic, event.partition))
+                if (event.topic, event.partition) not in self._broker.newer.values():
+                    raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
         """Return how long a request's client was away at most before the end, by its receipts on the log."""
@@ -321,7 +341,7 @@ class Oracle:
             if shown.verdict.decision == "mask" and attempt not in shown.masked:
                 raise Violation("no answer to an unmasked prompt", f"{name} shows {visible!r}")
             shown.attempt = attempt
-            if any(recall.action == "stop" for recall in shown.recalls.get(started.run, ())):
+            if any(recall.action == "stop" for _, recall in shown.recalls.get(started.run, ())):
                 raise Violation("an answer that was withdrawn stays so", f"{name} shows {visible!r}")
             delivery = shown.verdict.delivery or started.delivery
             exposed = prefixes.index(visible) - 1 - shown.cleared.get(started.run, -1)

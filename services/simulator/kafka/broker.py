@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable
 
-from schemas.base import AnyEvent, Event
+from schemas.base import AnyEvent
 from schemas.errors import NewerVersion
 from schemas.ids import uuid7
 from schemas.requests import Request
 from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Verdict
-from schemas.topics import REQUESTS, Topic
+from schemas.topics import REQUESTS, STREAMS
 from services.bus import Received, UnreadableRecord, partition_for
 from services.bus.records import Partition
 from services.simulator.kafka.hosts import Process
@@ -60,20 +60,22 @@ class Broker:
         """The number of each request id, for people."""
 
     def log(self, partition: Partition) -> list[LogRecord]:
-        return self.logs.setdefault(partition, [])
+        log = self.logs.get(partition)
+        if log is None:
+            log = self.logs[partition] = []
+            self.appended_us[partition] = []
+        return log
 
-    def append(self, topic: Topic, event: AnyEvent, traceparent: str | None = None) -> None:
-        number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
-        partition = (topic.name, number)
-        log = self.log(partition)
-        timestamp_ms = (self._simulation.now_us + self.skew_us) // 1_000
-        record = Received(topic.name, number, len(log), timestamp_ms, event, traceparent)
+    def append(self, partition: Partition, event: AnyEvent, traceparent: str | None = None) -> None:
+        simulation, log = self._simulation, self.log(partition)
+        name, number = partition
+        now_us, offset = simulation.now_us, len(log)
+        record = Received(name, number, offset, (now_us + self.skew_us) // 1_000, event, traceparent)
         log.append(record)
-        self.appended_us.setdefault(partition, []).append(self._simulation.now_us)
-        simulation = self._simulation
-        simulation.count(f"{topic.name} {number} {type(event).__name__} {getattr(event, 'source', '')}")
+        self.appended_us[partition].append(now_us)
+        simulation.count(f"{name} {number} {type(event).__name__} {getattr(event, 'source', '')}")
         if simulation.lines is not None:
-            simulation.trace(f"p{number}", f"{topic.name[8:]}@{record.offset} {self._label(event)}")
+            simulation.trace(f"p{number}", f"{name[8:]}@{offset} {self._label(event)}")
         for reader in self._readers.get(partition, ()):
             reader.wake()
         for told in self.on_appended:
@@ -81,9 +83,7 @@ class Broker:
 
     def append_newer(self, number: int) -> None:
         """Append a request that this version cannot read."""
-        seed = f"newer/{number}/{self._simulation.random()}"
-        bits = random.Random(seed).getrandbits(74)  # noqa: S311 - an id is no secret
-        request_id = uuid7(self._simulation.now_us // MS, bits)
+        request_id = self._new_id(f"newer/{number}")
         partition = (REQUESTS.name, partition_for(request_id, PARTITIONS))
         log, now_us = self.log(partition), self._simulation.now_us
         error = NewerVersion("Request of version 99; this reader knows 1")
@@ -93,15 +93,34 @@ class Broker:
         self.newer[request_id] = partition
         self.labels[request_id] = -2
         log.append(record)
-        self.appended_us.setdefault(partition, []).append(now_us)
+        self.appended_us[partition].append(now_us)
         self._simulation.note("broker", f"FAULT {partition[0]}[{partition[1]}]@{record.offset} is of a newer version")
         for reader in self._readers.get(partition, ()):
             reader.wake()
+
+    def append_stray(self, number: int) -> None:
+        """Append the verdict on a request that is on no log: nobody will ever close it."""
+        request_id, now_us = self._new_id(f"stray/{number}"), self._simulation.now_us
+        self.labels[request_id] = -3
+        self._simulation.note("broker", "FAULT a verdict on an unknown request")
+        verdict = Verdict(
+            request_id=request_id, tenant="acme", at=now_us, source="stray", decision="allow", policy_version="scripted"
+        )
+        self.append((STREAMS.name, partition_for(request_id, PARTITIONS)), verdict)
+
+    def _new_id(self, seed: str) -> str:
+        bits = random.Random(f"{seed}/{self._simulation.random()}").getrandbits(74)  # noqa: S311 - an id is no secret
+        return uuid7(self._simulation.now_us // MS, bits)
 
     def step(self, by_us: int) -> None:
         """Set the broker's clock. As in Apache Kafka, timestamps may go back then."""
         self.skew_us += by_us
         self.stepped_us += abs(by_us)
+
+    @property
+    def now_us(self) -> int:
+        """Return the simulation's time."""
+        return self._simulation.now_us
 
     def end(self, partition: Partition) -> int:
         return len(self.logs.get(partition, ()))
@@ -176,9 +195,11 @@ class LogReader:
         """Note that there is something to read."""
         if not self._asking:
             self._asking = True
-            self._wait_on()
-            self._asked_us = self._process.simulation.now_us
-            self._process.ask(self._answer)
+            process = self._process
+            if self._waits_since_us:
+                self._wait_on()
+            self._asked_us = process.simulation.now_us
+            process.ask(self._answer)
 
     @property
     def since_us(self) -> int:
@@ -188,11 +209,10 @@ class LogReader:
     def _wait_on(self) -> None:
         """Count the fetches that waited at the broker in vain since there was nothing more to read."""
         process, began_us = self._process, self._waits_since_us
-        if began_us and process.reachable and process.reached_us <= began_us:
-            answered = (process.simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
-            if answered > 0:
-                self._whole_us = began_us + (answered - 1) * FETCH_WAIT_US
         self._waits_since_us = 0
+        answered = (process.simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
+        if answered > 0 and process.reachable and process.reached_us <= began_us:
+            self._whole_us = began_us + (answered - 1) * FETCH_WAIT_US
 
     def close(self) -> None:
         if not self.closed:
@@ -209,13 +229,13 @@ class LogReader:
         self._asking = False
         if self.closed:
             return
-        self.position += len(records)
-        asked_us = self._asked_us
-        again = self.position < len(self._log)
+        count, asked_us = len(records), self._asked_us
+        self.position = position = self.position + count
+        again = position < len(self._log)
         if again:
             self.wake()
         if records:
             self._deliver(self, records)
-        if len(records) < MAX_FETCH:
+        if count < MAX_FETCH:
             self._whole_us = asked_us
             self._waits_since_us = 0 if again else self._process.simulation.now_us

@@ -12,6 +12,7 @@ class Host:
         self._simulation = simulation
         self._skew_us = skew_us
         self._drift_ppm = drift_ppm
+        self.drifts = drift_ppm != 0
         self._began_us = simulation.now_us
 
     @property
@@ -64,7 +65,8 @@ class Process:
     @property
     def now_us(self) -> int:
         """Return the time by this process's clock, as ``services.runtime.clock.steady_us``: no step moves it."""
-        return self.steady_at_us(self.simulation.now_us)
+        host, true_us = self.host, self.simulation.now_us
+        return (host.monotonic_at_us(true_us) if host.drifts else true_us) + self._offset_us
 
     def steady_at_us(self, true_us: int) -> int:
         """Return what its clock shows at this time of the simulation."""
@@ -75,10 +77,13 @@ class Process:
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
         """Do something after a while, in this process."""
-        self.simulation.after(delay_us, self.fire, action, *args)
+        self.simulation.schedule(delay_us, self._fire, (action, args))
 
     def fire(self, action: Action, *args: object) -> None:
         """Do something in this process now, or when it is no longer paused."""
+        self._fire(action, args)
+
+    def _fire(self, action: Action, args: tuple[object, ...]) -> None:
         if not self.alive:
             return
         if self.paused:
@@ -90,13 +95,17 @@ class Process:
         """Have the broker do something for this process, after the way to it."""
         simulation = self.simulation
         delay_us = (300 + int(simulation.random() * 2_700)) * self.slow
-        simulation.after(delay_us, self._arrive, action, args)
+        simulation.schedule(delay_us, self._arrive, (action, args))
 
     def _arrive(self, action: Action, args: tuple[object, ...]) -> None:
         if self.cut:
             self._blocked.append((action, args))
         elif self.alive or not self.loses_requests:
-            self.simulation.at_broker(action, args)
+            simulation = self.simulation
+            if simulation.away:
+                simulation.at_broker(action, args)
+            else:
+                action(*args)
 
     def speed_up(self) -> None:
         if self.slow != 1:
@@ -111,7 +120,7 @@ class Process:
         self.paused = False
         deferred, self._deferred = self._deferred, []
         for action, args in deferred:
-            self.simulation.after(0, self.fire, action, *args)
+            self.simulation.schedule(0, self._fire, (action, args))
         if self.reachable:
             self.reached_us = self.calm_us = self.simulation.now_us
             self._tell(self.on_reachable)

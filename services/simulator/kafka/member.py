@@ -340,7 +340,8 @@ class Member:
                 self._perform(effect)
         if self.core.busy:
             self._step_soon()
-        self.send()
+        if self._outbox:
+            self.send()
 
     def send(self) -> None:
         """Give the producer what was decided, in order; what is about a lost number is not written."""

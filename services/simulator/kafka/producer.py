@@ -12,8 +12,8 @@ from services.simulator.simulation import MS
 
 LINGER_US = 5 * MS
 
-Posted = tuple[Topic, AnyEvent, str | None, Callable[[], None] | None]
-"""A topic, an event, its traceparent, and what is called when it is acknowledged."""
+Posted = tuple[AnyEvent, str | None, Callable[[], None] | None]
+"""An event, its traceparent, and what is called when it is acknowledged."""
 
 
 class SimulatedProducer:
@@ -38,7 +38,7 @@ class SimulatedProducer:
         acknowledged: Callable[[], None] | None = None,
     ) -> None:
         number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
-        posted: Posted = (topic, event, traceparent, acknowledged)
+        posted: Posted = (event, traceparent, acknowledged)
         lingers = may_linger(event)
         if self._outbox.put((topic.name, number), OutgoingRecord(None, b"", [], 0, posted), urgent=not lingers):
             self._drain()
@@ -62,8 +62,8 @@ class SimulatedProducer:
 
     def _append(self, session: int, partition: tuple[str, int], records: tuple[OutgoingRecord, ...]) -> None:
         for record in records:
-            topic, event, traceparent, _ = record.ack
-            self._broker.append(topic, event, traceparent)
+            event, traceparent, _ = record.ack
+            self._broker.append(partition, event, traceparent)
         self._process.ask(self._process.fire, self._on_acknowledged, session, partition, records)
 
     def _on_acknowledged(self, session: int, partition: tuple[str, int], records: tuple[OutgoingRecord, ...]) -> None:
@@ -71,7 +71,7 @@ class SimulatedProducer:
             return
         again = self._outbox.complete_batch(partition)
         for record in records:
-            acknowledged = record.ack[3]
+            acknowledged = record.ack[2]
             if acknowledged is not None:
                 acknowledged()
         if again:

@@ -172,7 +172,7 @@ class Edge:
                 continue
             self._index.note_event(event.request_id.encode(), record.offset)
             for stream in tuple(self.streams.get(event.request_id, ())):
-                stream.shown.take(event)
+                stream.shown.take(event, record.offset)
                 stream.push(LoggedEvent(record.offset, event, record.timestamp_ms))
                 touched[stream] = None
         for stream in touched:
@@ -271,7 +271,7 @@ class Edge:
         if stream.reason is not None:
             return
         for logged in history:
-            stream.shown.take(logged.event)
+            stream.shown.take(logged.event, logged.offset)
         try:
             caught_up = stream.session.resume(history, position)
         except ApiError:

@@ -1,6 +1,7 @@
 """What a client does with the bytes of its stream: a second, independent reading of server-sent events and ops."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -39,8 +40,12 @@ class Delivered:
         return any(op["op"] == "close" for op in self.ops)
 
 
+@lru_cache(maxsize=64)
 def read_events(data: bytes, since: ScreenState) -> Delivered:
-    """Apply the events in ``data`` to a client that is at ``since``; an error is no op."""
+    """Apply the events in ``data`` to a client that is at ``since``; an error is no op.
+
+    The oracle reads a write when it is sent, and its client once more when it arrives: the newest are remembered.
+    """
     states, ops, shortened = [], [], set()
     at = since
     for event in data.split(b"\n\n"):

@@ -16,6 +16,7 @@ from services.rails.core import EvaluateRequest, RailsCore
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import READ_TOPICS, RouterCore
 from services.runtime.policy_deadlines import DEFAULT_POLICY
+from services.runtime.service_classes import ServiceClasses
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckRequest, CheckResult
 from services.simulator.judge.oracle import Oracle
@@ -143,7 +144,7 @@ class Builder:
         return member
 
     def _rails_lane(self, process: Process, topic: Topic, group: str) -> Member:
-        core = self._parts.rails(room=RAILS_ROOM)
+        core = self._parts.rails(room=RAILS_ROOM, classes=_classes)
 
         def begin(effect: Effect) -> None:
             if isinstance(effect, EvaluateRequest):
@@ -180,6 +181,10 @@ class Builder:
         member = Member(process, self._broker, self._groups[group], WorkerCore(), reading, worker.perform)
         worker.producer, worker.done = member.producer, member.done
         return member
+
+
+def _classes() -> ServiceClasses:
+    return policy().classes
 
 
 @cache
