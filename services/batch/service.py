@@ -331,7 +331,7 @@ class BatchService:
     async def _submit(self, state: JobState, files: JobFiles, effect: SubmitLine) -> None:
         request = files.request(
             effect.place, effect.attempt, tenant=state.created.tenant, at_us=now_us(), source=self._source,
-            total_ms=self._settings.batch_total_ms, check=self._settings.output_check,
+            deadlines=self._settings.deadlines, check=self._settings.output_check,
         )  # fmt: skip
         refused = partial(self._on_refused, effect)
         try:
