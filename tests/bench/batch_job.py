@@ -7,8 +7,9 @@
 A tree as ``railbus up`` starts it; ``--governed`` adds rails and safety with the default policy. ``railbus batch run``
 submits a file of prompts. On the way each of ``--strike`` is ended with kill -9, ``--kills`` times; the supervisor
 starts a service again, and this program the command (``command``). In the end every line must have exactly one result,
-or exactly one error; with ``--against`` the answers are compared with those of an undisturbed run. The table says what
-each service cost for a line. Exit code 1: a line has not one result, or another answer.
+or exactly one error; with ``--against`` the answers are compared with those of an undisturbed run. After ``--limit-s``
+the job is cancelled: what was not done by then has the error ``batch_cancelled``. The table says what each service cost
+for a line. Exit code 1: a line has not one result, or another answer.
 """
 
 import argparse
@@ -34,6 +35,9 @@ from tests.support.waiting import wait_until
 GROUPS = 20
 STRUCK = "batch,router,generator,broker,command"
 EVERY_S = 0.5
+ENDING_S = 90.0
+"""How long a job may take to end after it was cancelled."""
+
 WORDS = (
     "library", "harbour", "winter", "letter", "garden", "river", "engine", "window", "market", "teacher", "bridge",
     "paper",
@@ -54,7 +58,7 @@ def main() -> int:
     parser.add_argument("--governed", action="store_true")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write the answers here")
     parser.add_argument("--against", type=Path, metavar="FILE", help="compare with these answers")
-    parser.add_argument("--limit-s", type=float, default=540.0)
+    parser.add_argument("--limit-s", type=float, default=450.0, help="cancel the job then (%(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -81,6 +85,9 @@ class Job:
     """The command, followed by its progress, and the kills.
 
     Attributes:
+        tree: Where it runs.
+        done: Lines that are done, as the command says.
+        usage: Of the tree.
         took_s: From its start to the end of the command.
         kills: What was killed when so many lines were done.
     """
@@ -95,13 +102,18 @@ class Job:
         began = time.monotonic()
         self._process = self._start()
         strikes = [service for _ in range(args.kills) for service in args.strike.split(",") if service]
-        every, rng = args.lines / (len(strikes) + 1), random.Random(2)
+        cancelled, rng = False, random.Random(2)
         try:
             while (code := self._process.poll()) is None:
-                if time.monotonic() > began + args.limit_s:
-                    raise SystemExit(f"not over after {args.limit_s:.0f} s: {self._said[-3:]}, kills {self.kills}")
+                passed = (time.monotonic() - began) / args.limit_s
+                assert passed * args.limit_s < args.limit_s + ENDING_S, (
+                    f"it does not end: {self._said[-3:]}, {self.kills}"
+                )
+                if passed > 1 and not cancelled:
+                    cancelled = self._cancel()
                 self.usage.look()
-                if len(self.kills) < len(strikes) and self.done >= (len(self.kills) + 1) * every:
+                due = (len(self.kills) + 1) / (len(strikes) + 1)
+                if len(self.kills) < len(strikes) and (self.done >= due * args.lines or passed >= due):
                     time.sleep(rng.random())  # anywhere in the second between two checkpoints
                     self._kill(strikes[len(self.kills)])
                 time.sleep(EVERY_S)
@@ -111,6 +123,10 @@ class Job:
         self.usage.look()
         if code not in (0, 1):  # 1: some lines have errors
             raise SystemExit(f"the command ended with {code}: {self._said[-5:]}")
+
+    def _cancel(self) -> bool:
+        batch_id = json.loads((self.tree.folder / "out" / "job.json").read_text())["batch_id"]
+        return self.tree.railbus("batch", "cancel", batch_id).returncode == 0
 
     def _kill(self, what: str) -> None:
         self.kills.append((what, self.done))
@@ -163,26 +179,36 @@ def judge(job: Job, args: argparse.Namespace, settings: dict[str, str]) -> int:
     results, errors = answers(out / "results.jsonl"), answers(out / "errors.jsonl")
     names = Counter(name for name, _ in results + errors)
     once = names == Counter(f"line-{number + 1}" for number in range(args.lines))
-    same = True
-    print(f"killed: {', '.join(f'{what} at {done}' for what, done in job.kills) or 'nothing'}")
+    done = [row for row in results + errors if row[1] != "batch_cancelled"]
+    rate, same = len(done) / job.took_s, True
+    print(f"killed: {', '.join(f'{what} at {count}' for what, count in job.kills) or 'nothing'}")
     print(
-        f"{args.lines} lines in {job.took_s:.1f} s, {args.lines / job.took_s:.1f}/s; each once: {once}; {len(results)}"
+        f"{len(done)} of {args.lines} lines in {job.took_s:.1f} s, {rate:.1f}/s; each once: {once}; {len(results)}"
         f" answers, errors {dict(Counter(code for _, code in errors))}; load average {os.getloadavg()[1]:.1f}"
     )
     if args.keep is not None:
-        args.keep.write_text("".join(json.dumps(row) + "\n" for row in results + errors))
+        args.keep.write_text("".join(json.dumps(row) + "\n" for row in done))
     if args.against is not None:
         before = dict(map(tuple, map(json.loads, args.against.read_text().splitlines())))
-        other = [name for name, result in results + errors if before.get(name) != result]
-        same = not other and len(before) == len(names)
-        print(f"equal to the undisturbed run: {len(names) - len(other)} of {len(before)}; others: {other[:5]}")
+        both = [(name, result) for name, result in done if name in before]
+        other = [name for name, result in both if before[name] != result]
+        same = bool(both) and not other
+        print(
+            f"equal to the undisturbed run: {len(both) - len(other)} of {len(both)} that both did; others: {other[:5]}"
+        )
+    show_cost(job, args, settings, len(done))
+    return 0 if once and same else 1
+
+
+def show_cost(job: Job, args: argparse.Namespace, settings: dict[str, str], done: int) -> None:
+    """Print what each service cost for a line, and what the pipeline did."""
     cpu_s = job.usage.cpu_s
     print("| service | CPU ms a line | MiB at the end |\n|---|---|---|")
     for service, used_s in sorted(cpu_s.items(), key=lambda each: -each[1]):
-        print(f"| {service} | {used_s * 1e3 / args.lines:.2f} | {job.usage.rss_mib.get(service, 0.0):.0f} |")
+        print(f"| {service} | {used_s * 1e3 / done:.2f} | {job.usage.rss_mib.get(service, 0.0):.0f} |")
     total_s = sum(cpu_s.values())
     pipeline_s = total_s - cpu_s.get("generator", 0.0)
-    print(f"{total_s * 1e3 / args.lines:.2f} ms of CPU a line; {pipeline_s / total_s:.0%} of it outside the generator")
+    print(f"{total_s * 1e3 / done:.2f} ms of CPU a line; {pipeline_s / total_s:.0%} of it outside the generator")
     if args.engine == "simulated":
         variables = {name.removeprefix("RAILBUS_").lower(): value for name, value in settings.items()}
         engine = SimulatedSettings(
@@ -190,9 +216,8 @@ def judge(job: Job, args: argparse.Namespace, settings: dict[str, str]) -> int:
             sim_time_scale=float(variables.get("sim_time_scale", 1)),
         )
         alone = engine_rate(engine, args.tokens, prompt=args.shared // 4 + 20)
-        rate = args.lines / job.took_s
+        rate = done / job.took_s
         print(f"the engine alone {alone:.1f}/s: the pipeline costs {max(0.0, 1 - rate / alone):.0%} of the time")
-    return 0 if once and same else 1
 
 
 if __name__ == "__main__":

@@ -156,8 +156,9 @@ def peer(python: str, folder: Path, prompts: list[str], most: int) -> tuple[str,
         program = Program(command, folder, **QUIET)
         try:
             half_way(server, prompts)
+            before = server.answered.total()
             program.kill()
-            kept, before = lines_of(folder / "out.jsonl"), server.answered.total()
+            kept = lines_of(folder / "out.jsonl")
             program.start()
             program.end()
         finally:
@@ -171,19 +172,21 @@ def ours(what: str, folder: Path, prompts: list[str]) -> tuple[str, bool]:
     """Run Railbus and kill a part of it; return the row of the table, and whether all is well."""
     with (
         counting_server() as server,
-        running_tree(folder, "--engine", "openai", "--upstream-url", server.url, start_s=120) as tree,
+        running_tree(
+            folder, "--engine", "openai", "--upstream-url", server.url, start_s=120, RAILBUS_BATCH_STALL_MS="10000"
+        ) as tree,
     ):
         wait_until(lambda: tree.said("batch ready"), "the batch service serves", 120)
         command = [sys.executable, "-m", "services.cli", "batch", "run", "prompts.txt", "--out", "out"]
         program = Program([*command, "--window", str(AT_ONCE)], folder)
         try:
             half_way(server, prompts)
+            before = server.answered.total()
             if what == "command":
                 program.kill()
                 program.start()
             else:
                 tree.kill(what)
-            before = server.answered.total()
             program.end()
         finally:
             program.kill()
