@@ -18,6 +18,9 @@ PARTS = {
     "safety": "Safety",
     "policy": "Policy, in rails and safety",
     "generator": "Generator and Vertex worker",
+    "batch": "Batch",
+    "ledger": "Ledger",
+    "audit": "Archiver",
     "tracer": "Tracer",
     "runtime": "Every process",
 }

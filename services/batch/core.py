@@ -145,6 +145,9 @@ class BatchCore:
         if job is None or job.stage != "recovering":
             return []
         job.stage = "running"
+        for line in job.open.values():
+            for attempt in line.attempts.values():
+                attempt.submitted_us = attempt.submitted_us or now_us  # nobody knows since when: its time begins anew
         job.next_line = max([job.next_line, *(place + 1 for place in job.open)])
         effects: list[Effect] = []
         skipped = [*job.skipped(job.recovered_from)]

@@ -36,7 +36,7 @@ class LineAttempt:
         screen: What its reader may see.
         stream_offset: Its events are at or after this offset of its partition of the stream log.
         request_offset: The request itself is at or after this offset of its partition of the batch lane.
-        submitted_us: When it was written.
+        submitted_us: When it was written; 0 until the job was taken over, if another service wrote it.
         on_log: Whether it was read back.
         failure: The newest failure of an execution.
         folded_offset: Offset of the newest event that was folded.

@@ -39,15 +39,22 @@ class JobFiles:
         sync_folder(folder)
 
     def request(
-        self, place: int, attempt: int, *, tenant: str, at_us: int, source: str, total_ms: int, check: OutputCheck
+        self,
+        place: int,
+        attempt: int,
+        *,
+        tenant: str,
+        at_us: int,
+        source: str,
+        deadlines: Deadlines,
+        check: OutputCheck,
     ) -> Request:
         """Return the request of a line."""
         line = self._lines.line(place)
         return Request(
             request_id=line_request_id(self._batch_id, place, attempt), tenant=tenant, at=at_us, source=source,
             model=line.model, messages=line.messages, sampling=line.sampling, lane="batch", delivery=DELIVERIES[check],
-            fallback="off",
-            deadlines=Deadlines(verdict_ms=total_ms, ttft_ms=total_ms, stall_ms=total_ms, total_ms=total_ms),
+            fallback="off", deadlines=deadlines,
         )  # fmt: skip
 
     def append(self, done: RecordResult) -> None:

@@ -19,6 +19,7 @@ from schemas.registry import read_kinds
 from schemas.side_events import Cancel
 from schemas.topics import BATCHES, CONTROL, REQUESTS_BATCH, STREAMS
 from services.batch.core import BatchConfig, BatchCore, Positions
+from services.batch.figures import job_figures, set_gauges
 from services.batch.job import AskCancel, Checkpoint, FinishJob, RecordResult, SubmitLine
 from services.batch.part_file import JobFiles
 from services.batch.settings import Settings
@@ -38,10 +39,12 @@ from services.jobs.ids import JOB_CHARS
 from services.jobs.job_state import JobState
 from services.jobs.prepare import prepare
 from services.jobs.reader import POLL_S, JobReader
+from services.jobs.result_lines import LineAnswer
 from services.jobs.results import write_results
 from services.jobs.store import FolderStore
 from services.runtime.clock import now_ms, now_us, steady_us
 from services.runtime.logging import logger
+from services.runtime.metrics import BATCH_LINES, BATCH_RETRIES
 
 GROUP: Final = "batch"
 STEP_S: Final = 0.1
@@ -52,6 +55,9 @@ IDLE_S: Final = 2.0
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Waits after an error of the disk; the last one repeats."""
+
+REPORT_S: Final = 1.0
+"""Interval at which the metrics of the jobs are set."""
 
 MOST_EFFECTS: Final = 10_000
 """Effects that may wait; reading pauses beyond."""
@@ -116,7 +122,7 @@ class BatchService:
         await self._producer.start()
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                for work in (self._reader.run(), self._tail.run(), self._group.run(), self._work()):
+                for work in (self._reader.run(), self._tail.run(), self._group.run(), self._work(), self._report()):
                     self._tasks.create_task(work)
         finally:
             self._forget()
@@ -192,6 +198,11 @@ class BatchService:
             except TimeoutError:
                 pass
             self._wake.clear()
+
+    async def _report(self) -> None:
+        while True:
+            set_gauges(job_figures(self._reader.jobs.active(), self._core.jobs(), now_ms()))
+            await asyncio.sleep(REPORT_S)
 
     def _look_for_jobs(self) -> None:
         now = steady_us()
@@ -300,9 +311,12 @@ class BatchService:
             return  # the job was left to another service meanwhile
         match effect:
             case SubmitLine():
+                if effect.attempt > 1:
+                    BATCH_RETRIES.inc()
                 await self._submit(state, files, effect)
             case RecordResult():
                 await _persistently(partial(files.append, effect))
+                BATCH_LINES.labels("completed" if isinstance(effect.result, LineAnswer) else "failed").inc()
             case AskCancel():
                 about: Any = {"tenant": state.created.tenant, "at": now_us(), "source": self._source}
                 cancel = Cancel(request_id=effect.request_id, **about, reason="operator")
@@ -317,7 +331,7 @@ class BatchService:
     async def _submit(self, state: JobState, files: JobFiles, effect: SubmitLine) -> None:
         request = files.request(
             effect.place, effect.attempt, tenant=state.created.tenant, at_us=now_us(), source=self._source,
-            total_ms=self._settings.batch_total_ms, check=self._settings.output_check,
+            deadlines=self._settings.deadlines, check=self._settings.output_check,
         )  # fmt: skip
         refused = partial(self._on_refused, effect)
         try:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from schemas.requests import Deadlines
 from schemas.topics import DAY_MS
 from services.runtime.settings import setting
 from services.stream import Governance
@@ -18,6 +19,8 @@ class Settings:
         batch_instance: A name that no other batch service has. A restart under the same name within the session
             timeout causes no rebalance.
         batch_total_ms: Total deadline that each request of a job asks for; the policy's bounds hold.
+        batch_stall_ms: What a generator has begun and then leaves silent for so long is begun again, such as when the
+            generator was killed. The router waits for ten seconds at least.
         batch_line_timeout_ms: A request that nobody closes is given up after so long.
         input_gate: ``hold``: no answer counts before the verdict of a rails service, whatever a worker says.
         output_check: ``on``: no answer counts before a safety service has checked it, whatever a worker says.
@@ -28,11 +31,18 @@ class Settings:
     )
     batch_instance: str | None = setting(None, "name of this process, unique: a restart then causes no rebalance")
     batch_total_ms: int = setting(DAY_MS, "total deadline that a job's requests ask for", ge=1_000, le=DAY_MS)
+    batch_stall_ms: int = setting(60_000, "silence after which an answer of a job is begun again", ge=10_000, le=DAY_MS)
     batch_line_timeout_ms: int = setting(
         90_000_000, "after which a request that nobody closes is given up", ge=1_000, le=7 * DAY_MS
     )
     input_gate: Literal["hold", "off"] = setting("hold", "whether text waits for a verdict")
     output_check: Literal["on", "off"] = setting("on", "whether a safety service checks")
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """Return what each request asks for: it may wait in any queue, and only what was begun can stall."""
+        total_ms = self.batch_total_ms
+        return Deadlines(verdict_ms=total_ms, ttft_ms=total_ms, stall_ms=self.batch_stall_ms, total_ms=total_ms)
 
     @property
     def governance(self) -> Governance:

@@ -234,6 +234,41 @@ POLICY_REFUSED: Final = Counter(
     "Edits of the policy that were refused while the service was running; the version before stays.",
 )
 
+# Batch jobs. Every batch service knows all jobs from the log; one of them runs them.
+BATCH_JOBS: Final = Gauge(
+    "railbus_batch_jobs",
+    "Jobs that have not ended, by status (validating, in_progress, paused, finalizing, cancelling). Every batch service"
+    " reports all of them.",
+    ["status"],
+)
+BATCH_LINES_LEFT: Final = Gauge(
+    "railbus_batch_lines_left",
+    "Lines of unfinished jobs that have no result yet, in every batch service; a job counts once its input was read.",
+)
+BATCH_OLDEST_SECONDS: Final = Gauge(
+    "railbus_batch_oldest_job_seconds", "Age of the oldest unfinished job, in every batch service; 0 without one."
+)
+BATCH_TIME_USED: Final = Gauge(
+    "railbus_batch_time_used",
+    "Share of the time from submission to expiry that has passed, of the unfinished job where it is largest, in every"
+    " batch service; at 1 the job expires.",
+)
+BATCH_LINES_OPEN: Final = Gauge(
+    "railbus_batch_lines_open",
+    "Lines that were submitted, or wait to be tried again, and have no result yet; in the batch service that runs the"
+    " jobs.",
+)
+BATCH_WINDOW: Final = Gauge(
+    "railbus_batch_window",
+    "Requests that the running jobs may have open now; it shrinks when requests expire in a queue.",
+)
+BATCH_LINES: Final = Counter(
+    "railbus_batch_lines",
+    "Lines that got their result; outcome is completed or failed. After a crash, the last second's may count again.",
+    ["outcome"],
+)
+BATCH_RETRIES: Final = Counter("railbus_batch_retries", "Requests beyond the first one of a line.")
+
 # Ledger.
 LEDGER_READ: Final = Counter("railbus_ledger_read", "Records of accounts and receipts that the ledger has taken.")
 LEDGER_LATE: Final = Counter(
@@ -260,6 +295,8 @@ for _counter, _values in (
 ):  # fmt: skip
     for _value in get_args(_values):
         _counter.labels(_value)
+for _outcome in ("completed", "failed"):
+    BATCH_LINES.labels(_outcome)
 for _outcome in ("exported", "dropped", "failed"):
     TRACER_SPANS.labels(_outcome)
 

@@ -77,10 +77,10 @@ class Usage:
         return total
 
 
-def engine_rate(settings: SimulatedSettings, tokens: int, count: int = 300) -> float:
+def engine_rate(settings: SimulatedSettings, tokens: int, count: int = 300, *, prompt: int = len(PROMPT) // 4) -> float:
     """Return the answers a second of the engine by itself, with as many at once as the batch lane may have."""
     scheduler, slots = BatchScheduler(settings.cost_model()), most_batch(settings.sim_batch, 0)
-    prompt, script = len(PROMPT) // 4, parse_script(f"n{tokens}")
+    script = parse_script(f"n{tokens}")
 
     def one(number: int) -> SimulatedSequence:
         return SimulatedSequence(

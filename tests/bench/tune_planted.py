@@ -1,8 +1,9 @@
 """``python -m tests.bench.tune_planted ENGINE [--runs 3]``: does ``railbus tune`` find what was planted?
 
 Each run plants a bad setting in the baseline and offers three changes: its remedy, one that changes nothing, and a
-lossy one. The remedy must be kept, the second must not, and the loss of the third must have an interval. Engine
-``vllm`` runs in ``.venv-vllm``, on a model with random weights that knows the words of the tuner's tasks.
+lossy one. The remedy must be kept, the second must not, and the loss of the third must have an interval. With a budget
+(``--minutes``; llama has one of three minutes a run) the tuner measures fewer requests, and says why. Engine ``vllm``
+runs in ``.venv-vllm``, on a model with random weights that knows the words of the tuner's tasks.
 """
 
 import argparse
@@ -23,8 +24,9 @@ PLANTED = {
         ],
         "nothing": "kv:RAILBUS_LLAMA_CONTEXT=2304",
         "lossy": "kv:RAILBUS_LLAMA_KV=q4_0",
-        "flags": ["--prompt", "128", "--shared", "0.8", "--output", "12", "--at-once", "4", "--rounds", "4"],
-        "requests": 192,
+        "flags": ["--prompt", "160", "--shared", "0.8", "--output", "8", "--at-once", "4", "--rounds", "4"],
+        "requests": 1_000,
+        "minutes": 3,
     },
     "vllm": {
         "base": {
@@ -63,6 +65,7 @@ def main():
     parser.add_argument("engine", choices=tuple(PLANTED))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
+    parser.add_argument("--minutes", type=float, help="budget of each run's measurements; quality takes its own time")
     parser.add_argument("--model", type=Path, help="engine vllm: a folder for its model, or with it")
     args = parser.parse_args()
     good = 0
@@ -73,19 +76,21 @@ def main():
             folder = args.model or Path(scratch) / "model"
             extra["RAILBUS_MODEL_PATH"] = str(folder if (folder / "config.json").exists() else knowing_model(folder))
         for number in range(args.first, args.first + args.runs):
-            good += run(args.engine, number, extra, Path(scratch) / f"run{number}")
+            good += run(args.engine, number, extra, Path(scratch) / f"run{number}", args.minutes)
     print(f"{args.engine}: {good} of {args.runs} runs: remedy kept, nothing else without a gain")
     return 0 if good == args.runs else 1
 
 
-def run(engine, number, extra, out):
+def run(engine, number, extra, out, minutes):
     """One experiment; return whether it found what was planted and kept nothing else."""
     plan = PLANTED[engine]
     bad, remedy = plan["bad"][number % len(plan["bad"])]
     base = plan["base"] | extra | bad
+    minutes = minutes or plan.get("minutes")
     command = [
         sys.executable, "-m", "services.cli", "tune", "--engine", engine, "--no-list", *plan["flags"],
         "--requests", str(plan["requests"]), "--seed", str(number + 1), "--max-loss", "0.2", "--out", str(out),
+        *(() if minutes is None else ("--budget", str(minutes))),
         *(flag for pair in base.items() for flag in ("--set", "=".join(pair))),
         "--try", remedy, "--try", plan["nothing"], "--try-lossy", plan["lossy"],
     ]  # fmt: skip
@@ -94,7 +99,9 @@ def run(engine, number, extra, out):
     found = {change["change"]["name"]: change for change in told["changes"]}
     remedied, nothing, lossy = (found[name(text)] for text in (remedy, plan["nothing"], plan["lossy"]))
     null = told["baseline_metrics"]["answer_p50_ms"]
-    print(f"run {number + 1}: {bad} planted, {plan['requests']} requests a change, answer p50 {null:.0f} ms")
+    size = told["size"]
+    why = f" ({size['reason']})" if size["reason"] else ""
+    print(f"run {number + 1}: {bad} planted, {size['requests']} requests a change{why}, answer p50 {null:.0f} ms")
     for each in (remedied, nothing, lossy):
         print(f"  {each['change']['name']}: {each['outcome']}; {each['reason']}")
     quality = lossy["quality"]

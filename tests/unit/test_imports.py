@@ -38,6 +38,7 @@ PURE = (
     "services.archive.checkpoint",
     "services.audit.buffer",
     "services.batch.core",
+    "services.batch.figures",
     "services.batch.job",
     "services.batch.line_state",
     "services.books",

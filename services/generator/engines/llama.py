@@ -34,6 +34,10 @@ PREFILL_BATCH: Final = 128
 MAX_SCORED_TOKENS: Final = 32
 """Tokens of a text that are scored: each is a request to the server."""
 
+ENDED_CACHE_MIB: Final = 256
+"""Memory for KV caches of ended answers, beside those of the slots. The server's own bound is 8 GiB: a long job whose
+prompts all differ fills it, at 0.6 MiB a short prompt of SmolLM2-135M."""
+
 SCORE_BIAS: Final = 1_000.0
 """Added to a token's logit so that it is the one that is sampled; the server reports probabilities without it."""
 
@@ -201,8 +205,7 @@ class LlamaEngine:
         params.n_threads_http = settings.llama_slots + 1
         params.n_batch = params.n_ubatch = settings.llama_batch
         params.cache_prompt = settings.llama_prefix_cache
-        if not settings.llama_prefix_cache:
-            params.cache_ram_mib = 0  # otherwise it keeps the caches of ended answers elsewhere
+        params.cache_ram_mib = ENDED_CACHE_MIB if settings.llama_prefix_cache else 0
         types, flash = self._binding.ggml_type, self._binding.llama_flash_attn_type
         params.cache_type_k = params.cache_type_v = getattr(types, f"GGML_TYPE_{settings.llama_kv.upper()}")
         if settings.llama_flash_attention != "auto":

@@ -1,7 +1,14 @@
 """Whole jobs: every line once, in the order of the input, whatever is wrong with some."""
 
+import asyncio
+import urllib.request
+
+from prometheus_client.parser import text_string_to_metric_families
+
 from schemas.side_events import Cancel
 from tests.integration.batch.lab import BATCH_ID, line, lines, rows
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
 
 
 async def test_every_line_has_one_result_in_the_order_of_the_input(lab):
@@ -88,3 +95,37 @@ async def test_no_working_files_stay(lab):
     await lab.tree()
     await lab.end(await lab.submit(lines(3)))
     await lab.until(lambda: not any(lab.store.work_folder(BATCH_ID).iterdir()))
+
+
+async def test_a_scrape_says_how_the_jobs_are(lab):
+    port = free_port()
+    for module in ("services.router", "services.generator"):
+        await lab.start(module).ready()
+    await lab.run(**lab.where, RAILBUS_HEALTH_PORT=str(port))
+    content = lines(30) + line("mute", "Never?", model="simulated-mute") + line("bad", "No?", model="nobody")
+    batch_id = await lab.submit(content, window_open=7)
+
+    def scraped():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            families = text_string_to_metric_families(response.read().decode())
+        samples = [sample for family in families for sample in family.samples if "_batch_" in sample.name]
+        return {" ".join((each.name, *each.labels.values())): each.value for each in samples}
+
+    async def shows(**expected):
+        found = {name.replace("__", " "): value for name, value in expected.items()}
+        await asyncio.to_thread(wait_until, lambda: found.items() <= scraped().items(), f"a scrape has {found}")
+
+    await shows(
+        railbus_batch_jobs__in_progress=1, railbus_batch_lines_total__completed=30, railbus_batch_lines_total__failed=1,
+        railbus_batch_lines_left=1, railbus_batch_lines_open=1, railbus_batch_window=7,
+    )  # fmt: skip
+    now = scraped()
+    assert now["railbus_batch_oldest_job_seconds"] > 0
+    assert 0 < now["railbus_batch_time_used"] < 0.1
+    await lab.control(batch_id, "cancel")
+    await lab.end(batch_id)
+    await shows(
+        railbus_batch_jobs__in_progress=0, railbus_batch_jobs__cancelling=0, railbus_batch_lines_total__failed=2,
+        railbus_batch_lines_left=0, railbus_batch_lines_open=0, railbus_batch_window=0,
+        railbus_batch_oldest_job_seconds=0, railbus_batch_time_used=0,
+    )  # fmt: skip

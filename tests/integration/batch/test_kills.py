@@ -1,4 +1,6 @@
-"""kill -9 of the batch service at any time: every line once, and the results of an undisturbed run, byte for byte.
+"""kill -9 at any time, of the batch service and of the generator.
+
+Every line has one result, and the results are those of an undisturbed run, byte for byte.
 
 ``RAILBUS_BATCH_KILLS`` says how many kills there are, ``RAILBUS_BATCH_SEED`` when they come.
 """
@@ -9,11 +11,13 @@ import random
 import signal
 
 from schemas.batches import BatchProgress
+from schemas.stream import Cutover
 from tests.integration.batch.lab import BATCH_ID, BatchLab, lines, rows
 
 KILLS = int(os.environ.get("RAILBUS_BATCH_KILLS", "3"))
 SEED = os.environ.get("RAILBUS_BATCH_SEED", "")
 LINES = 60 * max(KILLS, 5)
+WINDOW = 16
 SETTINGS = {
     "RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "2000",
     "RAILBUS_BATCH_INSTANCE": "batch",
@@ -26,7 +30,7 @@ async def job(folder, kills: int, rng: random.Random) -> tuple[bytes, list[str],
     async with BatchLab.opened() as lab:
         lab.open_folder(folder)
         process = await lab.tree(**SETTINGS)
-        await lab.submit(lines(LINES, model="simulated-n6"), window_open=16)
+        await lab.submit(lines(LINES, model="simulated-n6"), window_open=WINDOW)
         for number in range(kills):
             await lab.until(lambda number=number: lab.done(BATCH_ID) >= LINES * (number + 0.3) / (kills + 1))
             await asyncio.sleep(rng.random() * 0.5)
@@ -49,3 +53,21 @@ async def test_a_killed_service_takes_no_line_twice_and_loses_none(tmp_path):
     assert [row["custom_id"] for row in rows(killed)] == [f"id-{n}" for n in range(LINES)]
     assert len(submitted) == len(set(submitted)) == LINES
     assert epoch > KILLS / 2, "the kills came after the end"
+
+
+async def test_what_a_killed_generator_had_begun_is_begun_again(tmp_path):
+    async with BatchLab.opened() as lab:
+        lab.open_folder(tmp_path)
+        await lab.start("services.router").ready()
+        generator = lab.start("services.generator", **SETTINGS)
+        await generator.ready()
+        await lab.run(**lab.where, RAILBUS_BATCH_STALL_MS="10000", **SETTINGS)
+        await lab.submit(lines(LINES, model="simulated-n6"), window_open=WINDOW)
+        await lab.until(lambda: lab.done(BATCH_ID) >= LINES / 3)
+        generator.signal(signal.SIGKILL)
+        await generator.ended()
+        await lab.start("services.generator", **SETTINGS).ready()
+        end = await lab.end(BATCH_ID, within_s=120)
+        assert (end.outcome, end.totals.completed, end.totals.failed) == ("completed", LINES, 0)
+        assert 0 < len({event.request_id for event in lab.written(Cutover)}) <= WINDOW
+        assert [row["custom_id"] for row in rows(lab.file(end.output_file))] == [f"id-{n}" for n in range(LINES)]

@@ -215,3 +215,9 @@ async def test_files_that_are_no_weights(tmp_path, content):
     with pytest.raises(UserError, match=r"mine\.gguf.*must be a GGUF model"):
         await it.start()
     await it.close()
+
+
+@pytest.mark.parametrize(("prefix_cache", "most"), [("on", 512), ("off", 0)])
+def test_caches_of_ended_answers_are_bounded(prefix_cache, most):
+    it = make("llama", {"RAILBUS_LLAMA_PREFIX_CACHE": prefix_cache})
+    assert 0 <= it._params("llama.sock", "key").cache_ram_mib <= most  # the server's own bound is 8 GiB

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from schemas.batches import BatchControl, BatchProgress
+from services.batch.core import BatchConfig
+from services.batch.job import RecordResult
 from services.jobs.result_lines import LineAnswer, LineError
-from tests.unit.batch.world import BATCH_ID, World
+from tests.unit.batch.world import BATCH_ID, NOW_US, World
 
+LINE_TIMEOUT_US = BatchConfig(partitions=1).line_timeout_us
 ABOUT = {"batch_id": BATCH_ID, "tenant": "t", "at": 0, "source": "test"}
 
 
@@ -71,6 +74,8 @@ class BatchMachine(RuleBasedStateMachine):
         for place, result in found.items():
             if isinstance(result, LineAnswer):
                 assert result.text.endswith(f"{place:08x}")
+            elif self.world.now < NOW_US + LINE_TIMEOUT_US:
+                assert result.code != "expired", "it was given up before its time"
         totals = self.world.state.progress.totals
         assert totals.completed == sum(isinstance(result, LineAnswer) for result in found.values())
         assert totals.completed + totals.failed == self.world.lines
@@ -91,6 +96,27 @@ def test_a_line_fails_after_so_many_attempts():
     assert [int(each[26:28], 16) for each in world.submitted] == [1, 2, 3]
     assert [(place, result.code) for place, result in world.durable()] == [(0, "unavailable")]
     assert world.finished == "completed"
+
+
+def test_what_was_open_at_a_takeover_has_its_whole_time_from_then_on():
+    world = World(3, 3, 1, random.Random(0))
+    for _ in range(3):
+        world.step()
+        while world.effects:
+            world.perform()
+        while world.read():
+            pass
+    world.begin()
+    while world.effects:
+        world.perform()
+    taken_over = world.now
+    world.now = taken_over + LINE_TIMEOUT_US - 10_000_000
+    world.step()
+    assert not any(isinstance(effect, RecordResult) for effect in world.effects)
+    world.now = taken_over + LINE_TIMEOUT_US
+    world.step()
+    given_up = [effect.result.code for effect in world.effects if isinstance(effect, RecordResult)]
+    assert given_up == ["expired"] * 3
 
 
 def test_a_cancelled_job_asks_the_workers_to_stop_and_ends():

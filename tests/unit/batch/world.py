@@ -16,6 +16,7 @@ from services.jobs.job_state import Jobs
 
 PARTITIONS = 2
 BATCH_ID = "batch_018bcfe6082870008000000000000000"
+NOW_US = 1_700_000_000_000_000
 TOPICS = (STREAMS.name, REQUESTS_BATCH.name)
 
 
@@ -35,7 +36,7 @@ class World:
         self.closed: set[str] = set()
         self.cancels: list[str] = []
         self.finished = None
-        self.now = 1
+        self.now = NOW_US
         self.lives = 0
         self.begin()
 

@@ -60,7 +60,7 @@ def sections() -> dict[str, str]:
 def test_there_are_rules_and_dashboards() -> None:
     assert len(ALERTS) >= 20
     assert RECORDED
-    assert len(UIDS) == 4
+    assert len(UIDS) == 5
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
