@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Mapping
 from typing import ClassVar
 
-from schemas.requests import Deadlines
-from schemas.side_events import Detached
+from schemas.requests import Deadlines, Request
+from schemas.side_events import Account, Detached
 from schemas.stream import Cleared, Closed, Verdict
 from schemas.topics import REQUESTS
 from schemas.trace import traceparent_for
@@ -48,9 +48,12 @@ class TracerLab(Lab):
             Cleared(**made.about(), attempt=1, run=run, seq=chunks - 1, final=True, policy_version="v"),
         )
         await self.until(lambda: self.written(Closed, made.id))
+        kinds: tuple[type, ...] = (Request, Account)  # of other topics, which the test may read later
         if receipt:
             about = made.about() | {"at": now_us()}
             await self.send(Detached(**about, connection="c", reason="complete", ops=3, ops_hash="0" * 64))
+            kinds += (Detached,)
+        await self.until(lambda: all(self.written(kind, made.id) for kind in kinds))
         return made.id
 
     def account(self, request_id):
