@@ -25,11 +25,15 @@ def test_what_is_missing_comes_with_its_remedy():
 
 
 @pytest.mark.parametrize(
-    ("pid", "found", "missing"),
-    [(doctor.NOT_STARTED, "starting", False), (os.getpid(), "starting", False), (None, "no answer", True)],
+    ("pid_of", "found", "missing"),
+    [
+        pytest.param(lambda: doctor.NOT_STARTED, "starting", False, id="not started"),
+        pytest.param(os.getpid, "starting", False, id="runs"),
+        pytest.param(lambda: None, "no answer", True, id="unknown"),
+    ],
 )
-async def test_a_process_that_listens_nowhere_yet_is_starting(pid, found, missing):
-    check = await doctor._http("batch", "http://127.0.0.1:9", needed=True, pid=pid)
+async def test_a_process_that_listens_nowhere_yet_is_starting(pid_of, found, missing):
+    check = await doctor._http("batch", "http://127.0.0.1:9", needed=True, pid=pid_of())
     assert (check.found, check.missing) == (found, missing)
 
 
