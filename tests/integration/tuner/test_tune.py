@@ -48,7 +48,8 @@ def searched(out, remedy, *flags, settings):
 def test_simulated_finds_what_was_planted(tmp_path):
     told, others = searched(
         tmp_path, "sim_time_scale=0.3", "--engine", "simulated", "--no-list", "--at-once", "4", "--rounds", "4",
-        "--requests", "128", "--try", "batching:RAILBUS_SIM_TIME_SCALE=0.3", "--try", "batching:RAILBUS_SIM_SCRIPT_RATE=0.5",
+        "--requests", "128", "--try", "batching:RAILBUS_SIM_TIME_SCALE=0.3",
+        "--try", "batching:RAILBUS_SIM_SCRIPT_RATE=0.5",
         "--try-lossy", "quantization:RAILBUS_SIM_PRECISION=int4", "--try", "batching:RAILBUS_SIM_PREFILL_BUDGET=2048",
         settings={"RAILBUS_SIM_BATCH": "16", "RAILBUS_SIM_TIME_SCALE": "0.6"},
     )  # fmt: skip
