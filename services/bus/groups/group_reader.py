@@ -75,8 +75,7 @@ class GroupReader:
             told that partitions are lost; then what is done is committed, and only then another member reads them.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
-        least_bytes: The broker collects so many before it answers, for half a second at most: for readers to whom a
-            record is not urgent. An answer with many records costs little more than one with a single record.
+        least_bytes: The broker collects so many before it answers, for half a second at most.
     """
 
     settings: BusSettings
@@ -166,7 +165,6 @@ class GroupReader:
 
     @property
     def last_lag(self) -> int:
-        """Return the same for the ends that were asked for last."""
         return self._partitions.lag
 
     def done(self, topic: str, partition: int, offset: int) -> None:
