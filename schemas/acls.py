@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from schemas.registry import GROUPS, OWN_TOPICS, ROLES, RoleName, reads, writes
 
 TOPIC_PREFIX: Final = "railbus."
-"""What the names of all topics begin with."""
+"""The prefix of all topic names."""
 
 _SEE: Final = ("Describe", "DescribeConfigs")
 _ADMINISTER: Final = ("Create", "Alter", "AlterConfigs")

@@ -1,7 +1,7 @@
 """Events about batch jobs: a file of prompts that is answered in the lane ``batch``.
 
 The prompts and their answers are in files; a job's requests are ordinary ``Request`` events. These events say what the
-job is, what somebody wants of it, and how far it has come.
+job is, what its owner wants done with it, and how much of it is done.
 """
 
 from dataclasses import dataclass, field
@@ -125,7 +125,7 @@ class ResultPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress(BatchEvent):
-    """How far a job has come: all that a batch service needs to go on from here, besides the log.
+    """A job's progress: everything beside the log that a batch service needs to continue it.
 
     It is void if an earlier one on the log has a higher epoch, or the same epoch and another source: its writer was
     replaced.

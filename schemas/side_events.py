@@ -50,7 +50,7 @@ class Attached(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detached(Event):
-    """Edge: the connection ended; this is what it was sent.
+    """Edge: the connection ended, after it was sent this much.
 
     Attributes:
         connection: As in ``Attached``.

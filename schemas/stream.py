@@ -301,13 +301,14 @@ class Recall(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed(StreamEvent):
-    """Router: the one terminal event. The first in the log whose cause is true at its place counts.
+    """Router: the one terminal event. The first one on the log whose cause is true at that position counts.
 
     Attributes:
         outcome: How the request ended.
         reason: One sentence for people.
         attempt: The attempt that was the voice at the end; None when none was.
-        cause: Why, for programs. The event is void if its cause does not hold at its place; None always holds.
+        cause: Why, for programs. The event is void if its cause does not hold at its position on the log;
+            None always holds.
         seen_seq: The voice's last seq that the router had read.
         seen_attempts: How many attempts were open in what the router had read.
     """

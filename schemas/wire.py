@@ -93,6 +93,39 @@ def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> A
     return event
 
 
+class ManyDecoder:
+    """``decode`` for many records with the same kind and version: what depends on these alone is done once.
+
+    Args:
+        headers: Of one of the records.
+
+    Attributes:
+        kind: The records' kind.
+
+    Raises:
+        UnknownKind, NewerVersion, MalformedEvent: No record with these headers can be read.
+    """
+
+    __slots__ = ("_decode", "_has_key", "kind")
+
+    def __init__(self, headers: Headers) -> None:
+        self.kind, decoder = _decoder_by_position(headers) or _decoder_by_name(headers)
+        self._decode = decoder.decode
+        self._has_key = issubclass(KINDS[self.kind].cls, Event)
+
+    def decode(self, value: bytes | None, key: bytes | None) -> AnyEvent | None:
+        """Return the event of a record; None if ``decode`` would raise."""
+        if value is None or len(value) > MAX_EVENT_BYTES:
+            return None
+        try:
+            event = self._decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        if self._has_key and key != event.request_id.encode():  # type: ignore[attr-defined]
+            return None
+        return event
+
+
 def _decoder_by_position(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]] | None:
     """Return kind and decoder if the headers are in the order of ``encode``, else None."""
     if len(headers) < 2:

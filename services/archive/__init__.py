@@ -3,5 +3,5 @@
 ``chain`` and ``checkpoint`` are pure. ``records`` turns records into Arrow tables and back. ``store`` is the folder or
 object store. ``writer`` appends, ``reader`` reads, ``verify`` names what was changed. ``query`` searches with DuckDB.
 
-pyarrow, duckdb and cryptography are the extra ``audit``; ``need`` says so where one is missing.
+pyarrow, duckdb and cryptography are the extra ``audit``; ``need`` raises a clear error where one is missing.
 """

@@ -1,6 +1,6 @@
 """The hash chain over the records of one partition. Pure.
 
-Each record's digest covers the digest before it, so that the last digest stands for all records up to there.
+Each record's digest covers the digest before it, so that the last digest covers all records up to it.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ _FIXED: Final = struct.Struct(">qqiii")
 _LENGTHS: Final = struct.Struct(">ii")
 _NONE: Final = -1
 
-Change = Literal["edited", "dropped", "inserted", "reordered"]
+Tampering = Literal["edited", "dropped", "inserted", "reordered"]
 
 
 class QueryFields(NamedTuple):
-    """What queries look for: None where it cannot be read.
+    """The fields that queries filter by; None for those that cannot be read.
 
     Attributes:
         at_us: When its writer says that it was written, microseconds since the epoch.
@@ -55,7 +55,7 @@ class ChainBreak(NamedTuple):
         after: Offset of the record before it; None at the beginning.
     """
 
-    change: Change
+    change: Tampering
     offset: int
     after: int | None
 
@@ -114,8 +114,8 @@ def breaks(
         before, after = recorded, offset
 
 
-def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes, after: int | None) -> Change:
-    """Say what probably happened: the break itself is certain, its cause is read off the neighbours."""
+def _change(rows: list[tuple[ArchivedRecord, bytes]], index: int, before: bytes, after: int | None) -> Tampering:
+    """Return what probably happened. The break is certain; its cause is inferred from the neighbouring records."""
     offset = rows[index][0].record.offset
     following = rows[index + 1][0].record.offset if index + 1 < len(rows) else None
     if after is not None and offset == after:

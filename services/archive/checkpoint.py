@@ -15,7 +15,7 @@ CHECKPOINT_KEY: Final = b"railbus.checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class ChainCheckpoint:
     """One file, and everything before it in its partition.
 
     Attributes:
@@ -66,29 +66,29 @@ class Checkpoint:
     def signature_bytes(self) -> bytes:
         return base64.b64decode(self.signature)
 
-    def says_the_same(self, other: "Checkpoint") -> bool:
+    def says_the_same(self, other: "ChainCheckpoint") -> bool:
         """Return whether both are about the same records."""
         return self.without_file == other.without_file
 
     @property
-    def without_file(self) -> "Checkpoint":
+    def without_file(self) -> "ChainCheckpoint":
         return replace(self, file_sha256="", signer="", signature="")
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)
 
 
-def read_checkpoint(data: bytes) -> Checkpoint | None:
-    """Return the checkpoint in some JSON; None if it is none."""
+def read_checkpoint(data: bytes) -> ChainCheckpoint | None:
+    """Return the checkpoint in some JSON; None if the JSON is no checkpoint."""
     try:
-        return msgspec.json.decode(data, type=Checkpoint)
+        return msgspec.json.decode(data, type=ChainCheckpoint)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """How far a partition is archived.
+    """Up to where a partition is archived.
 
     Attributes:
         end: The next offset; 0 where nothing is archived, wherever the log begins.
@@ -101,7 +101,7 @@ class ChainState:
     length: int
 
 
-def state_after(checkpoint: Checkpoint | None, topic: str, partition: int) -> ChainState:
+def state_after(checkpoint: ChainCheckpoint | None, topic: str, partition: int) -> ChainState:
     """Return the state after a checkpoint, or before the first."""
     if checkpoint is None:
         return ChainState(0, genesis(topic, partition), 0, 0)
@@ -128,7 +128,7 @@ class DataFile(msgspec.Struct, frozen=True, order=True):
 
 
 def data_file(path: str) -> DataFile | None:
-    """Return what a path says; None if it is no data file's."""
+    """Return the parts of a data file's path; None if the path is not one."""
     found = _DATA_NAME.search(path)
     if found is None:
         return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.archive.checkpoint import Checkpoint
+from services.archive.checkpoint import ChainCheckpoint
 from services.archive.extras import need
 from services.runtime.errors import UserError
 
@@ -49,7 +49,7 @@ class Signer:
             raise UserError(f"RAILBUS_AUDIT_KEY={path}: is no PEM file of an Ed25519 key without a password") from None
         return signer
 
-    def sign(self, checkpoint: Checkpoint) -> Checkpoint:
+    def sign(self, checkpoint: ChainCheckpoint) -> ChainCheckpoint:
         """Return the checkpoint with its signature."""
         unsigned = replace(checkpoint, signer=self.name)
         return replace(unsigned, signature=base64.b64encode(self._private.sign(unsigned.signed_bytes)).decode())
@@ -76,7 +76,7 @@ class Verifier:
         except ValueError:
             raise UserError(f"--public-key {', '.join(map(str, paths))}: is no PEM file of a public key") from None
 
-    def is_signed(self, checkpoint: Checkpoint) -> bool:
+    def is_signed(self, checkpoint: ChainCheckpoint) -> bool:
         """Return whether one of the keys signed it."""
         key = self._keys.get(checkpoint.signer)
         if key is None:
@@ -95,7 +95,7 @@ def key_name(pem: bytes) -> str:
 
 
 def _create(path: Path, content: bytes) -> None:
-    """Write a new file with mode 600; where another process was first, its file stays."""
+    """Write a new file with mode 600; if another process has created it, keep that file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

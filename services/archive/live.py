@@ -1,4 +1,4 @@
-"""The records of a running broker, as an archive would hold them: for audits of what is not archived."""
+"""The records of a running broker in the form of an archive, for audits of what is not archived yet."""
 
 import asyncio
 from collections.abc import Collection, Sequence

@@ -13,7 +13,7 @@ from schemas.trace import is_traceparent
 from schemas.wire import TRACE_HEADER, decode, header
 from services.archive.checkpoint import DataFile, data_file
 from services.archive.extras import need
-from services.archive.records import RECORD_COLUMNS, stored_records, wire_records
+from services.archive.records import EVENT_COLUMNS, RECORD_COLUMNS, events_of, stored_records
 from services.archive.sealing import KeyStore, owner_of, unseal
 from services.archive.store import Exists, Store
 from services.archive.writer import day_of
@@ -24,7 +24,7 @@ ABOUT: Final = "archive.json"
 FORMAT: Final = 1
 
 SEALED_COLUMNS: Final = (*RECORD_COLUMNS, "sealed", "request_id", "tenant")
-"""Those of a record, and what says with whose key its value is encrypted."""
+"""The columns of a record, and those that identify the key with which its value is encrypted."""
 
 BATCH_ROWS: Final = 16_384
 """Rows that are in memory at once."""
@@ -118,19 +118,19 @@ class Archive:
             records = self._opened(file.topic, table) if sealed else stored_records(file.topic, table)
             yield from (record for record in records if from_ms <= record.timestamp_ms < to_ms)
 
-    def events(self, file: DataFile) -> Iterator[list[AnyEvent]]:
-        """Yield a file's events alone, some at a time, without those that cannot be read: the fastest way to read."""
+    def events(self, file: DataFile, kinds: Collection[str] | None = None) -> Iterator[list[AnyEvent]]:
+        """Yield a file's events alone, some at a time, without those that cannot be read: the fastest way to read.
+
+        Args:
+            file: The file.
+            kinds: Only events of these kinds; None for all.
+        """
         if self._has_sealed(file):
-            yield [event.event for record in self.records(file) if (event := received(record)) is not None]
+            events = (event.event for record in self.records(file) if (event := received(record)) is not None)
+            yield [event for event in events if kinds is None or type(event).__name__ in kinds]
             return
-        for table in self.batches(file, RECORD_COLUMNS[3:]):
-            found = []
-            for key, value, headers in wire_records(table):
-                try:
-                    found.append(decode(value, headers, key))  # type: ignore[arg-type]
-                except UnreadableEvent:
-                    continue
-            yield found
+        for table in self.batches(file, EVENT_COLUMNS):
+            yield list(events_of(table, kinds))
 
     def _has_sealed(self, file: DataFile) -> bool:
         """Return whether a value of the file may be encrypted, by the file's statistics."""

@@ -1,14 +1,16 @@
 """Records as Arrow tables, with columns for queries beside the bytes of the log."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
+from schemas.base import AnyEvent
+from schemas.errors import UnreadableEvent
 from schemas.ids import is_uuid7
-from schemas.wire import KIND_HEADER, header
+from schemas.wire import KIND_HEADER, VERSION_HEADER, ManyDecoder, header
 from services.archive.chain import DIGEST_BYTES, ArchivedRecord, QueryFields
 from services.archive.extras import need
 from services.bus import StoredRecord
@@ -30,6 +32,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 RECORD_COLUMNS: Final = ("partition", "offset", "timestamp_ms", "key", "value", "header_names", "header_values")
 """The columns that a record of the log consists of."""
 
+EVENT_COLUMNS: Final = ("key", "value", "header_names", "header_values")
+"""The columns from which events are decoded."""
 
 QUERY_SCHEMA_NAMES: Final = (*RECORD_COLUMNS, *QueryFields._fields)
 """Those, and the columns for queries: what an export has."""
@@ -125,10 +129,29 @@ def stored_records(topic: str, table: Any) -> Iterator[StoredRecord]:
             yield StoredRecord(topic, partition, offset, time_ms, key, value, header_pairs)
 
 
-def wire_records(table: Any) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
-    """Yield key, value and headers of each record of a table."""
-    for batch in table.to_batches():
-        yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), _headers(batch), strict=True)
+def events_of(table: Any, kinds: Collection[str] | None = None) -> Iterator[AnyEvent]:
+    """Yield the events of a table without those that cannot be read, or are of other kinds than these."""
+    decoders: dict[Headers, ManyDecoder | None] = {}
+    for batch in table.combine_chunks().to_batches():
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        for key, value, headers in zip(keys, values, _headers(batch), strict=True):
+            what = headers[:2]
+            if what not in decoders:
+                if tuple(name for name, _ in what) != (KIND_HEADER, VERSION_HEADER):  # not as we write them
+                    what = headers
+                decoders[what] = _decoder(what, kinds)
+            decoder = decoders[what]
+            event = None if decoder is None else decoder.decode(value, key)
+            if event is not None:
+                yield event
+
+
+def _decoder(headers: Headers, kinds: Collection[str] | None) -> ManyDecoder | None:
+    try:
+        found = ManyDecoder(headers)  # type: ignore[arg-type]
+    except UnreadableEvent:
+        return None
+    return found if kinds is None or found.kind in kinds else None
 
 
 def archived_records(topic: str, table: Any) -> Iterator[tuple[ArchivedRecord, bytes]]:

@@ -1,7 +1,8 @@
 """Values that can be erased: each request's texts are encrypted with a key of its own, kept outside the archive.
 
-Whoever destroys the key makes the texts unreadable. The chain covers the ciphertext, so that it still verifies.
-AES-256 in GCM mode, with the record's place as associated data: a value that was moved to another place does not open.
+Destroying the key makes the texts unreadable. The chain covers the ciphertext, so that it still verifies.
+AES-256 in GCM mode, with the record's position as associated data: a value that was moved to another record does not
+decrypt.
 """
 
 import os

@@ -18,7 +18,7 @@ from services.runtime.errors import UserError
 from services.runtime.files import sync_folder
 
 ABANDONED_S: Final = 3_600.0
-"""Age at which a temporary file is of a process that was killed."""
+"""Age from which a temporary file is taken for one of a killed process, and removed."""
 
 
 class Exists(Exception):
@@ -31,20 +31,23 @@ class Store:
     Args:
         location: A folder, or a URI such as ``s3://bucket/path?endpoint_override=...``.
 
+    Attributes:
+        location: The location for messages: without the access key that a URI may contain.
+
     Raises:
         UserError: The location cannot be used.
     """
 
     def __init__(self, location: str) -> None:
         fs = need("pyarrow.fs")
-        self.location = location
+        self.location = _without_credentials(location)
         self.is_folder = "://" not in location
         try:
             self.filesystem, self._root = fs.FileSystem.from_uri(
                 str(Path(location).absolute()) if self.is_folder else location
             )
         except (ValueError, OSError) as error:
-            raise UserError(f"the archive {location}: {str(error)[:300]}") from None
+            raise UserError(f"the archive {self.location}: {str(error)[:300]}") from None
 
     def path(self, name: str) -> str:
         """Return a file's path in ``filesystem``."""
@@ -108,3 +111,10 @@ class Store:
             for path in Path(self.path("tmp")).iterdir():
                 if time.time() - path.stat().st_mtime > ABANDONED_S:
                     path.unlink(missing_ok=True)
+
+
+def _without_credentials(location: str) -> str:
+    """Return an address without the access key and the secret before its ``@``."""
+    scheme, there, rest = location.partition("://")
+    before, is_there, behind = rest.partition("@")
+    return f"{scheme}://{behind}" if there and is_there and "/" not in before else location

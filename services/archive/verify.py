@@ -1,7 +1,7 @@
 """Names what was changed in an archive: edits, drops, insertions, reorders, and tails that were cut off.
 
 Each file is checked against its signed checkpoint, the checkpoint against the file before it, the records against each
-other by the chain, and the newest of all against the checkpoints and anchors that say how far the archive went.
+other by the chain, and the newest file against the checkpoints and anchors that say where the archive ended.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from services.archive.chain import ArchivedRecord, breaks, chained, size
-from services.archive.checkpoint import ChainState, Checkpoint, DataFile, read_checkpoint, state_after
+from services.archive.checkpoint import ChainCheckpoint, ChainState, DataFile, read_checkpoint, state_after
 from services.archive.extras import need
 from services.archive.keys import Verifier
 from services.archive.reader import Archive
@@ -58,7 +58,7 @@ class Verification:
     files: int = 0
     records: int = 0
     gaps: int = 0
-    heads: dict[Place, Checkpoint] = field(default_factory=dict)
+    heads: dict[Place, ChainCheckpoint] = field(default_factory=dict)
 
     def add(self, found: Tampering) -> None:
         self.count += 1
@@ -66,7 +66,7 @@ class Verification:
             self.tampering.append(found)
 
 
-def verify(archive: Archive, keys: Verifier, anchors: Iterable[Checkpoint] = ()) -> Verification:
+def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] = ()) -> Verification:
     """Check a whole archive.
 
     Args:
@@ -79,7 +79,7 @@ def verify(archive: Archive, keys: Verifier, anchors: Iterable[Checkpoint] = ())
     files: dict[Place, list[DataFile]] = defaultdict(list)
     for file in archive.files():
         files[file.topic, file.partition].append(file)
-    kept: dict[Place, list[Checkpoint]] = defaultdict(list)
+    kept: dict[Place, list[ChainCheckpoint]] = defaultdict(list)
     for anchor in anchors:
         kept[anchor.topic, anchor.partition].append(anchor)
     for place in sorted({*files, *noted, *kept}):
@@ -87,7 +87,7 @@ def verify(archive: Archive, keys: Verifier, anchors: Iterable[Checkpoint] = ())
     return outcome
 
 
-def read_anchors(text: bytes) -> list[Checkpoint] | None:
+def read_anchors(text: bytes) -> list[ChainCheckpoint] | None:
     """Return the checkpoints of an anchors file; None if a line is none."""
     found = [read_checkpoint(line) for line in text.splitlines() if line.strip()]
     return None if any(anchor is None for anchor in found) else [anchor for anchor in found if anchor is not None]
@@ -105,8 +105,10 @@ class _Partition:
         self._last: int | None = None  # offset of the last record
         self._at: dict[int, tuple[str, int, int]] = {}  # by the file's end: head, records and bytes up to there
 
-    def check(self, files: list[DataFile], noted: Mapping[int, Checkpoint | None], anchors: list[Checkpoint]) -> None:
-        by_start: dict[int, Checkpoint] = {}
+    def check(
+        self, files: list[DataFile], noted: Mapping[int, ChainCheckpoint | None], anchors: list[ChainCheckpoint]
+    ) -> None:
+        by_start: dict[int, ChainCheckpoint] = {}
         for file in sorted(files, key=lambda each: (each.start, each.day)):
             checkpoint = self._check_file(file, noted)
             if checkpoint is not None:
@@ -118,7 +120,7 @@ class _Partition:
             newest = by_start[max(by_start)]
             self._outcome.heads[self._place] = newest
 
-    def _check_file(self, file: DataFile, noted: Mapping[int, Checkpoint | None]) -> Checkpoint | None:
+    def _check_file(self, file: DataFile, noted: Mapping[int, ChainCheckpoint | None]) -> ChainCheckpoint | None:
         outcome, state = self._outcome, self._state
         outcome.files += 1
         if file.start < state.end:
@@ -156,7 +158,9 @@ class _Partition:
             self._state = ChainState(self._last + 1, head, state.total + len(rows), state.length)
         return signed
 
-    def _check_rows(self, file: DataFile, rows: list[tuple[ArchivedRecord, bytes]], signed: Checkpoint | None) -> None:
+    def _check_rows(
+        self, file: DataFile, rows: list[tuple[ArchivedRecord, bytes]], signed: ChainCheckpoint | None
+    ) -> None:
         outcome, state = self._outcome, self._state
         outcome.records += len(rows)
         before = outcome.count
@@ -174,8 +178,8 @@ class _Partition:
         elif (signed.count, signed.last) != (len(rows), offsets[-1] if offsets else -1) and offsets:
             self._check_cut(file, offsets, signed)
 
-    def _check_end(self, file: DataFile, rows: list[tuple[ArchivedRecord, bytes]], signed: Checkpoint) -> None:
-        """Compare records that follow from one another with what was signed."""
+    def _check_end(self, file: DataFile, rows: list[tuple[ArchivedRecord, bytes]], signed: ChainCheckpoint) -> None:
+        """Compare the end of an unbroken chain of records with the signed checkpoint."""
         state = self._state
         offsets = [archived.record.offset for archived, _ in rows]
         if len(rows) < signed.count and (not offsets or offsets[-1] < signed.last):
@@ -192,18 +196,20 @@ class _Partition:
             )
         return None
 
-    def _check_cut(self, file: DataFile, offsets: list[int], signed: Checkpoint) -> None:
+    def _check_cut(self, file: DataFile, offsets: list[int], signed: ChainCheckpoint) -> None:
         last = offsets[-1] if offsets else file.start - 1
         if last < signed.last:
             self._found(last + 1, f"the file's tail is cut off: it went on to offset {signed.last}", file.path)
 
-    def _continue(self, signed: Checkpoint) -> None:
+    def _continue(self, signed: ChainCheckpoint) -> None:
         self._state = state_after(signed, *self._place)
         self._last = signed.last
         self._at[signed.end] = (signed.head, signed.total, signed.length)
 
-    def _check_noted(self, noted: Mapping[int, Checkpoint | None], by_start: Mapping[int, Checkpoint]) -> None:
-        """Compare the checkpoints beside the data with those inside it."""
+    def _check_noted(
+        self, noted: Mapping[int, ChainCheckpoint | None], by_start: Mapping[int, ChainCheckpoint]
+    ) -> None:
+        """Compare the checkpoint files with the checkpoints inside the data files."""
         topic, partition = self._place
         for start, checkpoint in sorted(noted.items()):
             name = f"checkpoints/{topic}/{partition}/{start:020d}.json"
@@ -218,7 +224,7 @@ class _Partition:
             if start != max(by_start) and not self._archive.store.exists(name):  # it may have been written meanwhile
                 self._found(start, "the checkpoint was removed", name)
 
-    def _check_anchor(self, anchor: Checkpoint) -> None:
+    def _check_anchor(self, anchor: ChainCheckpoint) -> None:
         if not self._keys.is_signed(anchor):
             self._found(anchor.start, "the anchor is not signed with a key that is trusted", "anchors")
             return
@@ -228,7 +234,7 @@ class _Partition:
         elif here != (anchor.head, anchor.total, anchor.length):
             self._found(anchor.start, "the archive has another history than the anchor", "anchors")
 
-    def _has_hash(self, file: DataFile, noted: Checkpoint) -> bool:
+    def _has_hash(self, file: DataFile, noted: ChainCheckpoint) -> bool:
         return hashlib.sha256(self._archive.store.read(file.path)).hexdigest() == noted.file_sha256
 
     def _rows(self, file: DataFile) -> list[tuple[ArchivedRecord, bytes]] | None:
@@ -236,7 +242,7 @@ class _Partition:
         try:
             table = self._archive.table(file, schema().names)
             return list(archived_records(file.topic, table))
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        except (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError):
             return None
 
     def _found(self, offset: int, what: str, file: str) -> None:
@@ -256,9 +262,9 @@ def _sentence(change: str, offset: int, after: int | None) -> str:
             return f"the record at offset {offset} was edited, or one before it dropped"
 
 
-def _noted(store: Store) -> dict[Place, dict[int, Checkpoint | None]]:
-    """Return the checkpoints beside the data, by partition and start; None for what is none."""
-    found: dict[Place, dict[int, Checkpoint | None]] = defaultdict(dict)
+def _noted(store: Store) -> dict[Place, dict[int, ChainCheckpoint | None]]:
+    """Return the checkpoint files by partition and start; None for a file that is no checkpoint."""
+    found: dict[Place, dict[int, ChainCheckpoint | None]] = defaultdict(dict)
     for topic, partition, name in _checkpoint_names(store):
         start = name.rpartition("/")[2].removesuffix(".json")
         try:

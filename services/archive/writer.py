@@ -1,8 +1,8 @@
 """Appends to one partition of an archive.
 
-The archive is the truth about how far it goes: a file's name says at which offset it starts, the file before it says
-where that is, and a file can be created once. So a second archiver, or one that was paused and lost its partition,
-cannot add a record twice: of two that continue at the same offset, one is first, and the other continues behind it.
+The archive alone says where it ends: a file is named by the offset at which the file before it ended, and it can be
+created only once. So a second archiver, or one that was paused and lost its partition, cannot add a record twice: if
+two continue at the same offset, the first one creates the file, and the other continues behind it.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from typing import Any, Final
 from services.archive.chain import ArchivedRecord, chained, size
 from services.archive.checkpoint import (
     CHECKPOINT_KEY,
+    ChainCheckpoint,
     ChainState,
-    Checkpoint,
     DataFile,
     checkpoint_path,
     data_file,
@@ -44,7 +44,7 @@ class Conflict(Exception):
 
 
 class PartitionWriter:
-    """Appends records of one partition; find its place with ``open`` first.
+    """Appends records of one partition; call ``open`` first to find where to continue.
 
     Attributes:
         state: How far the partition is archived.
@@ -57,7 +57,7 @@ class PartitionWriter:
         self._trusted = Verifier([signer.public_pem])
         self._topic = topic
         self._partition = partition
-        self.newest: Checkpoint | None = None
+        self.newest: ChainCheckpoint | None = None
         self.state = state_after(None, topic, partition)
 
     def open(self) -> ChainState:
@@ -74,7 +74,7 @@ class PartitionWriter:
             self._continue_after(max(files, key=lambda file: file.start))
         return self.state
 
-    def append(self, start: int, records: Sequence[ArchivedRecord]) -> Checkpoint:
+    def append(self, start: int, records: Sequence[ArchivedRecord]) -> ChainCheckpoint:
         """Write one file of records of one day, in order of their offsets; it is on disk when this returns.
 
         Args:
@@ -91,7 +91,7 @@ class PartitionWriter:
         plain = [each.record for each in records]
         digests = list(chained(state.head, records))
         checkpoint = self._signer.sign(
-            Checkpoint(
+            ChainCheckpoint(
                 topic=self._topic,
                 partition=self._partition,
                 start=start,
@@ -133,8 +133,8 @@ class PartitionWriter:
             )
         self._note(checkpoint, self._store.read(file.path))
 
-    def _note(self, checkpoint: Checkpoint, content: Any) -> Checkpoint:
-        """Take a file as the newest, and keep its checkpoint beside it: so that a missing file is noticed."""
+    def _note(self, checkpoint: ChainCheckpoint, content: Any) -> ChainCheckpoint:
+        """Remember a file as the newest; store its checkpoint apart, so that a missing file is noticed."""
         noted = replace(checkpoint, file_sha256=hashlib.sha256(content).hexdigest())
         self.newest = checkpoint
         self.state = state_after(checkpoint, self._topic, self._partition)
@@ -145,12 +145,12 @@ class PartitionWriter:
         return checkpoint
 
 
-def checkpoint_in(store: Store, name: str) -> Checkpoint | None:
-    """Return the checkpoint in a data file; None if it has none, or is no Parquet file."""
+def checkpoint_in(store: Store, name: str) -> ChainCheckpoint | None:
+    """Return the checkpoint in a data file; None if it has none, is no Parquet file, or is damaged in any way."""
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     try:
         metadata = pq.read_metadata(store.path(name), filesystem=store.filesystem).metadata or {}
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, TypeError):
         return None
     return read_checkpoint(metadata.get(CHECKPOINT_KEY, b""))
 
@@ -160,7 +160,7 @@ def day_of(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%d")
 
 
-def _parquet(records: Sequence[ArchivedRecord], digests: Sequence[bytes], checkpoint: Checkpoint) -> Any:
+def _parquet(records: Sequence[ArchivedRecord], digests: Sequence[bytes], checkpoint: ChainCheckpoint) -> Any:
     pa, pq = need("pyarrow"), need("pyarrow.parquet")
     table = table_of(records, digests)
     sink = pa.BufferOutputStream()

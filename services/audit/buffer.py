@@ -10,7 +10,7 @@ UNIT_BYTES: Final = 1_024
 """Buffers are counted in units of so many bytes; each record is at least one."""
 
 OVERHEAD_BYTES: Final = 500
-"""About what a record in memory takes beside its key and value."""
+"""Estimated bytes of memory for a record, in addition to its key and value."""
 
 DAY_MS: Final = 86_400_000
 

@@ -1,7 +1,7 @@
 """The archiver's process: a group assigns partitions, a tail reader reads them, files are written in a thread.
 
-The archive says where a partition goes on, not the group's committed offset: a file that was written is never written
-again, whenever the process ends. No offset is committed at all.
+The archive itself, not a committed offset, says at which offset to continue. So a crash at any time never makes it
+write a file twice. No offset is committed at all.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from schemas.topics import TOPIC_NAMED, TOPICS
 from services.archive.chain import ArchivedRecord
-from services.archive.checkpoint import Checkpoint, anchors_json
+from services.archive.checkpoint import ChainCheckpoint, anchors_json
 from services.archive.keys import Signer
 from services.archive.reader import begin_archive
 from services.archive.records import query_fields
@@ -72,7 +72,7 @@ class ArchiveService:
         self._writers: dict[Partition, PartitionWriter] = {}
         self._buffers: dict[Partition, PartitionBuffer] = {}
         self._writing = 0  # units that are in no buffer and not on disk yet
-        self._anchors: dict[Partition, Checkpoint] = {}
+        self._anchors: dict[Partition, ChainCheckpoint] = {}
 
     @property
     def ready(self) -> bool:
@@ -189,7 +189,7 @@ class ArchiveService:
         for partition in tuple(self._buffers):
             await self._write(partition)
 
-    def _append(self, writer: PartitionWriter, start: int, records: Sequence[StoredRecord]) -> Checkpoint:
+    def _append(self, writer: PartitionWriter, start: int, records: Sequence[StoredRecord]) -> ChainCheckpoint:
         return writer.append(start, self._sealed(records))
 
     def _sealed(self, records: Sequence[StoredRecord]) -> list[ArchivedRecord]:
@@ -220,7 +220,7 @@ async def _persistently(work: Callable[[], T], trouble: str) -> T:
     raise AssertionError("unreachable")
 
 
-def _write_anchors(path: Path, checkpoints: Iterable[Checkpoint]) -> None:
+def _write_anchors(path: Path, checkpoints: Iterable[ChainCheckpoint]) -> None:
     """Replace the file; log an error instead of raising it, because the archive itself is whole."""
     try:
         write_whole(path, anchors_json(checkpoints))

@@ -1,8 +1,8 @@
 """Decides for the batch service: which lines to submit, which are done, what to try again. No I/O, no clock.
 
-A job is *starting* until its own takeover is read back from the log, *recovering* until everything that was on the log
-then was read, and *running* after that. The log alone says what is submitted and done; a crash between any two steps
-leads back to the same decisions.
+A job is *starting* until its own takeover is read back from the log, *recovering* until everything is read that was on
+the log at that moment, and *running* after that. The log alone says what is submitted and done; a crash between any two
+steps leads back to the same decisions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +16,8 @@ from schemas.topics import REQUESTS_BATCH, STREAMS
 from services.batch.job import (
     CHECKPOINT_US,
     AskCancel,
-    Checkpoint,
     FinishJob,
+    JobCheckpoint,
     JobRun,
     RecordResult,
     SubmitLine,
@@ -41,12 +41,12 @@ CANCEL_GRACE_US: Final = 30_000_000
 Positions = Mapping[str, Sequence[int]]
 """By topic: the next offset of each partition that is read."""
 
-Effect = SubmitLine | RecordResult | Checkpoint | FinishJob | AskCancel
+Effect = SubmitLine | RecordResult | JobCheckpoint | FinishJob | AskCancel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """What holds for every job.
+    """Settings that apply to every job.
 
     Attributes:
         partitions: Of the request topics.
@@ -94,7 +94,7 @@ class BatchCore:
             job.open[known.line] = LineState()
             self._attempt(job, known.line, known.attempt, 0, positions=None).on_log = known.on_log
         self._jobs[job_of(job.batch_id)] = job
-        return [Checkpoint(job.batch_id, self._progress(job, 0, None))]
+        return [JobCheckpoint(job.batch_id, self._progress(job, 0, None))]
 
     def confirmed(self, batch_id: str) -> None:
         """Note that the takeover is on the log: read on from the job's offsets, to their end, then ``caught_up``."""
@@ -171,7 +171,7 @@ class BatchCore:
         return self._done(job, place, number, LineError(code="rejected", message=message))
 
     def step(self, now_us: int, positions: Positions) -> list[Effect]:
-        """Submit lines while there is room, retry those that are due, and write how far the jobs are."""
+        """Submit lines while there is room, retry those that are due, and write each job's progress."""
         effects: list[Effect] = []
         for job in self.jobs():
             if job.stage != "running":
@@ -182,14 +182,14 @@ class BatchCore:
                 effects += self._submit_next(job, now_us, positions)
             if job.is_over(now_us, CANCEL_GRACE_US):
                 job.stage = "over"
-                effects.append(Checkpoint(job.batch_id, self._progress(job, now_us, positions)))
+                effects.append(JobCheckpoint(job.batch_id, self._progress(job, now_us, positions)))
                 effects.append(FinishJob(job.batch_id, job.ending or "completed"))
             elif job.changed and now_us >= job.checkpoint_us:
-                effects.append(Checkpoint(job.batch_id, self._progress(job, now_us, positions)))
+                effects.append(JobCheckpoint(job.batch_id, self._progress(job, now_us, positions)))
         return effects
 
     def _find(self, job: JobRun, place: int, number: int, now_us: int) -> LineAttempt | None:
-        """Return the request that a record is about, if it matters; while recovering, make what is not known yet."""
+        """Return the job's request that a record is about; while recovering, create it if it is unknown."""
         line = job.open.get(place)
         if line is not None and number in line.attempts:
             return line.attempts[number]

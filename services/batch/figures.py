@@ -58,7 +58,7 @@ def job_figures(unfinished: Iterable[JobState], running: Iterable[JobRun], now_m
 
 
 def set_gauges(figures: JobFigures) -> None:
-    """Show the figures to whoever scrapes this process."""
+    """Set the figures as Prometheus gauges."""
     for status, count in figures.by_status.items():
         BATCH_JOBS.labels(status).set(count)
     BATCH_LINES_LEFT.set(figures.lines_left)

@@ -9,7 +9,7 @@ from services.batch.line_state import LineState
 from services.jobs.result_lines import LineAnswer, LineResult
 
 CHECKPOINT_US: Final = 1_000_000
-"""Interval at which it is noted how far a job is, while it moves."""
+"""Interval between two progress events of a job that makes progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RecordResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class JobCheckpoint:
     """An effect: bring the results so far to disk, and then put this on the log, with the newest part's length."""
 
     batch_id: str
@@ -111,7 +111,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Take over how far the job is; its open lines follow."""
+        """Take over a job's progress; its open lines follow."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts

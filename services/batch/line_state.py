@@ -11,7 +11,7 @@ RETRY_OUTCOMES: Final[frozenset[Outcome]] = frozenset({"failed", "expired", "can
 """Ends after which another request of the line can help, unless the engine says that it cannot."""
 
 CROWDED_CAUSES: Final = frozenset({"deadline", "no_verdict", "no_first_token", "too_many_open", "stalled"})
-"""Causes that say that too many requests were open: fewer are, from then on."""
+"""Causes that indicate too many open requests: the job's window shrinks after one."""
 
 _CODES: Final[dict[Outcome, str]] = {
     "denied": "denied", "recalled": "recalled", "failed": "failed", "expired": "expired", "cancelled": "cancelled",
@@ -117,7 +117,7 @@ def may_retry(attempt: LineAttempt, closed: Closed) -> bool:
 
 
 def result_of(attempt: LineAttempt, closed: Closed) -> LineResult:
-    """Return the result of a closed request. Only a complete answer has text; what was withdrawn never has."""
+    """Return the result of a closed request. Only a complete answer has text; a withdrawn one never has."""
     screen, failure = attempt.screen, attempt.failure
     if closed.outcome == "completed" and screen.finished is not None and screen.voice is not None:
         return LineAnswer(

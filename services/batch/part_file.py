@@ -17,7 +17,7 @@ from services.jobs.store import FolderStore
 from services.runtime.files import sync_folder
 
 DELIVERIES: Final[Mapping[OutputCheck, Delivery]] = {"on": Delivery(mode="gated"), "off": Delivery()}
-"""Nobody reads along, so all of an answer can wait for its check, where there is one."""
+"""Nobody reads a batch answer as it streams, so all of it can wait for its check, if answers are checked."""
 
 
 class JobFiles:
@@ -67,7 +67,7 @@ class JobFiles:
         self._length += len(record)
 
     def sync(self) -> None:
-        """Bring what was appended to disk."""
+        """Sync what was appended to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 

@@ -20,7 +20,7 @@ from schemas.side_events import Cancel
 from schemas.topics import BATCHES, CONTROL, REQUESTS_BATCH, STREAMS
 from services.batch.core import BatchConfig, BatchCore, Positions
 from services.batch.figures import job_figures, set_gauges
-from services.batch.job import AskCancel, Checkpoint, FinishJob, RecordResult, SubmitLine
+from services.batch.job import AskCancel, FinishJob, JobCheckpoint, RecordResult, SubmitLine
 from services.batch.part_file import JobFiles
 from services.batch.settings import Settings
 from services.bus import (
@@ -48,7 +48,7 @@ from services.runtime.metrics import BATCH_LINES, BATCH_RETRIES
 
 GROUP: Final = "batch"
 STEP_S: Final = 0.1
-"""Longest time between two looks at what is due."""
+"""Longest time between two checks for due work."""
 
 IDLE_S: Final = 2.0
 """The same while there is no job."""
@@ -261,16 +261,18 @@ class BatchService:
             return
         self._core.confirmed(batch_id)
         self._want()
-        await self._follow(newest.progress, again=True)
+        self._rewind(newest.progress)  # in the same step: an answer is folded from its first event on, without gaps
         await self._read_to_end()
         self._effects.extend(self._core.caught_up(batch_id, steady_us()))
         self._wake.set()
 
-    async def _follow(self, progress: BatchProgress | None, *, again: bool = False) -> Positions:
-        """Follow all partitions from a job's offsets on, or from their ends; return where each begins.
+    def _rewind(self, progress: BatchProgress) -> None:
+        """Read again from a job's offsets on: what was read before the job was known was left out."""
+        topics = ((STREAMS, progress.stream_offsets), (REQUESTS_BATCH, progress.request_offsets))
+        self._tail.rewind({(topic, number): start for topic, starts in topics for number, start in enumerate(starts)})
 
-        With ``again``, what was read while the job was not wanted yet is read once more.
-        """
+    async def _follow(self, progress: BatchProgress | None) -> Positions:
+        """Follow all partitions from a job's offsets on, or from their ends; return where each begins."""
         begins: dict[str, list[int]] = {}
         for topic, offsets in (
             (STREAMS, progress.stream_offsets if progress else ()),
@@ -280,7 +282,7 @@ class BatchService:
             for number in range(self._bus.partitions):
                 start = offsets[number] if number < len(offsets) else await self._tail.end_offset(topic, number)
                 followed = await self._tail.follow(topic, number, start)
-                begins[topic.name].append(start if again else min(start, followed))
+                begins[topic.name].append(min(start, followed))
         self._following = True
         return begins
 
@@ -321,7 +323,7 @@ class BatchService:
                 about: Any = {"tenant": state.created.tenant, "at": now_us(), "source": self._source}
                 cancel = Cancel(request_id=effect.request_id, **about, reason="operator")
                 await self._producer.post(CONTROL, cancel)
-            case Checkpoint():
+            case JobCheckpoint():
                 progress = replace(files.noted(effect.progress), at=now_us())
                 await _persistently(partial(asyncio.to_thread, files.sync))
                 await self._producer.send(BATCHES, progress)

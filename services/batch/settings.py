@@ -40,7 +40,7 @@ class Settings:
 
     @property
     def deadlines(self) -> Deadlines:
-        """Return what each request asks for: it may wait in any queue, and only what was begun can stall."""
+        """Return each request's deadlines: it may wait in queues, and stall only when an attempt has begun."""
         total_ms = self.batch_total_ms
         return Deadlines(verdict_ms=total_ms, ttft_ms=total_ms, stall_ms=self.batch_stall_ms, total_ms=total_ms)
 

@@ -1,15 +1,15 @@
 """The ledger's arithmetic: accounts and receipts joined by request, and sums over windows of time. No I/O, no clock.
 
-A total is a function of the set of accounts and receipts. Their order, repetitions and how they are spread over
-processes change nothing: what is kept of a request is a join of all that was read of it (the least account, the
-extremes of its receipts), and a window's sums are whole numbers that are added and taken away exactly.
+A total is a function of the set of accounts and receipts. Neither their order, nor repetitions, nor their distribution
+over processes change it: a request's entry is a join of all that was read of it (the first account, the extremes of its
+receipts), and a window's sums are whole numbers, which are added and subtracted exactly.
 """
 
 from services.books.attainment import Attainment, attainments
 from services.books.config import BooksConfig, Objectives, parse_plain_token_ms
 from services.books.entry import Entry, Facts, Receipt, facts_of, receipt_of
 from services.books.histogram import RELATIVE_ERROR, Histogram
-from services.books.partition import Change, PartitionBooks, Source, newest_of_each
+from services.books.partition import PartitionBooks, Source, TableChange, newest_of_each
 from services.books.report import Row, json_of, json_rows, merge, newest, table, totals_of_windows
 from services.books.totals import Cell, Totals, totals_of
 
@@ -18,7 +18,6 @@ __all__ = [
     "Attainment",
     "BooksConfig",
     "Cell",
-    "Change",
     "Entry",
     "Facts",
     "Histogram",
@@ -27,6 +26,7 @@ __all__ = [
     "Receipt",
     "Row",
     "Source",
+    "TableChange",
     "Totals",
     "attainments",
     "facts_of",

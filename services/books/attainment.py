@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from schemas.side_events import Window
 
 _DEFAULT_CLASSES: Final = {"interactive": "chat", "batch": "batch"}
-"""The class of requests of which a router said none, by lane."""
+"""The class assumed, by lane, for requests whose router named none."""
 
 _Z_95: Final = 1.959964
 """Standard normal quantile of a two-sided interval of 95 %."""

@@ -1,4 +1,4 @@
-"""What the ledger's sums depend on beside the events: the operator's objectives, prices and calibrations."""
+"""What the ledger's sums depend on in addition to the events: the operator's objectives, prices and calibrations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -82,13 +82,13 @@ class BooksConfig:
         return Objectives() if lane == "batch" else Objectives(first_ms=self.slo_first_ms, total_ms=self.slo_total_ms)
 
     def wanted_share_of(self, service_class: str | None, lane: Lane) -> float | None:
-        """Return the share of such requests that must be good; None where nothing is asked of them."""
+        """Return the share of such requests that must meet their objectives; None where they have none."""
         if not self.objectives_of(service_class, lane).any:
             return None
         return self.wanted_shares.get(service_class or "", DEFAULT_SHARE)
 
     def plain_ms(self, model: str | None) -> float | None:
-        """Return the plain time between two tokens of a model; None where nobody measured it."""
+        """Return a model's time between two tokens without speculation; None where it was not measured."""
         return self.plain_token_ms.get(model or "", self.plain_token_ms.get(""))
 
 

@@ -50,7 +50,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
-    """What the clients of a request were sent: of each value the one extreme that a person would ask for.
+    """What the clients of a request were sent: of each value, the extreme over all their connections.
 
     Attributes:
         sent_at: When the first of them had the whole answer, by the edge's clock; None if none had.
@@ -100,7 +100,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         return Entry(facts, receipt, max(self.read_ms, other.read_ms))
 
     def says_the_same(self, other: "Entry") -> bool:
-        """Return whether both say the same, whenever it was read."""
+        """Return whether both entries have equal content, whatever the times at which they were read."""
         return self.facts == other.facts and self.receipt == other.receipt
 
     def encode(self) -> bytes:
@@ -177,7 +177,7 @@ def _us(ms: float) -> int:
 
 
 def _engine_us(attempt: AttemptAccount) -> int:
-    """Return how long a self-hosted worker was at it, by the worker's own clock."""
+    """Return how long a self-hosted worker worked on the request, by its own clock."""
     if attempt.engine == CLOUD_ENGINE or attempt.started_at is None or attempt.last_chunk_at is None:
         return 0
     return max(0, attempt.last_chunk_at - attempt.started_at)

@@ -1,4 +1,4 @@
-"""Histograms that can be added and taken from each other, with a bounded relative error.
+"""Histograms that can be added and subtracted, with a bounded relative error.
 
 The buckets are those of DDSketch (Masson et al., VLDB 2019): bucket ``i`` holds what is above ``base**(i-1)`` and up to
 ``base**i``, so that every quantile is known to within ``RELATIVE_ERROR``, whatever the distribution. Unlike the sketch,
@@ -29,7 +29,7 @@ def bucket_of(value: float) -> int:
 
 
 def value_of(bucket: int) -> float:
-    """Return the value that stands for a bucket: no value in it is further away than ``RELATIVE_ERROR``."""
+    """Return a bucket's representative: no other value in it differs by more than ``RELATIVE_ERROR``."""
     return 0.0 if bucket <= LOWEST else 2 * _BASE**bucket / (_BASE + 1)
 
 
@@ -56,7 +56,7 @@ class Histogram:
             self.counts.pop(bucket, None)
 
     def merge(self, other: "Histogram", sign: int = 1) -> None:
-        """Add all that another one has; take it away with the sign -1."""
+        """Add everything of another one; with ``sign`` -1, subtract it."""
         for bucket, count in other.counts.items():
             self.add(bucket, sign * count)
 
@@ -69,14 +69,17 @@ class Histogram:
         return tuple(sorted(self.counts.items()))
 
     def quantile(self, share: float) -> float | None:
-        """Return the value below which this share of the values is; None without values."""
+        """Return the smallest value that this share of the values does not exceed (nearest rank); None without values.
+
+        Of four values the 99th percentile is the largest: with few values it errs towards the slow ones.
+        """
         total = self.total
         if not total:
             return None
-        rank, seen = share * (total - 1), 0
+        rank, seen = ceil(share * total - 1e-9), 0  # 0.95 * 20 is a little more than 19
         for bucket, count in self.buckets():
             seen += count
-            if seen > rank:
+            if seen >= rank:
                 return value_of(bucket)
         raise AssertionError("the counts add up to their total")
 

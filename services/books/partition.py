@@ -1,10 +1,10 @@
 """The books of one partition: entries of the requests, and the sums over windows. Pure.
 
-What is kept outlives a crash as a table of keys and values, of which a crash may cut off the newest changes, but never
-one from the middle. Three rules make any such prefix right:
+After a crash the state is restored from a table of keys and values. A crash may lose the newest changes to it, but
+never one from the middle. Three rules make every such prefix correct:
 
 - Whether an event is late follows from the event alone: the time of its append, and that of its window or request. So
-  nothing that counts can come after its window was sealed, whoever reads the log, and how often.
+every reader of the log agrees whether an event still counts, however often it reads.
 - A request's entry is one value. An event that is read again joins it and changes nothing.
 - The sums of an open window are not kept: they follow from the entries. When a window is old, its sums are written,
   then the mark ``sealed_s``, and only then its entries are deleted. Up to the mark, sums count and entries do not;
@@ -31,31 +31,31 @@ _MARK: Final = b"/s"
 """End of the key of a partition's mark; an entry's key ends with a request's id, a window's with JSON."""
 
 Source = Literal["accounts", "receipts"]
-"""The topics that a request is put together from."""
+"""The topics from which a request's entry is joined."""
 
 
-class Change(NamedTuple):
+class TableChange(NamedTuple):
     """A key of the table and its new value; None deletes it."""
 
     key: bytes
     value: bytes | None
 
 
-def newest_of_each(changes: Iterable[Change]) -> list[Change]:
-    """Return of the changes of each key the last, in their order: what is written of a batch.
+def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
+    """Return the last change of each key, in order: what a batch writes.
 
-    The rules above hold for every prefix of it as well, because a mark stays where it is: what comes before it is not
-    put behind it, and the other way round. What a prefix lacks was read in this batch, so it is read again.
+    The rules above hold for every prefix of it as well, because no change moves from one side of a ``sealed_s``
+    mark to the other. What a prefix lacks was read in this batch, so it is read again.
     """
-    found: list[Change] = []
+    found: list[TableChange] = []
     since_mark: dict[bytes, bytes | None] = {}
     for key, value in changes:
         since_mark.pop(key, None)
         since_mark[key] = value
         if key.endswith(_MARK):
-            found += (Change(*item) for item in since_mark.items())
+            found += (TableChange(*item) for item in since_mark.items())
             since_mark.clear()
-    return found + [Change(*item) for item in since_mark.items()]
+    return found + [TableChange(*item) for item in since_mark.items()]
 
 
 class PartitionBooks:
@@ -85,7 +85,7 @@ class PartitionBooks:
         self._deletes: deque[str] = deque()  # bounded by the requests of the windows that were just sealed
         self._dirty: dict[tuple[int, Cell], None] = {}
 
-    def take(self, event: AnyEvent, appended_ms: int) -> list[Change]:
+    def take(self, event: AnyEvent, appended_ms: int) -> list[TableChange]:
         """Take an account or the end of a connection; return what changes in the table, in order."""
         match event:
             case Account():
@@ -98,7 +98,7 @@ class PartitionBooks:
                 last_s = time_ms(event.request_id) // 1_000
             case _:
                 return []
-        changes: list[Change] = []
+        changes: list[TableChange] = []
         if appended_ms < (last_s + self._config.keep_s) * 1_000:
             changes = self._join(event.request_id, news)
         else:
@@ -106,12 +106,18 @@ class PartitionBooks:
         self._know(source, appended_ms)
         return changes + self._seal() + self._delete()
 
-    def caught_up(self, source: Source) -> None:
-        """Note that a topic was read to its end: a silent one holds up no window.
+    @property
+    def newest_ms(self) -> int:
+        """The newest time of the log that was read, of any topic."""
+        return max(self._known_ms.values())
 
-        Each topic tells how far the time of the log was read; the one that is behind decides which windows are old.
+    def caught_up(self, source: Source, at_ms: int) -> None:
+        """Note that all of a topic before ``at_ms`` was read, so that a silent topic does not keep windows open.
+
+        The topic that was read least far decides which windows are old.
+        Take ``newest_ms`` before the broker is asked for the topic's end: what it appends afterwards is not older.
         """
-        self._know(source, max(self._known_ms.values()))
+        self._know(source, at_ms)
 
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
         """Take over what earlier owners kept; keys of other partitions are left out."""
@@ -166,7 +172,7 @@ class PartitionBooks:
         else:
             self._count(request_id, share, 1)
 
-    def _join(self, request_id: str, news: Entry) -> list[Change]:
+    def _join(self, request_id: str, news: Entry) -> list[TableChange]:
         before = self.entries.get(request_id)
         after = news if before is None else before.join(news)
         if before is not None and after.says_the_same(before):
@@ -183,7 +189,7 @@ class PartitionBooks:
             self._orphans.pop(request_id, None)
             self._count(request_id, new, 1)
         self.entries[request_id] = after
-        return [Change(self._entry_key(request_id), after.encode())]
+        return [TableChange(self._entry_key(request_id), after.encode())]
 
     def _count(self, request_id: str, share: Share, sign: int) -> None:
         start_s, cell = share.start_s, share.cell
@@ -199,19 +205,19 @@ class PartitionBooks:
             ids.discard(request_id)
         self._dirty[start_s, cell] = None
 
-    def _seal(self) -> list[Change]:
+    def _seal(self) -> list[TableChange]:
         """Seal the windows that are old enough by the broker's clock."""
         width_s, keep_s = self._config.window_s, self._config.keep_s
         upto_s = (min(self._known_ms.values()) // 1_000 - keep_s) // width_s * width_s
         if upto_s <= self.sealed_s:
             return []
-        changes: list[Change] = []
+        changes: list[TableChange] = []
         old = sorted(start_s for start_s in self._ids if start_s + width_s <= upto_s)
         for start_s in old:
             for cell, totals in self.windows[start_s].items():
-                changes.append(Change(self._window_key(start_s, cell), totals.encode()))
+                changes.append(TableChange(self._window_key(start_s, cell), totals.encode()))
                 self._dirty[start_s, cell] = None
-        changes.append(Change(b"%d" % self.number + _MARK, b"%d" % upto_s))
+        changes.append(TableChange(b"%d" % self.number + _MARK, b"%d" % upto_s))
         self.sealed_s = upto_s
         for start_s in old:
             self._drop(self._ids.pop(start_s))
@@ -232,19 +238,21 @@ class PartitionBooks:
             del self.entries[request_id]
             self._deletes.append(request_id)
 
-    def _forget(self, upto_s: int) -> list[Change]:
+    def _forget(self, upto_s: int) -> list[TableChange]:
         """Drop the sums of windows that are shown no longer."""
         oldest_s = upto_s - self._config.show_s
         gone = [start_s for start_s in self.windows if start_s < oldest_s and start_s not in self._ids]
-        return [Change(self._window_key(start_s, cell), None) for start_s in gone for cell in self.windows.pop(start_s)]
+        return [
+            TableChange(self._window_key(start_s, cell), None) for start_s in gone for cell in self.windows.pop(start_s)
+        ]
 
-    def _delete(self) -> list[Change]:
+    def _delete(self) -> list[TableChange]:
         """Delete some entries that no open window needs."""
-        changes: list[Change] = []
+        changes: list[TableChange] = []
         while self._deletes and len(changes) < DELETES_EACH:
             request_id = self._deletes.popleft()
             if request_id not in self.entries:  # else a receipt came after all
-                changes.append(Change(self._entry_key(request_id), None))
+                changes.append(TableChange(self._entry_key(request_id), None))
         return changes
 
     def _entry_key(self, request_id: str) -> bytes:

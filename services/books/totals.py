@@ -1,4 +1,4 @@
-"""What one request adds to its window, and the sums of a window. Whole numbers: what was added can be taken away."""
+"""What one request adds to its window, and a window's sums. All are whole numbers: subtracting undoes adding."""
 
 from typing import Final, NamedTuple, Self
 
@@ -124,7 +124,7 @@ class Totals:
         self.histograms = tuple(Histogram() for _ in HISTOGRAMS)
 
     def add(self, share: Share, sign: int = 1) -> None:
-        """Add a request; take it away with the sign -1."""
+        """Add a request; with ``sign`` -1, subtract it."""
         for index, value in enumerate(share.sums):
             if value:
                 self.sums[index] += sign * value
@@ -133,7 +133,7 @@ class Totals:
                 histogram.add(bucket, sign)
 
     def merge(self, other: "Totals", sign: int = 1) -> None:
-        """Add all that another one has; take it away with the sign -1."""
+        """Add everything of another one; with ``sign`` -1, subtract it."""
         self.sums = [one + sign * two for one, two in zip(self.sums, other.sums, strict=True)]
         for one, two in zip(self.histograms, other.histograms, strict=True):
             one.merge(two, sign)

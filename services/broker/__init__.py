@@ -8,12 +8,12 @@ With a data directory a restart is as Kafka's: records, committed offsets, idemp
 groups are restored, and the members of such a group continue without a rebalance. Records are served from segment
 files with sparse indexes; only the newest of each partition are in memory, at most 64 MiB in all. With
 `message.timestamp.type=LogAppendTime` a partition's time never decreases, where Kafka's follows a clock that is set
-back.
+back. A topic with `cleanup.policy=compact` keeps the newest record of each key: segments of 256 KiB are compacted when
+they are closed, as soon as half of the closed ones is new.
 
 It does **not** support, and reports when a client asks for it:
 
 * replication: one node leads every partition; a replication factor other than 1 is rejected;
-* compaction: `cleanup.policy=compact` is accepted (Faust's changelogs need it), but every record is kept;
 * transactions: a transactional id is rejected; idempotent producers are fully supported;
 * authentication, authorisation and TLS;
 * durability beyond the operating system: with a data directory every batch is written to the operating system before

@@ -16,7 +16,7 @@ MOST_SESSIONS: Final = 1_000
 """Kafka's default (``max.incremental.fetch.session.cache.slots``). Who gets none names all partitions each time."""
 
 MOST_PARTITIONS: Final = 100_000
-"""In all sessions together: some 20 MB."""
+"""Most partitions in all sessions together; they take about 20 MB."""
 
 IDLE_S: Final = 120.0
 """A session may be removed for another when it was not used for this long, as in Kafka."""
@@ -88,7 +88,7 @@ class FetchSession(LogWaiter):
             self.waiting.on_growth()
 
     def update(self, asked: list[FetchedPartition], forgotten: list[tuple[bytes, int]]) -> None:
-        """Ask for these too, or from other offsets on; no longer for those."""
+        """Add or reposition some partitions, and remove others."""
         changed = bool(forgotten)
         for each in asked:
             known = self.partitions.get((each.topic, each.partition))
@@ -111,7 +111,7 @@ class FetchSession(LogWaiter):
         self._waiters.remove(self, self._logs)
 
     def _find_recreated(self) -> bool:
-        """Look for partitions that were not there, or were deleted; return whether one was found."""
+        """Look for partitions that were missing or deleted and exist now; return whether there is one."""
         found = False
         for each in self.partitions.values():
             if each.log is None or each.log.deleted:
@@ -127,7 +127,7 @@ class FetchSession(LogWaiter):
 
 
 class FetchSessions:
-    """All sessions of one broker, the one that was not used for longest first."""
+    """All sessions of one broker, least recently used first."""
 
     def __init__(self, find_log: FindLog, waiters: LogWaiters) -> None:
         self._find_log = find_log

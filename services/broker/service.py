@@ -16,7 +16,7 @@ from services.broker.state import BrokerState
 logger = logging.getLogger("railbus.broker")
 
 LIMITATIONS = (
-    "embedded broker, for development and tests only: no replication, no compaction, no transactions, "
+    "embedded broker, for development and tests only: no replication, no transactions, "
     "no authentication or TLS; files are synced to the disk only at a clean stop"
 )
 _BACKLOG = 128

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
+from services.runtime.settings import is_loopback
 
 NODE_ID = 1
 CLUSTER_ID = "railbus-embedded-broker"  # 22 to 36 characters, like Kafka's

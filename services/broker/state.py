@@ -73,11 +73,12 @@ class BrokerState:
         return (log for topic in self.topics for log in topic.partitions)
 
     def drop_expired(self) -> None:
-        """Drop records beyond their retention; without a data directory also what is beyond the memory limit."""
+        """Drop records beyond their retention, and those that compaction drops; bound the memory they take."""
         self._bytes_since_check = 0
         for log in self._logs():
             try:
                 log.expire(now_ms())
+                log.compact(now_ms())
             except OSError as error:  # a full disk may have no room for one partition's next segment
                 log_storage_error("retention", error)
         if self.settings.data_dir is None:

@@ -85,7 +85,7 @@ class UnreadableRecord:
 
 
 RecordHandler = Callable[[Sequence[Received | UnreadableRecord]], None]
-"""Must return at once: the loop never awaits the work on a record. An error ends reading."""
+"""Must return without waiting: the loop never awaits the work on a record. An error ends reading."""
 
 StoredRecordHandler = Callable[[Sequence[StoredRecord]], None]
 """As ``RecordHandler``, for records that are not decoded."""

@@ -24,7 +24,7 @@ CONNECT_TIMEOUT_S: Final = 15.0
 """Longest wait for the broker."""
 
 MAX_CLOCK_SKEW_MS: Final = 60_000
-"""How far the clock of whoever made the request id may be ahead of the broker's."""
+"""How far the clock that made a request id may be ahead of the broker's."""
 
 POLL_S: Final = 0.02
 """Time between two looks at a reader's position; the bus has no event for it."""
@@ -61,11 +61,23 @@ def bus_settings(kafka: str | None) -> BusSettings:
     """
     settings = load_settings(BusSettings)
     if kafka is not None:
-        return dataclasses.replace(settings, bootstrap=kafka)
+        return with_broker(settings, kafka)
     found = find_running_tree(state_dir())
     if found is not None:
         return dataclasses.replace(settings, bootstrap=found.kafka, partitions=found.partitions)
     return settings
+
+
+def with_broker(settings: BusSettings, kafka: str) -> BusSettings:
+    """Return the settings with the broker of ``--kafka``.
+
+    Raises:
+        UserError: It is no address.
+    """
+    try:
+        return dataclasses.replace(settings, bootstrap=kafka)
+    except UserError as error:  # it names the variable, which nobody has set
+        raise UserError(str(error).replace("RAILBUS_KAFKA_BOOTSTRAP=", "--kafka ")) from None
 
 
 def edge_url(url: str | None) -> str:
@@ -80,7 +92,7 @@ def edge_url(url: str | None) -> str:
 async def reaching_broker(
     settings: BusSettings, remedy: str = "start it, or name another with --kafka"
 ) -> AsyncIterator[None]:
-    """Bound the wait for the first contact with the broker: the bus itself would wait for ever.
+    """Bound the wait for the first contact with the broker; the bus itself would wait without end.
 
     Raises:
         UserError: The block took longer than ``CONNECT_TIMEOUT_S``.

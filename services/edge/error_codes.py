@@ -7,7 +7,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ErrorDescription:
-    """What a client is told by a code.
+    """The meaning of an error code, and what a client can do.
 
     Attributes:
         statuses: The HTTP statuses it comes with.
@@ -194,7 +194,8 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
     ),
     "too_many_streams": ErrorDescription(
         (429, 503),
-        "The connection or the tenant (429), or the edge (503), has as many open streams as it may.",
+        "The connection or the tenant (429), or the edge (503), has as many open streams as it may. Batch requests "
+        "wait first; they are refused when as many wait already.",
         "Wait until one has ended. The operator can raise `RAILBUS_MAX_SOCKET_STREAMS`, `RAILBUS_MAX_TENANT_STREAMS` "
         "or `RAILBUS_MAX_STREAMS`.",
     ),

@@ -59,10 +59,11 @@ class EdgeService:
             file_bytes=settings.batch_file_mb * 1_048_576, tenant_files=settings.batch_tenant_files,
             tenant_jobs=settings.batch_tenant_jobs,
         )  # fmt: skip
-        request_service = RequestService(
+        self._requests = request_service = RequestService(
             settings, instance=instance, hub=self._hub, partitions=self._partitions, lookup=self._lookup,
             producer=self._producer, receipts=self._receipts, shared_limits=self._shared_limits,
         )  # fmt: skip
+        self._watch_classes = request_service.watch_classes
         self._sockets = WebSocketEndpoint(request_service, keys, settings)
         self._http_options: dict[str, Any] = {
             "access_log": None, "auto_decompress": False, "logger": ServerLogger(logger("edge"), None),
@@ -116,7 +117,7 @@ class EdgeService:
                 group.create_task(work)
                 for work in (
                     self._partitions.run(), self._lookup.run(), self._receipts.run(), self._ledger.run(),
-                    self._jobs.run(), self._tick(),
+                    self._jobs.run(), self._tick(), self._watch_classes(),
                     self._announce(url, on_ready),
                 )
             ]  # fmt: skip

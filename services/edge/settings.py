@@ -8,10 +8,9 @@ from services.bus import BusSettings
 from services.edge.http.proxies import TrustedProxies, trusted_proxies
 from services.edge.requests.rate_limit import Rate
 from services.edge.requests.shared_limits import Quota
-from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
 from services.runtime.policy_deadlines import DEFAULT_POLICY
-from services.runtime.settings import setting
+from services.runtime.settings import is_loopback, setting
 from services.stream import Governance
 
 
@@ -36,7 +35,7 @@ class Settings:
             only where none runs, and for the router and the workers too.
         output_check: ``on``: text beyond the exposure limit waits for a safety service, whatever a worker says. ``off``
             only where none runs, and for the router and the workers too.
-        policy: Folder of the policy, of which the edge reads ``[deadlines]`` and ``[classes]`` when it starts: a
+        policy: Folder of the policy. The edge reads its ``[deadlines]`` and ``[classes]``, again after each change: a
             request that asks for other deadlines is refused.
         redis_url: ``redis://HOST:PORT`` for rate limits and idempotency keys, so that several edges share them. Not
             set: each edge keeps its own.

@@ -12,7 +12,7 @@ from services.runtime import run
 from services.runtime.health import HealthSettings, serve_health
 from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
-from services.worker.worker import Worker
+from services.worker.worker import WorkerService
 
 
 async def main() -> None:
@@ -20,7 +20,7 @@ async def main() -> None:
     settings, bus, health = load_settings(GeneratorSettings), load_settings(BusSettings), load_settings(HealthSettings)
     bind_to_cores(settings.generator_cores)
     engine = make(settings.engine, os.environ)
-    worker: Worker | None = None
+    worker: WorkerService | None = None
 
     def ready() -> None:
         say_ready(f"generator engine={engine.name} model={engine.model}")
@@ -28,7 +28,7 @@ async def main() -> None:
     async with serve_health(health, lambda: worker is not None and worker.ready):
         try:
             await asyncio.gather(engine.start(), ensure_topics(bus))
-            worker = Worker(settings.worker_config(), bus, engine)
+            worker = WorkerService(settings.worker_config(), bus, engine)
             await run_while_alive(worker.run(ready), engine)
         finally:
             await engine.close()

@@ -28,7 +28,7 @@ def parse_cores(text: str) -> set[int]:
 
 
 def bind_to_cores(text: str) -> None:
-    """Let this process, and what it starts, run on these cores alone.
+    """Let this process and its children run on these cores alone.
 
     Raises:
         UserError: There are no such cores here, or the system cannot do it.

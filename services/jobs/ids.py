@@ -32,7 +32,7 @@ def new_batch_id(now_ms: int, random_bits: int) -> str:
 
 
 def job_of(batch_id: str) -> str:
-    """Return what the ids of all requests of a job begin with."""
+    """Return the common prefix of the ids of a job's requests."""
     digits = batch_id.removeprefix(BATCH_PREFIX)
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:22]))
 
@@ -43,7 +43,7 @@ def line_request_id(batch_id: str, line: int, attempt: int) -> str:
 
 
 def parse_request_id(request_id: str) -> LineRequest:
-    """Return which request it is, if its job is one that we know."""
+    """Return the line and attempt that a request id stands for, if its job is known."""
     return LineRequest(request_id[:JOB_CHARS], int(request_id[28:], 16), int(request_id[26:28], 16))
 
 

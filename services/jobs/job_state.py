@@ -1,4 +1,4 @@
-"""The fold of ``railbus.batches``: what is known of each job. Pure."""
+"""The fold of ``railbus.batches``: the state of each job. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -125,7 +125,7 @@ def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished,
 
 
 def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
-    """Return whether a progress counts: its writer was not replaced before it."""
+    """Return whether a progress event counts: its writer had not been replaced by another when it was appended."""
     if newest is None or event.epoch > newest.epoch:
         return True
     return event.epoch == newest.epoch and event.source == newest.source

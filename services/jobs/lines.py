@@ -1,4 +1,4 @@
-"""One line of a job's input, in the form of OpenAI's Batch API. Pure; what is wrong with it is one ``BadLine``."""
+"""One line of a job's input, in the form of OpenAI's Batch API. A wrong line raises one ``BadLine``. Pure."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final

@@ -6,14 +6,14 @@ from itertools import pairwise
 from typing import Final
 
 LEVELS: Final = tuple(sorted({int(256 * 1.25**step) for step in range(23)}))
-"""Lengths of beginnings, in characters, that are compared: 256 to about 34,000."""
+"""Lengths of the prefixes that are compared, in characters: 256 to about 34,000."""
 
 WIDTH: Final = 4
 """Bytes of hash for each length. A collision only makes two lines neighbours that share no prefix."""
 
 
 def prefix_key(texts: Iterable[str]) -> bytes:
-    """Return hashes of the beginnings of a prompt: prompts that begin alike have keys that begin alike."""
+    """Return the hashes of a prompt's prefixes: prompts with a common prefix have keys with a common prefix."""
     text = "\x00".join(texts)
     hasher, parts, done = hashlib.blake2b(digest_size=WIDTH), [], 0
     for level in LEVELS:
@@ -27,8 +27,8 @@ def prefix_key(texts: Iterable[str]) -> bytes:
 def prefix_order(keys: Sequence[bytes]) -> list[int]:
     """Return the numbers of the keys, those with a common beginning together.
 
-    Groups, and what is in them, keep the order of their first members, so that prompts which share nothing stay as they
-    were.
+    Groups, and the keys in each, stay in order of first appearance, so that prompts which share nothing are not
+    reordered.
     """
     ranked = sorted(range(len(keys)), key=keys.__getitem__)
     found: list[int] = []
@@ -48,14 +48,14 @@ def prefix_order(keys: Sequence[bytes]) -> list[int]:
 
 
 def _common(first: bytes, last: bytes, depth: int) -> int:
-    """Return to which level a sorted run is the same."""
+    """Return the number of levels that all keys of a sorted range share."""
     while depth * WIDTH < len(first) and first[: (depth + 1) * WIDTH] == last[: (depth + 1) * WIDTH]:
         depth += 1
     return depth
 
 
 def _runs(keys: Sequence[bytes], ranked: Sequence[int], low: int, high: int, depth: int) -> Iterator[tuple[int, int]]:
-    """Split a run where the next level differs."""
+    """Split a sorted range at each place where the keys differ in the next level."""
     begin, end = depth * WIDTH, (depth + 1) * WIDTH
     cuts = [
         place for place in range(low + 1, high) if keys[ranked[place]][begin:end] != keys[ranked[place - 1]][begin:end]

@@ -25,15 +25,15 @@ PLAN: Final = "plan.json"
 INDEX: Final = "index"
 MAX_LINES: Final = 50_000_000
 MAX_FAULTS: Final = 100
-"""Most faults that refuse a job; a job that reports its bad lines may have any number."""
+"""Most faults listed when a job is refused; a job that reports its bad lines may have any number."""
 
 _ENTRY: Final = Struct("<QII")
-"""Offset and length of a line in the input, and its number there, from 1."""
+"""Offset and length of a line in the input, and its line number, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """What is known of a job's input.
+    """The facts about a job's input that are kept in memory.
 
     Attributes:
         good: Lines that are requests.
@@ -52,7 +52,7 @@ class JobPlan:
 
 @dataclass(slots=True)
 class _Scan:
-    """What is kept of each line while the input is read."""
+    """Facts about each line, kept while the input is read."""
 
     offsets: "array[int]" = field(default_factory=lambda: array("Q"))
     lengths: "array[int]" = field(default_factory=lambda: array("L"))

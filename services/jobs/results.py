@@ -21,7 +21,7 @@ _SEPARATOR: Final = b"\t"
 
 
 def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
-    """Return what a part file has of a line: its place, whether it has an answer, and its result line."""
+    """Return a line's record in a part file: its position, whether it has an answer, and its result line."""
     return b"%d%s%d%s%s" % (place, _SEPARATOR, is_answer, _SEPARATOR, line)
 
 

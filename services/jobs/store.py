@@ -27,7 +27,7 @@ _FILE_ID: Final = re.compile(r"file-[0-9a-z]{1,40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """What is known of a file.
+    """A file's metadata.
 
     Attributes:
         file_id: Its id.
@@ -53,7 +53,7 @@ class JobStore(Protocol):
         """Open a new file. It appears under its name only when the block ends without an error."""
 
     def find(self, file_id: str) -> StoredFile | None:
-        """Return what is known of a file; None if there is none."""
+        """Return a file's metadata; None if there is no such file."""
 
     def open(self, file_id: str) -> BinaryIO:
         """Open a file for reading."""

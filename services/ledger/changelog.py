@@ -1,7 +1,8 @@
 """The writer of the table's changelog: changes go out in batches, and an event is done when its batch is on the log.
 
 A batch has of each key the newest change alone: account and receipt of a request mostly come together, and are one
-record then. Any prefix of a batch is a state that the books can be made again from (``services/books/partition.py``).
+record then. Any prefix of a batch is a state that the books can be made again from (``services/books/partition.py``):
+the offsets up to which a partition was read come behind all of its changes.
 """
 
 import asyncio
@@ -9,23 +10,24 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from services.books import Change, newest_of_each
+from services.books import TableChange, newest_of_each
 from services.runtime.metrics import LEDGER_READ
 
 BATCH_S: Final = 0.1
-"""How long changes are collected: each batch is a write to a socket, the dearest step of all."""
+"""How long changes are collected: a batch costs one write to a socket, the most expensive step."""
 
 BATCH_EVENTS: Final = 1_000
 """Most events of a batch. While one is being written and the next is full, no event is taken."""
 
-Send = Callable[[int, Change], Awaitable[Awaitable[Any]]]
-"""Hands a change of a partition to the producer; what it returns waits for the broker."""
+Send = Callable[[int, TableChange], Awaitable[Awaitable[Any]]]
+"""Gives a change of a partition to the producer; awaiting its result waits for the broker's acknowledgement."""
 
 
 class _Taken(NamedTuple):
     event: Any
     partition: int
-    changes: Sequence[Change]
+    changes: Sequence[TableChange]
+    read: TableChange
 
 
 class Changelog:
@@ -43,12 +45,12 @@ class Changelog:
         self._emptied = asyncio.Condition()
         self._writing = False
 
-    async def add(self, event: Any, partition: int, changes: Sequence[Change]) -> None:
-        """Take what an event changed; wait while there is too much."""
+    async def add(self, event: Any, partition: int, changes: Sequence[TableChange], read: TableChange) -> None:
+        """Queue an event's changes with the offset up to which its partition was read; wait while the queue is full."""
         if len(self._taken) >= BATCH_EVENTS:
             async with self._emptied:
                 await self._emptied.wait_for(lambda: len(self._taken) < BATCH_EVENTS)
-        self._taken.append(_Taken(event, partition, changes))
+        self._taken.append(_Taken(event, partition, changes, read))
         self._filled.set()
         if len(self._taken) >= BATCH_EVENTS:
             self._full.set()
@@ -79,14 +81,15 @@ class Changelog:
             await self._tell()
 
     async def _write(self, batch: Sequence[_Taken]) -> None:
-        changes: dict[int, list[Change]] = {}
+        changes: dict[int, list[TableChange]] = {}
+        read: dict[int, dict[bytes, TableChange]] = {}
         for taken in batch:
-            if taken.changes:
-                changes.setdefault(taken.partition, []).extend(taken.changes)
+            changes.setdefault(taken.partition, []).extend(taken.changes)
+            read.setdefault(taken.partition, {})[taken.read.key] = taken.read
         pending = [
             await self._send(partition, change)
             for partition, each in changes.items()
-            for change in newest_of_each(each)
+            for change in (*newest_of_each(each), *read[partition].values())
         ]
         for acknowledged in pending:
             await acknowledged

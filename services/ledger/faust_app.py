@@ -1,9 +1,9 @@
 """The Faust application around the books: what it reads, its table, and when an event is done.
 
 Faust commits an event's offset without waiting for what the event changed in a table: a kill between the two would
-lose it. So events are taken without acknowledgement; the table's changelog is written here, and an event is
-acknowledged, and its offset committed, only when the broker has all changes that it led to. What is read again after a
-crash changes nothing (``services/books/partition.py``).
+lose it. So the table's changelog is written here, and has with the changes the offset up to which they go: there the
+next owner begins (``services/ledger/faust_flow.py``). What is read again after a crash changes nothing
+(``services/books/partition.py``).
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import logging
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from faust.types import TP
 
@@ -20,11 +20,14 @@ from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
 from schemas.registry import read_kinds
 from schemas.topics import ACCOUNTS, RECEIPTS
 from schemas.wire import KIND_HEADER, decode, header
-from services.books import BooksConfig, Change, PartitionBooks, Source
+from services.books import BooksConfig, PartitionBooks, Source, TableChange
 from services.bus import BusSettings
 from services.ledger.changelog import Changelog
-from services.ledger.faust_flow import FaustApp, OffsetGuard
+from services.ledger.faust_flow import BeginAt, BrokerError, FaustApp
+from services.ledger.read_offsets import ReadOffsets, RecordsLost, first_offset
 from services.ledger.settings import Settings
+from services.runtime.clock import steady_us
+from services.runtime.errors import UnavailableError
 from services.runtime.metrics import LEDGER_LATE, LEDGER_OPEN, MALFORMED, SKIPPED
 
 COMMIT_S: Final = 1.0
@@ -33,13 +36,30 @@ LINGER_S: Final = 0.005
 """How long the producer waits for the rest of a batch of changes, which are given to it one after the other."""
 
 ACK_TIMEOUT_S: Final = 60.0
-"""A broker that has not taken the changes by then ends the process: it starts again where it had committed."""
+"""If the broker has not acknowledged the changes by then, the process ends, to begin again at the table's offsets."""
+
+ENDS_S: Final = 10.0
+"""Longest wait for the broker's answer about where its topics end."""
+
+SEEK_AGAIN_S: Final = 10.0
+"""How long records that Faust skipped may take to arrive after a seek."""
+
+STAND_S: Final = 5.0
+"""How long reading of a partition may pause before its end, until the ledger seeks there again."""
 
 REVOKE_S: Final = 5.0
 """Longest that a rebalance waits for them."""
 
+_log = logging.getLogger("railbus.ledger")
+
+_TOPICS: Final = {topic.name: topic for topic in (ACCOUNTS, RECEIPTS)}
 _SOURCES: Final[dict[str, Source]] = {ACCOUNTS.name: "accounts", RECEIPTS.name: "receipts"}
 _WANTED: Final = read_kinds("ledger", ACCOUNTS, RECEIPTS) - {"Attached"}
+
+
+class _Sought(NamedTuple):
+    offset: int
+    until: int
 
 
 class LedgerApp:
@@ -60,10 +80,13 @@ class LedgerApp:
         self.ready = False
         self._config: BooksConfig = settings.config()
         self._changelog = Changelog(self._send)
-        self._offsets = OffsetGuard()
+        self._bus = settings.bus
+        self._sought: dict[TP, _Sought] = {}
+        self._stands: dict[TP, _Sought] = {}
         self._on_ready: Callable[[], None] | None = on_ready
-        self.app = _make_app(settings, copies)
+        self.app = _make_app(settings, copies, self._begin_at)
         self._table = self.app.Table("entries", partitions=settings.bus.partitions, key_type=bytes, value_type=bytes)
+        self._read = ReadOffsets(self._table.data, _SOURCES)
         self._table.on_recover(self._recovered)
         topic = self.app.topic(*_SOURCES, key_type=bytes, value_type=bytes, allow_empty=True)
         self.app.agent(topic, name="books")(self._agent)
@@ -73,7 +96,8 @@ class LedgerApp:
         """Run until cancelled.
 
         Raises:
-            Exception: What ended Faust.
+            UnavailableError: The broker refused what Faust needs, such as the table's topic.
+            Exception: What else ended Faust.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._changelog.run(), name="ledger-changelog")
@@ -82,6 +106,8 @@ class LedgerApp:
                 await self.app.start()
                 await self.app.wait_until_stopped()
                 raise self.app.crash_reason or RuntimeError("Faust stopped by itself")
+            except BrokerError as error:
+                raise UnavailableError(f"the broker refused what Faust needs: {error}") from error
             finally:  # before the tasks end: Faust waits until what was taken is acknowledged
                 self.ready = False
                 with contextlib.suppress(Exception):
@@ -90,40 +116,69 @@ class LedgerApp:
     async def _agent(self, stream: Any) -> None:
         try:
             async for event in stream.noack().events():
-                number, changes = self._changes(event.message)
-                await self._changelog.add(event, number, changes)
+                message = event.message
+                if not await self._is_next(message):
+                    continue
+                changes = self._changes(message)
+                read = self._read.change(message)
+                for key, value in (*changes, read):  # at once: a rebalance makes the books again from the table
+                    if value is None:
+                        self._table.data.pop(key, None)
+                    else:
+                        self._table.data[key] = value
+                await self._changelog.add(event, message.partition, changes, read)
         except Exception as error:
             await self.app.crash(error)  # Faust would start the agent again behind the events that were taken
             raise
 
-    def _changes(self, message: Any) -> tuple[int, list[Change]]:
-        self._offsets.check(message)
+    async def _is_next(self, message: Any) -> bool:
+        """Return whether to take a record now. If Faust skipped records before it, seek them: they come first.
+
+        Raises:
+            RecordsLost: It does not come.
+        """
+        missing = self._read.missing(message)
+        if not missing:
+            return True
+        text = f"offsets {missing.start} to {missing.stop - 1} of {message.topic}-{message.partition}"
+        sought = self._sought.get(message.tp)
+        if sought is not None and sought.offset == missing.start:
+            if steady_us() > sought.until:
+                raise RecordsLost(f"Faust left out {text}, and a seek did not bring them")
+            return False
+        first = await first_offset(self._bus, _TOPICS[message.topic], message.partition, missing.start)
+        if first is not None and first >= message.offset:
+            return True  # retention has removed them
+        _log.warning("Faust left out %s: reading them again", text)
+        self._sought[message.tp] = _Sought(missing.start, steady_us() + int(SEEK_AGAIN_S * 1e6))
+        await self.app.consumer.seek_back(message.tp, missing.start)
+        return False
+
+    def _changes(self, message: Any) -> list[TableChange]:
         number, headers = message.partition, _headers(message)
         if header(headers, KIND_HEADER) not in _WANTED:
-            return number, []
+            return []
         try:
             event = decode(message.value, headers, message.key)
         except (UnknownKind, NewerVersion) as error:
             SKIPPED.labels(message.topic, type(error).__name__).inc()
-            return number, []
+            return []
         except MalformedEvent:  # the router makes a dead letter of it
             MALFORMED.labels(message.topic).inc()
-            return number, []
+            return []
         books = self._of(number)
         late = books.late
         changes = books.take(event, int(message.timestamp * 1_000))
         LEDGER_LATE.inc(books.late - late)
-        for key, value in changes:  # at once: a rebalance makes the books again from the table
-            if value is None:
-                self._table.data.pop(key, None)
-            else:
-                self._table.data[key] = value
-        return number, changes
+        return changes
 
-    async def _send(self, number: int, change: Change) -> Any:
+    async def _send(self, number: int, change: TableChange) -> Any:
         """Give a change of the table to the producer; return what waits for the broker."""
         topic = self._table.changelog_topic.get_topic_name()
         return await self.app.producer.send(topic, change.key, change.value, number, None, None)
+
+    def _begin_at(self, topic: str, number: int) -> int | None:
+        return self._read.next_offset(topic, number) if topic in _SOURCES else None
 
     def _of(self, number: int) -> PartitionBooks:
         books = self.books.get(number)
@@ -133,8 +188,9 @@ class LedgerApp:
         return books
 
     async def _recovered(self) -> None:
-        self._offsets.forget()
         self.books.clear()  # made again from the table, each when it is needed
+        self._sought.clear()
+        self._stands.clear()
         for number in self._held():
             self._of(number)
         self.ready = True
@@ -143,7 +199,7 @@ class LedgerApp:
             self._on_ready = None
 
     async def _revoked(self, *_: Any, **__: Any) -> None:
-        """Let the broker have every change first: a later one could overwrite what the next owner writes."""
+        """Wait until the broker has every change: a later one could overwrite what the next owner writes."""
         self.ready = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REVOKE_S):
@@ -153,25 +209,42 @@ class LedgerApp:
         return sorted({tp.partition for tp in self.app.assignor.assigned_actives() if tp.topic in _SOURCES})
 
     async def _watch_ends(self) -> None:
-        """Tell the books which topics were read to their ends, so that a silent one holds up no window."""
+        """Tell the books which topics were read to their ends, so that a silent topic does not keep windows open."""
         while True:
             await asyncio.sleep(COMMIT_S)
-            if not self.ready:
-                continue
-            consumer = self.app.consumer
             LEDGER_OPEN.set(sum(len(books.entries) for books in self.books.values()))
-            busy = {(message.topic, message.partition) for message in consumer.unacked if not message.acked}
-            for number, books in tuple(self.books.items()):
-                for topic, source in _SOURCES.items():
-                    if (topic, number) not in busy and await self._at_end(TP(topic, number)):
-                        books.caught_up(source)
+            if self.ready:
+                with contextlib.suppress(BrokerError, TimeoutError):  # asked again in a second
+                    await self._look_at_ends()
 
-    async def _at_end(self, partition: TP) -> bool:
+    async def _look_at_ends(self) -> None:
         consumer = self.app.consumer
-        if partition not in consumer.assignment():
-            return False
-        end = consumer.highwater(partition)
-        return end is not None and (await consumer.position(partition) or 0) >= end
+        asked = [TP(topic, number) for number in self.books for topic in _SOURCES]
+        held = {tp: self.books[tp.partition] for tp in asked if tp in consumer.assignment()}
+        newest_ms = {tp: books.newest_ms for tp, books in held.items()}  # before the question: what is read meanwhile
+        if not held:  # may be newer than what was at the end
+            return
+        async with asyncio.timeout(ENDS_S):
+            starts = await consumer.earliest_offsets(*held)
+            ends = await consumer.highwaters(*held)
+        for tp, books in held.items():
+            read = max(self._read.next_offset(tp.topic, tp.partition), starts[tp])
+            if self.books.get(tp.partition) is not books:
+                continue
+            if read >= ends[tp]:
+                books.caught_up(_SOURCES[tp.topic], newest_ms[tp])
+                self._stands.pop(tp, None)
+            else:
+                await self._seek_if_it_stands(tp, read)
+
+    async def _seek_if_it_stands(self, tp: TP, read: int) -> None:
+        """Seek records that are overdue: at a topic's end, no later record shows that Faust skipped them."""
+        stands = self._stands.get(tp)
+        if stands is None or stands.offset != read or not self.ready:
+            self._stands[tp] = _Sought(read, steady_us() + int(STAND_S * 1e6))
+        elif steady_us() > stands.until:
+            del self._stands[tp]
+            await self.app.consumer.seek_back(tp, read)
 
 
 def _headers(message: Any) -> list[tuple[str, bytes]]:
@@ -179,13 +252,14 @@ def _headers(message: Any) -> list[tuple[str, bytes]]:
     return list(headers.items()) if isinstance(headers, dict) else list(headers)
 
 
-def _make_app(settings: Settings, copies: int) -> Any:
+def _make_app(settings: Settings, copies: int, begin_at: BeginAt) -> Any:
     for name in ("faust", "mode", "services.ledger.faust_flow"):  # a line for each of its parts that starts or stops
         logging.getLogger(name).setLevel(logging.WARNING)
     bus: BusSettings = settings.bus
     addresses = ";".join(f"kafka://{host}:{port}" for host, port in bus.addresses())
     return FaustApp(
         settings.ledger_group,
+        begin_at=begin_at,
         broker=addresses,
         broker_credentials=_credentials(bus),
         broker_commit_interval=COMMIT_S,

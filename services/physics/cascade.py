@@ -1,4 +1,4 @@
-"""How much of the best a cheap screen keeps. Pure.
+"""How many of the best items a cheap first model keeps. Pure.
 
 A cascade scores every request with a small model and gives the best to a larger one. What it finds depends on how well
 the two scores agree. The scores' ranks are taken as those of two normal variables: with a rank correlation rho
@@ -14,7 +14,7 @@ from typing import Final
 from services.physics.checks import fraction, positive
 
 POINTS: Final = 400
-"""Points of the midpoint rule over the best share; more change the fourth digit."""
+"""Points of the midpoint rule over the best share; more of them change only the fourth digit."""
 
 _NORMAL: Final = NormalDist()
 
@@ -67,14 +67,14 @@ def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -
 
 
 def _above(rho: float, bar: float, final: float) -> float:
-    """Return the chance that a screen's score is above the bar, given the final score."""
+    """Return the chance that a small model's score is above the bar, given the final score."""
     r = 2 * math.sin(math.pi * rho / 6)
     spread = math.sqrt(max(0.0, 1 - r * r))
     return float(r * final >= bar) if spread < 1e-9 else _NORMAL.cdf((r * final - bar) / spread)
 
 
 def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[float]) -> float:
-    """Return the bar above which this share of all requests remains, of those that passed so far."""
+    """Return the bar that leaves this share of all requests, of those that passed the earlier models."""
     low, high = -8.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""What an engine achieves of a data sheet's rates, and what it adds to them: few constants, each with its interval.
+"""The share of a data sheet's rates that an engine achieves, and its overheads: constants with intervals.
 
 Every constant is a time or a share that a calibration can fit too. The fitted rows are the published ones in
 ``tests/data/published``: static batches in TensorRT-LLM 0.9, and closed loops over HTTP on NVIDIA NIM. An interval is
@@ -90,7 +90,7 @@ COMMON: Final[Mapping[str, Constant]] = MappingProxyType(
         "activations": Constant(40.0, 30.0, 77.0, f"{_T}: prefill; counting the kernels of a layer gives about 30"),
     }
 )
-"""Constants that no GPU generation or engine changed in the rows."""
+"""Constants that have one value for all GPU generations and engines of the data."""
 
 GENERATIONS: Final[Mapping[str, Mapping[str, Constant]]] = MappingProxyType(
     {

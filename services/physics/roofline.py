@@ -144,7 +144,7 @@ def step_ms(  # noqa: PLR0913 - the engine decides about a step by as many numbe
     kv: KvPrecision = "bf16",
     efficiency: Efficiency,
 ) -> float:
-    """Return the milliseconds of one step of the engine: decoding sequences and parts of prompts together.
+    """Return the milliseconds of one engine step that decodes sequences and prefills parts of prompts.
 
     layer time x layers + sequence time x sampled positions + activations + the longer of reading and multiplying +
     the part of the shorter that is not hidden behind it.

@@ -76,7 +76,7 @@ def _interval(value: float, resampled: Sequence[float]) -> Interval:
 
 
 def _blocks(size: int, block: int, rng: random.Random) -> list[int]:
-    """Return the indexes of a resample: random blocks of neighbours, ``size`` in all."""
+    """Return the indexes of one block-bootstrap resample: random runs of neighbours, ``size`` in all."""
     length = max(1, min(block, size // 2))
     indexes: list[int] = []
     while len(indexes) < size:

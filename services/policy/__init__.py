@@ -26,7 +26,7 @@ question that Rego cannot answer raises ``RulingError``: fail closed, never read
 one thread at a time.
 """
 
-from services.policy.errors import BrokenPolicy, Fault, PolicyError, RulingError
+from services.policy.errors import BrokenPolicy, PolicyError, PolicyFault, RulingError
 from services.policy.load import build, load
 from services.policy.matching import Automaton, Match, Rule, Scanner, find_all
 from services.policy.policy import Policy
@@ -53,13 +53,13 @@ __all__ = [
     "AdmissionRequest",
     "Automaton",
     "BrokenPolicy",
-    "Fault",
     "Finding",
     "FoundSpan",
     "Match",
     "Policy",
     "PolicyDocument",
     "PolicyError",
+    "PolicyFault",
     "PolicyReloader",
     "RailSpec",
     "Rule",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Fault:
+class PolicyFault:
     """A fault in a policy's files.
 
     Attributes:
@@ -34,7 +34,7 @@ class PolicyError(Exception):
 class BrokenPolicy(PolicyError):
     """A policy whose files have ``faults``. The message has one a line."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[PolicyFault]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(map(str, self.faults)))
 
@@ -48,5 +48,7 @@ def broken_by(error: Exception) -> BrokenPolicy:
     if isinstance(error, BrokenPolicy):
         return error
     if isinstance(error, RecursionError):
-        return BrokenPolicy([Fault(".", 0, "a file is nested too deeply; make its structure flatter")])
-    return BrokenPolicy([Fault(".", 0, f"it cannot be used ({type(error).__name__}: {error}); undo the last edit")])
+        return BrokenPolicy([PolicyFault(".", 0, "a file is nested too deeply; make its structure flatter")])
+    return BrokenPolicy(
+        [PolicyFault(".", 0, f"it cannot be used ({type(error).__name__}: {error}); undo the last edit")]
+    )

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from services.policy.errors import BrokenPolicy, Fault, PolicyError
+from services.policy.errors import BrokenPolicy, PolicyError, PolicyFault
 from services.policy.matching import Match, find_all
 from services.policy.policy import Policy
 from services.policy.rulings import ADMISSION, FINDING, AdmissionRequest, Finding, Side
@@ -69,17 +69,19 @@ def cases(policy: Policy) -> list[GoldenCase]:
     return found
 
 
-def run_case(policy: Policy, case: GoldenCase) -> Fault | None:
+def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
     """Return None if the policy answers as expected, else a fault with its answer."""
     expected = case.body.get("expect")
     try:
         answer = _answer(policy, case.body)
     except (PolicyError, TypeError) as error:
-        return Fault(case.path, case.line, f"{case.name}: {error}")
+        return PolicyFault(case.path, case.line, f"{case.name}: {error}")
     if isinstance(expected, dict) and isinstance(answer, dict):
         answer = {key: answer.get(key) for key in expected}
     if answer != expected:
-        return Fault(case.path, case.line, f"{case.name}: expected {_shown(expected)}, the answer is {_shown(answer)}")
+        return PolicyFault(
+            case.path, case.line, f"{case.name}: expected {_shown(expected)}, the answer is {_shown(answer)}"
+        )
     return None
 
 
@@ -141,9 +143,9 @@ def _object(path: str, line: int, text: bytes) -> Mapping[str, Any]:
     try:
         body = json.loads(text)
     except ValueError as error:
-        raise BrokenPolicy([Fault(path, line, f"is not JSON: {error}")]) from None
+        raise BrokenPolicy([PolicyFault(path, line, f"is not JSON: {error}")]) from None
     if not isinstance(body, dict):
-        raise BrokenPolicy([Fault(path, line, "must be a JSON object")])
+        raise BrokenPolicy([PolicyFault(path, line, "must be a JSON object")])
     return body
 
 

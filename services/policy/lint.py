@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.requests import Deadlines
-from services.policy.errors import BrokenPolicy, Fault, RulingError
+from services.policy.errors import BrokenPolicy, PolicyFault, RulingError
 from services.policy.load import build, rule_of
 from services.policy.matching import Automaton, find_all
 from services.policy.policy import Policy
@@ -26,19 +26,19 @@ _PROBE: Final = AdmissionRequest(
 )
 
 
-def lint(root: Path) -> tuple[Fault, ...]:
+def lint(root: Path) -> tuple[PolicyFault, ...]:
     """Return all faults of the policy in this folder, by file and line."""
     try:
         files = read_files(root)
         policy = build(files)
     except BrokenPolicy as broken:
         return broken.faults
-    faults = [*_deadline_faults(policy), *_pattern_faults(files), *_rego_faults(policy)]
+    faults = [*_deadline_faults(policy), *_pattern_faults(files), *admission_faults(policy), *finding_faults(policy)]
     faults += [*_nemo_faults(files), *_golden_faults(files)]
     return tuple(sorted(faults))
 
 
-def _deadline_faults(policy: Policy) -> list[Fault]:
+def _deadline_faults(policy: Policy) -> list[PolicyFault]:
     """Check that each rail's deadline is before the verdict is due."""
     text = policy.files["policy.toml"].decode()
     rails = policy.document.rails
@@ -46,21 +46,23 @@ def _deadline_faults(policy: Policy) -> list[Fault]:
     places = [("$.rails.deadline_ms", rails.deadline_ms)]
     places += [(f"$.rails.rail[{n}].deadline_ms", rail.deadline_ms or 0) for n, rail in enumerate(rails.rail)]
     return [
-        Fault("policy.toml", line_of(text, where), f"{ms} ms is not before a request's verdict is due ({due_ms} ms)")
+        PolicyFault(
+            "policy.toml", line_of(text, where), f"{ms} ms is not before a request's verdict is due ({due_ms} ms)"
+        )
         for where, ms in places
         if ms >= due_ms
     ]
 
 
-def _pattern_faults(files: Files) -> list[Fault]:
-    faults: list[Fault] = []
+def _pattern_faults(files: Files) -> list[PolicyFault]:
+    faults: list[PolicyFault] = []
     for name in files:
         if name.startswith("patterns/") and name.endswith(".toml"):
             text = files[name].decode()
             for index, spec in enumerate(read_toml(name, files[name], PatternFile).pattern):
                 where = f"$.pattern[{index}]"
                 faults.extend(
-                    Fault(name, line_of(text, f"{where}.{field}"), f"{spec.name}: {message}")
+                    PolicyFault(name, line_of(text, f"{where}.{field}"), f"{spec.name}: {message}")
                     for field, message in _example_faults(spec)
                 )
     return faults
@@ -79,13 +81,18 @@ def _example_faults(spec: PatternSpec) -> list[tuple[str, str]]:
     return faults
 
 
-def _rego_faults(policy: Policy) -> list[Fault]:
-    """Check that Rego answers for a tenant and a category that no file names."""
-    faults: list[Fault] = []
+def admission_faults(policy: Policy) -> list[PolicyFault]:
+    """Check that Rego answers for a tenant that no file names."""
     try:
         policy.admit(_PROBE)
     except RulingError as error:
-        faults.append(Fault("rego/admission.rego", 0, f"for an unknown tenant: {error}"))
+        return [PolicyFault("rego/admission.rego", 0, f"for an unknown tenant: {error}")]
+    return []
+
+
+def finding_faults(policy: Policy) -> list[PolicyFault]:
+    """Check that Rego answers for each category of the patterns, and for one that no file names."""
+    faults: list[PolicyFault] = []
     categories = {rule.category for rule in policy.rules} | {"no_such_category", "unchecked", "flood"}
     for category in sorted(categories):
         for side in ("input", "output"):
@@ -93,23 +100,23 @@ def _rego_faults(policy: Policy) -> list[Fault]:
             try:
                 policy.rule_on(finding)
             except RulingError as error:
-                faults.append(Fault("rego/findings.rego", 0, f"category {category!r} in {side}: {error}"))
+                faults.append(PolicyFault("rego/findings.rego", 0, f"category {category!r} in {side}: {error}"))
     return faults
 
 
-def _nemo_faults(files: Files) -> list[Fault]:
+def _nemo_faults(files: Files) -> list[PolicyFault]:
     if "nemo/config.yml" in files:
         return []
-    return [Fault("nemo/config.yml", 0, "is missing; without it no NeMo rail runs")]
+    return [PolicyFault("nemo/config.yml", 0, "is missing; without it no NeMo rail runs")]
 
 
-def _golden_faults(files: Files) -> list[Fault]:
-    faults: list[Fault] = []
+def _golden_faults(files: Files) -> list[PolicyFault]:
+    faults: list[PolicyFault] = []
     for name in files:
         if name.startswith("golden/") and name.endswith(".jsonl"):
             for number, line in enumerate(files[name].splitlines(), 1):
                 try:
                     json.loads(line or b"{}")
                 except ValueError as error:
-                    faults.append(Fault(name, number, f"is not JSON: {error}"))
+                    faults.append(PolicyFault(name, number, f"is not JSON: {error}"))
     return faults

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from services.policy.engines.rego import Rego
-from services.policy.errors import BrokenPolicy, Fault, broken_by
+from services.policy.errors import BrokenPolicy, PolicyFault, broken_by
 from services.policy.matching import Automaton, Rule
 from services.policy.matching.folding import MIN_FOLDED, FoldedWords, fold
 from services.policy.matching.regex import BadPattern, Node, longest, parse, words
 from services.policy.policy import ENTRY_POINTS, Policy
+from services.policy.source.depth import data_depth_fault, rego_depth_fault
 from services.policy.source.document import PatternFile, PatternSpec, PolicyDocument
 from services.policy.source.files import Files, read_files, version_of
 from services.policy.source.nemo_config import yaml_faults
@@ -40,7 +41,7 @@ def build(files: Files) -> Policy:
 
 
 def _build(files: Files) -> Policy:
-    faults: list[Fault] = []
+    faults: list[PolicyFault] = []
     document = _document(files, faults)
     rules, folded = _rules(files, faults)
     faults += yaml_faults(files)
@@ -60,9 +61,9 @@ def _build(files: Files) -> Policy:
     )
 
 
-def _document(files: Files, faults: list[Fault]) -> PolicyDocument | None:
+def _document(files: Files, faults: list[PolicyFault]) -> PolicyDocument | None:
     if "policy.toml" not in files:
-        faults.append(Fault("policy.toml", 0, "is missing; it names the policy, its rails and its texts"))
+        faults.append(PolicyFault("policy.toml", 0, "is missing; it names the policy, its rails and its texts"))
         return None
     try:
         document = read_toml("policy.toml", files["policy.toml"], PolicyDocument)
@@ -72,17 +73,19 @@ def _document(files: Files, faults: list[Fault]) -> PolicyDocument | None:
     text = files["policy.toml"].decode()
     for table, keys in (("refusals", ("default",)), ("replacements", ("default", "stop"))):
         missing = [key for key in keys if key not in getattr(document, table)]
-        faults.extend(Fault("policy.toml", line_of(text, f"$.{table}"), f"{table} needs {key!r}") for key in missing)
+        faults.extend(
+            PolicyFault("policy.toml", line_of(text, f"$.{table}"), f"{table} needs {key!r}") for key in missing
+        )
     names = [rail.name for rail in document.rails.rail]
     faults.extend(
-        Fault("policy.toml", line_of(text, f"$.rails.rail[{index}]"), f"rail {name!r} is named twice")
+        PolicyFault("policy.toml", line_of(text, f"$.rails.rail[{index}]"), f"rail {name!r} is named twice")
         for index, name in enumerate(names)
         if name in names[:index]
     )
     return document
 
 
-def _rules(files: Files, faults: list[Fault]) -> tuple[tuple[Rule, ...], list[tuple[str, str, str]]]:
+def _rules(files: Files, faults: list[PolicyFault]) -> tuple[tuple[Rule, ...], list[tuple[str, str, str]]]:
     """Return the rules sorted by name, and the folded words with their rule and category."""
     rules: dict[str, Rule] = {}
     folded: list[tuple[str, str, str]] = []
@@ -99,10 +102,12 @@ def _rules(files: Files, faults: list[Fault]) -> tuple[tuple[Rule, ...], list[tu
                 rule = rule_of(spec)
             except BadPattern as error:
                 field = "words" if spec.words else "regex"
-                faults.append(Fault(name, line_of(text, f"{where}.{field}"), f"{spec.name}: {error}"))
+                faults.append(PolicyFault(name, line_of(text, f"{where}.{field}"), f"{spec.name}: {error}"))
                 continue
             if spec.name in rules:
-                faults.append(Fault(name, line_of(text, where), f"{spec.name}: the name is taken by another pattern"))
+                faults.append(
+                    PolicyFault(name, line_of(text, where), f"{spec.name}: the name is taken by another pattern")
+                )
             rules[spec.name] = rule
             if spec.folded:
                 folded.extend((spec.name, spec.category, word) for word in spec.words)
@@ -141,15 +146,19 @@ def _node(spec: PatternSpec) -> Node:
     return words(spec.words, ignore_case=spec.ignore_case)
 
 
-def _rego(files: Files, faults: list[Fault]) -> Rego | None:
+def _rego(files: Files, faults: list[PolicyFault]) -> Rego | None:
     modules: dict[str, str] = {}
     for name in _named(files, "rego/", ".rego"):
         try:
             modules[name] = files[name].decode()
         except UnicodeDecodeError as error:
             line = files[name][: error.start].count(b"\n") + 1
-            faults.append(Fault(name, line, "is not UTF-8 text"))
+            faults.append(PolicyFault(name, line, "is not UTF-8 text"))
     data = _data(files, faults)
+    too_deep = [fault for name, text in modules.items() if (fault := rego_depth_fault(name, text)) is not None]
+    faults.extend(too_deep)
+    if too_deep:
+        return None  # compiling it could take for ever
     try:
         return Rego(modules, data, ENTRY_POINTS)
     except BrokenPolicy as broken:
@@ -157,18 +166,25 @@ def _rego(files: Files, faults: list[Fault]) -> Rego | None:
         return None
 
 
-def _data(files: Files, faults: list[Fault]) -> Any:
+def _data(files: Files, faults: list[PolicyFault]) -> Any:
     name = "rego/data.json"
     try:
-        data = json.loads(files.get(name, b"{}"))
+        text = files.get(name, b"{}").decode()
+        too_deep = data_depth_fault(name, text)
+        if too_deep is not None:
+            faults.append(too_deep)
+            return {}
+        data = json.loads(text)
     except json.JSONDecodeError as error:
-        faults.append(Fault(name, error.lineno, error.msg))
+        faults.append(PolicyFault(name, error.lineno, error.msg))
         return {}
     except UnicodeDecodeError:
-        faults.append(Fault(name, 0, "is not UTF-8 text"))
+        faults.append(PolicyFault(name, 0, "is not UTF-8 text"))
         return {}
     if not isinstance(data, dict) or "railbus" in data:
-        faults.append(Fault(name, 1, "must be an object without a 'railbus' of its own: that is where the modules are"))
+        faults.append(
+            PolicyFault(name, 1, "must be an object without a 'railbus' of its own: that is where the modules are")
+        )
         return {}
     return data
 

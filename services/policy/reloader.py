@@ -10,6 +10,7 @@ from services.policy.errors import BrokenPolicy, broken_by
 from services.policy.load import build
 from services.policy.policy import Policy
 from services.policy.source.files import fingerprint, read_files, version_of
+from services.policy.trial import try_policy
 from services.runtime.metrics import POLICY_REFUSED
 
 WATCH_INTERVAL_S: Final = 1.0
@@ -34,6 +35,7 @@ class PolicyReloader:
         self._seen = fingerprint(root)
         self._settled = True
         files = read_files(root)
+        try_policy(files)
         self.current: Policy = build(files)
         self.refused: BrokenPolicy | None = None
 
@@ -77,6 +79,7 @@ class PolicyReloader:
             if version_of(files) == self.current.version:
                 self.refused = None
                 return None
+            try_policy(files)
             policy = build(files)
         except MemoryError:
             raise

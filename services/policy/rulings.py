@@ -84,7 +84,7 @@ class AdmissionRequest:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """Return the question about a request: rails ask it, and whoever judges old traffic again must ask the same."""
+        """Return the policy's input for a request, used by the rails and when recorded traffic is judged again."""
         return cls(
             tenant=request.tenant,
             model=request.model,

@@ -3,8 +3,8 @@
 Router, safety and rails are cores. What ``Processor`` guarantees to a core:
 
 * A partition number means that partition of every topic that is read; one member has all of them. After ``gained``
-  nothing is known of a number. Its recent past is then read, and ``caught_up`` follows when everything was read that
-  was on the log when the number was gained. A number that is *kept* over a rebalance causes no call: its state stays,
+  the core knows nothing about a number. Its recent past is then read, and ``caught_up`` follows when everything was
+  read that was on the log at that moment. A number that is *kept* over a rebalance causes no call: its state stays,
   nothing is read twice or missed. After ``lost`` nothing more is written about its requests.
 * ``read`` gets records in the order of their partition, at least once. Between the topics of a number there is no
   order.

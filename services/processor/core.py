@@ -37,7 +37,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RecordDone:
-    """The work on a record is over, and there is nothing to write."""
+    """An effect: a record is done, and nothing has to be written for it."""
 
     position: RecordPosition
 

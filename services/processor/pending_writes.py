@@ -14,7 +14,7 @@ _log = logger("processor")
 
 
 class PendingWrites:
-    """Sends writes in the order in which they were decided, and says when a record's work is done with its write.
+    """Sends writes in the order of their decisions, and reports a record as done when its write was acknowledged.
 
     The queue has no bound of its own: its length counts against the processor's limit of records in flight.
 

@@ -304,7 +304,7 @@ class Processor:
         self._set_alarm()
 
     def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
-        """Sleep until the next alarm; a number whose alarm is due is read to its end first, and then ticked.
+        """Sleep until the next alarm; a number whose alarm is due is first read to its end, and then gets its ``tick``.
 
         Args:
             changed: The only numbers whose alarm may have changed since the last call.

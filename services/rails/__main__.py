@@ -1,5 +1,8 @@
 """Run one rails process: ``python -m services.rails``."""
 
+import sys
+from typing import Final
+
 from services.bus import BusSettings, ensure_topics
 from services.policy import BrokenPolicy
 from services.rails.settings import Settings
@@ -8,11 +11,16 @@ from services.runtime.health import HealthSettings, serve_health
 from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 
+GIL_SWITCH_S: Final = 0.0005
+"""How long a thread that reads a text keeps the interpreter from the event loop: by default it is 5 ms, at each of the
+thirty times that a request waits."""
+
 
 async def main() -> None:
     """Load the policy, join the groups, evaluate requests until asked to stop."""
     from services.rails.service import RailsService  # here, because the classifier's processes import this file too
 
+    sys.setswitchinterval(GIL_SWITCH_S)
     settings, bus, health = load_settings(Settings), load_settings(BusSettings), load_settings(HealthSettings)
 
     def on_ready() -> None:

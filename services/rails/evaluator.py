@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -83,7 +83,7 @@ class RailsEvaluator:
         return JAILBREAK in self._specs
 
     async def evaluate(self, request: Request, *, batch: bool = False) -> Evaluation:
-        """Evaluate a request within the policy's deadlines; one of the batch lane gives way, and has longer."""
+        """Evaluate a request within the policy's deadlines; batch requests yield to others and have more time."""
         began = time.perf_counter()
         admitted: list[Admission] = [] if ADMISSION in self._specs else [Admission(allow=True)]
         content = self._content_rails(request, batch=batch)
@@ -99,6 +99,25 @@ class RailsEvaluator:
         reports += _remembered(known or {})
         decided = decide(self._policy, request, reports, admitted[0] if admitted else None)
         return Evaluation(decided, key, answers)
+
+    async def judge_again(self, request: Request, left_out: Collection[str] = ()) -> VerdictContent:
+        """Evaluate an old request: every rail to its end, whatever the others say, so that time decides nothing.
+
+        Args:
+            request: The request.
+            left_out: Rails that are not asked; they count as passed.
+        """
+        admitted: list[Admission] = []
+        rails = self._content_rails(request, batch=False)
+        if ADMISSION in self._specs:
+            rails = {ADMISSION: partial(self._admit, request, admitted), **rails}
+        if ADMISSION not in self._specs or ADMISSION in left_out:
+            admitted.append(Admission(allow=True))
+        reports: list[RailReport] = []
+        for name, rail in rails.items():
+            if name not in left_out:
+                reports += await run_rails({name: rail}, {name: BATCH_DEADLINE_S})
+        return decide(self._policy, request, reports, admitted[0] if admitted else None)
 
     async def remember(self, evaluation: Evaluation) -> None:
         """Cache the answers, for the next request with the same prompt."""

@@ -41,6 +41,9 @@ windows must reach the threshold."""
 
 WINDOWS_PER_HIT: Final = 3
 
+NICE: Final = 5
+"""Nice level of all processes but the first."""
+
 MAX_CACHED_SCORES: Final = 8_192
 """How many scores are cached: the next turn of a conversation begins with all the previous ones."""
 
@@ -108,31 +111,35 @@ class PendingScore:
 class JailbreakClassifier:
     """Scores texts in a bounded number of processes.
 
+    Where several tenants are there, none has all processes, so another's text is scored at once: in the first process,
+    to which the others give way. A flood is scored in the others.
+
     Args:
         processes: How many texts are scored at once.
-        nice: Added to their nice level; at 19 they run while nothing else wants the processor.
+        first_nice: Added to the first process's nice level; at 19 it runs while nothing else wants the processor.
+        nice: The same of the others.
     """
 
-    def __init__(self, processes: int, nice: int = 0) -> None:
-        self._processes = processes
-        self._nice = nice
+    def __init__(self, processes: int, *, first_nice: int = 0, nice: int = NICE) -> None:
+        self._nice = (first_nice, *(nice for _ in range(processes - 1)))
         self._turns = Turns(processes)
-        self._pool = self._new_pool()
+        self._pools = self._new_pools()
         self._missing: str | None = "the classifier is not loaded"
         self._kept: OrderedDict[bytes, float] = OrderedDict()
         self._pending: dict[ScoreKey, PendingScore] = {}  # bounded by the requests that are evaluated at once
         self._restarting: asyncio.Task[str | None] | None = None
 
     async def prepare(self) -> str | None:
-        """Load the classifier. Return why it cannot be loaded, if so: the rail then fails for every request."""
+        """Load the classifier. Return the reason if it cannot be loaded; the rail then fails for every request."""
         if self._missing is not None:
             loop = asyncio.get_running_loop()
-            loads = (loop.run_in_executor(self._pool, jailbreak_model.prepare) for _ in range(self._processes))
+            loads = (loop.run_in_executor(pool, jailbreak_model.prepare) for pool in self._pools)
             try:
                 self._missing = next((reason for reason in await asyncio.gather(*loads) if reason is not None), None)
             except BrokenProcessPool:
                 self._missing = "the classifier's process ended while it loaded"
-                self._pool = self._new_pool()
+                self._end_pools()
+                self._pools = self._new_pools()
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
@@ -160,8 +167,8 @@ class JailbreakClassifier:
         excerpts = choose_excerpts(text, spans, spec.max_windows)
         windows = sum(excerpt.is_window for excerpt in excerpts)
         scored: list[tuple[Excerpt, float]] = []
-        for begin in range(0, len(excerpts), self._processes):
-            some = excerpts[begin : begin + self._processes]
+        for begin in range(0, len(excerpts), len(self._nice)):
+            some = excerpts[begin : begin + len(self._nice)]
             scores = await asyncio.gather(*(self._score(tenant, excerpt.text) for excerpt in some))
             scored += zip(some, scores, strict=True)
             if is_attack(scored, windows, spec.threshold):
@@ -170,14 +177,14 @@ class JailbreakClassifier:
         return PASSED if unread <= 0 else RailAnswer(detail=f"read {spec.max_windows} of {len(spans)} windows")
 
     async def _spans(self, tenant: str, text: str) -> list[tuple[int, int]]:
-        async with self._turns.turn(tenant):
-            return await self._result(asyncio.wrap_future(self._submit(jailbreak_model.spans, text)))
+        async with self._turns.turn(tenant) as place:
+            return await self._result(asyncio.wrap_future(self._submit(place, jailbreak_model.spans, text)))
 
     def close(self) -> None:
         """End the processes."""
         if self._restarting is not None:
             self._restarting.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._end_pools()
 
     async def _score(self, tenant: str, window: str) -> float:
         """Return an excerpt's score: cached, being computed for the tenant already, or computed in its turn."""
@@ -202,16 +209,16 @@ class JailbreakClassifier:
                 self._pending.pop(key, None)
 
     async def _compute(self, pending: PendingScore, key: ScoreKey, window: str) -> float:
-        async with self._turns.turn(key[0]):
-            pending.running = self._submit(jailbreak_model.score, window)
+        async with self._turns.turn(key[0]) as place:
+            pending.running = self._submit(place, jailbreak_model.score, window)
             pending.running.add_done_callback(partial(self._on_score, asyncio.get_running_loop(), key))
             return await self._result(asyncio.wrap_future(pending.running))
 
-    def _submit(self, function: Callable[[str], T], text: str) -> Future[T]:
+    def _submit(self, place: int, function: Callable[[str], T], text: str) -> Future[T]:
         if self._missing is not None:
             raise RailFailed(self._missing)
         try:
-            return self._pool.submit(function, text)
+            return self._pools[place].submit(function, text)
         except BrokenProcessPool:
             self._restart_pool()
             raise RailFailed(PROCESS_ENDED) from None
@@ -240,12 +247,18 @@ class JailbreakClassifier:
         if self._missing is None:
             self._missing = "the classifier's process ended and is being started again"
             _log.error("%s", self._missing)
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = self._new_pool()
+            self._end_pools()
+            self._pools = self._new_pools()
             self._restarting = asyncio.get_running_loop().create_task(self.prepare())
 
-    def _new_pool(self) -> ProcessPoolExecutor:
+    def _end_pools(self) -> None:
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _new_pools(self) -> list[ProcessPoolExecutor]:
+        """Return a pool of one process for each place, so that a text is scored in the process of its place."""
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(
-            self._processes, mp_context=context, initializer=jailbreak_model.init_worker, initargs=(self._nice,)
-        )
+        return [
+            ProcessPoolExecutor(1, mp_context=context, initializer=jailbreak_model.init_worker, initargs=(nice,))
+            for nice in self._nice
+        ]

@@ -27,7 +27,7 @@ WINDOW_TOKENS: Final = 126
 """The classifier reads 128 tokens, of which two mark the text's begin and end."""
 
 STRIDE_TOKENS: Final = 94
-"""Two windows share 32 tokens, so that an attack of one sentence is whole in one of them."""
+"""Two neighbouring windows share 32 tokens, so that an attack of one sentence is entirely in one of them."""
 
 MODEL_DIR: Final = "JAILGUARD_MODEL_DIR"
 """Folder with another copy of the jailbreak classifier's embedding model; by default the installed package's."""

@@ -5,10 +5,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from schemas.requests import Message
-from services.policy import Automaton, Finding, FoundSpan, Match, Policy, Scanner
+from services.policy import Automaton, Finding, FoundSpan, Match, Policy, Ruling, Scanner
 from services.policy.matching.folding import FoldedWords
 from services.rails.rail import Edit, RailAnswer, RailFailed
-from services.rails.turns import PIECE_CHARS, SLICE_WORK, Turns
+from services.rails.turns import DEAR_PIECE_CHARS, DEAR_WORK, PIECE_CHARS, SLICE_WORK, Turns
 
 if TYPE_CHECKING:
     from services.policy.engines.presidio import Presidio
@@ -54,12 +54,17 @@ class PromptScan:
         spent = 0
         for index, message in enumerate(messages):
             scanner, text = Scanner(automaton), message.content
-            for start in range(0, len(text), PIECE_CHARS):
+            start = 0
+            piece = PIECE_CHARS
+            while start < len(text):
                 if spent >= SLICE_WORK:
                     spent = 0
                     yield True
-                matches = scanner.feed(text[start : start + PIECE_CHARS])
-                spent, scanner.work = spent + PIECE_CHARS + scanner.work, 0
+                matches = scanner.feed(text[start : start + piece])
+                start += piece
+                cost, scanner.work = piece + scanner.work, 0
+                spent += cost
+                piece = DEAR_PIECE_CHARS if cost >= piece * DEAR_WORK else PIECE_CHARS
                 self._add(index, matches)
             self._add(index, scanner.finish())
 
@@ -116,10 +121,14 @@ def apply_rulings(policy: Policy, tenant: str, spans: Iterable[PromptSpan]) -> R
     """
     edits: list[Edit] = []
     actions: dict[str, str] = {}  # by rule
+    rulings: dict[tuple[str, str, int], Ruling] = {}  # a prompt may have ten thousand findings of a few kinds
     reason: str | None = None
     forbidden = False
     for rule, category, tier, message, start, end in spans:
-        ruling = policy.rule_on(Finding(tenant=tenant, side="input", category=category, rule=rule, tier=tier))
+        ruling = rulings.get((rule, category, tier))
+        if ruling is None:
+            asked = Finding(tenant=tenant, side="input", category=category, rule=rule, tier=tier)
+            ruling = rulings[rule, category, tier] = policy.rule_on(asked)
         forbidden |= ruling.egress == "forbidden"
         actions[rule] = ruling.action
         if ruling.action == "deny" and reason is None:

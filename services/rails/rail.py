@@ -100,7 +100,7 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
         while pending and not _blocked(ended):
             left_s = min(deadlines_s[names[task]] for task in pending) - (time.perf_counter() - began)
             done, pending = await asyncio.wait(pending, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
-            ended |= {names[task]: task.result() for task in done}
+            ended |= {names[task]: _in_time(task.result(), deadlines_s[names[task]]) for task in done}
             if not done:
                 now_s = time.perf_counter() - began
                 late = {task for task in pending if deadlines_s[names[task]] <= now_s}
@@ -115,6 +115,13 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
 
 def _blocked(ended: Mapping[str, RailReport]) -> bool:
     return any(one.result == "blocked" for one in ended.values())
+
+
+def _in_time(ended: RailReport, deadline_s: float) -> RailReport:
+    """Return the report, or that of a rail that was late because it kept the event loop until it had ended."""
+    if ended.result == "blocked" or ended.ms <= deadline_s * 1_000:
+        return ended
+    return no_answer(ended.rail, "timeout", ended.ms, f"no answer within {deadline_s * 1_000:.0f} ms")
 
 
 def _late(name: str, deadline_s: float, began: float) -> RailReport:

@@ -35,16 +35,16 @@ DRAIN_S: Final = 2.0
 """How long evaluations may take when the process is asked to stop; the other requests are read again."""
 
 READ_ROOMS: Final = 4
-"""How many times the requests that are evaluated at once are read ahead, so that tenants can take turns."""
+"""Requests read ahead, as a multiple of those evaluated concurrently, so that tenants can take turns."""
 
 WAITING_ROOMS: Final = 2
-"""How many times the room one tenant's requests may wait: the others' are still read."""
+"""Waiting requests of one tenant, as a multiple of the slots, until its further requests are not read."""
 
 BATCH_ROOMS: Final = 4
 """Batch requests evaluated at once for each of their classifier's processes, so that no process waits for text."""
 
 BATCH_NICE: Final = 19
-"""Nice level of the batch requests' classifier: it has what everything else leaves."""
+"""Nice level of the batch requests' classifier, which gets only the CPU time that everything else leaves."""
 
 BATCH_RETRIES_S: Final = (1.0, 2.0, 4.0, 8.0)
 """A batch request for which a rail broke or was late is evaluated again after these times: it is not denied for a fault
@@ -68,7 +68,9 @@ class RailsService:
         self._reloader = PolicyReloader(settings.policy, self._prepare)
         self._source = f"{GROUP}/{secrets.token_hex(3)}"
         self._classifier = JailbreakClassifier(settings.rails_classifiers)
-        self._batch_classifier = JailbreakClassifier(settings.rails_batch_classifiers, BATCH_NICE)
+        self._batch_classifier = JailbreakClassifier(
+            settings.rails_batch_classifiers, first_nice=BATCH_NICE, nice=BATCH_NICE
+        )
         self._batch_prepared: asyncio.Task[str | None] | None = None
         self._opa = None if settings.opa_url is None else OpaClient(settings.opa_url)
         self._cache = None if settings.redis_url is None else RailCache(settings.redis_url)
@@ -159,7 +161,7 @@ class RailsService:
         await evaluator.remember(evaluation)
 
     async def _evaluation(self, evaluator: RailsEvaluator, effect: EvaluateRequest) -> Evaluation:
-        """Evaluate a request; one of the batch lane again, while a rail gives no answer."""
+        """Evaluate a request; repeat that for a batch request while a rail gives no answer."""
         if effect.place.topic != REQUESTS_BATCH.name:
             return await evaluator.evaluate(effect.request)
         if evaluator.has_classifier:

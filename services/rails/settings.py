@@ -17,7 +17,7 @@ class Settings:
             turns. Of one tenant, twice as many may wait; further ones are denied at once. Batch requests are not: they
             wait on the log.
         rails_classifiers: Processes of the jailbreak classifier. Each reads one prompt at a time and takes one core and
-            240 MB.
+            240 MB. With two or more, no tenant's flood has all of them; all but the first have a lower priority.
         rails_batch_classifiers: Processes of the classifier for batch requests. They start with the first such request,
             and run while nothing else wants the processor. Four batch requests are judged at once for each.
         rails_instance: A name that no other rails process has. A restart under the same name within the session timeout

@@ -1,6 +1,6 @@
 """The router's configuration as one value. Pure."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, Literal
 
@@ -15,6 +15,8 @@ RETRY_US: Final = 5_000_000
 
 SETTLE_US: Final = 1_000_000
 """How long after ``Closed`` the account waits for the usage of cancelled runs."""
+
+UNBOUNDED: Final = ServiceClasses(bounds=WIDEST_BOUNDS)
 
 CHARS_PER_TOKEN: Final = 4
 """For estimates only: English text in common tokenizers."""
@@ -101,7 +103,7 @@ class RouterConfig:
     input_gate: InputGate = "off"
     output_check: OutputCheck = "off"
     client_grace_ms: int = 5_000
-    classes: ServiceClasses = field(default_factory=lambda: ServiceClasses(bounds=WIDEST_BOUNDS))
+    classes: ServiceClasses = UNBOUNDED
     total_max_ms: int = LONGEST_TOTAL_MS
     max_open: int = 25_000
     fallback: Literal["off", "vertex"] = "off"
@@ -125,7 +127,7 @@ class RouterConfig:
 
     @property
     def window_us(self) -> int:
-        """How much of the log is read again at start, in microseconds: no open interactive request is older."""
+        """How much of the log is read at start, in microseconds: no open interactive request is older."""
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
@@ -135,8 +137,8 @@ class RouterConfig:
 
     def narrow(self, deadlines: Deadlines) -> Deadlines:
         """Return the nearest deadlines that the settings let an interactive request have."""
-        return replace(
-            deadlines,
+        return Deadlines(
+            verdict_ms=deadlines.verdict_ms,
             ttft_ms=self.ttft.clamp_ms(deadlines.ttft_ms),
             stall_ms=self.stall.clamp_ms(deadlines.stall_ms),
             total_ms=min(deadlines.total_ms, self.total_max_ms),

@@ -23,10 +23,10 @@ MAX_REJECTED: Final = 10_000
 """Most unreadable requests of a partition that are closed when it has caught up. All of them get dead letters."""
 
 LETTERS_MS: Final = 2 * DAY_MS
-"""For how long dead letters are remembered: as far as the log may be read again."""
+"""For how long dead letters are remembered: as long as the log may be read back."""
 
 MAX_LETTERS: Final = 100_000
-"""How many are remembered. Of more, the oldest may be written once more after a restart."""
+"""How many are remembered. Beyond it, the oldest may be written a second time after a restart."""
 
 _REQUEST_TOPICS: Final = frozenset(writes("app"))
 """Topics that applications write requests to: an unreadable one must be closed."""
@@ -57,8 +57,14 @@ class RouterCore(Core):
 
     @property
     def breaker_open(self) -> bool:
-        """Return whether new requests go straight to the cloud, but for probes."""
+        """Return whether new requests, except probes, go straight to the cloud."""
         return self._shared.breaker.state != "closed"
+
+    def reconfigure(self, config: RouterConfig) -> None:
+        """Change the classes and the ranges of deadlines; a request keeps those that it began with."""
+        self._config = config
+        for partition in self._partitions.values():
+            partition.reconfigure(config)
 
     def fallback_used(self, now_us: int) -> float:
         """Return the share of the last minute's fallback budget that is spent."""
@@ -110,7 +116,7 @@ class RouterCore(Core):
         return partition.read(item, at_us, now_us)
 
     def on_dead_letter(self, letter: DeadLetter) -> None:
-        """Note that a record has a dead letter, whoever wrote it."""
+        """Note that a record has a dead letter, written by this router or another."""
         self._dead_letters[letter.topic, letter.partition, letter.offset] = letter.at
         while self._dead_letters:
             oldest = next(iter(self._dead_letters))

@@ -1,4 +1,4 @@
-"""The requests of one partition: the fold of its topics, and what is due for each request. Pure."""
+"""The requests of one partition: the fold of its topics, and the timers of each request. Pure."""
 
 import heapq
 from dataclasses import replace
@@ -14,10 +14,9 @@ from services.router.config import RouterConfig
 from services.router.decide.cutovers import has_cloud_deadline, health_outcome, may_fall_back, may_retry, price
 from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
 from services.router.state.breaker import Breaker
-from services.router.state.budget import FallbackBudget
-from services.router.state.means import Means
+from services.router.state.budget import AttemptBudgets, FallbackBudget
 from services.router.state.oldest_open import OldestOpen
-from services.router.state.request import EventStamp, RequestState
+from services.router.state.request import EventContext, RequestState
 
 Writes = list[Write]
 NO_WRITES: Final[Writes] = []
@@ -26,7 +25,7 @@ SHORTEST_WAIT_US: Final = 1_000
 """A timer is due at least this long after the newest decision, so that the router cannot spin."""
 
 KNOWN_US: Final = 30_000_000
-"""While a request is open, the log is read to its end so often: accounts say how far back the next owner must read."""
+"""Interval of reads to the log's end while a request is open: accounts name the time up to which the log is known."""
 
 
 class SharedResources:
@@ -68,7 +67,7 @@ class RouterPartition:
         self._done: dict[str, int] = {}
         self._batch_open = 0
         self._oldest = OldestOpen()
-        self._means = Means(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
+        self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
         """Return when time alone may change a decision, or the log must be read to its end.
@@ -94,6 +93,10 @@ class RouterPartition:
                 self._set_timer(state, due_us)
         return None
 
+    def reconfigure(self, config: RouterConfig) -> None:
+        """Change the configuration with which new requests begin."""
+        self._config = config
+
     def read(self, record: Received, at_us: int, now_us: int) -> Writes:  # noqa: C901 - a case a kind
         """Fold the next record of the partition, which was appended at ``at_us``."""
         event, traceparent, log_ms = record.event, record.traceparent, record.timestamp_ms
@@ -109,7 +112,7 @@ class RouterPartition:
             if self.deciding and isinstance(event, Request) and self._is_full(event):
                 state.on_request(event, traceparent, at_us, log_ms)
                 state.request = replace(event, messages=())
-                return [close_too_many_open(state, self._stamp(now_us))]
+                return [close_too_many_open(state, self._context(now_us))]
         match event:
             case Chunk():
                 if not state.on_chunk(event, at_us, log_ms):
@@ -130,7 +133,7 @@ class RouterPartition:
         return self._decide(state, now_us) if self.deciding else NO_WRITES
 
     def catch_up(self, known_us: int, now_us: int) -> Writes:
-        """Begin to decide: first about all requests that were read."""
+        """Begin to decide, first about all requests read so far."""
         self.deciding = True
         self._known_us = known_us
         for state in self.requests.values():
@@ -157,14 +160,14 @@ class RouterPartition:
         return request_id in self._done or (state is not None and (state.known or state.screen.closed is not None))
 
     def give_up(self) -> None:
-        """Release everything: another router has the partition now."""
+        """Release everything: another router owns the partition now."""
         for state in self.requests.values():
             self._release(state)
-        self._shared.budget.close(self._means.cloud)
-        self._shared.retry_budget.close(self._means.retries)
+        self._shared.budget.close(self._budgets.cloud)
+        self._shared.retry_budget.close(self._budgets.retries)
 
     def _is_full(self, request: Request) -> bool:
-        """Return whether there is no room for a request. A backlog of batch requests takes none, and finds some."""
+        """Return whether there is no room for a request. Batch requests neither take room nor need it."""
         return request.lane == "interactive" and len(self.requests) - self._batch_open > self._config.max_open
 
     def _count(self, event: Event, at_us: int) -> None:
@@ -172,12 +175,12 @@ class RouterPartition:
         if isinstance(event, Request) and event.attempt == 1:
             if event.lane == "batch":
                 return  # it uses no budget and gives none
-            self._means.cloud.add_request(at_us)
-            self._means.retries.add_request(at_us)
+            self._budgets.cloud.add_request(at_us)
+            self._budgets.retries.add_request(at_us)
         elif isinstance(event, Cutover) and event.target == "vertex":
-            self._means.cloud.spend(0.0, at_us)
+            self._budgets.cloud.spend(0.0, at_us)
         elif isinstance(event, Cutover) and event.trigger != "mask":
-            self._means.retries.spend(0.0, at_us)
+            self._budgets.retries.spend(0.0, at_us)
 
     def _on_request(self, state: RequestState, record: Received, at_us: int, now_us: int) -> None:
         request = record.event
@@ -207,22 +210,22 @@ class RouterPartition:
 
     def _on_cutover(self, state: RequestState, cutover: Cutover, at_us: int, log_ms: int) -> None:
         state.on_stream(cutover, at_us, log_ms)
-        self._means.release(state.request_id)
+        self._budgets.release(state.request_id)
         if state.cutovers.get(cutover.attempt) is not cutover:
             return
         if cutover.target == "vertex":
-            self._means.cloud.spend(price(state), at_us)
+            self._budgets.cloud.spend(price(state), at_us)
         elif cutover.trigger != "mask" and state.lane != "batch":
-            self._means.retries.spend(0.0, at_us)
+            self._budgets.retries.spend(0.0, at_us)
 
     def _on_end(self, state: RequestState, event: Finished | Failed, at_us: int, log_ms: int) -> None:
-        """Fold an attempt's end. A cloud attempt's price is known then."""
+        """Apply the end of an attempt; replace a cloud attempt's estimated price by the real one."""
         record = state.record(event.attempt)
         had_ended = record.ended
         state.on_stream(event, at_us, log_ms)
         if event.attempt in state.cloud_attempts and record.ended and not had_ended:
             difference = self._config.prices.of(record.usage) - price(state)
-            self._means.cloud.correct(difference, state.cutover_us[event.attempt])
+            self._budgets.cloud.correct(difference, state.cutover_us[event.attempt])
 
     def _decide(self, state: RequestState, now_us: int) -> Writes:
         known_us = self._known_us
@@ -232,14 +235,14 @@ class RouterPartition:
         if not state.health_recorded and (served := health_outcome(state, known_us)) is not None:
             state.health_recorded = True
             self._shared.breaker.record(now_us, served=served, probe=state.probe)
-        writes = [self._marked(write) for write in decide(state, known_us, self._means, self._stamp(now_us))]
+        writes = [self._marked(write) for write in decide(state, known_us, self._budgets, self._context(now_us))]
         due_us = self._due_us(state)
         if not state.timer_us or due_us < state.timer_us:
             self._set_timer(state, due_us)
         return writes
 
     def _marked(self, write: Write) -> Write:
-        """Let an account say how far back the next owner of the partition must read, and how the breaker is."""
+        """Add to an account how far back the partition's next owner must read, and the breaker's state."""
         account = write.event
         if not isinstance(account, Account):
             return write
@@ -254,8 +257,8 @@ class RouterPartition:
         state.timer_us = due_us
         heapq.heappush(self._timers, (due_us, state.request_id))
 
-    def _stamp(self, now_us: int) -> EventStamp:
-        return EventStamp(now_us, self._source)
+    def _context(self, now_us: int) -> EventContext:
+        return EventContext(now_us, self._source)
 
     def _finish(self, state: RequestState, now_us: int) -> None:
         """Forget a request that is done, except its id, which is kept for as long as events may still follow."""
@@ -270,7 +273,7 @@ class RouterPartition:
             del self._done[oldest]
 
     def _release(self, state: RequestState) -> None:
-        self._means.release(state.request_id)
+        self._budgets.release(state.request_id)
         if state.prompt_kept:
             state.prompt_kept = False
             self._shared.release_memory(state.prompt_chars)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from schemas.side_events import Account, Cancel, DeadLetter
@@ -11,6 +12,7 @@ from services.bus import AtTime, Producer, Received, TailReader, UnreadableRecor
 from services.processor import Processor, ProcessorConfig, Write
 from services.router.core import LETTERS_MS, READ_TOPICS, RouterCore
 from services.router.settings import Settings
+from services.runtime.class_reloader import ClassReloader
 from services.runtime.clock import now_ms, steady_us
 from services.runtime.metrics import (
     BREAKER_OPEN,
@@ -22,6 +24,7 @@ from services.runtime.metrics import (
     REQUESTS_CLOSED,
     ROUTER_OPEN,
 )
+from services.runtime.service_classes import ServiceClasses
 
 GROUP: Final = "router"
 
@@ -50,7 +53,10 @@ class RouterService:
         *,
         clock: Callable[[], int] = steady_us,
     ) -> None:
-        config = settings.config()
+        self._settings = settings
+        self._classes = ClassReloader(settings.policy, GROUP, self._use)
+        config = settings.config(self._classes.current)
+        self._total_max_ms = config.total_max_ms
         self._window_ms = config.window_us // 1_000
         self._core = RouterCore(config, source, settings.bus.partitions)
         self._dead_letters = TailReader(settings.bus, handler=self._on_dead_letters, include_newer=True)
@@ -86,6 +92,15 @@ class RouterService:
             tasks.create_task(self._dead_letters.run(), name="router-dead-letters")
             await self._read_dead_letters()
             tasks.create_task(self._processor.run(), name="router-processor")
+            tasks.create_task(self._classes.watch(), name="router-classes")
+
+    def _use(self, classes: ServiceClasses) -> None:
+        """Apply changed classes to new requests. How far back the log is read stays as it was at the start.
+
+        Raises:
+            UserError: A setting contradicts them.
+        """
+        self._core.reconfigure(replace(self._settings.config(classes), total_max_ms=self._total_max_ms))
 
     async def _read_dead_letters(self) -> None:
         """Learn which records have dead letters, so that reading the log again writes none twice."""

@@ -25,8 +25,8 @@ class Settings:
         output_check: ``on``: an answer is over once a safety service has cleared it, whatever a worker says. ``off``
             only where none runs, and for the edges and workers too.
         client_grace_ms: A request is ended when its client has been gone for longer than this.
-        policy: Folder of the policy, of which the router reads ``[deadlines]`` and ``[classes]`` when it starts: no
-            request gets other deadlines.
+        policy: Folder of the policy. The router reads its ``[deadlines]`` and ``[classes]``, again after each change:
+            no request gets other deadlines.
         total_max_ms: Longest total deadline of an interactive request, if it is to be shorter than the policy's. One
             that asks for more gets this. A router that starts reads twice this much of the log.
         router_max_open: Most interactive requests open at once in one partition. Further ones are closed as
@@ -100,13 +100,16 @@ class Settings:
                     f"RAILBUS_{name}_MIN_MS={least_ms} is above RAILBUS_{name}_MAX_MS={most_ms}: lower the first"
                 )
 
-    def config(self) -> RouterConfig:
+    def config(self, classes: ServiceClasses | None = None) -> RouterConfig:
         """Return the settings as the core's configuration, within the policy's bounds.
+
+        Args:
+            classes: The policy's; None to read them.
 
         Raises:
             UserError: The policy cannot be read, or a setting contradicts it.
         """
-        classes = read_service_classes(self.policy)
+        classes = read_service_classes(self.policy) if classes is None else classes
         longest_ms = classes.longest_total_ms("interactive")
         total_max_ms = longest_ms if self.total_max_ms is None else self.total_max_ms
         if total_max_ms > longest_ms:

@@ -72,7 +72,7 @@ class ChatMessage(Struct):
 
 
 class ChatBody(Struct):
-    """What decides about the answer. ``null`` means the same as leaving a field out.
+    """The fields that decide about the answer. ``null`` means the same as leaving a field out.
 
     Attributes:
         messages: The conversation, oldest first.
@@ -142,7 +142,7 @@ REFUSED_UNLESS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]] = REFUSED_UNLESS) -> None:
-    """Check that the body asks for nothing that we cannot do.
+    """Refuse a body that asks for something unsupported.
 
     Raises:
         BadBody: It does.

@@ -1,7 +1,7 @@
 """Clocks of this process. Decision code takes the time as an argument instead.
 
-``now_us`` and ``now_ms`` are the time of day: for what people read, and for what is compared with the log roughly.
-``steady_us`` is for everything that is measured or due: whoever sets the host's clock does not move it.
+``now_us`` and ``now_ms`` are the time of day, for texts that people read and for rough comparisons with the log.
+``steady_us`` is for durations and timers: setting the host's clock does not change it.
 """
 
 import time

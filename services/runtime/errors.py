@@ -1,8 +1,16 @@
-"""The error that a user can mend."""
+"""Errors that end a process with one line and no traceback."""
 
 
 class UserError(Exception):
     """A user's mistake; the message names the thing and the remedy.
 
     A process that ends with it prints one line without a traceback and exits with code 2.
+    """
+
+
+class UnavailableError(Exception):
+    """Something that the process needs is not as it must be now, such as a broker whose disk is full.
+
+    A process that ends with it prints one line without a traceback and exits with code 1: whoever started it may start
+    it again.
     """

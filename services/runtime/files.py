@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file, so that it is there whole or as it was, also after a loss of power."""
+    """Replace a file atomically: even after a loss of power it has either its old or its new content."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("xb") as file:

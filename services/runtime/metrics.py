@@ -134,6 +134,9 @@ DETACHED: Final = Counter(
 )
 EDGE_REQUESTS: Final = Counter("railbus_edge_requests", "Requests accepted and written to the log.")
 EDGE_REFUSED: Final = Counter("railbus_edge_refused", "Requests answered with an error, by HTTP status.", ["status"])
+EDGE_BATCH_WAITING: Final = Gauge(
+    "railbus_edge_batch_waiting", "Batch requests over HTTP that wait at the edge for a free stream."
+)
 QUOTA_REFUSED: Final = Counter(
     "railbus_edge_quota_refused",
     "Requests refused with 429 because of a tenant's limit; quota is requests, tokens, resumes or streams.",
@@ -228,7 +231,7 @@ TRACER_UNTRACED: Final = Counter(
     ["reason"],
 )
 
-# Policy, in rails and safety.
+# Policy: all of it in rails and safety, its classes in edge and router.
 POLICY_REFUSED: Final = Counter(
     "railbus_policy_refused",
     "Edits of the policy that were refused while the service was running; the version before stays.",

@@ -9,9 +9,9 @@ from typing import Any, Final, NoReturn
 
 import uvloop
 
-from services.runtime.errors import UserError
+from services.runtime.errors import UnavailableError, UserError
 from services.runtime.logging import configure_logging, logger
-from services.runtime.task_groups import leaf_errors
+from services.runtime.task_groups import first_error, leaf_errors
 
 EXIT_CLEAN: Final = 0
 EXIT_CRASH: Final = 1
@@ -30,7 +30,8 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
     signals are ignored, but the process ends at the latest ``GRACE_S`` after the first.
 
     Raises:
-        SystemExit: Always: 0 main ended or was stopped, 2 a user's mistake (one line, no traceback), 1 a crash.
+        SystemExit: Always: 0 main ended or was stopped, 2 a user's mistake, 1 a crash. A ``UserError`` and an
+            ``UnavailableError`` are one line, without a traceback.
     """
     try:
         configure_logging()
@@ -42,7 +43,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
 
 
 def say_ready(text: str) -> None:
-    """Print the line that whoever started this process waits for: ``ready`` and the service's name, then details."""
+    """Print the line that the parent process waits for: ``ready``, and a text with the service's name and details."""
     sys.stdout.write(f"ready {text}\n")
     sys.stdout.flush()
 
@@ -79,9 +80,10 @@ def _give_up(name: str) -> None:
 
 
 def _report(error: Exception, name: str) -> int:
-    mistakes = leaf_errors(error)
-    if all(isinstance(leaf, UserError) for leaf in mistakes):
-        sys.stderr.write(f"railbus {name}: {mistakes[0]}\n")
-        return EXIT_USER
-    logger(name).critical("crashed: %s", mistakes[0], exc_info=error)
+    errors = leaf_errors(error)
+    if all(isinstance(leaf, UserError | UnavailableError) for leaf in errors):
+        first = first_error(error)
+        sys.stderr.write(f"railbus {name}: {first}\n")
+        return EXIT_USER if isinstance(first, UserError) else EXIT_CRASH
+    logger(name).critical("crashed: %s", errors[0], exc_info=error)
     return EXIT_CRASH

@@ -1,4 +1,4 @@
-"""How far a download is, for the person who waits for it."""
+"""The progress of a download, for the person who waits for it."""
 
 import time
 from collections.abc import Callable

@@ -33,7 +33,7 @@ DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
 
 class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What most requests of a class take at most.
+    """A time that most requests of a class must not exceed.
 
     Attributes:
         percentile: Of the requests, such as 99.
@@ -95,7 +95,9 @@ class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[classes.NAME]`` of a policy. What it does not name is that of the built-in class of this name, or of its lane.
+    """``[classes.NAME]`` of a policy.
+
+    A field that it leaves out is as in the built-in class of this name, or of its lane.
 
     Attributes:
         lane: ``batch`` waits for interactive requests.
@@ -223,7 +225,7 @@ class ServiceClasses:
         return self._by_name.get(name)
 
     def of(self, name: str | None, lane: Lane) -> ServiceClass:
-        """Return the class of a request: the one that it names, if there is one in its lane; else the lane's own."""
+        """Return a request's class: the one that it names, if that belongs to its lane; else the lane's default."""
         found = self._by_name.get(name or "")
         return found if found is not None and found.lane == lane else self._by_name[DEFAULT_NAMES[lane]]
 
@@ -240,7 +242,7 @@ class ServiceClasses:
         return found if found.allows(request.tenant, request.model) else self.of(None, request.lane)
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines that apply to a request: the nearest to what it asks for within its class's bounds."""
+        """Return the deadlines of a request: those that it asks for, clamped to its class's bounds."""
         return self.of_request(request).bounds.clamp(request.deadlines)
 
     def longest_total_ms(self, lane: Lane) -> int:
@@ -282,7 +284,7 @@ def find_class(folder: Path, name: str) -> ServiceClass:
 
 
 def _merged(built_in: ClassSpec | None, spec: ClassSpec) -> ClassSpec:
-    """Return what a policy says of a class, and of the rest what the built-in class of that name says."""
+    """Return a policy's fields of a class, with those of the built-in class of that name for the rest."""
     if built_in is None:
         return spec
     given = {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}

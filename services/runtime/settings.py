@@ -5,6 +5,7 @@ say otherwise: ``env`` (the variable), ``help`` (one sentence), ``ge`` and ``le`
 value appears in no message). A field that is itself a dataclass is read from its own variables.
 """
 
+import ipaddress
 import os
 import types
 from collections.abc import Iterator, Mapping
@@ -129,3 +130,13 @@ def _kind(hint: Any) -> str:
         Path: "a path",
     }
     return names.get(hint, str(hint))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether the name or address, without a port, means this machine; an IPv6 address may be in brackets."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -269,7 +269,7 @@ def _failed(why: str) -> UserError:
 
 
 def _last_error(text: str) -> str:
-    """Return the line that says why: the last line that begins with "error", else the last line."""
+    """Return the line with the reason: the last one that begins with "error", else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or ["it gave no reason"])[-1][:300]

@@ -116,7 +116,7 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Write what is missing on the log, once the partition's queued events were taken."""
+        """Write the events that the log lacks, once the partition's queued events were folded."""
         partition = self._partitions[number]
         if partition.queued:
             self._awaited.add(number)
@@ -215,7 +215,7 @@ class SafetyCore(Core):
         outputs: list[RunOutput],
         effects: list[Effect],
     ) -> None:
-        """Perform outputs that are not on the log; hold them back while the partition catches up."""
+        """Perform outputs that are not on the log yet; hold them back while the partition catches up."""
         if partition.catching_up:
             partition.hold(request, attempt, outputs)
             return

@@ -17,7 +17,7 @@ MAX_CLOSED: Final = 20_000
 """How many closed requests are remembered, so that a late event does not open them again."""
 
 GRACE_US: Final = 60_000_000
-"""How long a request that nobody closes is kept after its longest possible deadline."""
+"""How long a request without a ``Closed`` is kept after its longest possible deadline."""
 
 
 class HeldOutput(NamedTuple):

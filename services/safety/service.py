@@ -10,7 +10,7 @@ from schemas.stream import Recall
 from schemas.topics import ACCOUNTS, STREAMS
 from services.bus import BusSettings, Producer
 from services.policy import BrokenPolicy, Policy, PolicyReloader
-from services.policy.errors import Fault
+from services.policy.errors import PolicyFault
 from services.processor import Effect, Processor, ProcessorConfig, Write
 from services.runtime import metrics
 from services.runtime.clock import steady_us
@@ -145,7 +145,7 @@ def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
             f"total_ms may be {longest_ms} ms in an interactive class, but RAILBUS_TOTAL_MAX_MS={total_max_ms}:"
             " lower the first, or raise the second for router and safety alike"
         )
-        raise BrokenPolicy([Fault("policy.toml", 0, message)])
+        raise BrokenPolicy([PolicyFault("policy.toml", 0, message)])
 
 
 def _count(write: Write) -> None:

@@ -19,13 +19,21 @@ ASKING_BEGINS_US = 400 * MS
 FAULTS_END_US = 8 * SECOND
 """Every fault begins before this, and is undone at the latest then."""
 
+TOTAL_MAX_MS = 6_000
+SHORT_TOTAL_MAX_MS = 2_000
+BACKLOG = 4
+"""How many batch requests are open for long, where interactive ones are not."""
+
 CLIENT_GRACE_MS = 1_500
 """As in ``RouterConfig``."""
 
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
-BROKER_FAULTS = ("time", "outage", "newer", "stray")
+BROKER_FAULTS = ("time", "outage", "newer", "stray", "leader")
 """The broker's clock is stepped; it is away for a while; it has a request of a newer version; it has a verdict on
-a request that nobody has seen."""
+a request that nobody has seen; another node, with a clock of its own, leads some partitions."""
+
+UPGRADE_FAULTS = ("upgrade",)
+"""Safety is of the next version from now on; edges that began before cannot read its recalls, until the faults end."""
 
 POLICY_FAULTS = ("policy",)
 """Another policy is in force from now on; each process of safety learns of it at a time of its own."""
@@ -34,8 +42,10 @@ POLICY_FAULTS = ("policy",)
 MEETING = frozenset({"kill", "pause", "restart", "join", "leave", "cut", "slow"})
 """Faults of processes that may strike when a deadline is close."""
 
+SAFETY_FAULTS = frozenset({*POLICY_FAULTS, *UPGRADE_FAULTS})
+
 REQUEST_FAULTS = ("verdict", "silence", "failure", "late", "stall", "gone", "lazy", "roam")
-FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS, *POLICY_FAULTS)
+FAULT_KINDS = (*PROCESS_FAULTS, *REQUEST_FAULTS, *BROKER_FAULTS, *POLICY_FAULTS, *UPGRADE_FAULTS)
 
 SERVICES = ("router", "safety", "rails", "edge", "generator", "cloud")
 
@@ -69,7 +79,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class PlannedAnswer:
-    """What a worker says: after ``first_us`` the first piece, and the others ``gap_us`` apart.
+    """A worker's answer: the first piece after ``first_us``, the others ``gap_us`` apart.
 
     A tilde is replaced by the number of the run, so that the texts of two runs differ.
 
@@ -118,6 +128,9 @@ class Plan:
         breaker_trip: As in ``RouterConfig``.
         fallback: As in ``RouterConfig``.
         max_retries: As in ``RouterConfig``.
+        slots: How many requests a worker runs at once.
+        node_skews_us: How far the clock of each node of the broker is ahead.
+        total_max_ms: As in ``RouterConfig``.
     """
 
     seed: int
@@ -128,6 +141,9 @@ class Plan:
     breaker_trip: int
     fallback: Literal["off", "vertex"]
     max_retries: int
+    slots: int
+    node_skews_us: tuple[int, ...]
+    total_max_ms: int
 
     def without(self, index: int) -> "Plan":
         """Return the plan without one fault."""
@@ -140,6 +156,10 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
     dice = random.Random(f"plan/{seed}")  # noqa: S311 - a schedule is no secret
     span_ms = dice.choice((6_000, 6_000, 3_000))
     requests = tuple(_request(dice, number, span_ms) for number in range(dice.randrange(20, 23)))
+    total_max_ms = TOTAL_MAX_MS
+    if dice.random() < 0.2:
+        total_max_ms = SHORT_TOTAL_MAX_MS
+        requests = tuple(_with_backlog(dice, each) for each in requests)
     members = {service: dice.randrange(1, 4) for service in SERVICES}
     members["router"] = max(members["router"], dice.randrange(1, 3))
     skewed = "clock" in kinds and dice.random() < 0.5
@@ -147,7 +167,12 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
     faults = tuple(sorted(_faults(dice, kinds, requests), key=lambda fault: fault.at_us))
     breaker_trip = dice.choice((0, 0, 0, 5))
     fallback: Literal["off", "vertex"] = dice.choice(FALLBACKS)
-    return Plan(seed, requests, faults, members, skews, breaker_trip, fallback, dice.choice((0, 1, 2, 2)))
+    max_retries = dice.choice((0, 1, 2, 2))
+    slots = dice.choice((2, 8, 8, 8))
+    return Plan(
+        seed, requests, faults, members, skews, breaker_trip, fallback, max_retries, slots,
+        _node_skews_us(dice, kinds), total_max_ms,
+    )  # fmt: skip
 
 
 def _skew_us(dice: random.Random) -> int:
@@ -179,6 +204,25 @@ def _request(dice: random.Random, number: int, span_ms: int) -> PlannedRequest:
         second_answer=_answer(dice, number, "cloud"),
         batch=dice.random() < 0.1,
     )  # fmt: skip
+
+
+def _node_skews_us(dice: random.Random, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    """Return how far the nodes' clocks are apart: mostly not at all."""
+    several = "leader" in kinds or "clock" in kinds
+    apart = several and dice.random() < (0.3 if len(kinds) == len(FAULT_KINDS) else 0.9)
+    return tuple(dice.randrange(-150, 150) * MS if apart else 0 for _ in range(3))
+
+
+def _with_backlog(dice: random.Random, request: PlannedRequest) -> PlannedRequest:
+    """Return a batch request that is open for longer than a router reads back, or an interactive one that is not."""
+    if request.number < BACKLOG:
+        pieces = tuple(f"~ backlog {request.number}.{index} " for index in range(12))
+        return replace(
+            request, at_us=ASKING_BEGINS_US + dice.randrange(0, 600) * MS, batch=True, decision="allow",
+            deadlines=replace(request.deadlines, total_ms=10_000), answer=PlannedAnswer(pieces, 50 * MS, 650 * MS),
+        )  # fmt: skip
+    total_ms = SHORT_TOTAL_MAX_MS
+    return replace(request, deadlines=replace(request.deadlines, total_ms=total_ms), batch=False)
 
 
 def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
@@ -215,7 +259,7 @@ def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
 
 
 def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
-    """Strike a process when a fault of a request ends, because then a deadline is close; or soon after another."""
+    """Plan a fault of a process for when a request's fault ends (a deadline is close then), or soon after another."""
     for fault in faults:
         if fault.kind == "roam" and dice.random() < 0.3:  # what it has seen is not checked yet
             at_us = max(0, fault.at_us - dice.randrange(0, 300) * MS)
@@ -251,7 +295,7 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
             amount_us = dice.choice((-1, 1)) * 3_600 * SECOND
     if kind == "slow":
         for_us += SECOND
-    service = "broker" if kind in BROKER_FAULTS else "safety" if kind in POLICY_FAULTS else dice.choice(services)
+    service = "broker" if kind in BROKER_FAULTS else "safety" if kind in SAFETY_FAULTS else dice.choice(services)
     return Fault(kind, at_us, service, dice.randrange(0, 6), for_us, amount_us)
 
 

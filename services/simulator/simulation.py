@@ -4,6 +4,9 @@ import hashlib
 import random
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import count
+
+import orjson
 
 MS = 1_000
 SECOND = 1_000_000
@@ -25,7 +28,11 @@ class Simulation:
 
     Attributes:
         away: Whether the broker does not answer.
+        heap: What is to be done: when, in which order among what is to be done then, and how. The hot paths push to it.
+        next_order: Returns the next number of that order.
     """
+
+    __slots__ = ("_blocked", "_schedule", "away", "events", "heap", "lines", "next_order", "now_us", "random")
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.now_us = T0_US
@@ -34,20 +41,15 @@ class Simulation:
         self.away = False
         self._blocked: list[tuple[Action, tuple[object, ...]]] = []
         self.lines: list[tuple[int, str, str]] | None = [] if trace else None
-        self._schedule: list[str] = []
-        self._heap: list[tuple[int, int, Action, tuple[object, ...]]] = []
-        self._order = 0
+        self._schedule: list[tuple[int | str, ...]] = []
+        self.heap: list[tuple[int, int, Action, tuple[object, ...]]] = []
+        self.next_order = count(1).__next__
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
-        self.schedule(delay_us, action, args)
-
-    def schedule(self, delay_us: int, action: Action, args: tuple[object, ...]) -> None:
-        """Do as ``after`` does; the hot paths call it with a tuple that they have."""
-        self._order = order = self._order + 1
-        heappush(self._heap, (self.now_us + delay_us, order, action, args))
+        heappush(self.heap, (self.now_us + delay_us, self.next_order(), action, args))
 
     def at_broker(self, action: Action, args: tuple[object, ...]) -> None:
-        """Do something at the broker now, or once it is back."""
+        """Run something at the broker: now, or once it is back."""
         if self.away:
             self._blocked.append((action, args))
         else:
@@ -65,23 +67,23 @@ class Simulation:
         return low_us + int(self.random() * (high_us - low_us))
 
     def run_until(self, end_us: int) -> None:
-        heap, pop = self._heap, heappop
-        count = 0
+        heap, pop = self.heap, heappop
+        done = 0
         while heap and heap[0][0] <= end_us:
             self.now_us, _, action, args = pop(heap)
-            count += 1
+            done += 1
             action(*args)
         self.now_us = max(self.now_us, end_us)
-        self.events += count
+        self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Make something part of the schedule: of its hash, and of the timeline."""
-        self.count(f"{lane} {what}")
+        """Record something in the schedule's hash and in the timeline."""
+        self.count(lane, what)
         self.trace(lane, what)
 
-    def count(self, what: str) -> None:
+    def count(self, *what: int | str) -> None:
         """Make something part of the schedule's hash."""
-        self._schedule.append(f"{self.now_us} {what}\n")
+        self._schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
         """Put a line on the timeline."""
@@ -91,4 +93,4 @@ class Simulation:
     @property
     def digest(self) -> str:
         """Return the hash of the schedule so far."""
-        return hashlib.blake2b("".join(self._schedule).encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(orjson.dumps(self._schedule), digest_size=8).hexdigest()

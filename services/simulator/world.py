@@ -4,19 +4,20 @@ from dataclasses import dataclass
 
 from schemas.requests import Request, received_us
 from schemas.side_events import Account
+from schemas.stream import StreamEvent
 from schemas.topics import REQUESTS_VERTEX
 from services.bus import Received
-from services.simulator.judge.ending import Ending, check_empty, check_justified, check_live, has_open
+from services.simulator.judge.ending import Ending, check_empty, check_justified, check_live, has_open, is_running
 from services.simulator.judge.oracle import FOR_EVER_US, Oracle, Violation
-from services.simulator.kafka.broker import FETCH_WAIT_US, WAY_US, Broker
-from services.simulator.kafka.groups import Group
-from services.simulator.kafka.hosts import Host, Process
-from services.simulator.kafka.member import Member
+from services.simulator.kafka.broker import FETCH_WAIT_US, PARTITIONS, WAY_US, SimulatedBroker
+from services.simulator.kafka.groups import SimulatedGroup
+from services.simulator.kafka.hosts import Host, SimulatedProcess
+from services.simulator.kafka.member import SimulatedMember
 from services.simulator.plan import FAULTS_END_US, SERVICES, Fault, Plan
 from services.simulator.simulation import MS, SECOND, T0_US, Simulation
 from services.simulator.tree.clients import Client, Clients
 from services.simulator.tree.edge import Edge
-from services.simulator.tree.units import Builder, Parts
+from services.simulator.tree.units import Builder, WorldClasses
 
 LIVENESS_US = 30 * SECOND
 """Within this time after the last fault every request is closed, accounted for, and checked.
@@ -33,6 +34,9 @@ RETENTION_US = 90 * SECOND
 """After this much more, safety has forgotten what was never closed: ten seconds of deadline and a minute of grace."""
 
 
+LONGEST_RUN_US = 12 * SECOND
+"""Within this much more every execution has ended: no total deadline is longer than ten seconds."""
+
 STALL_CHECK_US = 500 * MS
 
 REREADING = frozenset({"kill", "pause", "restart", "join", "leave", "cut"})
@@ -44,8 +48,8 @@ class Instance:
     """A process and its membership."""
 
     service: str
-    process: Process
-    member: Member | Edge
+    process: SimulatedProcess
+    member: SimulatedMember | Edge
     gone: bool = False
 
 
@@ -68,12 +72,12 @@ class Result:
 class World:
     """The whole tree in one process."""
 
-    def __init__(self, plan: Plan, parts: Parts | None = None, *, trace: bool = False) -> None:
+    def __init__(self, plan: Plan, parts: WorldClasses | None = None, *, trace: bool = False) -> None:
         self._plan = plan
-        self._parts = parts or Parts()
+        self._parts = parts or WorldClasses()
         self.simulation = Simulation(plan.seed, trace=trace)
-        self.broker = Broker(self.simulation)
-        self._groups = {service: Group(self.simulation, service) for service in (*SERVICES, "rails-batch")}
+        self.broker = SimulatedBroker(self.simulation, plan.node_skews_us)
+        self._groups = {service: SimulatedGroup(self.simulation, service) for service in (*SERVICES, "rails-batch")}
         self._hosts = [Host(self.simulation, skew_us, ppm) for skew_us, ppm in plan.skews]
         self._instances: list[Instance] = []
         self._names = 0
@@ -84,6 +88,8 @@ class World:
         self._builder = Builder(plan, self._parts, self.broker, self._groups, self.oracle)
         self._clients = Clients(plan.seed, self.simulation, self.oracle, self._edges)
         self._groups["rails"].on_commit = self._on_commit
+        for workers in ("generator", "cloud"):
+            self._groups[workers].on_commit = self.oracle.on_taken
         self.broker.on_appended.append(self._on_appended)
 
     def run(self) -> Result:
@@ -128,7 +134,7 @@ class World:
     def _start(self, service: str, host: Host | None = None) -> None:
         self._names += 1
         host = host or self._hosts[1 + self._names % (len(self._hosts) - 1)]
-        process = Process(self.simulation, f"{service}-{self._names}", host)
+        process = SimulatedProcess(self.simulation, f"{service}-{self._names}", host)
         member = self._builder.build(service, process)
         self._instances.append(Instance(service, process, member))
         process.note("starts")
@@ -139,7 +145,7 @@ class World:
         return [
             each.member
             for each in self._instances
-            if isinstance(each.member, Edge) and not each.gone and not each.process.cut
+            if not each.gone and isinstance(each.member, Edge) and not each.process.cut
         ]
 
     def _check_stalls(self) -> None:
@@ -158,6 +164,9 @@ class World:
         elif fault.kind == "policy":
             self.simulation.note("policy", "FAULT another policy is in force")
             self._builder.change_policy()
+        elif fault.kind == "upgrade":
+            self.simulation.note("safety", "FAULT it is of the next version")
+            self.broker.upgraded = True
         elif fault.kind == "join":
             self._start(fault.service)
         elif here:
@@ -199,6 +208,10 @@ class World:
             self.broker.step(fault.amount_us)
         elif fault.kind == "newer":
             self.broker.append_newer(fault.target)
+        elif fault.kind == "leader":
+            number = fault.target % PARTITIONS
+            self.simulation.note("broker", f"FAULT partitions {number} are led by other nodes")
+            self.broker.move_leaders(number)
         elif fault.kind == "stray":
             self.broker.append_stray(fault.target)
         elif not self.simulation.away:
@@ -228,12 +241,12 @@ class World:
     def _start_again(self, instance: Instance) -> None:
         self._start(instance.service, instance.process.host)
 
-    def _resume(self, process: Process) -> None:
+    def _resume(self, process: SimulatedProcess) -> None:
         if process.alive and process.paused:
             process.note("resumes")
             process.resume()
 
-    def _heal(self, process: Process) -> None:
+    def _heal(self, process: SimulatedProcess) -> None:
         if process.alive and process.cut:
             process.note("is connected again")
             process.heal()
@@ -245,6 +258,14 @@ class World:
             self._resume(instance.process)
             self._heal(instance.process)
             instance.process.speed_up()
+        if self.broker.upgraded:
+            self._upgrade_edges()
+
+    def _upgrade_edges(self) -> None:
+        for instance in tuple(self._instances):
+            if isinstance(instance.member, Edge) and instance.member.old and not instance.gone:
+                self._kill(instance, loses_requests=False)
+                self._start_again(instance)
 
     # The end
 
@@ -252,9 +273,9 @@ class World:
     def _margin_us(self) -> int:
         """How far a reader's estimate of an append may be early.
 
-        When the broker's clock is set back, an append is known to be after the last whole answer was asked for, and
-        that may be two fetches ago. What was appended before a step is read
-        again by others as if it had been appended that much earlier.
+        After the broker's clock was set back, a reader only knows that a record was appended after the last complete
+        answer was requested, which may be two fetches ago. A member that reads records from before the step again takes
+        them for older by the step.
         """
         if not self.broker.stepped_us:
             return CLOCKS_US
@@ -289,6 +310,8 @@ class World:
         ]
         if self._any_open():
             self.simulation.run_until(self.simulation.now_us + RETENTION_US + self.broker.stepped_us)
+        elif any(is_running(core) for each in self._instances if not each.gone for core in each.member.cores):
+            self.simulation.run_until(self.simulation.now_us + LONGEST_RUN_US)
         for instance in self._instances:
             for core in () if instance.gone else instance.member.cores:
                 check_empty(core, instance.process.name)
@@ -310,7 +333,7 @@ class World:
         return True
 
     def _check_live(self, ending: Ending) -> None:
-        """Check a request unless nothing was appended about it since it was found in order."""
+        """Check a request, unless nothing was appended about it since its last successful check."""
         known = len(ending.replay.steps), len(ending.accounts), ending.showed
         if self._live.get(ending.request.request_id) != known:
             check_live(ending)
@@ -328,6 +351,8 @@ class World:
 
     def _on_appended(self, record: Received) -> None:
         event = record.event
+        if isinstance(event, StreamEvent):
+            return
         if isinstance(event, Request):
             if record.topic != REQUESTS_VERTEX.name and event.request_id not in self._asked:
                 self._asked[event.request_id] = (record.partition, received_us(event, self.simulation.now_us), event)

@@ -66,7 +66,7 @@ def _cut(op: Show | Replace, low: int, high: int) -> Show | Replace:
 
 
 def _placed(unsent: _Unsent, held: int) -> list[Op]:
-    """Return the unsent ops, with each redaction at the position that the reader has reached then."""
+    """Return the unsent ops, with each redaction moved to where the reader's text will be at that moment."""
     ops: list[Op] = []
     for op in unsent:
         ops.append(replace(op, start=held, end=held) if isinstance(op, Replace) else op)

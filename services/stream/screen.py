@@ -34,7 +34,7 @@ from services.stream.voice import VoiceState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Governance:
-    """What a reader insists on, whatever a worker says of itself in ``Started``.
+    """The checks that a reader requires, whatever a worker says in ``Started``.
 
     Attributes:
         input_gate: ``hold``: nothing is shown before the verdict. ``off``: the worker's word counts.
@@ -47,7 +47,7 @@ class Governance:
 
 
 AS_STARTED: Final = Governance(input_gate="off", output_check="off")
-"""Believe every ``Started``: for who reads a log, and shows nothing to people."""
+"""Believe every ``Started``: for programs that read a log and show nothing to people."""
 
 Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
@@ -307,7 +307,7 @@ class Screen:
         return self.finished is None and self._voice_state.effective(event, self._text.last_seq)
 
     def _close_holds(self, event: Closed) -> bool:
-        """Return whether the cause of a ``Closed`` still holds at its place in the log."""
+        """Return whether the cause of a ``Closed`` still holds at its position on the log."""
         cause, conclusion = event.cause, self.conclusion
         if cause is None:
             return True  # of a writer without causes
@@ -374,7 +374,7 @@ class Screen:
         return checked and self._text.last_seq >= finished.last_seq and self._text.released == len(self._text.chunks)
 
     def _checked(self, voice: Started) -> bool:
-        """Return whether a safety service must clear the voice's text: one word for it is enough."""
+        """Return whether safety must clear the voice's text: it must if either the reader or ``Started`` says so."""
         return "on" in (voice.output_check, self._governance.output_check)
 
     _RULES: ClassVar[dict[type, Callable[["Screen", Any], Ops]]] = {

@@ -26,7 +26,7 @@ class Transcript:
     """The text of one run, as far as it is known, shown and redacted.
 
     Attributes:
-        known_ms: The log's time when each chunk was known, and all before it.
+        known_ms: For each chunk, the log's time at which it and all chunks before it were known.
     """
 
     __slots__ = (

@@ -51,7 +51,7 @@ class VoiceState:
             self._find_voice()
 
     def effective(self, cutover: Cutover, last_seq: int) -> bool:
-        """Return whether the cutover opens the next attempt and its trigger still holds at its place in the log."""
+        """Return whether the cutover opens the next attempt and its trigger still holds at its position on the log."""
         if cutover.attempt != self.last_attempt + 1:
             return False
         if cutover.trigger == "ttft":

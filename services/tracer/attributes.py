@@ -25,7 +25,6 @@ def request_attributes(account: Account, request: RequestDetails) -> Attributes:
         "gen_ai.request.max_tokens": request.max_tokens,
         "gen_ai.request.temperature": request.temperature,
         "gen_ai.request.top_p": request.top_p,
-        "gen_ai.output.type": "text",
         "railbus.request_id": account.request_id,
         "railbus.tenant": account.tenant,
         "railbus.lane": account.lane,
@@ -45,8 +44,9 @@ def end_attributes(account: Account, receipt: Detached | None, clock_skew_ms: fl
         "railbus.hidden_rails_ms": account.hidden_rails_ms,
         "railbus.governance_first_text_ms": account.governance_first_text_ms,
         "railbus.governance_total_ms": account.governance_total_ms,
-        "railbus.clock_skew_ms": clock_skew_ms,
     }
+    if clock_skew_ms:
+        values["railbus.clock_skew_ms"] = clock_skew_ms
     if account.cause is not None:
         values["railbus.cause"] = account.cause
     if account.first_text_ms is not None:
@@ -93,8 +93,10 @@ def attempt_attributes(request: RequestDetails, attempt: AttemptAccount, run: Ru
 
 
 def _usage(attempt: AttemptAccount) -> Attributes:
-    return {
+    found: Attributes = {
         "gen_ai.usage.input_tokens": attempt.usage.prompt_tokens,
         "gen_ai.usage.output_tokens": attempt.usage.completion_tokens,
-        "gen_ai.usage.cache_read.input_tokens": attempt.usage.cached_tokens,
     }
+    if attempt.usage.cached_tokens:
+        found["gen_ai.usage.cache_read.input_tokens"] = attempt.usage.cached_tokens
+    return found

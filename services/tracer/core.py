@@ -18,10 +18,10 @@ LINGER_US: Final = 5_000_000
 """How long after its account a trace waits for the receipt of the client's connection."""
 
 OVERLAP_US: Final = 60_000_000
-"""How much of what was closed before a partition was gained is exported again."""
+"""Traces of requests that closed this shortly before a partition was gained are exported again."""
 
 MEMORY_US: Final = 120_000_000
-"""How long a receipt waits for its account, and how long it is known that a trace was exported."""
+"""How long a receipt waits for its account, and how long an exported trace is remembered."""
 
 MAX_REQUESTS: Final = 100_000
 """Most requests that are remembered, about 100 MB; beyond, the oldest is forgotten."""
@@ -55,7 +55,7 @@ class _Request:
 
 
 class _Partition:
-    """The requests of one partition, and those whose account came, without a client that had all. Oldest first."""
+    """The requests of one partition, and those that have an account but no complete receipt yet; oldest first."""
 
     def __init__(self) -> None:
         self.requests: dict[str, _Request] = {}
@@ -134,7 +134,7 @@ class TracerCore(Core):
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return when the next account has waited long enough, or the oldest request is forgotten."""
+        """Return when ``tick`` has something to do: an account waited long enough, or a request is too old."""
         partition = self._partitions[number]
         due: list[int] = []
         if (waiting := next(iter(partition.waiting.values()), None)) is not None:

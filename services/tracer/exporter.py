@@ -7,13 +7,14 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
 from services.runtime.metrics import TRACER_SPANS, TRACER_WAITING
+from services.tracer.encoder_cache import keep_encoded_texts
 from services.tracer.spans import Span, Trace
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 _log = logger("tracer")
 
-BATCH_SPANS: Final = 512
-"""About how many spans go to the collector at once."""
+BATCH_SPANS: Final = 4_096
+"""About how many spans go to the collector at once: about a megabyte."""
 
-GATHER_S: Final = 1.0
+GATHER_S: Final = 5.0
 """How long spans wait for more of them, unless there are enough: a request to the collector costs more than they do."""
 
 LAST_S: Final = 3.0
@@ -48,6 +49,7 @@ class SpanExporter:
             from opentelemetry.sdk.trace.export import SpanExportResult
         except ModuleNotFoundError:
             raise UserError("traces need OpenTelemetry: pip install 'railbus[otel]'") from None
+        keep_encoded_texts()
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # one line for an outage is enough: ours
         self._where = urlsplit(endpoint).netloc.rpartition("@")[2]  # without a password
         self._otlp: Any = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces")
@@ -107,7 +109,7 @@ class SpanExporter:
 
     async def _send(self, traces: Sequence[Trace]) -> None:
         """Send a batch; OpenTelemetry tries again for ten seconds (``OTEL_EXPORTER_OTLP_TIMEOUT``), then it is lost."""
-        spans = [self._convert.span(trace.trace_id, span) for trace in traces for span in trace.spans]
+        spans = [span for trace in traces for span in self._convert.trace(trace)]
         result = await asyncio.to_thread(self._otlp.export, spans)
         sent = result is self._success
         TRACER_SPANS.labels("exported" if sent else "failed").inc(len(spans))
@@ -139,27 +141,60 @@ class Converter:
             def __eq__(self, other: object) -> bool:
                 return self is other
 
-        self._resource, self._event, self._span, self._context = HashedResource, Event, ReadableSpan, SpanContext
+        class ExportedSpan(ReadableSpan):
+            """A span of plain attributes: those of the base are computed anew each time the encoder looks at them."""
+
+            attributes: Any = None
+            context: Any = None
+            end_time: Any = None
+            events: Any = None
+            instrumentation_scope: Any = None
+            kind: Any = None
+            name: Any = None
+            parent: Any = None
+            resource: Any = None
+            start_time: Any = None
+            status: Any = None
+            links: Any = ()
+            dropped_attributes: Any = 0
+            dropped_events: Any = 0
+            dropped_links: Any = 0
+
+            def __init__(self, **values: Any) -> None:
+                self.__dict__ = values
+
+            def get_span_context(self) -> Any:
+                return self.context
+
+        self._resource, self._event, self._span, self._context = HashedResource, Event, ExportedSpan, SpanContext
         self._kinds = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
-        self._status, self._ok, self._error = Status, Status(StatusCode.UNSET), StatusCode.ERROR
+        self._status, self._error = Status, StatusCode.ERROR
         self._sampled = TraceFlags(TraceFlags.SAMPLED)
         self._scope = InstrumentationScope("railbus")
         self._resources: dict[tuple[str, str], Any] = {}
 
-    def span(self, trace_id: int, span: Span) -> "ReadableSpan":
-        """Return a span as the exporter takes it."""
+    def trace(self, trace: Trace) -> "Iterator[ReadableSpan]":
+        """Yield a trace's spans as the exporter takes them."""
+        contexts: dict[int, Any] = {}
+        for span in trace.spans:
+            for span_id in (span.span_id, span.parent_id):
+                if span_id is not None and span_id not in contexts:
+                    contexts[span_id] = self._context(
+                        trace.trace_id, span_id, is_remote=False, trace_flags=self._sampled
+                    )
+            yield self._exported(span, contexts)
+
+    def _exported(self, span: Span, contexts: Mapping[int, Any]) -> "ReadableSpan":
         attributes = span.attributes if span.error is None else {"error.type": span.error, **span.attributes}
         return self._span(
             name=span.name,
-            context=self._context(trace_id, span.span_id, is_remote=False, trace_flags=self._sampled),
-            parent=None
-            if span.parent_id is None
-            else self._context(trace_id, span.parent_id, is_remote=False, trace_flags=self._sampled),
+            context=contexts[span.span_id],
+            parent=None if span.parent_id is None else contexts[span.parent_id],
             resource=self._resource_of(span),
             attributes=attributes,
             events=[self._event(each.name, each.attributes, each.at_ns) for each in span.events],
             kind=self._kinds[span.kind],
-            status=self._ok if span.error is None else self._status(self._error, span.error),
+            status=None if span.error is None else self._status(self._error, span.error),
             start_time=span.start_ns,
             end_time=span.end_ns,
             instrumentation_scope=self._scope,

@@ -1,6 +1,7 @@
 """The tracer process: the core, the processor around it, and the exporter."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ GROUP: Final = "tracer"
 READ_TOPICS: Final = (ACCOUNTS, RECEIPTS)
 
 LEAST_BYTES: Final = 262_144
-"""A trace is not urgent: the broker answers when so much is there, or after half a second."""
+"""Least bytes of a fetch: traces are not urgent, so the broker collects for up to two seconds."""
 
 COUNT_S: Final = 1.0
 """Interval at which the gauges are set."""
@@ -67,6 +68,9 @@ class TracerService:
         Raises:
             UserError: The broker refuses the credentials.
         """
+        gc.collect()
+        gc.freeze()  # what was imported stays
+        gc.set_threshold(50_000)  # a batch of spans is no garbage, and there are no cycles in it
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._exporter.run(), name="tracer-exporter")
             tasks.create_task(self._count(), name="tracer-count")
@@ -87,7 +91,7 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Let through what the tracer reads, of this share of the requests; the rest is not even decoded."""
+    """Return a filter for the events that the tracer reads, of this share of requests; others are not decoded."""
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:
         return lambda kind, _key: kind in kinds

@@ -37,6 +37,9 @@ PARTS: Final[Mapping[str, tuple[str, str]]] = {
 """Each part of an account and the delivery after them, in order: its name, and the service that the answer waited for.
 """
 
+LEAST_RAIL_MS: Final = 1.0
+"""A rail that passed in less has no span of its own: nobody looks for it there, and a span costs 40 us."""
+
 _STAGES: Final = tuple(StageTimes.__dataclass_fields__)
 _FAILED: Final = frozenset({"failed", "expired", "rejected"})
 _NS_PER_MS: Final = 1_000_000
@@ -102,7 +105,7 @@ def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, tr
 
 
 def is_sampled(traceparent: str | None) -> bool:
-    """Return whether the client wants its request traced; without a word from it, yes."""
+    """Return whether the client wants its request traced; true if it says nothing."""
     return traceparent is None or bool(int(traceparent[-2:], 16) & 1)
 
 
@@ -180,7 +183,7 @@ class _Tree:
                 yield self._child(name, begin_ns, end_ns, service, attributes={"railbus.part": name})
 
     def verdict(self) -> Iterator[Span]:
-        """Yield the judging of the prompt, and each rail: they begin together."""
+        """Yield the judging of the prompt, and each rail that took time or objected: they begin together."""
         found, account = self._account.verdict, self._account
         if found is None:
             return
@@ -192,6 +195,8 @@ class _Tree:
         verdict = self._child("verdict", begin_ns, end_ns, "rails", source=found.source, attributes=attributes)
         yield verdict
         for number, rail in enumerate(found.rails):
+            if rail.result == "passed" and rail.ms < LEAST_RAIL_MS:
+                continue
             yield self._child(
                 f"rail {rail.rail}", begin_ns, min(begin_ns + _ns(rail.ms), end_ns), "rails", source=found.source,
                 parent=verdict, key=str(number),
@@ -218,7 +223,7 @@ class _Tree:
         )  # fmt: skip
 
     def check(self) -> Iterator[Span]:
-        """Yield the check of the answer: from its first chunk to the last word of safety."""
+        """Yield the check of the answer: from its first chunk to safety's last event."""
         found = self._account.check
         runs = [each.details for each in self._account.attempts if each.details is not None]
         first_at = min((run.first_chunk_at for run in runs if run.first_chunk_at is not None), default=None)

@@ -30,8 +30,8 @@ from services.tuner.measurements import Load, gain
 from services.tuner.plan import TunePlan
 from services.tuner.report.document import About, Section, as_json, find_sections, tune_sections
 from services.tuner.report.forms import env_file, markdown, page
+from services.tuner.run.engine_process import EngineProcessError
 from services.tuner.run.laboratory import Laboratory, Pilot, Shape
-from services.tuner.run.sessions import SessionError
 from services.tuner.search import Search
 
 CAPACITY: Final = {
@@ -69,7 +69,7 @@ async def main() -> None:
             await _find(plan, base, laboratory, pilot, began, load)
         else:
             await _tune(plan, base, laboratory, pilot, began, load)
-    except (SessionError, ExperimentError) as error:
+    except (EngineProcessError, ExperimentError) as error:
         raise UserError(f"{error}") from None
     finally:
         await laboratory.close()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from services.tuner.experiment import Change
+from services.tuner.experiment import SettingsChange
 
 ENGINES: Final = ("simulated", "llama", "vllm", "openai")
 
@@ -31,7 +31,7 @@ class Surroundings:
 
 
 def defaults(around: Surroundings) -> dict[str, str]:
-    """Return what variables mean that are not set, where a change might set them to just that."""
+    """Return the defaults of unset variables, so that a change to the default value is not tried."""
     return {
         "simulated": {
             "RAILBUS_SIM_GAMMA": "4", "RAILBUS_SIM_PRECISION": "fp8", "RAILBUS_SIM_PREFILL_BUDGET": "2048",
@@ -51,13 +51,13 @@ def defaults(around: Surroundings) -> dict[str, str]:
     }.get(around.engine, {})  # fmt: skip
 
 
-def candidates(around: Surroundings) -> list[Change]:
+def candidates(around: Surroundings) -> list[SettingsChange]:
     """Return the changes to try, those that usually pay most first."""
     found = {"simulated": _simulated, "llama": _llama, "vllm": _vllm, "openai": _openai}[around.engine](around)
     return [*found, *_pinning(around)]
 
 
-def _simulated(_: Surroundings) -> list[Change]:
+def _simulated(_: Surroundings) -> list[SettingsChange]:
     return [
         *(_change(f"gamma {gamma}", "speculation", RAILBUS_SIM_GAMMA=str(gamma)) for gamma in (0, 2, 6)),
         _change("adaptive gamma", "speculation", RAILBUS_SIM_ADAPTIVE="on"),
@@ -70,7 +70,7 @@ def _simulated(_: Surroundings) -> list[Change]:
     ]
 
 
-def _llama(around: Surroundings) -> list[Change]:
+def _llama(around: Surroundings) -> list[SettingsChange]:
     threads = sorted({1, max(1, around.cores // 2), around.cores})
     found = [
         *(_change(f"threads {count}", "pinning", RAILBUS_LLAMA_THREADS=str(count)) for count in threads),
@@ -86,7 +86,7 @@ def _llama(around: Surroundings) -> list[Change]:
     return [*found, *_models(around)]
 
 
-def _vllm(around: Surroundings) -> list[Change]:
+def _vllm(around: Surroundings) -> list[SettingsChange]:
     found = [
         _change("prefix caching on", "prefix-cache", RAILBUS_VLLM_PREFIX_CACHING="on"),
         *(
@@ -123,27 +123,27 @@ def _vllm(around: Surroundings) -> list[Change]:
     return [*found, kv, bf16, *_models(around)]
 
 
-def _openai(_: Surroundings) -> list[Change]:
-    """Return what a client may choose with each request; the server's own settings are the server's."""
+def _openai(_: Surroundings) -> list[SettingsChange]:
+    """Return the changes that a client can make by its requests; the server's own settings are out of reach."""
     return [
         _change("prompt cache", "prefix-cache", RAILBUS_UPSTREAM_BODY='{"cache_prompt": true}'),
         _change("exact counts", "batching", RAILBUS_UPSTREAM_STEP_USAGE="on"),
     ]
 
 
-def _models(around: Surroundings) -> list[Change]:
+def _models(around: Surroundings) -> list[SettingsChange]:
     return [
         _change(f"model {path.rpartition('/')[2]}", "quantization", lossy=True, RAILBUS_MODEL_PATH=path)
         for path in around.models
     ]
 
 
-def _pinning(around: Surroundings) -> list[Change]:
+def _pinning(around: Surroundings) -> list[SettingsChange]:
     if around.engine in {"openai", "simulated", "vllm"} or around.cores < 2:
         return []
     half = max(1, around.cores // 2)
     return [_change(f"pinned to {half} cores", "pinning", RAILBUS_GENERATOR_CORES=f"0-{half - 1}" if half > 1 else "0")]
 
 
-def _change(name: str, item: str, *, lossy: bool = False, **settings: str) -> Change:
-    return Change(name=name, settings=settings, item=item, lossy=lossy)
+def _change(name: str, item: str, *, lossy: bool = False, **settings: str) -> SettingsChange:
+    return SettingsChange(name=name, settings=settings, item=item, lossy=lossy)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from services.physics.statistics import Interval
-from services.tuner.experiment import METRICS, Change, Metric, Rules, Size
+from services.tuner.experiment import METRICS, Metric, Rules, SettingsChange, Size
 from services.tuner.measurements import Load, Round, failed, gain, gains
 from services.tuner.quality.compare import Quality
 
@@ -29,7 +29,7 @@ class Trial:
         error: Why it could not be measured; empty if it was.
     """
 
-    change: Change
+    change: SettingsChange
     base: Mapping[str, str]
     size: Size
     rounds: tuple[Round, ...] = ()
@@ -106,7 +106,7 @@ def percent(interval: Interval) -> str:
 
 
 def _price(found: Mapping[Metric, Interval], rules: Rules) -> str:
-    """Return which guarded metric is shown to lose more than it may; empty for none."""
+    """Return the guarded metric that provably loses more than it may; empty if there is none."""
     for metric, allowed in rules.guards.items():
         interval = found.get(metric)
         if interval is not None and metric != rules.objective and interval.high < -allowed:

@@ -30,7 +30,7 @@ METRICS: Final[Mapping[Metric, str]] = {
 MORE_IS_BETTER: Final[frozenset[Metric]] = frozenset({"tokens_per_s"})
 
 SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
-"""How names of variables end whose values appear in no report."""
+"""Endings of the names of variables whose values appear in no report."""
 
 MIN_REQUESTS: Final = 1_000
 """Requests that a comparison should have, as the guide asks; fewer need a reason."""
@@ -48,7 +48,7 @@ class ExperimentError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class SettingsChange:
     """One change of the engine's settings.
 
     Attributes:
@@ -72,8 +72,8 @@ class Change:
         return all(base.get(name, "") == value for name, value in self.settings.items())
 
 
-UNCHANGED: Final = Change(name="no change", settings={}, item="baseline")
-"""Compares the baseline with itself, first of all: what two equal engines differ by."""
+UNCHANGED: Final = SettingsChange(name="no change", settings={}, item="baseline")
+"""Compares the baseline with itself, before all changes, to show by how much equal engines differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ import msgspec
 
 from services.tuner.candidates import Surroundings, candidates
 from services.tuner.experiment import (
-    Change,
     ExperimentError,
     Metric,
     Rules,
+    SettingsChange,
     Target,
     parse_metric,
     parse_settings,
@@ -108,7 +108,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """
         return [parse_target(text) for text in self.targets]
 
-    def changes(self, around: Surroundings) -> list[Change]:
+    def changes(self, around: Surroundings) -> list[SettingsChange]:
         """Return what to try: what was named, then the engine's list.
 
         Raises:
@@ -127,7 +127,7 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return found
 
 
-def _own(text: str, *, lossy: bool) -> Change:
+def _own(text: str, *, lossy: bool) -> SettingsChange:
     """Return the change in a text such as ``kv:RAILBUS_LLAMA_KV=q4_0``; the item before the colon may be left out."""
     item, colon, rest = text.partition(":")
     if not colon or item not in ITEMS:
@@ -136,4 +136,4 @@ def _own(text: str, *, lossy: bool) -> Change:
     if not settings:
         raise ExperimentError("--try is empty: give a setting, such as RAILBUS_LLAMA_THREADS=2")
     name = " ".join(f"{key.removeprefix('RAILBUS_').lower()}={value}" for key, value in shown(settings).items())
-    return Change(name=name, settings=settings, item=item, lossy=lossy)
+    return SettingsChange(name=name, settings=settings, item=item, lossy=lossy)

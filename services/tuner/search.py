@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.tuner.decide import Decision, Trial, decide
-from services.tuner.experiment import UNCHANGED, Change, Metric, Rules, Target
+from services.tuner.experiment import UNCHANGED, Metric, Rules, SettingsChange, Target
 from services.tuner.measurements import gain, values
 
 EXHAUSTED: Final = "every change was tried"
@@ -33,7 +33,7 @@ class Search:
 
     def __init__(
         self,
-        changes: Sequence[Change],
+        changes: Sequence[SettingsChange],
         *,
         base: Mapping[str, str],
         defaults: Mapping[str, str],
@@ -60,7 +60,7 @@ class Search:
         """Number of changes that were not looked at."""
         return len(self._left)
 
-    def next(self, elapsed_s: float) -> Change | None:
+    def next(self, elapsed_s: float) -> SettingsChange | None:
         """Return the change to try now; None at the end, when ``stopped`` says why."""
         if self.null is None:
             return UNCHANGED
@@ -106,6 +106,6 @@ class Search:
             self._skip(change, reason)
         self._left.clear()
 
-    def _skip(self, change: Change, reason: str) -> None:
+    def _skip(self, change: SettingsChange, reason: str) -> None:
         self.skipped[change.name] = reason
         self.skipped_items[change.item] = f"{change.name}: {reason}"

@@ -83,7 +83,7 @@ def wilson(successes: int, trials: int, confidence: float) -> Interval:
 def paired_difference(first: Sequence[bool], second: Sequence[bool], confidence: float) -> Interval:
     """Return the share of ``first`` less that of ``second``, of the same cases (Newcombe 1998, method 10).
 
-    Where no case differs the method has no width at one half, so the score interval of none in all cases is taken.
+    Where no case differs, the method's interval can have no width, so the score interval of 0 of n cases is used.
     """
     trials = len(first)
     pairs = list(zip(first, second, strict=True))

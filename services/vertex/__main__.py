@@ -11,7 +11,7 @@ from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 from services.vertex.settings import VertexSettings
 from services.worker.scheduler import WorkerConfig
-from services.worker.worker import Worker
+from services.worker.worker import WorkerService
 
 
 async def main() -> None:
@@ -36,7 +36,7 @@ async def main() -> None:
         instance=settings.vertex_instance,
     )
     engine = VertexEngine(settings)
-    worker: Worker | None = None
+    worker: WorkerService | None = None
 
     def ready() -> None:
         where = "emulated" if settings.emulated else settings.vertex_location
@@ -45,7 +45,7 @@ async def main() -> None:
     async with serve_health(health, lambda: worker is not None and worker.ready):
         try:
             await asyncio.gather(engine.start(), ensure_topics(bus))
-            worker = Worker(config, bus, engine)
+            worker = WorkerService(config, bus, engine)
             await worker.run(ready)
         finally:
             await engine.close()

@@ -17,7 +17,7 @@ from services.vertex.client import VertexClient
 from services.vertex.errors import retry_wait_us, status_error, status_meaning
 from services.vertex.mapping import GenerateContentParser, request_body
 from services.vertex.settings import VertexSettings
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStats, EngineStep, GenerationResult, Job
 
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -59,7 +59,7 @@ class VertexEngine:
         """Return the configured model, whatever was requested."""
         return self.model
 
-    async def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+    async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Yield steps, then the result; an early exit closes the connection, which stops the generation."""
         if self._client is None:
             raise EngineError("internal", "the engine was not started", retryable=False)

@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.requests import Message, Sampling
 from schemas.stream import FinishReason, Usage
-from services.worker.engine import EngineError, GenerationResult, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult
 
 MAX_STOP_SEQUENCES: Final = 5
 """The API's limit."""
@@ -109,7 +109,7 @@ class GenerateContentParser:
         self._finish: str | None = None
         self._usage = Usage()
 
-    def read(self, data: str) -> Step | None:
+    def read(self, data: str) -> EngineStep | None:
         """Return the step in a response's JSON; None if it has no text.
 
         Raises:
@@ -132,7 +132,7 @@ class GenerateContentParser:
                 raise _blocked("the answer", self._finish)
         parts = candidate.content.parts if candidate.content is not None else ()
         text = "".join(part.text for part in parts if not part.thought)
-        return Step(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN)) if text else None
+        return EngineStep(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN)) if text else None
 
     def end(self) -> GenerationResult:
         """Return the result, once the stream has ended.

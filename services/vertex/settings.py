@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from services.runtime.addresses import is_loopback
 from services.runtime.errors import UserError
-from services.runtime.settings import setting
+from services.runtime.settings import is_loopback, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

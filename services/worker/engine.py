@@ -37,7 +37,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EngineStep:
     """The output of one engine step.
 
     Attributes:
@@ -71,7 +71,7 @@ class GenerationResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextScore:
+class NegativeLogLikelihood:
     """How likely a model finds a text.
 
     Attributes:
@@ -158,7 +158,7 @@ class Engine(Protocol):
             EngineError: ``bad_request`` with the param ``model``: this engine does not serve it.
         """
 
-    def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+    def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Yield steps, then a ``GenerationResult``.
 
         Cancelling the task that waits for a step, or ``aclose()``, aborts within one token. After ``GenerationResult``
@@ -179,7 +179,7 @@ class Engine(Protocol):
 class ScoringEngine(Protocol):
     """An engine that gives log-probabilities. Only measurements of quality need them."""
 
-    async def score(self, text: str) -> TextScore | None:
+    async def score(self, text: str) -> NegativeLogLikelihood | None:
         """Score a text that nobody asked for, without a chat template; None where the server gives none.
 
         Raises:

@@ -5,7 +5,7 @@ from typing import Final
 
 from schemas.base import RunEnvelope, run_envelope
 from schemas.stream import Chunk, Failed, Finished, InputGate, OutputCheck, Started, Usage
-from services.worker.engine import GenerationResult, Step
+from services.worker.engine import EngineStep, GenerationResult
 from services.worker.scheduler import Refusal, Ticket
 
 MAX_CHUNK_CHARS: Final = 65_536
@@ -42,7 +42,7 @@ class EventBuilder:
     def __init__(self, ticket: Ticket, source: str) -> None:
         self._ticket = ticket
         self._envelope = run_envelope(ticket, at=0, source=source)
-        self._pending: Step | None = None
+        self._pending: EngineStep | None = None
         self._since_us = 0  # when the first pending step came
         self.seq = 0
         self.length = 0
@@ -62,7 +62,7 @@ class EventBuilder:
             output_check=check,
         )
 
-    def chunks(self, step: Step, now_us: int) -> Iterator[Chunk]:
+    def chunks(self, step: EngineStep, now_us: int) -> Iterator[Chunk]:
         """Return the chunks of a step: none while it has no text, several when its text is too long for one."""
         self.tokens += step.tokens
         if self._pending is not None:
@@ -81,11 +81,11 @@ class EventBuilder:
         if step is not None and step.text:
             yield from self._split(step, now_us)
 
-    def _collects(self, step: Step, now_us: int) -> bool:
+    def _collects(self, step: EngineStep, now_us: int) -> bool:
         young = now_us - self._since_us < BATCH_CHUNK_US
         return self._ticket.batch and young and len(step.text) < BATCH_CHUNK_CHARS
 
-    def _split(self, step: Step, now_us: int) -> Iterator[Chunk]:
+    def _split(self, step: EngineStep, now_us: int) -> Iterator[Chunk]:
         text, tokens, drafted, accepted = step.text, step.tokens, step.drafted, step.accepted
         for begin in range(0, len(text), MAX_CHUNK_CHARS):
             part = text[begin : begin + MAX_CHUNK_CHARS]
@@ -128,8 +128,8 @@ class EventBuilder:
         return {**self._envelope, "at": now_us}
 
 
-def _merged(first: Step, second: Step) -> Step:
-    return Step(
+def _merged(first: EngineStep, second: EngineStep) -> EngineStep:
+    return EngineStep(
         text=first.text + second.text,
         tokens=first.tokens + second.tokens,
         drafted=first.drafted + second.drafted,

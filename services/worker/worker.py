@@ -54,7 +54,7 @@ LEAVING_S: Final = 15.0
 """How long the readers may take to commit and to leave the group."""
 
 PROBE_S: Final = 1.0
-"""Interval at which the broker is asked for the end of the topic, to know whether it answers."""
+"""Interval at which the broker is asked for the end of the topic, to check that it answers."""
 
 STALE_S: Final = 10.0
 """A worker whose broker has not answered for this long is not ready."""
@@ -64,7 +64,7 @@ class EngineDied(Exception):
     """The engine is dead; the process ends, and its supervisor starts another."""
 
 
-class Worker:
+class WorkerService:
     """One worker process.
 
     A request's offset is committed when the broker has the first event of its execution. What a killed worker had
@@ -165,7 +165,7 @@ class Worker:
         self._pump()
 
     async def _settle(self, partitions: TopicPartitions | None = None) -> None:
-        """Wait until the broker has the first event of everything that was begun or refused in these partitions."""
+        """Wait until the broker has the first event of every request that was begun or refused in these partitions."""
         while any(partitions is None or (t.place or ())[:2] in partitions for t in self._untaken):  # noqa: ASYNC110
             await asyncio.sleep(0.005)  # a few times only
 

@@ -207,7 +207,7 @@ def show_cost(job: Job, args: argparse.Namespace, settings: dict[str, str], done
     for service, used_s in sorted(cpu_s.items(), key=lambda each: -each[1]):
         print(f"| {service} | {used_s * 1e3 / done:.2f} | {job.usage.rss_mib.get(service, 0.0):.0f} |")
     total_s = sum(cpu_s.values())
-    pipeline_s = total_s - cpu_s.get("generator", 0.0)
+    pipeline_s = sum(used_s for service, used_s in cpu_s.items() if not service.startswith("generator"))
     print(f"{total_s * 1e3 / done:.2f} ms of CPU a line; {pipeline_s / total_s:.0%} of it outside the generator")
     if args.engine == "simulated":
         variables = {name.removeprefix("RAILBUS_").lower(): value for name, value in settings.items()}

@@ -75,7 +75,7 @@ def violations(policy: Policy) -> list[str]:
 
 
 @dataclass
-class Case:
+class ViolationCase:
     """One answer with a violation at [start, end), and what a client saw of it."""
 
     model: str
@@ -121,7 +121,7 @@ class Case:
         return tokens
 
 
-def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -> list[Case]:
+def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -> list[ViolationCase]:
     """Answers of about so many tokens, each with one sample at a random place."""
     rng = random.Random(seed)
     made = []
@@ -133,12 +133,14 @@ def cases(samples: list[str], count: int, tokens: int, seed: int, prefix: str) -
         at = text.index(" ", rng.randrange(len(text) // 8, len(text) * 7 // 8)) + 1
         sample = samples[number % len(samples)]
         made.append(
-            Case(model=f"{prefix}-{number}", text=f"{text[:at]}{sample} {text[at:]}", start=at, end=at + len(sample))
+            ViolationCase(
+                model=f"{prefix}-{number}", text=f"{text[:at]}{sample} {text[at:]}", start=at, end=at + len(sample)
+            )
         )
     return made
 
 
-class Watch:
+class LogRecorder:
     """Recalls and receipts as they stand on the log."""
 
     def __init__(self, kafka: str) -> None:
@@ -167,7 +169,7 @@ class Watch:
                 self.cleared += 1
 
 
-async def client(url: str, waiting: list[Case], delivery: dict[str, Any]) -> None:
+async def client(url: str, waiting: list[ViolationCase], delivery: dict[str, Any]) -> None:
     """One person with a websocket: asks until nothing waits."""
     async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/v1/stream") as socket:
         while waiting:
@@ -197,7 +199,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 async def measure(
-    url: str, watch: Watch, speaker: ModelServer, made: list[Case], mode: str, args: Any
+    url: str, watch: LogRecorder, speaker: ModelServer, made: list[ViolationCase], mode: str, args: Any
 ) -> dict[str, Any]:
     """One row."""
     speaker.sayings |= {case.model: ScriptedAnswer(case.text, args.tokens_per_s, args.step) for case in made}
@@ -264,7 +266,7 @@ async def run(args: Any) -> None:
             )  # fmt: skip
             tree = await asyncio.to_thread(tree_of.__enter__)
             stack.push_async_callback(asyncio.to_thread, tree_of.__exit__, None, None, None)
-            watch = Watch(tree.kafka)
+            watch = LogRecorder(tree.kafka)
             reading = await watch.follow()
             warm = cases(every, 2 * args.clients, 60, 1, "warm")
             await measure(tree.url, watch, speaker, warm, "optimistic", args)

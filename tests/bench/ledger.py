@@ -4,16 +4,18 @@
     python -m tests.bench.ledger closes --requests 10000   a tree with the simulated engine, and a client beside it
 
 ``rate`` counts from the ready line until every record was taken and its changes are on the log; the books of every
-request are checked against one pass of the pure code. ``closes`` asks over HTTP with a client that knows nothing of
-Railbus and takes the time of each answer; a request closes if the sum of its parts is within 1 % or 0.5 ms of that.
+request are checked against one pass of the pure code. ``closes`` asks over HTTP with clients that know nothing of
+Railbus and take the time of each answer; a request closes if the sum of its parts is within 1 % or 0.5 ms of that.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,48 +67,64 @@ async def _taken(port: int) -> int:
     return next(int(float(line.split()[1])) for line in lines if line.startswith("railbus_ledger_read_total"))
 
 
-async def closes(count: int, at_once: int, *, governed: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """One answer as its client saw it: when the request was sent, and when the last byte was there. Time of day."""
+
+    begin_ms: float
+    end_ms: float
+
+    @property
+    def ms(self) -> float:
+        return self.end_ms - self.begin_ms
+
+
+async def closes(count: int, at_once: int, max_tokens: int, *, governed: bool) -> dict[str, Any]:
     """Ask, take the time of each answer, and compare."""
     with tempfile.TemporaryDirectory() as folder, running_tree(
         Path(folder), "--engine", "simulated", "--no-redis", governed=governed, start_s=300
     ) as tree:  # fmt: skip
-        waited_ms = await ask(tree.url, count, at_once)
-        parts_ms = await sums_ms(tree.kafka, set(waited_ms))
-    gaps_ms = sorted(abs(parts_ms[each] - waited_ms[each]) for each in waited_ms if each in parts_ms)
-    near = sum(
-        abs(parts_ms[each] - ms) <= max(NEAR_SHARE * ms, NEAR_MS) for each, ms in waited_ms.items() if each in parts_ms
-    )
+        waited = await ask(tree.url, count, at_once, max_tokens)
+        entries = await entries_of(tree.kafka, set(waited))
+    gaps = [waited[each].ms - sum_ms(entry) for each, entry in entries.items()]
+    near = sum(abs(gap) <= max(NEAR_SHARE * waited[each].ms, NEAR_MS) for each, gap in zip(entries, gaps, strict=True))
+    before = [_at_ms(entry)[0] - waited[each].begin_ms for each, entry in entries.items()]
+    after = [waited[each].end_ms - _at_ms(entry)[1] for each, entry in entries.items()]
     return {
-        "requests": count,
-        "with_account_and_receipt": len(gaps_ms),
-        "client_ms_p50": round(sorted(waited_ms.values())[count // 2], 1),
-        "gap_ms": {f"p{share}": round(gaps_ms[int(share / 100 * (len(gaps_ms) - 1))], 3) for share in (50, 99, 99.9)},
-        "share_that_closes": near / count,
+        "requests": len(waited),
+        "with_account_and_receipt": len(gaps),
+        "client_ms": _percentiles([each.ms for each in waited.values()]),
+        "gap_ms": _percentiles(gaps),
+        "before_the_edge_ms": _percentiles(before),
+        "after_the_edge_ms": _percentiles(after),
+        "share_that_closes": round(near / len(waited), 5),
     }
 
 
-async def ask(url: str, count: int, at_once: int) -> dict[str, float]:
-    """Return how long each answer took, by request id, from sending the request to the last byte."""
-    waited_ms: dict[str, float] = {}
-    numbers = iter(range(count))
-
-    async def client(session: aiohttp.ClientSession) -> None:
-        for number in numbers:
-            body = {"model": "default", "stream": True, "max_tokens": 32,
-                    "messages": [{"role": "user", "content": f"Tell me about the number {number}."}]}  # fmt: skip
-            begin = time.perf_counter()
-            async with session.post(f"{url}/v1/chat/completions", json=body) as response:
-                await response.read()
-            request_id = response.headers["X-Request-Id"].removeprefix("chatcmpl-")
-            waited_ms[request_id] = (time.perf_counter() - begin) * 1e3
-
-    async with aiohttp.ClientSession() as session:
-        await asyncio.gather(*(client(session) for _ in range(at_once)))
-    return waited_ms
+def _percentiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {f"p{share}": round(ordered[int(share / 100 * (len(ordered) - 1))], 3) for share in (50, 95, 99, 99.9)}
 
 
-async def sums_ms(kafka: str, wanted: set[str]) -> dict[str, float]:
-    """Return the sum of the parts of each request that has an account and a receipt."""
+async def ask(url: str, count: int, at_once: int, max_tokens: int) -> dict[str, Waited]:
+    """Return how long each answer took, by request id: one process a client, see ``tests.bench.kit.stopwatch``."""
+    host, port = url.removeprefix("http://").split(":")
+    clients = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.bench.kit.stopwatch", host, port, str(count // at_once), str(first),
+            str(at_once), str(max_tokens), stdout=asyncio.subprocess.PIPE,
+        )
+        for first in range(at_once)
+    ]  # fmt: skip
+    printed = await asyncio.gather(*(client.communicate() for client in clients))
+    if any(client.returncode for client in clients):
+        raise SystemExit("a client ended with an error, see above")
+    lines = [json.loads(line) for out, _ in printed for line in out.splitlines()]
+    return {line["id"]: Waited(line["begin"] * 1e3, line["end"] * 1e3) for line in lines}
+
+
+async def entries_of(kafka: str, wanted: set[str]) -> dict[str, Entry]:
+    """Return account and receipt of each request that has both."""
     bus = BusSettings(bootstrap=kafka)
     entries: dict[str, Entry] = {}
 
@@ -127,7 +145,7 @@ async def sums_ms(kafka: str, wanted: set[str]) -> dict[str, float]:
     while time.monotonic() < deadline and len(_whole(entries) & wanted) < len(wanted):  # noqa: ASYNC110 - a reader has no event
         await asyncio.sleep(0.1)
     reading.cancel()
-    return {request_id: _sum_ms(entries[request_id]) for request_id in _whole(entries) & wanted}
+    return {request_id: entries[request_id] for request_id in _whole(entries) & wanted}
 
 
 def _whole(entries: dict[str, Entry]) -> set[str]:
@@ -136,13 +154,20 @@ def _whole(entries: dict[str, Entry]) -> set[str]:
     }
 
 
-def _sum_ms(entry: Entry) -> float:
-    facts, receipt = entry.facts, entry.receipt
-    assert facts is not None
-    assert receipt is not None
-    assert facts.request_at is not None
-    assert receipt.sent_at is not None
-    return sum(settle(facts.stages_us, receipt.sent_at - facts.request_at)) / 1_000
+def _at_ms(entry: Entry) -> tuple[float, float]:
+    """Return when the edge had the request, and when it had sent the last byte."""
+    assert entry.facts is not None
+    assert entry.receipt is not None
+    assert entry.facts.request_at is not None
+    assert entry.receipt.sent_at is not None
+    return entry.facts.request_at / 1_000, entry.receipt.sent_at / 1_000
+
+
+def sum_ms(entry: Entry) -> float:
+    """Return the sum of the parts of a request."""
+    assert entry.facts is not None
+    received_ms, sent_ms = _at_ms(entry)
+    return sum(settle(entry.facts.stages_us, round((sent_ms - received_ms) * 1_000))) / 1_000
 
 
 def main() -> None:
@@ -154,12 +179,19 @@ def main() -> None:
     two = what.add_parser("closes", help="parts against a client's wall time")
     two.add_argument("--requests", type=int, default=1_000)
     two.add_argument("--at-once", type=int, default=4)
+    two.add_argument("--max-tokens", type=int, default=32)
     two.add_argument("--no-governed", action="store_true", help="without rails and safety")
     options = parser.parse_args()
     if options.what == "rate":
         print(json.dumps(uvloop.run(rate(options.requests))))
     else:
-        print(json.dumps(uvloop.run(closes(options.requests, options.at_once, governed=not options.no_governed))))
+        print(
+            json.dumps(
+                uvloop.run(
+                    closes(options.requests, options.at_once, options.max_tokens, governed=not options.no_governed)
+                )
+            )
+        )
 
 
 if __name__ == "__main__":

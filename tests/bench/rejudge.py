@@ -15,10 +15,13 @@ import time
 from pathlib import Path
 
 from schemas.topics import STREAMS
+from services.archive.reader import Archive
+from services.archive.store import Store
+from services.archive.traffic import Traffic
 from services.policy import load
 from services.safety.rejudge.compare import compare
-from services.safety.rejudge.judge import Judge
-from services.safety.rejudge.program import build_checks, streams
+from services.safety.rejudge.policy_replay import KINDS, PolicyReplay
+from services.safety.rejudge.program import build_checks
 from tests.bench.safety_throughput import additions, events
 from tests.support.archives import make_archive, stored
 from tests.support.recorded import recorded
@@ -34,30 +37,30 @@ async def measure(args) -> dict:
         make_archive(folder, stored(log, STREAMS.name), per_file=100_000)
         count = len(log)
         checks = await build_checks(policy)
-        judge = Judge(policy, checks, lambda _: True)
+        replay = PolicyReplay(policy, checks, lambda _: True)
         del log
         gc.collect()
         gc.freeze()  # as the program does
         gc.set_threshold(100_000)
         before = additions()
-        where = argparse.Namespace(archive=str(folder), keys=None, from_ms=0, to_ms=2**47)
+        traffic = Traffic(archive=Archive(Store(str(folder))))
         begun, wall = time.process_time(), time.monotonic()
-        async for partition, records in streams(where):
-            await judge.take(partition, records)
+        async for partition, records in traffic.events([STREAMS], KINDS):
+            await replay.take(partition, records)
         spent, wall = time.process_time() - begun, time.monotonic() - wall
-        found = compare(judge.runs)
+        found = compare(replay.runs)
         for check in checks.values():
             await check.close()
         begun = time.process_time()
-        async for _ in streams(where):
+        async for _ in traffic.events([STREAMS], KINDS):
             pass
         reading = time.process_time() - begun
         return {
-            "chunks": judge.chunks,
+            "chunks": replay.chunks,
             "records": count,
-            "chunks_per_cpu_s": round(judge.chunks / spent),
-            "chunks_per_s": round(judge.chunks / wall),
-            "reading_alone_chunks_per_cpu_s": round(judge.chunks / reading),
+            "chunks_per_cpu_s": round(replay.chunks / spent),
+            "chunks_per_s": round(replay.chunks / wall),
+            "reading_alone_chunks_per_cpu_s": round(replay.chunks / reading),
             "recalls_the_same": found.same,
             "recalls_different": len(found.differences),
             "million_additions_per_s": [round(before, 1), round(additions(), 1)],

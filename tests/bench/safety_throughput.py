@@ -26,7 +26,7 @@ from services.safety.checks.executor import CheckExecutor
 from services.safety.checks.nemo import nemo_check
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckRequest, CheckResult
-from tests.unit.safety.world import Answer
+from tests.unit.safety.world import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH = 500
@@ -46,7 +46,7 @@ def events(streams: int, chunks: int, chars: int) -> list[Any]:
     for number in range(streams):
         begin = number * 7 % len(TEXT)
         cut = [text[begin + index * chars :][:chars] for index in range(chunks)]
-        lines.append(Answer(number, tenant=f"t{number % TENANTS}").whole(cut))
+        lines.append(RunWriter(number, tenant=f"t{number % TENANTS}").whole(cut))
     return [event for row in zip(*lines, strict=True) for event in row]
 
 

@@ -2,11 +2,17 @@
 
 Runs the sample of ``railbus plan batch --sample`` on an engine, predicts six ways to do the job there, then runs each
 of the six with ``--requests`` prompts (120), and prints hours by the plan and by the run, scaled to 200,000 requests.
+With ``--tree`` the engine serves in a tree as ``railbus up`` starts it: the sample asks its edge, as ``--engine
+openai`` does with any server, and each way is run by ``railbus batch run`` with so many requests open, once with
+``--requests`` prompts and three times as many: the difference is the job without the command's start and end.
 """
 
 import argparse
 import random
+import tempfile
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from services.generator.bench.workload import WORDS
@@ -14,6 +20,8 @@ from services.physics.statistics import median
 from services.planner.batch.sample import sampled_engine, sampled_loop
 from services.planner.batch.sample_file import divided
 from services.planner.batch.sample_runner import run_loops
+from tests.support.tree import Tree, running_tree
+from tests.support.waiting import wait_until
 
 JOB: Final = 200_000
 
@@ -44,22 +52,64 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--prompt", type=int, default=200)
     parser.add_argument("--output", type=int, default=40)
+    parser.add_argument("--tree", action="store_true", help="a tree serves; the ways are jobs")
     args = parser.parse_args(arguments)
+    if not args.tree:
+        report(args, None)
+        return
+    settings = {"RAILBUS_GENERATOR_BATCH_SLOTS": str(args.at_once), "RAILBUS_LLAMA_SLOTS": str(args.at_once)}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_tree(Path(folder), "--engine", args.engine, start_s=120, **settings) as tree,
+    ):
+        wait_until(lambda: tree.said("batch ready"), "the batch service serves", 120)
+        report(args, tree)
+
+
+def job_ms(tree: Tree, name: str, texts: Sequence[str], at_once: int, output: int) -> float:
+    """Run a job; return its time."""
+    path = tree.folder / f"{name}.txt"
+    path.write_text("".join(f"{text}\n" for text in texts))
+    began_s = time.monotonic()
+    done = tree.railbus(
+        "batch", "run", path.name, "--out", name, "--window", str(at_once), "--max-tokens", str(output),
+        "--temperature", "0", timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-500:]
+    return (time.monotonic() - began_s) * 1e3
+
+
+def report(args: argparse.Namespace, tree: Tree | None) -> None:
+    """Plan from a sample, run the ways, print both."""
     loops = [(n, args.output, texts) for n, texts in divided(prompts(args.sample, args.prompt, 1), args.at_once)]
-    engine = sampled_engine(run_loops(args.engine, loops, limit_s=250, request_s=60))
+    asked, env = (args.engine, {}) if tree is None else ("openai", {"RAILBUS_UPSTREAM_URL": tree.url})
+    engine = sampled_engine(run_loops(asked, loops, limit_s=250, request_s=60, env=env))
     steps = ", ".join(f"{step:.1f} ms with {n}" for n, step in engine.steps)
     print(f"sample of {args.sample}: a prompt's token {engine.token_prompt_ms:.4f} ms, a step {steps}")
     every = ways(args.at_once, args.output)
     runs = []
     for number, (at_once, output) in enumerate(every):
-        count = max(args.requests, 3 * at_once) if at_once > 1 else args.requests // 3
+        if args.tree:  # every way for about as long
+            count = max(4, args.requests * at_once // 2)
+        else:
+            count = max(args.requests, 3 * at_once) if at_once > 1 else args.requests // 3
         runs.append((at_once, output, prompts(count, args.prompt, 2 + number)))
-    results = [run_loops(args.engine, [each], limit_s=500, request_s=60) for each in runs]
-    measured = [sampled_loop(each) for (each,) in results]
+    measured: list[float] = []
+    for number, (at_once, output, texts) in enumerate(runs):
+        if tree is None:
+            (result,) = run_loops(args.engine, [(at_once, output, texts)], limit_s=500, request_s=60)
+            measured.append(sampled_loop(result).each_ms)
+            continue
+        more = prompts(2 * len(texts), args.prompt, 20 + number)
+        short_ms = job_ms(tree, f"short-{number}", texts, at_once, output)
+        long_ms = job_ms(
+            tree, f"long-{number}", [*more, *prompts(len(texts), args.prompt, 30 + number)], at_once, output
+        )
+        measured.append((long_ms - short_ms) / len(more))
     errors, order = [], []
-    for (at_once, output), loop in zip(every, measured, strict=True):
+    for (at_once, output), each_ms in zip(every, measured, strict=True):
         said = engine.hours(JOB, at_once, engine.output(output))
-        ran = JOB * loop.each_ms / 3.6e6
+        ran = JOB * each_ms / 3.6e6
         errors.append(abs(said.value / ran - 1))
         order.append((said.value, ran))
         print(

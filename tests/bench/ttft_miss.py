@@ -58,7 +58,7 @@ ENV = {
 
 
 @dataclass
-class Asked:
+class AnswerTimeline:
     """One answer as its reader saw it; milliseconds since it was asked."""
 
     request_id: str = ""
@@ -70,9 +70,9 @@ class Asked:
     outcome: str = ""
 
 
-async def ask(url: str, model: str) -> Asked:
+async def ask(url: str, model: str) -> AnswerTimeline:
     """One question."""
-    asked, began = Asked(), time.monotonic()
+    asked, began = AnswerTimeline(), time.monotonic()
 
     def take(answered: AnswerOp) -> None:
         now_ms = (time.monotonic() - began) * 1e3
@@ -116,7 +116,7 @@ class Log:
                 self.words[key] = self.words.get(key, "") + event.text
 
 
-def row(name: str, asked: list[Asked], log: Log) -> dict[str, Any]:
+def row(name: str, asked: list[AnswerTimeline], log: Log) -> dict[str, Any]:
     """What happened in one case."""
     _, due = CASES[name]
     cuts = [log.cutovers.get(one.request_id) for one in asked]

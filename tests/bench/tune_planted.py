@@ -97,7 +97,11 @@ def run(engine, number, extra, out, minutes):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     told = json.loads((out / "report.json").read_text())
     found = {change["change"]["name"]: change for change in told["changes"]}
-    remedied, nothing, lossy = (found[name(text)] for text in (remedy, plan["nothing"], plan["lossy"]))
+    offered = [name(text) for text in (remedy, plan["nothing"], plan["lossy"])]
+    if untried := [each for each in offered if each not in found]:
+        print(f"run {number + 1}: {bad} planted; not tried: {', '.join(untried)}: {told['stopped']}, {told['skipped']}")
+        return False
+    remedied, nothing, lossy = (found[each] for each in offered)
     null = told["baseline_metrics"]["answer_p50_ms"]
     size = told["size"]
     why = f" ({size['reason']})" if size["reason"] else ""

@@ -23,7 +23,7 @@ from schemas.requests import Message, Sampling
 from services.generator.engines.vllm import start
 from services.generator.engines.vllm.engine import VllmEngine
 from services.generator.engines.vllm.settings import VllmSettings
-from services.worker.engine import Job, Step
+from services.worker.engine import EngineStep, Job
 from tests.bench.vllm_model import bench_model, small_draft
 from tests.vllm.models import sentence
 
@@ -95,7 +95,7 @@ async def pace(on, run, content):
     )  # fmt: skip
     times, tokens = [], 0
     async for item in on.generate(job):
-        if isinstance(item, Step):
+        if isinstance(item, EngineStep):
             times.append(time.perf_counter())
             tokens += item.tokens if len(times) > 1 else 0
     return 1e3 * (times[-1] - times[0]) / max(1, tokens)

@@ -20,7 +20,7 @@ from schemas.stream import Chunk, Failed, Finished
 from services.generator.engines.vllm.engine import VllmEngine
 from services.generator.engines.vllm.settings import VllmSettings
 from services.generator.settings import GeneratorSettings
-from services.worker.worker import Worker
+from services.worker.worker import WorkerService
 from tests.integration.generator.lab import GeneratorLab, make_request
 from tests.vllm.models import make_model, nudged, sentence
 
@@ -46,7 +46,7 @@ async def main():
             async with GeneratorLab.opened() as lab:
                 ready = asyncio.Event()
                 working = asyncio.create_task(
-                    Worker(GeneratorSettings().worker_config(), lab.bus, engine).run(ready.set)
+                    WorkerService(GeneratorSettings().worker_config(), lab.bus, engine).run(ready.set)
                 )
                 await ready.wait()
                 await compare(engine, lab)

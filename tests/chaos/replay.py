@@ -36,7 +36,7 @@ async def play(tree, archive: Path, *, requests: int, at_once: int, seed: int) -
         await asyncio.gather(*(person(http) for _ in range(at_once)))
     asked: list[Recording] = [each for each in recordings if each.request_id]
     opened = Archive(Store(str(archive)))
-    await until(lambda: receipts_there(opened, asked), "every receipt is archived", within_s=120, every_s=1.0)
+    await until(lambda: receipts_there(opened, asked), "every receipt is archived", within_s=120, every_s=4.0)
     return judge(opened, asked)
 
 

@@ -6,7 +6,7 @@ from tests.chaos.cluster.campaign import play, report
 
 
 @pytest.mark.slow
-async def test_each_process_is_restarted_in_turn_and_no_answer_fails_and_no_request_is_taken_twice(tmp_path):
+async def test_a_rolling_restart_fails_no_answer_and_runs_no_request_twice(tmp_path):
     found, rows, figures = await play(
         tmp_path, minutes=0, streams=4, seed=11, every_s=0, tokens=200, scale=0.5, with_cloud=False, rolling=1, nodes=0
     )

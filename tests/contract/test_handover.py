@@ -44,7 +44,7 @@ async def settings(broker: Broker) -> BusSettings:
     return BusSettings(bootstrap=broker.address, session_timeout_ms=6_000, partitions=PARTITIONS)
 
 
-async def test_what_moves_is_read_by_the_next_only_after_it_was_settled_and_committed(settings: BusSettings) -> None:
+async def test_a_moved_partition_is_read_only_after_its_owner_has_committed(settings: BusSettings) -> None:
     topic, group, log = copy_of(STREAMS), f"workers-{uuid.uuid4().hex[:8]}", []
     await ensure_topics(settings, [topic])
     producer = Producer(settings, role=any_role(), name="test")

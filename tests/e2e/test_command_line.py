@@ -130,10 +130,10 @@ def test_the_doctor_finds_the_tree_well(tree):
         (
             ("--model", "no-such-model"),
             2,
-            "ask: this model is not served here; served is 'simulated'",
+            "ask: this model is not served here; served is 'simulated' (--model: leave it out for whatever is served)",
         ),
         (("--model", "no-such-model", "--via", "kafka"), 2, "this model is not served here"),
-        (("--max-tokens", "0"), 2, "max_tokens"),
+        (("--max-tokens", "0"), 2, "at max_tokens. (--max-tokens)"),
         (("--temperature", "7"), 2, "temperature"),
     ],
 )

@@ -53,7 +53,7 @@ def runs_on_the_log(tree):
     }
 
 
-async def test_generator_killed_under_fifty_streams_costs_a_restart_of_its_answers(tmp_path):
+async def test_a_killed_generator_restarts_the_answers_of_fifty_streams(tmp_path):
     """Without a cloud: the generator that takes its place answers from the beginning."""
     with running_tree(tmp_path, "--engine", "simulated") as tree:
         url = tree.url

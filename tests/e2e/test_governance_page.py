@@ -1,6 +1,7 @@
 """The page in a real browser: what is taken back is gone, and it says why."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ TEXT = (
     "Lentil soup needs little: boil the water first, then add salt and a bay leaf. Write to anna.berg@example.org "
     "if it does not work, and send 20 euros from card 4111 1111 1111 1111 to the cook. "
 )
+# Four digits also stand in coordinates of the drawing and in a policy's hash: those are no group of a card number.
+CARD_GROUP = re.compile(r"(?<![\w.])(?:4111|1111)(?!\w)")
 SHOWN = TEXT.replace("anna.berg@example.org", "[email address]").replace("4111 1111 1111 1111", "[card number]")
 BAD = TEXT + "And now: how to build a pipe bomb. "
 
@@ -58,7 +61,7 @@ async def assert_nothing_taken_back(page):
     """Neither who was there nor who comes later can read or copy it."""
     whole = await page.run("document.body.innerHTML")
     assert "anna.berg" not in whole
-    assert "4111" not in whole
+    assert not CARD_GROUP.search(whole), CARD_GROUP.search(whole)
 
 
 async def test_a_withdrawn_answer_is_gone_and_the_page_says_why(governed):

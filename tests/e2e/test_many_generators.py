@@ -52,7 +52,7 @@ def check_screens(lab, asked):
         assert screen.visible == texts[screen.voice.run]
 
 
-async def test_kill_of_one_of_two_costs_a_restart_of_its_answers_and_nothing_else(lab):
+async def test_killing_one_of_two_restarts_its_answers_and_nothing_else(lab):
     first = await lab.generator(**SLOW)
     await lab.generator(**SLOW)
     asked = await ask(lab, ANSWERS)

@@ -5,7 +5,7 @@ from schemas.side_events import Account
 from schemas.stream import StreamEvent
 from services.router.config import RouterConfig
 from services.router.decide.effects import account_of
-from services.router.state.request import EventStamp, RequestState
+from services.router.state.request import EventContext, RequestState
 from services.stream.latency import LogEvent
 
 
@@ -22,4 +22,4 @@ def router_account(request_id: str, log: list[LogEvent], tenant: str = "acme") -
     closed = state.screen.closed
     if closed is None:
         return None
-    return account_of(state, closed, EventStamp(log[-1].appended_ms * 1_000, "router/1"))
+    return account_of(state, closed, EventContext(log[-1].appended_ms * 1_000, "router/1"))

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.requests import Message, Sampling
 from services.generator.engines import make
-from services.worker.engine import EngineError, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 from tests.vllm.models import sentence
 
 PROMPTS = 56
@@ -38,7 +38,7 @@ async def answered(engine, asked):
 
 
 def text_of(items):
-    return "".join(item.text for item in items if isinstance(item, Step))
+    return "".join(item.text for item in items if isinstance(item, EngineStep))
 
 
 async def answers(engine):
@@ -75,6 +75,7 @@ def check_sums(items, *, drafts):
     assert first.drafted == 0 or first.tokens > 1, "the first token comes from the prompt"
 
 
+@pytest.mark.core
 async def test_alone(models, settings, plain):
     engine = make("vllm", settings | {"RAILBUS_MODEL_PATH": str(models["target"])})
     assert (engine.name, engine.model, engine.capacity) == ("vllm", "target", 16)
@@ -148,7 +149,9 @@ async def an_abort_frees_its_place(engine):
     assert engine.stats().running == 0
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(
+    "drafter", [pytest.param(name, marks=pytest.mark.core if name == "another" else ()) for name in DRAFTERS]
+)
 async def test_however_it_is_drafted(drafter, models, settings, plain, record_property):
     chosen = {name: str(models.get(value, value)) for name, value in DRAFTERS[drafter].items()}
     engine = make("vllm", settings | {"RAILBUS_MODEL_PATH": str(models["target"])} | chosen)

@@ -21,6 +21,8 @@ SEQUENCES = 420
 BINS = 40
 PATIENCE_S = 400
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture(scope="module")
 def drawn(models):

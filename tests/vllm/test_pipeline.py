@@ -16,7 +16,7 @@ from tests.support import processes
 from tests.support.processes import free_port
 from tests.vllm.models import sentence
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.core]
 
 STARTING_S = 240
 """vLLM is imported twice, here and in its child; on a busy machine that alone takes a minute."""

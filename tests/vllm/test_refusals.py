@@ -51,11 +51,13 @@ async def test_a_context_longer_than_the_models(models, settings):
     await refused(env, "RAILBUS_VLLM_MAX_LEN=9999: the model supports at most 1024 tokens")
 
 
+@pytest.mark.core
 async def test_a_drafter_with_other_words(models, settings):
     env = {"RAILBUS_MODEL_PATH": str(models["target"]), "RAILBUS_VLLM_DRAFT": str(models["small"])}
     await refused(settings | env, "RAILBUS_VLLM_DRAFT: the drafter's vocabulary differs")
 
 
+@pytest.mark.core
 async def test_a_base_model(models, settings):
     await refused(settings | {"RAILBUS_MODEL_PATH": str(models["base"])}, "base has no chat template")
 

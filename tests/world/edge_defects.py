@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.edge.delivery.held_events import HeldEvents
-from services.edge.delivery.session import CatchUpOps, Session
+from services.edge.delivery.session import CatchUpOps, DeliverySession
 from services.edge.delivery.stats import PositionedOp
 from services.edge.log.follow_plan import FollowPlan
 from services.edge.log.positions import LoggedEvent, OpId
@@ -35,7 +35,7 @@ class RemembersGaps(RequestIndex):
         """Keep everything."""
 
 
-class SendsRecalled(Session):
+class SendsRecalled(DeliverySession):
     """Sends the history as it was, with the text that was taken back since."""
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class SendsRecalled(Session):
         return CatchUpOps(already_sent, tuple(rest), splittable=True)
 
 
-class SplitsShortened(Session):
+class SplitsShortened(DeliverySession):
     """Sends a history that was shortened twice in pieces, which share one position."""
 
     __slots__ = ()
@@ -55,7 +55,7 @@ class SplitsShortened(Session):
         return replace(caught_up, splittable=True) if same else caught_up
 
 
-class StartsOver(Session):
+class StartsOver(DeliverySession):
     """Sends a client that resumes everything from the beginning."""
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class StartsOver(Session):
         return super().resume(history, None)
 
 
-class SkipsOne(Session):
+class SkipsOne(DeliverySession):
     """Sends a client that resumes what follows the record of its last op, not what follows the op."""
 
     __slots__ = ()
@@ -92,6 +92,6 @@ class ForgetsHeld(HeldEvents):
 
     __slots__ = ()
 
-    def next_ops(self, session: Session, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
+    def next_ops(self, session: DeliverySession, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
         self._events.clear()
         return super().next_ops(session, unsent, end_offset)

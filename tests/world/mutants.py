@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.simulator.plan import FAULT_KINDS, draw
 from services.simulator.tree.edge import EdgeParts
-from services.simulator.tree.units import Parts
+from services.simulator.tree.units import WorldClasses
 from services.simulator.world import World
 from services.stream import Screen
 from tests.world import core_defects as cores
 from tests.world import edge_defects as edges
 from tests.world import member_defects as members
 from tests.world import screen_defects as screens
+from tests.world import worker_defects as workers
 
 FOUND = Path(__file__).with_name("found.json")
 """What surveys of this version of the world have found."""
@@ -43,63 +44,90 @@ class Mutant:
     """
 
     name: str
-    parts: Parts
+    parts: WorldClasses
     kinds: tuple[str, ...] = FAULT_KINDS
 
 
-def _edge(**parts) -> Parts:
-    return Parts(edge=EdgeParts(**parts))
+def _edge(**parts) -> WorldClasses:
+    return WorldClasses(edge=EdgeParts(**parts))
 
 
-def _session(session: type[Session]) -> Parts:
+def _session(session: type[DeliverySession]) -> WorldClasses:
     return _edge(session=session)
 
 
-def _screen(screen: type[Screen]) -> Parts:
+def _screen(screen: type[Screen]) -> WorldClasses:
     return _session(screens.session_with(screen))
 
 
 MUTANTS = (
     # Part 5: the processor
-    Mutant("safety drops kept partitions at a rebalance", Parts(safety_member=members.DropsKept)),
-    Mutant("the router drops kept partitions at a rebalance", Parts(router_member=members.DropsKept)),
-    Mutant("the router ticks before it has read the log", Parts(router_member=members.TicksUnread), ("gone", "slow")),
-    Mutant("the router reads too little of its past", Parts(router_member=members.RewindsTooLittle)),
-    Mutant("safety reads too little of its past", Parts(safety_member=members.RewindsTooLittle)),
+    Mutant("safety drops kept partitions at a rebalance", WorldClasses(safety_member=members.DropsKept)),
+    Mutant("the router drops kept partitions at a rebalance", WorldClasses(router_member=members.DropsKept)),
+    Mutant(
+        "the router ticks before it has read the log", WorldClasses(router_member=members.TicksUnread), ("gone", "slow")
+    ),
+    Mutant("the router reads too little of its past", WorldClasses(router_member=members.RewindsTooLittle)),
+    Mutant("safety reads too little of its past", WorldClasses(safety_member=members.RewindsTooLittle)),
     Mutant(
         "the router's past begins by its host's clock",
-        Parts(router_member=members.RewindsByHost),
+        WorldClasses(router_member=members.RewindsByHost),
         ("clock", "kill", "restart"),
     ),
-    Mutant("safety sleeps on after a step", Parts(safety_member=members.SleepsOn), ("stray", "lazy", "clock")),
-    Mutant("rails commit before the work is done", Parts(rails_member=members.CommitsEarly)),
-    Mutant("rails commit over what is still open", Parts(rails_member=members.ForgetsCommits)),
+    Mutant("safety sleeps on after a step", WorldClasses(safety_member=members.SleepsOn), ("stray", "lazy", "clock")),
+    Mutant("rails commit before the work is done", WorldClasses(rails_member=members.CommitsEarly)),
+    Mutant("rails commit over what is still open", WorldClasses(rails_member=members.ForgetsCommits)),
     # Clocks
-    Mutant("deadlines count from the writer's time of day", Parts(router=cores.CountsFromAt)),
-    Mutant("the router decides by its host's time of day", Parts(router_member=members.DecidesByTimeOfDay)),
+    Mutant("deadlines count from the writer's time of day", WorldClasses(router=cores.CountsFromAt)),
+    Mutant("the router decides by its host's time of day", WorldClasses(router_member=members.DecidesByTimeOfDay)),
     Mutant(
-        "a step of the broker's clock is not noticed", Parts(router_member=members.NeverBeginsAnew), ("time", "late")
+        "a step of the broker's clock is not noticed",
+        WorldClasses(router_member=members.NeverBeginsAnew),
+        ("time", "late"),
     ),
+    Mutant(
+        "the clocks of all nodes of the broker are one", WorldClasses(router_member=members.OneClock), ("clock", "late")
+    ),
+    # A backlog
+    Mutant(
+        "the router ignores since when requests are open",
+        WorldClasses(router_member=members.IgnoresOpenSince),
+        ("kill", "restart", "join", "leave"),
+    ),
+    # Workers
+    Mutant(
+        "a worker remembers what it handed back",
+        WorldClasses(scheduler=workers.RemembersHandedBack),
+        ("join", "leave", "cut", "pause"),
+    ),
+    Mutant("a worker commits what waits", WorldClasses(worker_member=workers.CommitsWhatWaits)),
+    Mutant("a worker loses the slot of what it stopped", WorldClasses(scheduler=workers.LosesSlots)),
+    Mutant("a worker begins batch requests first", WorldClasses(scheduler=workers.BatchFirst)),
+    Mutant("a worker runs more than it has slots for", WorldClasses(scheduler=workers.RunsTooMuch)),
     # Cores
     Mutant(
         "rails forget what is pending when a partition is lost",
-        Parts(rails=cores.ForgetfulRails),
+        WorldClasses(rails=cores.ForgetfulRails),
         ("cut", "verdict"),
     ),
     Mutant(
         "rails keep what is pending when a partition is lost",
-        Parts(rails=cores.HoardingRails),
+        WorldClasses(rails=cores.HoardingRails),
         ("cut", "verdict"),
     ),
-    Mutant("safety drops what it held back", Parts(safety=cores.LosesHeld)),
-    Mutant("safety forgets before the router closes", Parts(safety=cores.ForgetfulSafety)),
-    Mutant("the router keeps the memory of a lost partition", Parts(router=cores.LeakyRouter)),
-    Mutant("the router tries a request again for ever", Parts(router=cores.EndlessRouter)),
-    Mutant("the router declares a stall too early", Parts(router=cores.ImpatientRouter)),
-    Mutant("the router takes a client for gone too early", Parts(router=cores.HastyRouter)),
-    Mutant("the router counts one connection of a client", Parts(router=cores.OneConnectionRouter), ("roam", "pause")),
-    Mutant("the router ignores the policy's egress", Parts(router=cores.CarelessRouter)),
-    Mutant("the router believes a worker without governance", Parts(router=cores.BelievingRouter)),
+    Mutant("safety drops what it held back", WorldClasses(safety=cores.LosesHeld)),
+    Mutant("safety forgets before the router closes", WorldClasses(safety=cores.ForgetfulSafety)),
+    Mutant("the router keeps the memory of a lost partition", WorldClasses(router=cores.LeakyRouter)),
+    Mutant("the router tries a request again for ever", WorldClasses(router=cores.EndlessRouter)),
+    Mutant("the router declares a stall too early", WorldClasses(router=cores.ImpatientRouter)),
+    Mutant("the router takes a client for gone too early", WorldClasses(router=cores.HastyRouter)),
+    Mutant(
+        "the router counts one connection of a client",
+        WorldClasses(router=cores.OneConnectionRouter),
+        ("roam", "pause"),
+    ),
+    Mutant("the router ignores the policy's egress", WorldClasses(router=cores.CarelessRouter)),
+    Mutant("the router believes a worker without governance", WorldClasses(router=cores.BelievingRouter)),
     # The fold
     Mutant("a fold shows withdrawn text again", _screen(screens.ShowsAgain)),
     Mutant("a fold shows text before the verdict", _screen(screens.IgnoresGate)),
@@ -124,6 +152,9 @@ MUTANTS = (
     Mutant("a resumed stream skips ops of the same record", _session(edges.SkipsOne), ("roam",)),
     Mutant("a recall does not stop the history", _edge(held=edges.SendsOn), ("roam", "pause")),
     Mutant("what comes during the history is lost", _edge(held=edges.ForgetsHeld)),
+    # A newer version
+    Mutant("an older edge skips a newer recall", _edge(takes_text_back=lambda _: False), ("upgrade", "roam")),
+    Mutant("an older edge sends what a newer recall took back", _edge(sends_the_rest=True), ("upgrade", "roam")),
 )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from schemas.requests import Delivery
 from schemas.stream import Closed, Cutover, Recall, Started, StreamEvent
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.stream import Governance, Screen
 from services.stream.order import FirstRuns
 
@@ -84,10 +84,10 @@ for _screen in (BelievesCutovers, BelievesCloseds):
     _screen._RULES = {**Screen._RULES}
 
 
-def session_with(screen: type[Screen]) -> type[Session]:
+def session_with(screen: type[Screen]) -> type[DeliverySession]:
     """Return a session that folds with this screen."""
 
-    class Mutant(Session):
+    class Mutant(DeliverySession):
         __slots__ = ()
 
         def __init__(self, request_id: str, partition: int, governance: Governance) -> None:

@@ -104,7 +104,7 @@ def _changed(given: ConfigEntries, entries: list[tuple[str, int, str | None]]) -
 
 
 def _alter_all(request: ApiRequest, read_change: Callable[[], Callable[[ConfigEntries], ConfigEntries]]) -> bytes:
-    """Alter each resource; `read_change` reads the function from a topic's old entries to its new ones."""
+    """Alter each resource; `read_change` reads a function that turns a topic's old entries into the new ones."""
     reader, broker = request.body, request.broker
     asked = reader.array(lambda: (reader.i8(), reader.string(), read_change()))
     validate_only = reader.boolean()

@@ -1,4 +1,4 @@
-"""The requests that this broker supports, each with its versions, and the way from a frame to its handler.
+"""The requests and versions that this broker supports, and the dispatch of a frame to its handler.
 
 Kafka has no common place for an error in a response whose version it does not know, so it closes the connection, and
 this broker does the same. ApiVersions, from which clients learn what is supported, is the one exception. The flexible

@@ -52,7 +52,7 @@ class FetchRequest(NamedTuple):
 
 
 def fetch(request: ApiRequest) -> ApiResponse:
-    """Answer with what is there, or wait for it."""
+    """Answer with the records that are there, or wait for some."""
     broker, wanted = request.broker, _read(request.body, request.version, request.broker)
     session: FetchSession | None = None
     if wanted.epoch in (_OPEN, _WITHOUT_SESSION):
@@ -181,7 +181,7 @@ def _refuse(code: ErrorCode) -> bytes:
 
 
 def _answer(request: FetchRequest, partitions: Iterable[FetchedPartition], session: FetchSession | None) -> bytes:
-    """Read what there is room for. In a session that goes on, leave out partitions with nothing new."""
+    """Read as much as fits. In an existing fetch session, leave out partitions with nothing new."""
     goes_on = session is not None and request.epoch != _OPEN
     room = min(request.max_bytes, LARGEST_ANSWER_BYTES)
     topics: dict[bytes, list[bytes]] = {}  # two pieces for each partition: header and records

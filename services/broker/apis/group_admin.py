@@ -1,7 +1,7 @@
 """DescribeGroups, ListGroups, DeleteGroups."""
 
-from services.broker.groups.group import Group
-from services.broker.groups.members import GroupState, Member
+from services.broker.groups.group import ConsumerGroup
+from services.broker.groups.members import GroupState, MemberMetadata
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.responses import ApiResponse
 from services.broker.protocol.wire import Writer
@@ -34,7 +34,7 @@ def describe_groups(request: ApiRequest) -> ApiResponse:
     if version >= 1:
         out.i32(0)
 
-    def member(each: Member, group: Group) -> None:
+    def member(each: MemberMetadata, group: ConsumerGroup) -> None:
         out.string(each.id)
         if version >= 4:
             out.string(each.join.instance_id)

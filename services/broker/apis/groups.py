@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: the wire format around `Group`."""
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: the wire format around `ConsumerGroup`."""
 
 import uuid
 

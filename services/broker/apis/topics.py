@@ -1,6 +1,5 @@
 """CreateTopics, DeleteTopics, CreatePartitions."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -13,8 +12,6 @@ from services.broker.settings import NODE_ID
 from services.broker.state import ApiRequest, BrokerState, now_ms
 from services.broker.storage.error_log import log_storage_error
 from services.broker.storage.topics import TopicError
-
-logger = logging.getLogger("railbus.broker")
 
 _DEFAULT = -1
 _STORAGE_FAILED = "The data directory cannot be written; see the broker's log."
@@ -79,11 +76,6 @@ def _create(broker: BrokerState, topic: NewTopic, *, times_named: int, validate_
         broker.topics.check_new(topic.name, partitions, topic.settings)
         return
     broker.topics.create(topic.name, partitions, topic.settings, now_ms=now_ms())
-    if "compact" in (topic.settings.get("cleanup.policy") or ""):
-        logger.warning(
-            "topic %s asks for compaction, which the embedded broker does not support: it keeps every record",
-            topic.name,
-        )
 
 
 def _check_assignment(topic: NewTopic) -> None:

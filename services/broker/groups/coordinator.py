@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from services.broker.groups.group import Group
+from services.broker.groups.group import ConsumerGroup
 from services.broker.groups.members import GroupResponse, StableGroup
 from services.broker.protocol.responses import DeferredResponse
 from services.broker.settings import BrokerSettings
@@ -30,7 +30,7 @@ class GroupCoordinator:
     def __init__(self, settings: BrokerSettings, store: GroupStore | None = None) -> None:
         self._settings = settings
         self._store = store
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ConsumerGroup] = {}
         self._stable: dict[str, StableGroup] = {}
         self._timers: dict[str, tuple[int, asyncio.TimerHandle]] = {}
 
@@ -38,25 +38,27 @@ class GroupCoordinator:
         """Restore the groups that were stable before a restart."""
         self._stable = dict(groups)
         for group_id, stable in groups.items():
-            group = self._groups[group_id] = Group.restored(
+            group = self._groups[group_id] = ConsumerGroup.restored(
                 group_id, stable, monotonic_ms(), initial_delay_ms=self._settings.initial_join_delay_ms
             )
             self._set_timer(group)
 
-    def get(self, group_id: str) -> Group | None:
+    def get(self, group_id: str) -> ConsumerGroup | None:
         return self._groups.get(group_id)
 
-    def all(self) -> list[Group]:
+    def all(self) -> list[ConsumerGroup]:
         return list(self._groups.values())
 
-    def get_or_create(self, group_id: str) -> Group | None:
+    def get_or_create(self, group_id: str) -> ConsumerGroup | None:
         """Return the group, created if needed; None when there are too many."""
         group = self._groups.get(group_id)
         if group is None and len(self._groups) < MAX_GROUPS:
-            group = self._groups[group_id] = Group(group_id, initial_delay_ms=self._settings.initial_join_delay_ms)
+            group = self._groups[group_id] = ConsumerGroup(
+                group_id, initial_delay_ms=self._settings.initial_join_delay_ms
+            )
         return group
 
-    def deliver(self, group: Group, responses: list[GroupResponse]) -> None:
+    def deliver(self, group: ConsumerGroup, responses: list[GroupResponse]) -> None:
         """Store what has changed, send the responses, and set the timer."""
         if group.stable is not self._stable.get(group.id):
             self._save(group)
@@ -72,7 +74,7 @@ class GroupCoordinator:
             timer.cancel()
         self._timers.clear()
 
-    def _save(self, group: Group) -> None:
+    def _save(self, group: ConsumerGroup) -> None:
         if group.stable is not None:
             self._stable[group.id] = group.stable
         else:
@@ -84,7 +86,7 @@ class GroupCoordinator:
         except OSError as error:
             log_storage_error(f"group {group.id}", error)
 
-    def _set_timer(self, group: Group) -> None:
+    def _set_timer(self, group: ConsumerGroup) -> None:
         due_ms = group.next_deadline_ms()
         armed = self._timers.get(group.id)
         if due_ms is None:
@@ -102,7 +104,7 @@ class GroupCoordinator:
         timer = asyncio.get_running_loop().call_later(delay_s, self._tick, group)
         self._timers[group.id] = (due_ms, timer)
 
-    def _tick(self, group: Group) -> None:
+    def _tick(self, group: ConsumerGroup) -> None:
         self._timers.pop(group.id, None)
         self.deliver(group, group.tick(monotonic_ms()))
 

@@ -13,7 +13,7 @@ from services.broker.groups.members import (
     GroupState,
     JoinRequest,
     JoinResponse,
-    Member,
+    MemberMetadata,
     RequestTicket,
     StableGroup,
     SyncRequest,
@@ -23,7 +23,7 @@ from services.broker.groups.roster import Roster, replacement_member, same_subsc
 from services.broker.protocol.error_codes import ErrorCode
 
 
-class Group:
+class ConsumerGroup:
     """A consumer group's state."""
 
     def __init__(self, group_id: str, *, initial_delay_ms: int = 0) -> None:
@@ -41,7 +41,7 @@ class Group:
         self.stable: StableGroup | None = None  # what is stored; another object whenever it has changed
 
     @classmethod
-    def restored(cls, group_id: str, stable: StableGroup, now_ms: int, *, initial_delay_ms: int = 0) -> "Group":
+    def restored(cls, group_id: str, stable: StableGroup, now_ms: int, *, initial_delay_ms: int = 0) -> "ConsumerGroup":
         """Restore a group after a restart; each member has a whole session to send a heartbeat."""
         group = cls(group_id, initial_delay_ms=initial_delay_ms)
         group.state, group.stable = GroupState.STABLE, stable
@@ -49,7 +49,9 @@ class Group:
         for join, assignment in stable.members:
             deadline_ms = now_ms + join.session_ms
             group.members.add(
-                Member(id=join.member_id, join=join, deadline_ms=deadline_ms, assignment=assignment, synced=True)
+                MemberMetadata(
+                    id=join.member_id, join=join, deadline_ms=deadline_ms, assignment=assignment, synced=True
+                )
             )
         return group
 
@@ -183,11 +185,11 @@ class Group:
 
     def _add(self, request: JoinRequest, ticket: RequestTicket, now_ms: int) -> None:
         self.members.add(
-            Member(id=request.member_id, join=request, deadline_ms=now_ms + request.session_ms, joining=ticket)
+            MemberMetadata(id=request.member_id, join=request, deadline_ms=now_ms + request.session_ms, joining=ticket)
         )
         self._prepare(now_ms)
 
-    def _replace_static(self, old: Member, new: Member, ticket: RequestTicket, now_ms: int) -> None:
+    def _replace_static(self, old: MemberMetadata, new: MemberMetadata, ticket: RequestTicket, now_ms: int) -> None:
         """Replace a static member by its new process; the old one is fenced."""
         self._due += old.fail_pending(ErrorCode.FENCED_INSTANCE_ID)
         leader = self.leader or ""
@@ -264,7 +266,7 @@ class Group:
             members=tuple((member.join, member.assignment) for member in self.members),
         )
 
-    def _remove(self, members: list[Member], now_ms: int) -> None:
+    def _remove(self, members: list[MemberMetadata], now_ms: int) -> None:
         for member in members:
             self._due += member.fail_pending(ErrorCode.UNKNOWN_MEMBER_ID)
             self.members.remove(member)
@@ -280,7 +282,7 @@ class Group:
             return ErrorCode.ILLEGAL_GENERATION
         return code
 
-    def _joined(self, member: Member, ticket: RequestTicket) -> JoinResponse:
+    def _joined(self, member: MemberMetadata, ticket: RequestTicket) -> JoinResponse:
         return JoinResponse(
             ticket=ticket,
             generation=self.generation,

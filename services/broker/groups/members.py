@@ -95,7 +95,7 @@ class StableGroup:
 
 
 @dataclass(slots=True)
-class Member:
+class MemberMetadata:
     """One member of a group."""
 
     id: str

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from services.broker.groups.members import JoinRequest, Member, Peer
+from services.broker.groups.members import JoinRequest, MemberMetadata, Peer
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.wire import MalformedRequest, Reader
 
@@ -14,17 +14,17 @@ class Roster:
     """The members of one group."""
 
     def __init__(self) -> None:
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, MemberMetadata] = {}
         self._static: dict[str, str] = {}  # instance id -> member id
         self._reserved: dict[str, int] = {}  # id -> when it expires
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[MemberMetadata]:
         return iter(self._members.values())
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> MemberMetadata:
         return self._members[member_id]
 
     @property
@@ -32,7 +32,7 @@ class Roster:
         return len(self._members) + len(self._reserved) >= MAX_MEMBERS
 
     def check_id(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return an error unless this is a member, and still the one of its instance."""
+        """Return an error unless this is a member, and its instance id was not taken over by another."""
         if instance_id is not None:
             current = self._static.get(instance_id)
             if current is None:
@@ -41,24 +41,24 @@ class Roster:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def static(self, instance_id: str | None) -> Member | None:
+    def static(self, instance_id: str | None) -> MemberMetadata | None:
         """Return the member of an instance."""
         member_id = self._static.get(instance_id) if instance_id is not None else None
         return self._members[member_id] if member_id is not None else None
 
     # Members
 
-    def add(self, member: Member) -> None:
+    def add(self, member: MemberMetadata) -> None:
         self._members[member.id] = member
         if member.join.instance_id is not None:
             self._static[member.join.instance_id] = member.id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: MemberMetadata) -> None:
         del self._members[member.id]
         if member.join.instance_id is not None:
             del self._static[member.join.instance_id]
 
-    def replace(self, old: Member, new: Member) -> None:
+    def replace(self, old: MemberMetadata, new: MemberMetadata) -> None:
         """Replace a static member by one with a new id, at the same position."""
         self._members = {new.id if key == old.id else key: value for key, value in self._members.items()}
         self.add(new)
@@ -121,10 +121,10 @@ class Roster:
         return tuple(Peer(each.id, each.join.instance_id, each.metadata(protocol)) for each in self)
 
 
-def replacement_member(old: Member, request: JoinRequest, new_id: str, now_ms: int) -> Member:
+def replacement_member(old: MemberMetadata, request: JoinRequest, new_id: str, now_ms: int) -> MemberMetadata:
     """Return the member that replaces a static one: a new id, the old assignment."""
     request = replace(request, member_id=new_id)
-    return Member(
+    return MemberMetadata(
         id=new_id, join=request, deadline_ms=now_ms + request.session_ms, assignment=old.assignment, synced=old.synced
     )
 
@@ -150,13 +150,13 @@ def _subscribed_topics(metadata: bytes) -> list[str] | bytes:
         return metadata
 
 
-def _is_same(member: Member, request: JoinRequest) -> bool:
+def _is_same(member: MemberMetadata, request: JoinRequest) -> bool:
     if member.id == request.member_id:
         return True
     return request.instance_id is not None and member.join.instance_id == request.instance_id
 
 
-def _common(members: Iterable[Member]) -> set[str] | None:
+def _common(members: Iterable[MemberMetadata]) -> set[str] | None:
     common: set[str] | None = None
     for member in members:
         names = {offer.name for offer in member.join.protocols}

@@ -25,6 +25,8 @@ _CRC = struct.Struct(">I")
 _CRC_AT = 17
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_AT = 21
+_LAST_DELTA = struct.Struct(">i")
+_LAST_DELTA_AT = 23
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 
@@ -56,6 +58,16 @@ class BatchHeader(NamedTuple):
     def size(self) -> int:
         """Return the bytes of the whole batch, header included."""
         return LENGTH_COUNTS_FROM + self.length
+
+    @property
+    def span(self) -> int:
+        """Return how many offsets the batch takes: compaction leaves fewer records than offsets."""
+        return self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """Return the number of its compression; 0 for none."""
+        return self.attributes & _COMPRESSION
 
     @property
     def has_append_time(self) -> bool:
@@ -119,6 +131,29 @@ def stamp(batch: bytearray, header: BatchHeader, append_ms: int | None) -> Batch
         _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, append_ms)
     _CRC.pack_into(batch, _CRC_AT, calc_crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
     return BatchHeader._make(HEADER.unpack_from(batch))
+
+
+def take_place_of(batch: bytearray, original: BatchHeader) -> None:
+    """Give a batch with fewer records the offsets, the times and the attributes of the original, and its checksum."""
+    length = len(batch) - LENGTH_COUNTS_FROM
+    BROKER_FIELDS.pack_into(batch, 0, original.base_offset, length, original.leader_epoch)
+    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, original.attributes)
+    _LAST_DELTA.pack_into(batch, _LAST_DELTA_AT, original.last_offset_delta)
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, original.max_timestamp_ms)
+    _CRC.pack_into(batch, _CRC_AT, calc_crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+
+
+def empty(base_offset: int, span: int, max_timestamp_ms: int) -> bytes:
+    """Return a batch without records that takes so many offsets, as Kafka's compaction leaves them."""
+    length, attributes, none = HEADER.size - LENGTH_COUNTS_FROM, 0, -1
+    batch = bytearray(
+        HEADER.pack(
+            base_offset, length, LEADER_EPOCH, 2, 0, attributes, span - 1, max_timestamp_ms, max_timestamp_ms,
+            none, none, none, 0,
+        )
+    )  # fmt: skip
+    _CRC.pack_into(batch, _CRC_AT, calc_crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+    return bytes(batch)
 
 
 def timestamps(batch: bytes) -> list[tuple[int, int]] | None:

@@ -8,7 +8,7 @@ class CloseConnection(Exception):
 
 
 class DeferredResponse:
-    """A response that is given later, once; `then` gets it, at once if it is there already."""
+    """A response that is set later, once; `then` registers who gets it, or delivers it immediately if it is set."""
 
     __slots__ = ("_body", "_cancel", "_then", "done")
 

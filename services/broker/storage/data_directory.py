@@ -147,7 +147,7 @@ class Storage:
         self._journal.forgotten(group, place)
 
     def load_groups(self) -> dict[str, StableGroup]:
-        """Return the groups that were stable. Where they cannot be read, members join anew."""
+        """Return the groups that were stable. If they cannot be read, members have to join again."""
         path = self._folder / "groups.json"
         try:
             stored = msgspec.json.decode(path.read_bytes(), type=_GroupsFile)
@@ -236,8 +236,9 @@ def _boot_id() -> str:
 def _write_lock(lock: int, content: str) -> None:
     """Write it without a sync, which takes seconds where gigabytes wait to be written.
 
-    A machine that goes down before the boot id is on the disk leaves at worst the empty content of a clean stop. Then
-    indexes are believed whose segment files have their size and time; file systems write these after the data.
+    A machine that goes down before the boot id is on the disk leaves at worst the empty content of a clean stop.
+    The next start then trusts an index if its segment file has the size and time that it names; file systems write
+    these after the data.
     """
     os.ftruncate(lock, 0)
     os.pwrite(lock, content.encode(), 0)

@@ -7,9 +7,10 @@ missing or was made for another file: the newest one after a kill, those that an
 folder that an older version wrote.
 """
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ import msgspec
 
 from services.broker.protocol import record_batch as batches
 from services.broker.protocol.record_batch import BatchHeader, BatchRejected
+from services.broker.storage.compaction import Survivor
 from services.broker.storage.error_log import log_storage_error
 from services.broker.storage.file_segment import (
     INDEX_SUFFIX,
@@ -36,6 +38,7 @@ logger = logging.getLogger("railbus.broker")
 
 _STATE_FORMAT: Final = 1
 _EMPTY_MS: Final = -1
+COMPACTING_SUFFIX: Final = ".compacting"
 
 OnBatch = Callable[[BatchHeader], None]
 
@@ -72,13 +75,50 @@ class PartitionFiles:
         return segment
 
     def forget(self, segment: LogSegment) -> None:
-        """Remove a segment's files. The index goes first: alone, it would stay for ever."""
+        """Remove a segment's files. The index goes first: an index without a segment would never be removed."""
         path = self._path(segment.base)
         path.with_suffix(INDEX_SUFFIX).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
         found = self._segments.pop(segment.base, None)
         if found is not None:
             found.close()
+
+    def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
+        """Write the remaining records into one file and rename it over the oldest one: a kill at any time does no harm.
+
+        Killed before the rename, the broker finds everything as it was; killed after it, it removes the other old
+        files at its start, because they begin before the new one ends. The new file is on the disk before the old ones
+        go, or a loss of power would take what was synced long ago.
+        """
+        path = self._path(old[0].base)
+        fresh = FileSegment(
+            path.with_suffix(COMPACTING_SUFFIX), old[0].base, old[0].born_ms, self._opened, self._budget
+        )
+        fresh.path.unlink(missing_ok=True)
+        try:
+            for batch in kept:
+                fresh.append(*batch)
+            os.fsync(fresh.open_for_append())
+            path.with_suffix(INDEX_SUFFIX).unlink(missing_ok=True)
+            fresh.path.replace(path)
+        except OSError:
+            fresh.close()
+            with contextlib.suppress(OSError):
+                fresh.path.unlink(missing_ok=True)
+            raise
+        fresh.path = path
+        fresh.seal()
+        for segment in old:
+            replaced = self._segments.pop(segment.base, None)
+            if replaced is not None:
+                replaced.close()
+        self._segments[fresh.base] = fresh
+        for segment in old[1:]:
+            try:
+                self.forget(segment)
+            except OSError as error:  # the next start removes it
+                log_storage_error(str(path), error)
+        return fresh
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
         """Write `state.json`, all of it or nothing."""
@@ -177,13 +217,15 @@ class PartitionFiles:
         for path in self._folder.glob(f"*{INDEX_SUFFIX}"):
             if not path.with_suffix(LOG_SUFFIX).exists():
                 path.unlink(missing_ok=True)
+        for path in self._folder.glob(f"*{COMPACTING_SUFFIX}"):  # of a broker that was killed while it wrote it
+            path.unlink(missing_ok=True)
 
     def _path(self, base: int) -> Path:
         return self._folder / f"{base:020d}{LOG_SUFFIX}"
 
 
 class _Replay:
-    """The state at the stored offset, continued by the batches behind it."""
+    """The producers' state at the stored offset, brought up to date with the batches after it."""
 
     def __init__(self, state: _StateFile | None) -> None:
         self.from_offset = state.end if state is not None else 0
@@ -218,7 +260,7 @@ def _recover(path: Path, base: int, on_batch: OnBatch) -> StoredIndex:
         index.note(end, position, newest_ms)
         on_batch(header)
         position += header.size
-        end += header.record_count
+        end += header.span
     if position < len(data):
         logger.warning("%s: %d bytes after offset %d are incomplete and cut off", path, len(data) - position, end)
         os.truncate(path, position)
@@ -237,7 +279,7 @@ def _whole_batches(data: memoryview, base: int) -> Iterator[BatchHeader]:
             return
         yield header
         position += header.size
-        expected += header.record_count
+        expected += header.span
 
 
 def _headers(path: Path, end: int) -> list[BatchHeader] | None:

@@ -1,17 +1,19 @@
 """A partition's log: append, read, find by time, drop. No clock, no I/O of its own: its segments may be files."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from services.broker.protocol import record_batch as batches
 from services.broker.protocol.error_codes import ErrorCode
 from services.broker.protocol.record_batch import BatchHeader, BatchRejected
+from services.broker.storage.compaction import UnreadableBatch, has_record_without_key, newest_offsets, survivors
 from services.broker.storage.producer_state import BatchSequence, ProducerStates, RememberedBatch
 from services.broker.storage.segment import LogSegment, MemorySegments, SegmentStore
 from services.broker.storage.topic_config import TopicConfig
 
 NO_TIME = -1
+_STEP_BYTES = 1024 * 1024  # of batches that compaction has in memory at once
 
 
 class AppendResult(NamedTuple):
@@ -42,6 +44,7 @@ class PartitionLog:
         self._producers = ProducerStates()
         self.size = 0  # bytes of records
         self._appended_ms = NO_TIME  # the latest append time of a batch
+        self._compacted_end = 0  # no segment before this offset was appended to since it was last compacted
         self.deleted = False  # its topic was deleted; a waiting fetch must be answered
 
     def restore(self, segments: Sequence[LogSegment], producers: ProducerStates, appended_ms: int) -> None:
@@ -79,6 +82,7 @@ class PartitionLog:
             )
         batches.check_produced(batch, header, version)
         self._check_time(header, now_ms)
+        self._check_keys(batch)
         verdict = self._producers.check_sequence(sequence_of(header))
         if isinstance(verdict, RememberedBatch):
             return AppendResult(verdict.offset, duplicate=True, time_ms=verdict.time_ms)
@@ -104,6 +108,16 @@ class PartitionLog:
                 ErrorCode.INVALID_TIMESTAMP, "a record is dated later than message.timestamp.after.max.ms allows"
             )
 
+    def _check_keys(self, batch: memoryview) -> None:
+        if not self.config.compacts:
+            return
+        try:
+            without_key = has_record_without_key(bytes(batch))
+        except UnreadableBatch:
+            return  # such as one of a codec that this broker lacks; then the partition keeps every record
+        if without_key:
+            raise BatchRejected(ErrorCode.INVALID_RECORD, "a record of a compacted topic must have a key")
+
     def begin_segment(self, now_ms: int) -> None:
         """Put later batches into a new segment, unless the newest is empty."""
         newest = self._segments[-1]
@@ -120,7 +134,7 @@ class PartitionLog:
         if segment.end == segment.base:
             segment.born_ms = now_ms
         offset = segment.end
-        segment.append(batch, offset, header.record_count, header.max_timestamp_ms)
+        segment.append(batch, offset, header.span, header.max_timestamp_ms)
         self.size += len(batch)
         if header.has_append_time:
             self._appended_ms = max(self._appended_ms, header.max_timestamp_ms)
@@ -159,12 +173,14 @@ class PartitionLog:
                 if found is not None:
                     return found
                 # The header's largest timestamp is later than any record's: a client may set it so. Go on.
-                offset += header.record_count
+                offset += header.span
         return None
 
     def expire(self, now_ms: int) -> None:
         """Drop the oldest segments beyond the topic's retention."""
         config = self.config
+        if not config.deletes:
+            return
         if config.retention_bytes >= 0:
             while len(self._segments) > 1 and self.size - len(self._segments[0]) >= config.retention_bytes:
                 self._drop_oldest()
@@ -186,6 +202,26 @@ class PartitionLog:
         while len(self._segments) > 1 and self._segments[0].newest_ms < oldest_kept_ms:
             self._drop_oldest()
 
+    def compact(self, now_ms: int) -> bool:
+        """Remove records whose key was written again, once closed segments have as many new bytes as compacted ones.
+
+        So each byte is read about twice, however long the log lives. Return whether it was done; raises `OSError`.
+        """
+        closed = self._segments[:-1]
+        new_bytes = sum(len(segment) for segment in closed if segment.base >= self._compacted_end)
+        if not self.config.compacts or not new_bytes or 2 * new_bytes < sum(map(len, closed)):
+            return False
+        self._compacted_end = closed[-1].end
+        try:
+            newest = newest_offsets(_batches(closed))
+        except UnreadableBatch:
+            return False
+        kept = survivors(_batches(closed), newest, now_ms - self.config.delete_retention_ms)
+        before, fresh = sum(map(len, closed)), self._store.replace(closed, kept)
+        self._segments[: len(closed)] = [fresh]
+        self.size += len(fresh) - before
+        return True
+
     def drop_oldest_segment(self, now_ms: int) -> bool:
         """Drop the oldest segment whatever the retention; return False when nothing is left."""
         if len(self._segments) == 1:
@@ -202,7 +238,22 @@ class PartitionLog:
         self.size -= len(oldest)
 
 
+def _batches(segments: Sequence[LogSegment]) -> Iterator[bytes]:
+    """Yield each batch of these segments; raises `OSError`."""
+    for segment in segments:
+        offset = segment.base
+        while offset < segment.end:
+            data = memoryview(segment.read(offset, _STEP_BYTES, at_least_one=True))
+            while data:
+                header = batches.parse(data)
+                yield bytes(data[: header.size])
+                offset = header.base_offset + header.span
+                data = data[header.size :]
+
+
 def _first_at_or_after(batch: bytes, header: BatchHeader, timestamp_ms: int) -> TimestampAndOffset | None:
+    if not header.record_count:
+        return None
     stamps = None if header.has_append_time else batches.timestamps(batch)
     if stamps is None:  # all of one time, or it cannot be decompressed: its beginning is early enough
         stamps = [(header.base_offset, header.max_timestamp_ms)]
@@ -211,4 +262,4 @@ def _first_at_or_after(batch: bytes, header: BatchHeader, timestamp_ms: int) -> 
 
 def sequence_of(header: BatchHeader) -> BatchSequence:
     """Return the batch's place in its producer's sequence."""
-    return BatchSequence(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
+    return BatchSequence(header.producer_id, header.producer_epoch, header.base_sequence, header.span)

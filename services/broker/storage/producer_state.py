@@ -87,7 +87,7 @@ class ProducerStates:
             self._known.popitem(last=False)
 
     def stored(self) -> list["StoredProducer"]:
-        """Return all of them, the one idle for longest first."""
+        """Return all producers, the longest idle first."""
         return [(pid, each.epoch, list(each.batches)) for pid, each in self._known.items()]
 
     @classmethod

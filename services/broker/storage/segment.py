@@ -1,9 +1,11 @@
-"""Segments: consecutive record batches of a partition. What every segment can do, and the one that is in memory."""
+"""Segments: consecutive record batches of a partition. The interface, and the implementation in memory."""
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from services.broker.storage.compaction import Survivor
 from services.broker.storage.producer_state import ProducerStates
 
 INDEX_BYTES_PER_BATCH = 24  # three 64-bit numbers, counted towards the memory limit
@@ -50,6 +52,9 @@ class SegmentStore(Protocol):
     def forget(self, segment: LogSegment) -> None:
         """Remove a segment; raises `OSError`."""
 
+    def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
+        """Put one closed segment in the place of consecutive ones; raises `OSError`, and then nothing has changed."""
+
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None:
         """Store what a restart could only learn by reading every batch before the offset `end`. Never fails."""
 
@@ -61,6 +66,12 @@ class MemorySegments:
         return Segment(base, now_ms)
 
     def forget(self, segment: LogSegment) -> None: ...
+
+    def replace(self, old: Sequence[LogSegment], kept: Iterable[Survivor]) -> LogSegment:
+        segment = Segment(old[0].base, old[0].born_ms)
+        for batch in kept:
+            segment.append(*batch)
+        return segment
 
     def keep_state(self, end: int, producers: ProducerStates, appended_ms: int) -> None: ...
 

@@ -1,9 +1,9 @@
 """The sparse index of a segment file: where batches begin, by offset and by time. No I/O.
 
 An entry for every 16 KiB of batches, as Kafka has one for every 4 KiB: a read begins at the entry before the offset and
-steps over whole batches by their headers. The index file is a cache of what reading all batches would tell, with the
-size and the modification time of the segment file that it was made for; where one of them is not as it was, or the
-checksum is wrong, the batches are read again.
+steps over whole batches by their headers. The index file is a cache: it could be rebuilt by reading all batches. It
+holds the size and the modification time of its segment file; if one of them differs, or the checksum is wrong, the
+batches are read again.
 """
 
 import zlib

@@ -9,11 +9,13 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 SMALLEST_SEGMENT_BYTES = 64 * 1024
 LARGEST_SEGMENT_BYTES = 16 * 1024 * 1024
 KAFKA_SEGMENT_BYTES = 1024**3
+COMPACTED_SEGMENT_BYTES = 256 * 1024  # a closed segment is compacted in one go: small ones, small pauses
+DAY_MS = 24 * 3600 * 1000
 
-# Kafka's names without effect here: one node, no compaction, no flushing policy.
+# Kafka's names without effect here: one node, no flushing policy, compaction when half of a log may go.
 _WITHOUT_EFFECT = frozenset(
     {
-        "delete.retention.ms", "file.delete.delay.ms", "flush.messages", "flush.ms", "index.interval.bytes",
+        "file.delete.delay.ms", "flush.messages", "flush.ms", "index.interval.bytes",
         "max.compaction.lag.ms", "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "min.insync.replicas",
         "preallocate", "segment.index.bytes", "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
         "message.downconversion.enable", "leader.replication.throttled.replicas",
@@ -42,11 +44,24 @@ class TopicConfig:
     timestamp_after_max_ms: int = 3600 * 1000
     append_time: bool = False  # records have the broker's time, not the client's
     cleanup_policy: str = "delete"
+    delete_retention_ms: int = DAY_MS  # for how long a compacted topic keeps the record that a key was deleted
     given: Mapping[str, str] = field(default_factory=dict)  # what the client set, unchanged
+
+    @property
+    def compacts(self) -> bool:
+        """Return whether only the newest record of each key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Return whether records go by age and size."""
+        return "delete" in self.cleanup_policy
 
     @property
     def roll_bytes(self) -> int:
         """Return the segment size: an eighth of the retention, as records are dropped by segments."""
+        if self.compacts:
+            return min(self.segment_bytes, COMPACTED_SEGMENT_BYTES)
         eighth = self.retention_bytes // 8 if self.retention_bytes >= 0 else LARGEST_SEGMENT_BYTES
         return min(self.segment_bytes, LARGEST_SEGMENT_BYTES, max(SMALLEST_SEGMENT_BYTES, eighth))
 
@@ -61,6 +76,7 @@ class TopicConfig:
         """Return every name that DescribeConfigs shows, with its value."""
         shown = {
             "cleanup.policy": self.cleanup_policy,
+            "delete.retention.ms": str(self.delete_retention_ms),
             "max.message.bytes": str(self.max_message_bytes),
             "message.timestamp.after.max.ms": str(self.timestamp_after_max_ms),
             "message.timestamp.type": next(n for n, value in _TIMESTAMP_TYPES.items() if value is self.append_time),
@@ -72,6 +88,7 @@ class TopicConfig:
 
 
 _NUMBERS = {
+    "delete.retention.ms": ("delete_retention_ms", 0),
     "retention.ms": ("retention_ms", -1),
     "retention.bytes": ("retention_bytes", -1),
     "segment.bytes": ("segment_bytes", 1024 * 1024),

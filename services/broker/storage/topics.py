@@ -100,7 +100,7 @@ class Topics:
         return config
 
     def check_free(self, name: str, settings: Mapping[str, str | None]) -> TopicConfig:
-        """Check what Kafka checks before any number: name, existence, configuration; as `check_new`."""
+        """Check name, existence and configuration, in Kafka's order: before the counts that `check_new` checks."""
         check_name(name)
         if name in self._topics:
             raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")

@@ -14,8 +14,8 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 _GENERATION: Final = struct.Struct(">i")
 _NUMBER: Final = struct.Struct(">i")
 _MARK: Final = -1
-"""Among a member's numbers: it hands over. Among an assignment's: numbers are being handed over. No older member minds
-a number that no topic has."""
+"""Among a member's numbers it means that the member can hand over; in an assignment, that numbers are handed over now.
+Older members ignore it, because no topic has a partition of this number."""
 
 
 class OwnedPartitions(NamedTuple):
@@ -119,7 +119,7 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
         return ConsumerProtocolMemberMetadata(self.version, list(topics), data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Note what is to be handed over; ``metadata`` asks for the owned numbers at the next join."""
+        """Note which numbers this member has to hand over before others get them."""
         numbers = _numbers(assignment.user_data)
         self.unfinished = _MARK in numbers
         self.handing_over = frozenset(numbers) - {_MARK}

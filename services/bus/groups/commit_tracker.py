@@ -21,9 +21,9 @@ class PartitionProgress:
         self._next = 0
 
     def read(self, next_offset: int, kept: Iterable[int] = ()) -> None:
-        """Note that records before ``next_offset`` were read, of which ``kept``, in rising order, are not done.
+        """Note that records before ``next_offset`` were read; those in ``kept``, in rising order, are not done yet.
 
-        A kept offset below what was read before means that reading began again there: open records are forgotten.
+        A kept offset below an earlier position means that reading restarted there: open records are forgotten.
         """
         kept = tuple(kept)
         if (kept[0] if kept else next_offset) < self._next:

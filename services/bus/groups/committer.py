@@ -71,7 +71,7 @@ class Committer:
         await self.commit_last(self._patience_s)
 
     async def hand_over(self, partitions: TopicPartitions) -> None:
-        """Let the group give these to others, as soon as what was begun here is committed."""
+        """Let the group assign these to others, as soon as work that was begun here is committed."""
         self._handing_over = asyncio.current_task()
         try:
             if self._settle is not None:
@@ -85,7 +85,7 @@ class Committer:
         self._member.rejoin()
 
     async def _commit(self) -> bool:
-        """Commit what is due and may be committed; return whether nothing of that is left."""
+        """Commit the offsets that are due; return whether none is left."""
         positions = {p: at for p, at in self._tracker.due().items() if self._member.holds(p)}
         if not positions:
             return True

@@ -1,4 +1,4 @@
-"""A member of a consumer group: it shares partitions with others, and the group stores how far it has read.
+"""A member of a consumer group: it shares partitions with others, and the group stores its offsets.
 
 aiokafka has no cooperative assignment: at every rebalance a member formally gives all partitions back and is assigned
 its partitions anew. So nothing is done when they are given back. Reading continues while the member rejoins, and
@@ -41,7 +41,7 @@ CommitMode = Literal["on_accept", "manual", "never"]
 NOTHING: Final[TopicPartitions] = frozenset()
 
 HEALTHY_S: Final = 30.0
-"""A session that lasted this long was a good one: a failure after it is logged again, and the backoff starts anew."""
+"""A session that lasted this long was healthy: a later failure is logged again, and the backoff starts over."""
 
 LAST_COMMIT_S: Final = 3.0
 """Longest time of the last commit before partitions are given away."""
@@ -75,7 +75,7 @@ class GroupReader:
             told that partitions are lost; then what is done is committed, and only then another member reads them.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
-        least_bytes: The broker collects so many before it answers, for half a second at most.
+        least_bytes: The broker collects so many before it answers, for two seconds at most.
     """
 
     settings: BusSettings
@@ -150,7 +150,7 @@ class GroupReader:
         return self._clocks.clock(partition, self._leader(partition), since_us)
 
     def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
-        """Begin anew where other records follow, and learn from the newest ones, so that what is old looks old."""
+        """Reset the clocks of these partitions, and learn from their newest records, so that old ones look old."""
         self._clocks.forget(partitions)
         for partition, timestamp_ms in newest_ms.items():
             self._clocks.observe(self._leader(partition), timestamp_ms, self.clock())
@@ -349,7 +349,7 @@ class _Session:
         self._partitions_changed.set()
 
     async def _start_reading(self) -> None:
-        """Begin to read what is gained, and in a new session also what is kept."""
+        """Begin to read the gained partitions, and in a new session also the kept ones."""
         while True:
             await self._partitions_changed.wait()
             self._partitions_changed.clear()

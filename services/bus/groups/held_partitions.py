@@ -1,4 +1,4 @@
-"""Which partitions a group member holds, how far it has read each, and who waits for that. No I/O."""
+"""Which partitions a group member holds, how far it has read each, and which callers wait for a position. No I/O."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
@@ -45,7 +45,7 @@ class HeldPartitions(Generic[Waiter]):
     def assign(
         self, partitions: TopicPartitions, anew: TopicPartitions = frozenset()
     ) -> tuple[Assignment, list[Waiter]]:
-        """Hold these from now on; those in ``anew`` count as gained. Also return the waiters for lost partitions."""
+        """Hold these from now on, those in ``anew`` as gained. Return what changed, and the waiters for lost ones."""
         kept = (self.held & partitions) - anew
         lost = self.held - kept
         self.held = partitions

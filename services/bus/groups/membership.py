@@ -37,8 +37,7 @@ HEARTBEATS_PER_SESSION: Final = 10
 of it at most."""
 
 HASTE_S: Final = 0.05
-"""Between two heartbeats while another member hands numbers over: its next rebalance should not wait for a heartbeat's
-time."""
+"""Interval of heartbeats while another member hands numbers over, so that the next rebalance starts soon."""
 
 
 def request_timeout_ms(settings: BusSettings) -> int:
@@ -113,7 +112,7 @@ class GroupMembership:
 
     @property
     def known(self) -> bool:
-        """Whether the group knows us, as far as it has said."""
+        """Whether the group knew this member at its last answer."""
         return bool(self._coordinator.generation > 0)
 
     @property
@@ -127,7 +126,7 @@ class GroupMembership:
 
     @property
     def handing_over(self) -> frozenset[int]:
-        """The numbers that nobody has until this member rejoins."""
+        """The numbers that have no owner until this member rejoins."""
         return self._assignor.handing_over
 
     def holds(self, partition: Partition) -> bool:
@@ -138,11 +137,11 @@ class GroupMembership:
         return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
 
     def rejoin(self) -> None:
-        """Give up what is being handed over."""
+        """Give up the numbers that are being handed over, and join again."""
         self._coordinator.request_rejoin()
 
     async def hasten(self) -> None:
-        """While others hand numbers over, ask often whether they have: within a session's time."""
+        """Send heartbeats often while others hand numbers over, for at most a session's time."""
         coordinator, end_s = self._coordinator, time.monotonic() + self._session_s
         generation = coordinator.generation
         while self._assignor.unfinished and coordinator.generation == generation and time.monotonic() < end_s:

@@ -1,4 +1,4 @@
-"""From when on a fold reads what it gains."""
+"""The time from which a fold reads a partition that it gains."""
 
 from typing import Any, Final
 
@@ -11,10 +11,10 @@ from services.bus.read.fetcher import newest_records
 from services.bus.records import Partition, TopicPartitions
 
 LONGEST_OUTAGE_MS: Final = DAY_MS
-"""Of a longer time without any member, only so much of the log is read again."""
+"""If the group had no member for longer, only this much of the log is read again."""
 
 LONGEST_WORK_MS: Final = DAY_MS
-"""No deadline is longer: what was open when the outage began is at most so much older."""
+"""No deadline is longer, so a request that was open when the outage began is at most this much older."""
 
 
 async def rewound(
@@ -48,7 +48,7 @@ async def rewound(
 
 
 def _since_ms(record: Any) -> int | None:
-    """Return since when requests are open, by the newest record; None where it does not say."""
+    """Return the time of the oldest open request, by the newest record; None if the record has none."""
     try:
         event = decode(record.value, record.headers, record.key)
     except UnreadableEvent:
@@ -58,7 +58,7 @@ def _since_ms(record: Any) -> int | None:
 
 
 def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | None = None) -> int:
-    """Return from when on a fold reads what it gains.
+    """Return the time from which a fold reads a partition that it gains.
 
     Args:
         now_ms: The time.

@@ -15,7 +15,7 @@ _log = logger("bus")
 MIN_INSYNC_SETTING: Final = "min.insync.replicas"
 
 MOST_COPIES: Final = 3
-"""Copies where nothing was said and the cluster has so many brokers or more."""
+"""Default number of copies on a cluster with at least this many brokers."""
 
 
 class Copies(NamedTuple):
@@ -77,7 +77,7 @@ def complaint(wanted: Copies, found: Mapping[str, Copies]) -> str | None:
 
 
 async def _min_insyncs(admin: Any, topics: Iterable[str]) -> dict[str, int]:
-    """Return the setting of each topic that may be asked for."""
+    """Return the ``min.insync.replicas`` of each topic whose settings may be read."""
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {MIN_INSYNC_SETTING: ""}) for topic in topics]
     found = {}
     for answer in await admin.describe_configs(resources):
@@ -95,4 +95,4 @@ async def _min_insyncs(admin: Any, topics: Iterable[str]) -> dict[str, int]:
 
 
 _UNKNOWN: Final = 2**15
-"""For a topic whose settings this user may not read: no reason to warn."""
+"""Assumed for a topic whose settings this user may not read, so that no warning follows."""

@@ -9,6 +9,9 @@ from services.bus.read.fetch_wire import FetchAsk, FetchCall, encode
 WAIT_MS: Final = 500
 """How long a fetch may wait on the broker for a first record."""
 
+COLLECT_MS: Final = 2_000
+"""The same for a reader that prefers few large answers, because it is not urgent and each answer costs both sides."""
+
 PARTITION_BYTES: Final = 1_048_576
 """Most bytes of one partition in one answer; a single larger batch is sent whole."""
 
@@ -26,7 +29,7 @@ class FetchConnection:
     """The connection to one broker that fetches go over.
 
     Args:
-        least_bytes: The broker answers when it has so many, or after ``WAIT_MS``.
+        least_bytes: The broker answers when it has so many, or after ``COLLECT_MS``; at the first record if it is 1.
     """
 
     __slots__ = ("_cluster", "_conn", "_interrupts", "_least_bytes", "_node", "_waiting")
@@ -47,7 +50,8 @@ class FetchConnection:
         if self._interrupts != before:
             return None
         most = {"most_bytes": ANSWER_BYTES, "most_bytes_each": PARTITION_BYTES}
-        body = encode(ask, wait_ms=WAIT_MS, least_bytes=self._least_bytes, **most)
+        wait_ms = WAIT_MS if self._least_bytes == 1 else COLLECT_MS
+        body = encode(ask, wait_ms=wait_ms, least_bytes=self._least_bytes, **most)
         self._waiting = True
         try:
             answer: bytes = await self._conn.send(FetchCall(body))

@@ -1,4 +1,4 @@
-"""What a reader tells one broker in each fetch, and what it knows from the answers. No I/O.
+"""A reader's side of a fetch session with one broker: what each request names, and what the answers told. No I/O.
 
 In a session (KIP-227) a request names only the partitions whose offset changed, and an answer has only those with
 something new: a reader of 60 partitions, two of which have a record, would otherwise pay for 60 on both sides. A broker
@@ -55,7 +55,7 @@ class ClientFetchSession:
         return FetchAsk(self._session_id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """Go on in the session that the broker keeps for us, if it does."""
+        """Continue the broker's session, if it keeps one for us."""
         if session_id == NO_SESSION:
             self._session_id, self._epoch = NO_SESSION, OPEN_EPOCH
         else:
@@ -72,7 +72,7 @@ class ClientFetchSession:
             self._note(partition, offset)
 
     def reset(self) -> None:
-        """Begin anew: an answer was lost, so the broker may count on. It may forget the session."""
+        """Start a new session: an answer was lost, so the broker's epoch may be ahead. It drops the old session."""
         self._epoch = OPEN_EPOCH
 
     def _note(self, partition: Partition, offset: int) -> None:
@@ -89,7 +89,7 @@ def ask_once(offsets: Mapping[Partition, int]) -> FetchAsk:
 
 
 def _rotated(offsets: Mapping[Partition, int], turn: int) -> dict[Partition, int]:
-    """Begin with another partition each time: a broker fills its answer in the order of the request."""
+    """Begin with another partition each time, because a broker fills its answer in the order of the request."""
     partitions = list(offsets)
     first = turn % len(partitions) if partitions else 0
     return {partition: offsets[partition] for partition in partitions[first:] + partitions[:first]}

@@ -31,7 +31,7 @@ _READ_UNCOMMITTED: Final = 0
 
 NO_SESSION: Final = 0
 OPEN_EPOCH: Final = 0
-"""Epoch of a request that names all partitions and begins a session, in place of the one that it names, if any."""
+"""Epoch of a request that names all partitions and opens a session; a session that it names is closed."""
 
 WITHOUT_SESSION_EPOCH: Final = -1
 """Epoch of a request that names all partitions and begins none."""

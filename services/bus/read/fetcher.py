@@ -47,7 +47,7 @@ OnMoved = Callable[[Partition, int, int], None]
 _NONE_BEHIND: Final[frozenset[Partition]] = frozenset()
 
 OVERLAP_MS: Final = 10_000
-"""How far a crash that loses the end of a log may also set back the broker's clock."""
+"""Bound on how far the broker's clock may be set back by a crash that also loses the end of a log."""
 
 
 class _ReadPosition:
@@ -148,7 +148,7 @@ class Fetcher:
         return answer.asked_us if position is not None and self._positions.get(partition) is position else 0
 
     async def run(self) -> None:
-        """Read until cancelled; wait while a broker is unreachable, and go on at the same offset."""
+        """Read until cancelled; while a broker is unreachable, wait, and then continue at the same offset."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for attempt in itertools.count():

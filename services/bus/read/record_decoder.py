@@ -24,7 +24,7 @@ REPEAT_S: Final = 60.0
 
 
 class UnpackedRecord(NamedTuple):
-    """One step through a partition: ``next_offset`` is where reading goes on after it.
+    """One step through a partition; reading continues at ``next_offset``.
 
     ``record`` is aiokafka's (offset, timestamp, key, value, headers), or None when there is none to read; ``broken``
     is the reason why a whole batch, which began at ``first``, cannot be read.

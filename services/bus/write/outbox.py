@@ -18,7 +18,7 @@ BATCH_BYTES: Final = 524_288
 """Most bytes of a batch; a single larger record goes alone."""
 
 RECORD_OVERHEAD: Final = 64
-"""Bytes counted for a record beside its key and value: headers, lengths, bookkeeping."""
+"""Bytes counted for a record in addition to its key and value: headers, lengths, bookkeeping."""
 
 
 class OutgoingRecord(NamedTuple):
@@ -116,8 +116,10 @@ def may_linger(event: AnyEvent) -> bool:
 
 def _next_batch(waiting: deque[OutgoingRecord], *, alone: bool) -> list[OutgoingRecord]:
     batch = [waiting.popleft()]
+    if alone or not waiting:
+        return batch
     size = batch[0].size
-    while not alone and waiting and size + waiting[0].size <= BATCH_BYTES:
+    while waiting and size + waiting[0].size <= BATCH_BYTES:
         record = waiting.popleft()
         size += record.size
         batch.append(record)

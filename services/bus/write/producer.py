@@ -1,7 +1,7 @@
 """The producer: it loses no accepted event while the process lives.
 
 Every event goes to the partition of its request id, in the order of ``post`` calls. The producer is idempotent, waits
-for all replicas and retries without limit. aiokafka gives a batch up all the same after an outage in which a partition
+for all replicas and retries without limit. Nevertheless aiokafka gives up a batch after an outage in which a partition
 lost its leader; then a new session is opened and everything unacknowledged is sent again in order. Only then can an
 event be on the log twice, which every fold ignores.
 """
@@ -240,7 +240,7 @@ class Producer:
         self._wake.clear()
 
     def _abandon(self, error: BaseException) -> None:
-        """Fail what is not acknowledged, and log it."""
+        """Fail the posts that are not acknowledged, and log how many."""
         self._session += 1
         for (topic, partition), records in self._outbox.take_all().items():
             _log.error("%s[%d]: %d accepted event(s) were not acknowledged: %s", topic, partition, len(records), error)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 import orjson
 
 from schemas.topics import TOPICS
-from services.archive.checkpoint import Checkpoint, anchors_json
+from services.archive.checkpoint import ChainCheckpoint, anchors_json
 from services.archive.keys import Verifier
 from services.archive.live import live_records
 from services.archive.sealing import KeyStore
@@ -21,6 +21,7 @@ from services.archive.verify import verify as verify_archive
 from services.bus import AtTime, StoredRecord
 from services.cli.audit.export import export_records
 from services.cli.audit.find import ArchivedRequest, Wanted, find_in_archive, find_in_records
+from services.cli.audit.rejudge_page import rejudge_page
 from services.cli.audit.sources import archived_records, open_archive
 from services.cli.common import bus_settings, check_request_id, run_coroutine
 from services.cli.show.terminal import printable
@@ -66,7 +67,7 @@ def verify(args: argparse.Namespace) -> int:
     anchors = [anchor for path in args.anchors or () for anchor in _anchors(path)]
     outcome = verify_archive(archive, keys, anchors)
     if args.write_anchors is not None and not outcome.count:
-        _write(args.write_anchors, anchors_json(outcome.heads.values()))
+        _write("--write-anchors", args.write_anchors, anchors_json(outcome.heads.values()))
     if args.json:
         told = asdict(outcome) | {"heads": [asdict(head) for head in outcome.heads.values()]}
         print(orjson.dumps(told).decode())
@@ -92,20 +93,39 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def rejudge(args: argparse.Namespace) -> int:
-    """Return 0 if nothing is different, 1 if something is; the safety service's own program does it."""
+    """Return 0 if nothing is different, 1 if something is. Safety's and the rails' own programs judge their part."""
     require_governance(instead="")
+    if args.html is not None:
+        _write("--html", args.html, b"", mode="ab")  # before hours of work: it can be written; an older page stays
     from_ms, to_ms = _times(args)
     options = ["--policy", str(args.policy), "--from-ms", str(from_ms), "--to-ms", str(to_ms)]
+    if args.keys is not None:
+        options += ["--keys", str(args.keys)]
     if args.archive is not None:
         options += ["--archive", args.archive]
     else:
         options += ["--kafka", bus_settings(args.kafka).bootstrap]
-    for name in ("keys", "labels"):
-        if getattr(args, name) is not None:
-            options += [f"--{name}", str(getattr(args, name))]
-    options += ["--json"] if args.json else []
-    command = [sys.executable, "-P", "-m", "services.safety.rejudge", *options]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell
+    answers = [] if args.labels is None else ["--labels", str(args.labels)]
+    without = [part for rail in args.without_rail or () for part in ("--without-rail", rail)]
+    as_json = args.json or args.html is not None
+    told: list[Any] = []
+    status = 0
+    for service, own in (("safety", answers), ("rails", without)):
+        command = [sys.executable, "-P", "-m", f"services.{service}.rejudge", *options, *own]
+        if not as_json:
+            done = subprocess.run(command, check=False)  # noqa: S603 - our own program, no shell
+        else:
+            done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=False)  # noqa: S603 - likewise
+        if done.returncode not in {0, 1}:
+            return done.returncode
+        told += [orjson.loads(done.stdout)] if as_json else []
+        status |= done.returncode
+    if args.html is not None:
+        _write("--html", args.html, rejudge_page(told[0] | {"prompts": told[1]}).encode())
+        sys.stderr.write(f"wrote {args.html}: open it in a browser\n")
+    if args.json:
+        print(orjson.dumps(told[0] | {"prompts": told[1]}).decode())
+    return status
 
 
 def forget(args: argparse.Namespace) -> int:
@@ -143,7 +163,7 @@ def _times(args: argparse.Namespace) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _anchors(path: Path) -> list[Checkpoint]:
+def _anchors(path: Path) -> list[ChainCheckpoint]:
     try:
         found = read_anchors(path.read_bytes())
     except OSError as error:
@@ -153,11 +173,12 @@ def _anchors(path: Path) -> list[Checkpoint]:
     return found
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(flag: str, path: Path, content: bytes, mode: Literal["wb", "ab"] = "wb") -> None:
     try:
-        path.write_bytes(content)
+        with path.open(mode) as file:
+            file.write(content)
     except OSError as error:
-        raise UserError(f"--write-anchors {path}: {error.strerror}") from None
+        raise UserError(f"{flag} {path}: {error.strerror}") from None
 
 
 def _line(found: ArchivedRequest) -> str:

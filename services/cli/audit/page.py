@@ -23,7 +23,7 @@ _LEFT: Final = 90
 MAX_MARKS: Final = 4_000
 """Most events that are drawn as marks; of more, every n-th chunk."""
 
-_STYLE: Final = """
+PAGE_STYLE: Final = """
 :root{color-scheme:light dark;--line:#8884;--mark:#3b6fb5;--bad:#c0392b;--good:#2e8b57}
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:62rem;padding:1rem}
 h1{font-size:1.2rem;overflow-wrap:anywhere}h2{font-size:1rem;margin-top:1.6rem}
@@ -67,7 +67,7 @@ def timeline_page(
     rows = "".join(_row(record, zero_ms) for record in records if not isinstance(record.event, Chunk))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<title>Request {escape(request_id)}</title><style>{_STYLE}</style></head><body>
+<title>Request {escape(request_id)}</title><style>{PAGE_STYLE}</style></head><body>
 <h1>Request {escape(request_id)}</h1>
 <p>{len(records)} events in {last_ms - zero_ms} ms, times by the broker's clock. Chunks are drawn, and not listed.</p>
 <div class="wide">{_drawing(records, zero_ms, max(1, last_ms - zero_ms))}</div>

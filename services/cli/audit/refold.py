@@ -1,4 +1,4 @@
-"""One request folded again: every op with its place and time, and what each connection was sent of them. Pure."""
+"""One request folded again: every op with its offset and time, and which ops each connection was sent. Pure."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -76,8 +76,9 @@ class ReceiptCheck(NamedTuple):
 def check_receipts(records: Sequence[Received], ops: Sequence[FoldedOp]) -> list[ReceiptCheck]:
     """Compare every receipt with the ops.
 
-    A client that joins while an answer runs is first sent the history. Text that was taken back by then is left out of
-    it (``catch_up``), and how far the history went, the receipt does not say: all places are tried.
+    A client that joins while an answer runs is first sent the history. The history leaves out text that was already
+    taken back (``catch_up``). The receipt does not say where it ended, so every
+    position is tried.
     """
     resumed = {r.event.connection: r.event.resumed_from for r in records if isinstance(r.event, Attached)}
     receipts = [record.event for record in records if isinstance(record.event, Detached)]
@@ -130,7 +131,7 @@ def _check(receipt: Detached, resumed_from: str | None, ops: Sequence[FoldedOp])
 
 
 def _history_ends(ops: Sequence[FoldedOp]) -> list[int]:
-    """Return where a history may end so that it is another than one that ends earlier: behind what takes text back."""
+    """Return where a history may have ended: the positions behind each op that takes text back."""
     ends = set()
     for index, folded in enumerate(ops):
         if isinstance(folded.op, Replace | Withdraw | Restart | Refuse):

@@ -18,7 +18,7 @@ from services.physics.cascade import rank_correlation, recall
 from services.runtime.errors import UserError
 
 BEST: float = 0.01
-"""The printed figures say how many of this best share of all lines a cascade finds."""
+"""Share of lines that count as the best: the printed figures say how many of them a cascade finds."""
 
 
 @dataclass(slots=True)

@@ -96,19 +96,19 @@ class JobClient:
         return found
 
     async def create(self, batch_id: str, **given: Any) -> None:
-        """Tell the log of a job."""
+        """Write a new job's event to the log."""
         created = BatchCreated(**self._about(batch_id, TENANT), input_file=input_file_id(batch_id), **given)
         await self._producer.send(BATCHES, created)
         await self._reader.read_to_end()
 
     async def control(self, job: JobState, action: BatchAction) -> None:
-        """Tell the log what is wanted of a job."""
+        """Write a control event for a job to the log."""
         event = BatchControl(**self._about(job.batch_id, job.created.tenant), action=action)
         await self._producer.send(BATCHES, event)
         await self._reader.read_to_end()
 
     async def follow(self, batch_id: str, show: Callable[[JobState], None]) -> JobState:
-        """Show a job whenever it has moved; return it when it has ended."""
+        """Print a job's progress each time it changes; return the job when it has ended."""
         while True:
             job = self.job(batch_id)
             show(job)

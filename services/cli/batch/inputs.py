@@ -68,7 +68,7 @@ def _lines(path: Path, options: InputOptions) -> Iterator[bytes]:
 
 
 def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
-    """Yield the lines as they are; of what is given for every request, a line has what it lacks."""
+    """Yield the lines; a line that lacks a field gets the value given for every request."""
     with path.open("rb") as file:
         for raw in file:
             if not options.body or len(raw) > MAX_LINE_BYTES:

@@ -1,4 +1,4 @@
-"""How far a job is, in one line. Pure."""
+"""A job's progress in one line. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -36,7 +36,7 @@ class ProgressLine:
     _points: list[tuple[float, int]] = field(default_factory=list)
 
     def note(self, totals: BatchTotals, now_s: float) -> None:
-        """Take in how far the job is."""
+        """Update the line with the job's progress."""
         self._points.append((now_s, totals.completed + totals.failed))
         while len(self._points) > 2 and self._points[1][0] < now_s - WINDOW_S:
             del self._points[0]

@@ -1,4 +1,4 @@
-"""Run one job in a folder of its own, so that the same command goes on after a crash."""
+"""Run one job in a folder of its own, so that the same command continues it after a crash."""
 
 import asyncio
 import contextlib
@@ -61,7 +61,7 @@ async def submit(client: JobClient, batch_id: str, given: JobInput, options: Job
 async def run_job(
     client: JobClient, out: Path, given: JobInput, options: JobOptions, prices: TokenPrices
 ) -> tuple[JobState, list[Path]]:
-    """Run a job, or go on with that of the folder; return it when it has ended, and the files of its results.
+    """Run a job, or continue the folder's unfinished one; return the ended job and its result files.
 
     Raises:
         UserError: The input can run nothing, or the folder has another job.
@@ -104,7 +104,7 @@ def write_files(client: JobClient, job: JobState, out: Path) -> list[Path]:
 
 
 def _remembered(out: Path, source: Path) -> str:
-    """Return the job of this folder, a new one the first time; it is noted before anything else is done.
+    """Return this folder's job, created at the first call; its id is written to the folder before anything else.
 
     Raises:
         UserError: The folder has another file's job, or cannot be written.

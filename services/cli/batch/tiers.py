@@ -15,7 +15,7 @@ import orjson
 from services.runtime.errors import UserError
 
 SAMPLE_SEED: Final = 0
-"""The sample is the same each time, so that a cascade goes on where it was."""
+"""The sample is the same each time, so that an interrupted cascade can continue."""
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -36,7 +36,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the whole may take; None is no limit. Money is counted where tiers have a price."""
+    """Limits of a whole cascade; None is no limit. Money is counted for tiers that have a price."""
 
     hours: Positive | None = None
     usd: Positive | None = None

@@ -27,6 +27,14 @@ RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 MAX_FRAME_BYTES: Final = 16_777_216
 """Size of a message from the edge; a whole history can be one."""
 
+FLAGS: Final = {
+    "model": "--model: leave it out for whatever is served",
+    "max_tokens": "--max-tokens",
+    "temperature": "--temperature",
+    "seed": "--seed",
+}
+"""What the terminal calls a field of the request."""
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeAddress:
@@ -65,8 +73,9 @@ async def _raise_request_error(session: aiohttp.ClientSession, url: str) -> None
 
 
 def _answer_error(error: dict[str, Any]) -> AnswerError:
-    param = f" (at {error['param']})" if error.get("param") else ""
-    return AnswerError(f"{error['message']}{param}", usage=error.get("type") == "invalid_request_error")
+    param = error.get("param")
+    where = f" ({FLAGS.get(param, f'at {param}')})" if param else ""
+    return AnswerError(f"{error['message']}{where}", usage=error.get("type") == "invalid_request_error")
 
 
 async def _until_closed(session: aiohttp.ClientSession, edge: EdgeAddress, stream: "_AnswerStream") -> None:

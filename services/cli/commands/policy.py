@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from services.cli.tree.extras import need_policies
 
 if TYPE_CHECKING:
-    from services.policy import Fault
+    from services.policy import PolicyFault
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,10 +31,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lint(folder: Path) -> int:
-    from services.policy import load
+    from services.policy import BrokenPolicy, load
     from services.policy.lint import lint
+    from services.policy.source.files import read_files
+    from services.policy.trial import try_policy
 
-    faults = lint(folder)
+    try:
+        try_policy(read_files(folder))
+        faults = lint(folder)
+    except BrokenPolicy as broken:
+        faults = broken.faults
     _show(folder, faults)
     if not faults:
         policy = load(folder)
@@ -71,6 +77,6 @@ def _version(folder: Path) -> int:
     return 0
 
 
-def _show(folder: Path, faults: "Sequence[Fault]") -> None:
+def _show(folder: Path, faults: "Sequence[PolicyFault]") -> None:
     for fault in faults:
         print(f"{folder / fault.path}:{fault.line}: {fault.message}")

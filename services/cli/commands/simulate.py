@@ -9,11 +9,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first seed; a seed has one schedule (default 0)")
     parser.add_argument("--runs", type=int, default=100, help="how many seeds (default 100)")
     parser.add_argument("--seconds", type=float, default=0.0, help="end after so many seconds of CPU (default: never)")
+    parser.add_argument("--workers", type=int, default=1, help="processes that run seeds at the same time (default 1)")
     parser.add_argument("--faults", default="", help="only these kinds of fault, separated by commas (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Return 0, 1 when a run broke a promise, or 2 for a user's mistake."""
-    options = ["--seed", args.seed, "--runs", args.runs, "--seconds", args.seconds, "--faults", args.faults]
-    command = [sys.executable, "-P", "-m", "services.simulator", *map(str, options)]
+    options = ["--seed", args.seed, "--runs", args.runs, "--seconds", args.seconds, "--workers", args.workers]
+    command = [sys.executable, "-P", "-m", "services.simulator", *map(str, options), "--faults", args.faults]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - our own program, no shell

@@ -80,7 +80,7 @@ class _Tail:
         return code
 
     async def _begin(self, reader: TailReader) -> dict[tuple[Topic, int], int]:
-        """Follow every partition that can hold what is asked for; return the ends of those with records to read."""
+        """Follow every partition that can hold the events asked for; return the end offsets of those to be read."""
         async with reaching_broker(self._settings):
             counts = await partition_counts(self._settings)
             partitions = _partitions(self._topics, self._args.request, counts)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0, 2 for a user's mistake, or 130 for Ctrl-C."""
+    """Return 0, 2 for a user's mistake, or 130 for Ctrl-C and SIGTERM."""
     if args.engine == "llama":
         need_embedded()
         options = dict(pair.split("=", 1) for pair in args.set if "=" in pair)
@@ -70,12 +71,19 @@ def run(args: argparse.Namespace) -> int:
             return code
     command = [sys.executable, "-P", "-m", "services.tuner"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own program, no shell
+    ended: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        ended.append(number)
+        process.terminate()
+
+    signal.signal(signal.SIGTERM, end)  # it would measure on
     try:
         process.communicate(json.dumps(_plan(args)).encode())
     except KeyboardInterrupt:
         process.wait()  # the terminal has told it too; it ends its engines
         return EXIT_INTERRUPTED
-    return process.returncode
+    return EXIT_INTERRUPTED if ended else process.returncode
 
 
 def _plan(args: argparse.Namespace) -> dict[str, object]:

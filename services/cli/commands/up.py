@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
-import dataclasses
 import os
 import shutil
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, get_args
 from urllib.parse import urlsplit
@@ -53,6 +54,39 @@ UPSTREAM_TIMEOUT_S: Final = 15.0
 """Longest wait for a model server that is not there yet."""
 
 UPSTREAM_RETRY_S: Final = 0.5
+
+
+MAX_HELD_LINES: Final = 1_000
+"""Most lines that wait for the end of an answer; older ones are dropped."""
+
+
+class StatusLines:
+    """Lines for the operator, on standard error. While an answer is printed they wait for its end."""
+
+    def __init__(self) -> None:
+        self._held: deque[str] | None = None
+
+    def say(self, text: str) -> None:
+        if self._held is None:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+        else:
+            self._held.append(text)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the lines that come while the block runs; write them at its end."""
+        held = self._held = deque(maxlen=MAX_HELD_LINES)
+        try:
+            yield
+        finally:
+            self._held = None
+            for text in held:
+                self.say(text)
+
+
+_status = StatusLines()
+_say = _status.say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -198,7 +232,8 @@ async def _serve(args: argparse.Namespace, folder: Path) -> int:
         code = 0
         if prompt is not None:
             _say(describe_model(config))
-            code = await _ask(url, prompt)
+            with _status.hold():
+                code = await _ask(url, prompt)
         if not args.once:
             _say(next_steps(url, _program()))
             await asyncio.Event().wait()
@@ -262,9 +297,9 @@ async def _check_broker(kafka: str) -> None:
         UserError: It does not.
     """
     from services.bus import BusSettings, partition_counts
-    from services.cli.common import reaching_broker
+    from services.cli.common import reaching_broker, with_broker
 
-    settings = dataclasses.replace(load_settings(BusSettings), bootstrap=kafka)
+    settings = with_broker(load_settings(BusSettings), kafka)
     async with reaching_broker(settings, "start it, correct --kafka, or leave --kafka out to use the embedded broker"):
         await partition_counts(settings)
 
@@ -305,7 +340,7 @@ async def _check_upstream(url: str) -> None:
         host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
         return
-    if host is None:
+    if host is None or parts.scheme not in {"http", "https"}:
         return
     reason, waiting = "no answer", False
     try:
@@ -333,8 +368,3 @@ async def _ask(url: str, prompt: str) -> int:
     request = ChatRequest(prompt=prompt, temperature=0)
     printer = AnswerPrinter.for_stdout()
     return await print_answer(ask_edge(request, EdgeAddress(url), printer.take), printer)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

@@ -14,7 +14,7 @@ LENIENT_TTFT_MS: Final = 2_000
 """First-token deadline of the scenes that are not about it."""
 
 LENIENT_STALL_MS: Final = 5_000
-"""Likewise of silence within the answer."""
+"""Stall deadline of the scenes that are not about it."""
 
 TOTAL_MS: Final = 15_000
 

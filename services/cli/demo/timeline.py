@@ -1,4 +1,4 @@
-"""One scene as rows: time, what the reader saw, what is on the log. Pure."""
+"""One scene as rows: time, what the reader saw, and the events on the log. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

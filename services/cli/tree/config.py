@@ -71,7 +71,7 @@ MOST_KAFKA_NODES: Final = 5
 
 
 def check_counts(args: argparse.Namespace) -> None:
-    """Refuse numbers of processes that cannot be, and those of services that are not started.
+    """Refuse impossible numbers of processes, and numbers for services that are not started.
 
     Raises:
         UserError: The message names the flag.

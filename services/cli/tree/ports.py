@@ -1,13 +1,12 @@
 """Ports on the loopback interface."""
 
-import contextlib
 import fcntl
 import os
 import secrets
 import socket
 import tempfile
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 from services.cli.tree.process_specs import LOOPBACK
 from services.runtime.errors import UserError
@@ -19,8 +18,8 @@ CANDIDATE_PORTS: Final = range(20_000, 32_768)
 
 MAX_TRIES: Final = 50
 
-_reserved: Final[dict[int, TextIO]] = {}
-"""The locks of the ports that this process has chosen."""
+_reserved: Final[dict[int, int]] = {}
+"""The locks of the ports that this process has chosen, as descriptors: they stay open until the process ends."""
 
 
 def free_port() -> int:
@@ -55,14 +54,13 @@ def reserve(port: int) -> bool:
     folder = Path(tempfile.gettempdir()) / f"railbus-{os.getuid()}-ports"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        lock = (folder / str(port)).open("w")
+        lock = os.open(folder / str(port), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return True  # nowhere to write it down: as good as a port can be chosen then
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it however the process ends
     except OSError:
-        with contextlib.suppress(OSError):
-            lock.close()
+        os.close(lock)
         return False
     _reserved[port] = lock
     return True

@@ -124,7 +124,7 @@ GOVERNANCE_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "hold", "
 """Environment of every service when these run."""
 
 UNGOVERNED_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "off", "RAILBUS_OUTPUT_CHECK": "off"}
-"""Environment of every service when they do not: only if router, edge and worker agree is unchecked text shown."""
+"""Environment of every service without governance: unchecked text is shown only if router, edge and worker agree."""
 
 CLOUD_SERVICES: Final = ("vertex",)
 """Services that serve later attempts, started likewise."""
@@ -139,7 +139,7 @@ CLOUD_LABELS: Final[Mapping[CloudMode, str]] = {"off": "off", "vertex": "vertex"
 """Names in the ready line of the tree."""
 
 EMULATOR_MODEL: Final = "emulated"
-"""Model name in the emulator's answers: no model answers there."""
+"""Model name in the emulator's answers, which come from no model."""
 
 EMULATOR_NOTICE: Final = (
     "Late and failed requests fall back to an emulator of Vertex AI on this machine: no model answers there."

@@ -59,16 +59,16 @@ class Supervisor:
         """
         try:
             async with asyncio.TaskGroup() as tasks:
-                keepers: list[asyncio.Task[None]] = []
+                runners: list[asyncio.Task[None]] = []
                 for specs in self._start_groups():
                     serving = {spec: asyncio.Event() for spec in specs}
-                    keepers += [tasks.create_task(self._keep_running(*item)) for item in serving.items()]
+                    runners += [tasks.create_task(self._keep_running(*item)) for item in serving.items()]
                     for event in serving.values():
                         await event.wait()
-                keepers += [tasks.create_task(self._keep_optional(spec)) for spec in self._specs if not spec.awaited]
+                runners += [tasks.create_task(self._keep_optional(spec)) for spec in self._specs if not spec.awaited]
                 yield
-                for keeper in keepers:
-                    keeper.cancel()
+                for runner in runners:
+                    runner.cancel()
         except ExceptionGroup as group:
             raise first_error(group) from None
         finally:
@@ -84,7 +84,7 @@ class Supervisor:
         try:
             await self._keep_running(spec, asyncio.Event())
         except UserError as error:
-            self._say(f"going on without {spec.name}: {error}")
+            self._say(f"going on without {spec.name} until the next start: {error}")
 
     async def _keep_running(self, spec: ProcessSpec, serving: asyncio.Event) -> None:
         ends: list[float] = []

@@ -111,7 +111,7 @@ class JobService:
         return self.file(tenant, file_id)
 
     def file(self, tenant: str, file_id: str) -> StoredFile:
-        """Return what is known of a file.
+        """Return a file's metadata.
 
         Raises:
             ApiError: 404, the tenant has no such file.
@@ -201,7 +201,7 @@ class JobService:
         return await self._tell(await self._jobs(), BatchControl(**self._about(batch_id, tenant), action="cancel"))
 
     async def _jobs(self) -> JobReader:
-        """Return the reader, once it has read what is on the log now."""
+        """Return the reader, once it has read to the present end of the log."""
         self._asked.set()
         try:
             async with asyncio.timeout(ANSWER_S):

@@ -22,28 +22,40 @@ class ClientWriter:
         transport: The connection's transport.
         limit: Most bytes that may wait in the process for the client.
         wrap: Frames each write, such as a chunk of a chunked body.
+        terminator: Ends the body, in the same write as its last bytes: a client that waits for the end has it then.
     """
 
-    __slots__ = ("_limit", "_transport", "_wrap")
+    __slots__ = ("_limit", "_terminator", "_transport", "_wrap")
 
     def __init__(
-        self, transport: asyncio.WriteTransport, limit: int, wrap: Callable[[bytes], bytes] | None = None
-    ) -> None:
+        self, transport: asyncio.WriteTransport, limit: int, wrap: Callable[[bytes], bytes] | None = None,
+        terminator: bytes = b"",
+    ) -> None:  # fmt: skip
         self._transport = transport
         self._limit = limit
         self._wrap = wrap
+        self._terminator = terminator
 
     @property
     def unread_bytes(self) -> int:
         """Bytes that wait in the process for the client."""
         return self._transport.get_write_buffer_size()
 
-    def write(self, data: bytes) -> WriteFailure | None:
-        """Write the bytes, unless the client is gone. If the client is over its limit, this write is its last."""
+    def write(self, data: bytes, *, last: bool = False) -> WriteFailure | None:
+        """Write the bytes, unless the client is gone. If the client is over its limit, this write is its last.
+
+        Args:
+            data: The bytes.
+            last: Whether the body ends with them.
+        """
         if self._transport.is_closing():
             return "gone"
         slow = self.unread_bytes > self._limit
-        self._transport.write(data if self._wrap is None else self._wrap(data))
+        framed = self._wrap(data) if self._wrap is not None and data else data
+        if last:
+            framed += self._terminator
+        if framed:
+            self._transport.write(framed)
         return "slow" if slow else None
 
     def abort(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas.stream import Recall
-from services.edge.delivery.session import CatchUpOps, Session
+from services.edge.delivery.session import CatchUpOps, DeliverySession
 from services.edge.delivery.stats import PositionedOp
 from services.edge.log.positions import LoggedEvent
 
@@ -13,7 +13,7 @@ MAX_HELD_EVENTS: Final = 20_000
 
 
 class HeldEvents:
-    """The events of a request that are not folded yet, because its client still reads what came before.
+    """The events of a request that are not folded yet, because its client has not read the earlier ones.
 
     Attributes:
         recall_pending: A held event may take back text that is not sent yet: send nothing more of the old history.
@@ -31,7 +31,7 @@ class HeldEvents:
         self.recall_pending = self.recall_pending or type(logged.event) is Recall
         return len(self._events) <= MAX_HELD_EVENTS
 
-    def next_ops(self, session: Session, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
+    def next_ops(self, session: DeliverySession, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
         """Fold what was held; return what to send instead of the unsent ops, or None if nothing is left to send.
 
         Args:

@@ -122,13 +122,13 @@ class Hub:
             stream.end("shutdown", ApiError(503, text, code="server_stopping", retry_after_s=1))
 
     def _on_unreadable(self, record: UnreadableRecord) -> None:
-        """End the streams that may not go on showing what they show: nobody knows how much of it was taken back."""
+        """End the streams whose text may have been taken back by a record that this version cannot read."""
         if record.key is None or not takes_text_back(record):
             return
         self.index.note_event(record.key, record.offset)
         for stream in tuple(self._streams.get(record.key, ())):
             _log.error("request %s: %s; upgrade this edge", stream.session.request_id, record.error)
-            stream.end("error", newer_version())
+            stream.end("error", newer_version(), withhold=True)  # text of this very batch may wait to be sent
 
     def _push(self, stream: Subscription, logged: LoggedEvent, at_us: int) -> None:
         try:

@@ -58,7 +58,7 @@ class ReceiptWriter:
         self._attached.discard(stream.connection.name)
         reason = stream.reason or "error"
         receipt = stream.session.stats.receipt(
-            envelope(stream.request, at=now_us(), source=self._source),
+            envelope(stream.request, at=stream.ended_us, source=self._source),
             connection=stream.connection.name,
             reason=reason,
             received_us=stream.opened_us - int(stream.request.waited_ms * 1_000),

@@ -60,7 +60,7 @@ class Encoder(Protocol):
         ...
 
 
-class Session:
+class DeliverySession:
     """The fold of one request: takes its events in log order, returns the ops to send.
 
     Attributes:
@@ -73,8 +73,8 @@ class Session:
         closed: Whether the request has ended.
     """
 
-    __slots__ = ("_screen", "answered", "closed", "failure", "partition", "refused", "request_id", "stats",
-                 "usage")  # fmt: skip
+    __slots__ = ("_screen", "_shortened_to", "answered", "closed", "failure", "partition", "refused", "request_id",
+                 "stats", "usage")  # fmt: skip
 
     def __init__(self, request_id: str, partition: int, governance: Governance) -> None:
         self.request_id = request_id
@@ -86,6 +86,7 @@ class Session:
         self.answered = False
         self.closed = False
         self._screen = Screen(request_id, governance)
+        self._shortened_to: OpId | None = None  # the position of the ops that stand for a shortened history
 
     @property
     def visible(self) -> str:
@@ -130,10 +131,12 @@ class Session:
     def _caught_up(self, already_sent: tuple[Op, ...], rest: Sequence[PositionedOp]) -> CatchUpOps:
         ops = catch_up(self.stats.visible, [item.op for item in rest])
         if len(ops) == len(rest) and all(op is item.op for op, item in zip(ops, rest, strict=True)):
-            together = any(one.op_id == other.op_id for one, other in pairwise(rest))  # shortened before
+            # Shortened before, and what came since changes nothing: an op may stand for a history by itself.
+            together = any(one.op_id == other.op_id for one, other in pairwise(rest))
+            together = together or any(item.op_id == self._shortened_to for item in rest)
             return CatchUpOps(already_sent, tuple(rest), splittable=not together)
         places = {item.op.recall_id: item.recalled_at for item in rest if isinstance(item.op, Withdraw)}
-        last = rest[-1].op_id
+        last = self._shortened_to = rest[-1].op_id
         shortened = (
             PositionedOp(last, op, orjson.dumps(op), places[op.recall_id] if isinstance(op, Withdraw) else 0)
             for op in ops

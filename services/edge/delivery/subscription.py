@@ -9,11 +9,11 @@ from schemas.requests import Request
 from schemas.side_events import DetachReason, Transport
 from services.edge.delivery.client_writer import CATCH_UP_BATCH_BYTES, ClientWriter, WriteFailure
 from services.edge.delivery.held_events import HeldEvents
-from services.edge.delivery.session import CatchUpOps, Encoder, Session
+from services.edge.delivery.session import CatchUpOps, DeliverySession, Encoder
 from services.edge.delivery.stats import PositionedOp
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent, OpId
-from services.runtime.clock import steady_us
+from services.runtime.clock import now_us, steady_us
 
 EXPIRY_MARGIN_US: Final = 2_000_000
 """The router closes a request by its total deadline; the edge ends a stream that is still open this much later."""
@@ -54,23 +54,23 @@ class Subscription:
 
     Attributes:
         history: What to send first; None for a new request.
-        on_log: Set when an event of the request was read, or the stream has ended; and by whoever knows otherwise that
-            the request is on the log.
+        on_log: Set when an event of the request was read, when its write was acknowledged, or when the stream ended.
         started: Set when there are bytes to send, or the stream has ended.
         ended: Set at the end.
         reason: Why it ended; None before.
+        ended_us: When its last bytes were about to be written, by the time of day; 0 before.
         quiet_since_us: When it last wrote to the client.
-        opened_us: When it was opened. If no router answers, it ends by this process's clock: how old a request from
-            another edge is, the clocks of two hosts do not tell.
+        opened_us: When it was opened. If no router answers, the stream ends at the total deadline counted from here, by
+            this process's clock, because the clocks of two hosts cannot be compared.
     """
 
     __slots__ = ("_buffered", "_held", "_on_end", "_out", "_staged", "_writer", "connection",
-                 "encoder", "ended", "history", "on_log", "opened_us", "quiet_since_us", "reason", "request", "session",
-                 "started")  # fmt: skip
+                 "encoder", "ended", "ended_us", "history", "on_log", "opened_us", "quiet_since_us", "reason",
+                 "request", "session", "started")  # fmt: skip
 
     def __init__(
-        self, *, request: Request, session: Session, encoder: Encoder, connection: ClientConnection, catching_up: bool,
-        on_end: Callable[["Subscription"], None],
+        self, *, request: Request, session: DeliverySession, encoder: Encoder, connection: ClientConnection,
+        catching_up: bool, on_end: Callable[["Subscription"], None],
     ) -> None:  # fmt: skip
         self.request = request
         self.session = session
@@ -81,6 +81,7 @@ class Subscription:
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
         self.reason: DetachReason | None = None
+        self.ended_us = 0
         self.quiet_since_us = self.opened_us = steady_us()
         self._on_end = on_end
         self._held = HeldEvents() if catching_up else None  # None once the history was sent
@@ -171,10 +172,18 @@ class Subscription:
             await self._drain()
         return () if self.encoder.error is not None else caught_up.ops[done:]
 
-    def end(self, reason: DetachReason, error: ApiError | None = None) -> None:
-        """End the stream, once; send the pending ops unless the client is gone."""
+    def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
+        """End the stream, once; send the pending ops unless the client is gone, or must not have them.
+
+        Args:
+            reason: Why it ends.
+            error: What the client is told.
+            withhold: Whether what is not sent yet may have been taken back.
+        """
         if self.reason is not None:
             return
+        if withhold:
+            self._out.clear()
         self.reason = reason
         self.encoder.error = self.encoder.error or error
         if self.encoder.buffered and reason == "complete":
@@ -182,8 +191,9 @@ class Subscription:
                 self.session.stats.record_sent(item, steady_us())
         if reason != "gone":
             self._out.append(self.encoder.encode_end())
-        self._on_end(self)
+        self.ended_us = now_us()
         self._write()
+        self._on_end(self)  # after the write: the client does not wait for it
         self.on_log.set()
         self.started.set()
         self.ended.set()
@@ -229,7 +239,8 @@ class Subscription:
         self._out.clear()
         self._staged = 0
         self.quiet_since_us = steady_us()
-        failure = self._writer.write(data) if data else None
+        last = self.reason is not None and self.reason != "gone"
+        failure = self._writer.write(data, last=last) if data or last else None
         if failure == "gone" or not draining:
             self._end_on_write_failure(failure)
 

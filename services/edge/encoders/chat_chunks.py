@@ -16,7 +16,7 @@ import orjson
 
 from schemas.ids import time_ms
 from schemas.stream import Usage
-from services.edge.delivery.session import CatchUpOps, EncodedOps, Session
+from services.edge.delivery.session import CatchUpOps, DeliverySession, EncodedOps
 from services.edge.delivery.stats import PositionedOp
 from services.edge.encoders.sse import sse_event
 from services.edge.errors import ApiError, error_for_close
@@ -49,7 +49,7 @@ class ChatChunkEncoder:
     __slots__ = ("_created", "_finish", "_head", "_include_usage", "_mid", "_model", "_on_restart", "_recalled",
                  "_role_sent", "_session", "_usage", "_visible", "error")  # fmt: skip
 
-    def __init__(self, session: Session, model: str, *, include_usage: bool, on_restart: OnRestart) -> None:
+    def __init__(self, session: DeliverySession, model: str, *, include_usage: bool, on_restart: OnRestart) -> None:
         self.error: ApiError | None = None
         self._session = session
         self._include_usage = include_usage

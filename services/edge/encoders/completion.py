@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import orjson
 
 from schemas.ids import time_ms
-from services.edge.delivery.session import CatchUpOps, EncodedOps, Session
+from services.edge.delivery.session import CatchUpOps, DeliverySession, EncodedOps
 from services.edge.delivery.stats import PositionedOp
 from services.edge.encoders.chat_chunks import railbus_field, usage_of
 from services.edge.errors import ApiError, error_for_close
@@ -24,7 +24,7 @@ class CompletionEncoder:
     buffered: ClassVar[bool] = True
     __slots__ = ("_close", "_finish", "_model", "_recalls", "_session", "error")
 
-    def __init__(self, session: Session, model: str) -> None:
+    def __init__(self, session: DeliverySession, model: str) -> None:
         self.error: ApiError | None = None
         self._session = session
         self._model = model

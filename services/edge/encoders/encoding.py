@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas.side_events import Transport
-from services.edge.delivery.session import Encoder, Session
+from services.edge.delivery.session import DeliverySession, Encoder
 from services.edge.encoders.chat_chunks import ChatChunkEncoder, OnRestart
 from services.edge.encoders.completion import CompletionEncoder
 from services.edge.encoders.sse import SseEncoder
@@ -40,7 +40,7 @@ class Encoding:
         """Whether the stream includes the ``close`` op; otherwise it ends with the answer."""
         return self.kind in {"op_events", "op_frames"}
 
-    def encoder(self, session: Session, model: str) -> Encoder:
+    def encoder(self, session: DeliverySession, model: str) -> Encoder:
         """Create the encoder of one stream; ``model`` is the name in the request."""
         match self.kind:
             case "chunks":

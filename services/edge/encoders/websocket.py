@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 import orjson
 
-from services.edge.delivery.session import CatchUpOps, EncodedOps, Session
+from services.edge.delivery.session import CatchUpOps, DeliverySession, EncodedOps
 from services.edge.delivery.stats import PositionedOp
 from services.edge.encoders.sse import catch_up_json
 from services.edge.errors import ApiError
@@ -47,7 +47,7 @@ class WebSocketEncoder:
     buffered: ClassVar[bool] = False
     __slots__ = ("_head", "error")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: DeliverySession) -> None:
         self.error: ApiError | None = None
         self._head = b'{"request_id":"%b","id":"' % session.request_id.encode()
 

@@ -112,7 +112,7 @@ def _allowed_methods(error: web.HTTPException) -> dict[str, str]:
 
 
 def _as_api_error(error: web.HTTPException, request: web.Request) -> ApiError:
-    """Put the web framework's own refusals into our envelope."""
+    """Return the web framework's own errors in OpenAI's format."""
     if error.status == 404:
         return ApiError(404, f"There is nothing at {request.path[:200]}.", code="not_found")
     if error.status == 405:

@@ -81,7 +81,7 @@ class BatchEndpoint:
         return _json(page_of(shown, request.query))
 
     async def file(self, request: web.Request) -> web.Response:
-        """Return what is known of a file."""
+        """Return a file's metadata."""
         found = self._jobs.file(self._keys.tenant_of(request.headers), request.match_info["id"])
         return _json(file_object(found))
 
@@ -119,12 +119,12 @@ class BatchEndpoint:
         return _json(page_of([batch_object(job) for job in found], request.query))
 
     async def batch(self, request: web.Request) -> web.Response:
-        """Return how far a batch is."""
+        """Return a batch and its progress."""
         tenant = self._keys.tenant_of(request.headers)
         return _json(batch_object(await self._jobs.job(tenant, request.match_info["id"])))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel a batch; what is done is kept."""
+        """Cancel a batch; results so far are kept."""
         tenant = self._keys.tenant_of(request.headers)
         return _json(batch_object(await self._jobs.cancel(tenant, request.match_info["id"])))
 

@@ -8,13 +8,13 @@ from services.edge.encoders.chat_chunks import OnRestart
 from services.edge.encoders.encoding import ClientContext, Encoding
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys
+from services.edge.http.connections import handler_of
 from services.edge.http.request_body import read_json_body
 from services.edge.http.responses import send_stream
 from services.edge.log.positions import parse_request_id
 from services.edge.requests.choose_class import CLASS_HEADER
 from services.edge.requests.parse import parse_json
 from services.edge.requests.request_service import RequestService
-from services.runtime.clock import now_us
 
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 MAX_IDEMPOTENCY_KEY_CHARS: Final = 255
@@ -37,7 +37,7 @@ class ChatEndpoint:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Ask: take a request and deliver its answer, as chat chunks or in one piece."""
-        received_us = now_us()
+        received_us = handler_of(request).received_us  # before the server parsed it and came to this handler
         tenant = self._keys.tenant_of(request.headers)
         idempotency_key = _idempotency_key(request)
         body = parse_json(await read_json_body(request))

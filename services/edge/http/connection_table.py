@@ -12,7 +12,7 @@ Wait = Literal["request", "body", "hello", "next"]
 """What the server waits for: the first request's head, a body, a websocket's first message, or the next request."""
 
 Refusal = Literal["address", "total"]
-"""Which limit a connection is over: that of its address, or that of the server."""
+"""Which limit a connection exceeds: its address's or the server's."""
 
 MAX_REFUSED: Final = 32
 """Most connections beyond the limits. They get health checks answered, and one sentence for anything else."""
@@ -123,7 +123,8 @@ class ConnectionTable(Generic[Key]):
     def move(self, key: Key, address: str) -> ConnectionAdmission[Key]:
         """Count a proxy's connection as one of the client for which it brings a request, or as ``PROXIED`` again.
 
-        Of a client that has too many, one that waits is closed; if none waits, the connection stays where it was.
+        If a client has too many connections, an idle one is closed; if none is idle, the connection keeps its
+        old count.
         """
         entry, name = self._entries.get(key), address_group(address)
         if entry is None or entry.refusal is not None or entry.group == name:
@@ -172,7 +173,7 @@ class ConnectionTable(Generic[Key]):
             self._leave(key, entry)
 
     def expire(self, now_s: float) -> list[tuple[Key, Wait]]:
-        """Remove the connections whose deadline has passed; return them with what they waited for."""
+        """Remove the connections whose deadline has passed; return each with the thing that it waited for."""
         expired = [
             (key, entry.wait)
             for key, entry in self._entries.items()

@@ -21,6 +21,7 @@ from services.edge.http.proxies import TrustedProxies
 from services.edge.http.responses import CLOSE_TIMEOUT_S, raw_error
 from services.edge.http.status import PROBE_PATHS
 from services.edge.settings import Settings
+from services.runtime.clock import now_us
 from services.runtime.logging import logger
 from services.runtime.metrics import EDGE_CONNECTIONS, EDGE_REFUSED
 
@@ -96,7 +97,7 @@ class Connections:
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
     def move(self, handler: "LimitedHandler", address: str, now_s: float) -> Refusal | None:
-        """Count a proxy's connection as its client's; return the limit that this one is over."""
+        """Count a proxy's connection as its client's; return the limit that the client exceeds, if any."""
         admission = self._table.move(handler, address)
         self._make_room(admission, now_s)
         return admission.refusal
@@ -118,7 +119,7 @@ class Connections:
         self._closing.pop(handler, None)
 
     def wait(self, handler: "LimitedHandler", what: Wait, now_s: float) -> None:
-        """Give the client its time to send this."""
+        """Start the client's time to send this."""
         self._table.wait(handler, what, now_s + self._timeouts.seconds(what))
 
     def busy(self, handler: "LimitedHandler") -> None:
@@ -167,12 +168,14 @@ class Connections:
 class LimitedHandler(web.RequestHandler):
     """The web server's protocol, counted in ``Connections``."""
 
-    __slots__ = ("_connections", "_peer")
+    __slots__ = ("_answered_us", "_bytes_us", "_connections", "_peer")
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
         self._connections = connections
         self._peer = ""
+        self._bytes_us = 0
+        self._answered_us = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -180,9 +183,18 @@ class LimitedHandler(web.RequestHandler):
         self._peer = str(peer[0]) if peer else "unknown"
         self._connections.open(self, self._peer, self._loop.time())
 
+    def data_received(self, data: bytes) -> None:
+        self._bytes_us = now_us()
+        super().data_received(data)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
         super().connection_lost(exc)
+
+    @property
+    def received_us(self) -> int:
+        """When the newest bytes came; for a request that waited behind another, when that one was answered."""
+        return min(now_us(), max(self._bytes_us, self._answered_us))  # the time of day may have been set back
 
     @property
     def is_refused(self) -> bool:
@@ -206,12 +218,13 @@ class LimitedHandler(web.RequestHandler):
 
     def end(self) -> None:
         """Note that the request is answered."""
+        self._answered_us = now_us()
         if self._connections.proxies.trusts(self._peer):
             self._connections.move(self, PROXIED, self._loop.time())
         self._connections.answered(self, self._loop.time())
 
     def wait(self, what: Wait) -> None:
-        """Give the client its time to send this, from now on."""
+        """Start the client's time to send this."""
         self._connections.wait(self, what, self._loop.time())
 
     def upgrade(self) -> None:
@@ -219,7 +232,7 @@ class LimitedHandler(web.RequestHandler):
         self._connections.upgrade(self)
 
     def busy(self) -> None:
-        """Note that the client has sent what was waited for."""
+        """Note that the client has sent what the server waited for."""
         self._connections.busy(self)
 
 

@@ -46,7 +46,7 @@ class LedgerEndpoint:
 
 
 def parse_query(query: Mapping[str, str]) -> Query:
-    """Return what the parameters ask for; an empty one asks for all.
+    """Return the filter in the parameters; an empty parameter selects everything.
 
     Raises:
         ApiError: 400, when one is malformed.

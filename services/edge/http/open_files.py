@@ -29,7 +29,7 @@ class ConnectionLimits(NamedTuple):
 
 
 def connection_limits(wanted: int) -> ConnectionLimits:
-    """Raise the process's limit of open files as far as it goes; return what it allows.
+    """Raise the process's limit of open files to its maximum; return the connections that it allows.
 
     Raises:
         UserError: It allows too few.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from services.edge.errors import ApiError
-from services.runtime.addresses import is_loopback
+from services.runtime.settings import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ OPERATOR_VIEW: Final = b'<body data-view="operator">'
 
 
 class PageEndpoint:
-    """The handlers of the pages' files."""
+    """Serve the files of the pages at ``/`` and ``/ledger``."""
 
     def __init__(self, notice: str, *, operator_view: bool = False) -> None:
         folder = resources.files("services.edge") / "static"

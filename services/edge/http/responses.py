@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 from aiohttp import HttpVersion11, web
+from aiohttp.http import StreamWriter
 
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.subscription import Subscription, is_set_within
@@ -18,6 +19,8 @@ FIRST_OP_TIMEOUT_S: Final = 2.0
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """Longest time for a client to read the last bytes."""
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 
@@ -83,7 +86,13 @@ async def _send_events(
     transport = request.transport
     if transport is None:
         return response
-    writer = ClientWriter(transport, buffer_bytes, http_chunk if request.version >= HttpVersion11 else None)
+    # Below the limit uvloop keeps what is written until all callbacks of its turn have run: a millisecond or two.
+    transport.set_write_buffer_limits(high=0)
+    if request.version >= HttpVersion11:
+        _frame_ourselves(request)
+        writer = ClientWriter(transport, buffer_bytes, http_chunk, LAST_CHUNK)
+    else:
+        writer = ClientWriter(transport, buffer_bytes)
     await stream.serve(writer, SSE_KEEPALIVE)
     if not await _finish(response):
         transport.abort()
@@ -93,6 +102,13 @@ async def _send_events(
 def http_chunk(data: bytes) -> bytes:
     """Format one chunk of a chunked body (RFC 9112, section 7.1)."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _frame_ourselves(request: web.Request) -> None:
+    """Keep the web framework from ending the chunked body: the last write does."""
+    if not isinstance(request.writer, StreamWriter):
+        raise TypeError("the response must be written by aiohttp's StreamWriter")
+    request.writer.chunked = False
 
 
 async def _finish(response: web.StreamResponse) -> bool:

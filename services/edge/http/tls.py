@@ -1,4 +1,4 @@
-"""TLS of the edge's own port, for an installation without a proxy that ends it."""
+"""TLS on the edge's own port, for installations without a proxy that terminates it."""
 
 import ssl
 from pathlib import Path

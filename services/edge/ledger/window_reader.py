@@ -23,10 +23,10 @@ IDLE_S: Final = 600.0
 """The edge stops reading the topic when nobody has opened the page for this long."""
 
 READ_BACK_S: Final = SPAN_S + 600
-"""From where it is read: a window is published again until it is final, ten minutes after its end by default."""
+"""How far back the topic is read: a window is published until it is final, ten minutes after its end by default."""
 
 ACCOUNTS_BACK_S: Final = 600
-"""From where accounts are read: for the latest recalls, and the state of the breaker."""
+"""How far back accounts are read, for the latest recalls and the state of the breaker."""
 
 CHECK_S: Final = 2.0
 """How often the broker is asked where the topic ends."""
@@ -41,7 +41,7 @@ PAUSE_S: Final = 0.002
 """Between two batches, so that a long backlog takes about half of the loop's time at most."""
 
 REPORT_S: Final = 2.0
-"""For how long a report is given again to the same question."""
+"""For how long a report is reused for the same question."""
 
 MOST_REPORTS: Final = 64
 MOST_WAITING: Final = 32
@@ -113,7 +113,7 @@ class WindowReader:
         return orjson.dumps(found | self._status() | self._newest(tenant, query))
 
     def _newest(self, tenant: str | None, query: Query) -> dict[str, Any]:
-        """Return the latest recalls; and the breaker's state, to who may see all tenants."""
+        """Return the latest recalls, and the breaker's state if the reader may see all tenants."""
         now_us = steady_us()
         since_at = now_us - query.minutes * 60 * US_PER_S
         recalls = self._activity.recalls(tenant or query.tenant, since_at)

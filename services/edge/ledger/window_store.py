@@ -17,11 +17,11 @@ MOST_CLASSES: Final = 1_000
 """Most classes whose objectives are remembered; a policy has a handful."""
 
 AHEAD_S: Final = 3_600
-"""A window that begins further ahead was dated by a wrong clock, and would never go."""
+"""A window that begins further in the future was dated by a wrong clock; it would never be dropped."""
 
 
 class WindowKey(NamedTuple):
-    """One window of one kind of request; where it begins says which, whatever its width."""
+    """One window of one kind of request, identified by its start, whatever its width."""
 
     start_at: int
     end_at: int
@@ -113,7 +113,7 @@ class WindowStore:
             self._drop(key)
 
     def windows(self, tenant: str | None = None) -> list[tuple[WindowKey, Totals]]:
-        """Return what is kept, of one tenant or of all; the totals go on changing."""
+        """Return the windows of one tenant or of all; they keep changing as records arrive."""
         return [
             (WindowKey(start_at, sums.end_at, cell), sums.total)
             for (start_at, cell), sums in self._windows.items()

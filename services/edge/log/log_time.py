@@ -10,7 +10,7 @@ WINDOW_MS: Final = 10_000
 
 
 class LogTime:
-    """How far the broker's clock is behind the reader's; nothing before a record was read."""
+    """How far the broker's clock is behind the reader's; unknown before the first record was read."""
 
     __slots__ = ("_before_ms", "_least_ms", "_window_ends_ms")
 
@@ -20,7 +20,7 @@ class LogTime:
         self._window_ends_ms = 0
 
     def note(self, timestamp_ms: int, now_ms: int) -> None:
-        """Learn from a record that was read as soon as it was appended."""
+        """Learn the offset from a record that was read as soon as it was appended."""
         if timestamp_ms <= 0:
             return
         behind_ms = now_ms - timestamp_ms

@@ -35,7 +35,7 @@ TENANT_READERS: Final = READERS - 1
 """Most of them for one tenant, so that another one's look-up can begin at once."""
 
 SLICE_S: Final = 0.1
-"""How long a look-up reads while others wait; then it waits for its next turn, and goes on where it was."""
+"""How long a look-up reads while others wait; then it waits for its next turn and continues at the same offset."""
 
 MAX_LOOKUPS: Final = 256
 """Most look-ups that read or wait; further ones are refused."""
@@ -81,7 +81,7 @@ class LookupReader:
         found: list[Received | UnreadableRecord],
         enough: Callable[[], object],
     ) -> int:
-        """Add the records from ``start`` on to ``found``, until it is enough; return the offset to go on at."""
+        """Add the records from ``start`` on to ``found`` until they suffice; return the offset to continue at."""
         self._key, self._kinds, self._found = target.request_id.encode(), target.kinds, found
         place = (target.topic, target.partition)
         position = await self.tail.follow(*place, start)
@@ -103,7 +103,7 @@ class LookupReader:
 
 
 class LogLookup:
-    """A pool of readers that find requests and their histories on the log. Tenants take turns, and a turn is short.
+    """A pool of readers that find requests and their histories on the log; tenants take short turns.
 
     Args:
         settings: How to reach the broker.
@@ -151,7 +151,7 @@ class LogLookup:
             request_id: The request.
             partition: Its partition.
             end: The offset to read to.
-            tenant: Tenants take turns at reading; it is this one's turn that is waited for.
+            tenant: Tenants take turns at reading: the look-up waits for this tenant's turn.
             begin: The offset of its first event, if it is known.
 
         Raises:
@@ -194,7 +194,7 @@ class LogLookup:
         return found
 
     def _enough(self, wanted: Sequence[Received | UnreadableRecord], turn_ends_s: float) -> bool:
-        """Return whether a look-up has found what it wants, or must leave its reader to one that waits."""
+        """Return whether a look-up should stop: it found its records, or its turn is over and another one waits."""
         return bool(wanted) or bool(self._turns.waiting and asyncio.get_running_loop().time() >= turn_ends_s)
 
     @asynccontextmanager
@@ -235,7 +235,7 @@ class ReaderTurns:
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[LookupReader]:
-        """Wait for a reader, and have it until the block ends."""
+        """Wait for a reader, and hold it until the block ends."""
         mine: asyncio.Future[LookupReader] = asyncio.get_running_loop().create_future()
         self._queue.put(tenant, mine)
         self._hand_out()
@@ -274,3 +274,14 @@ def _in_time() -> Iterator[None]:
         yield
     except TimeoutError:
         raise ApiError(503, "The log could not be read in time.", code="log_unavailable", retry_after_s=5) from None
+
+
+def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
+    """Return whether the answer may no longer be read: that ends ``readable_ms`` after the total deadline.
+
+    Args:
+        found: The request, with the broker's time of it.
+        readable_ms: How long.
+        log_ms: The broker's time now.
+    """
+    return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms

@@ -73,7 +73,7 @@ class PartitionFollower:
         return self._plan.homes
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Read every followed partition, and follow the home partitions that the group assigns, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tail.run())
             group.create_task(self._group.run())

@@ -79,7 +79,7 @@ class RequestIndex:
         entry.last = offset
 
     def add_history(self, key: bytes, offsets: list[int]) -> None:
-        """Add the events that were there before ``follow``; some may have been noted too."""
+        """Add the events from before ``follow``; some may have been noted already."""
         entry = self._entries.get(key)
         if entry is None or entry.whole:
             return
@@ -89,19 +89,19 @@ class RequestIndex:
             entry.last = max(offsets[-1], entry.last)
 
     def request(self, key: bytes) -> RequestPosition | None:
-        """Return where the ``Request`` is; None where that is not known."""
+        """Return the position of the ``Request``; None if it is not known."""
         entry = self._entries.get(key)
         return None if entry is None else entry.posted
 
     def span(self, key: bytes) -> EventSpan | None:
-        """Return where all events are that were read so far; None where that is not known."""
+        """Return the offsets of all events read so far; None if they are not known."""
         entry = self._entries.get(key)
         if entry is None or not entry.whole:
             return None
         return EventSpan(0, 0) if entry.first is None else EventSpan(entry.first, entry.last + 1)
 
     def history_span(self, key: bytes, after: int | None) -> EventSpan | None:
-        """Return where the events are for a client that has the op at this offset; None if the log must tell."""
+        """Return the events' offsets for a client that has the op at this offset; None if the log must be searched."""
         span = self.span(key)
         return span if span is not None and (after is None or after < span.end) else None
 

@@ -7,7 +7,7 @@ from services.bus import UnreadableRecord
 from services.edge.errors import ApiError
 
 TAKE_TEXT_BACK: Final = frozenset({b"Recall", b"Verdict", b"Cutover"})
-"""Kinds after which text that was shown may have to go. A reader that skips one goes on showing it."""
+"""Kinds that can withdraw text that was shown. A reader that skips one would continue to show it."""
 
 
 def takes_text_back(record: UnreadableRecord) -> bool:

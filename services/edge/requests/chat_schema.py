@@ -1,4 +1,4 @@
-"""What a request's body may have beside the fields that decide about the answer (``services.runtime.chat_body``)."""
+"""Fields of a request's body other than those that decide about the answer (``services.runtime.chat_body``)."""
 
 from typing import Final
 

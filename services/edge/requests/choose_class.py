@@ -11,7 +11,7 @@ CLASS_HEADER: Final = "X-Railbus-Class"
 BODY_FIELD: Final = "railbus.service_class"
 
 USUAL_TIERS: Final = frozenset({"auto", "default", "priority", "scale"})
-"""OpenAI's tiers that a request gets here without asking: nothing is slower or dearer than the usual class."""
+"""OpenAI's tiers that mean the default class here: no tier costs more or is slower."""
 
 FLEX: Final = "flex"
 """OpenAI's tier for requests that may wait: the batch lane."""

@@ -155,7 +155,7 @@ def _template(
 
 
 def _must_name(classes: ServiceClasses, chosen: ServiceClass, tenant: str, model: str | None) -> bool:
-    """Return whether the event must name its class, because readers of the log would take it for another one's."""
+    """Return whether the event must name its class, because readers of the log would otherwise assume another class."""
     usual = classes.default(tenant, model or DEFAULT_MODEL)
     return chosen is not (usual if usual.lane == chosen.lane else classes.of(None, chosen.lane))
 

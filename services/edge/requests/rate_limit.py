@@ -2,11 +2,18 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Final
+
+from schemas.requests import Request
+from services.edge.delivery.session import DeliverySession
+
+CHARS_PER_TOKEN: Final = 4
+"""A common rule of thumb for English; nothing here knows the model's tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most ``per_minute`` units on average, such as requests or tokens, ``burst`` at once."""
+    """At most ``per_minute`` units on average, such as requests or tokens, and at most ``burst`` in one moment."""
 
     per_minute: int
     burst: int
@@ -45,7 +52,7 @@ class LocalLimiter:
         self._arrivals: OrderedDict[str, int] = OrderedDict()
 
     def wait_us(self, tenant: str, now_us: int, units: int = 1) -> int:
-        """Return 0 if the units pass, otherwise how long to wait, in microseconds."""
+        """Return 0 if so many units are allowed now, otherwise the microseconds until they are."""
         decision = gcra(self._rate, self._arrivals.pop(tenant, 0), now_us, units)
         self._arrivals[tenant] = decision.arrival_us
         if len(self._arrivals) > self._size:
@@ -56,3 +63,16 @@ class LocalLimiter:
         """Undo a part of what the tenant was charged."""
         if tenant in self._arrivals:
             self._arrivals[tenant] -= cost_us
+
+
+def tokens_of(request: Request) -> int:
+    """Return the most tokens that a request is expected to use, of prompt and answer."""
+    chars = sum(len(message.content) for message in request.messages)
+    return -(-chars // CHARS_PER_TOKEN) + request.sampling.max_tokens
+
+
+def used_tokens(session: DeliverySession, charged: int) -> int:
+    """Return what an answer used of its charge: all of it, unless it is known to have used less."""
+    if session.usage is not None:
+        return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
+    return 0 if session.refused else charged

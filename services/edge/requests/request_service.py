@@ -16,19 +16,21 @@ from schemas.trace import is_traceparent, traceparent_for
 from services.bus import BusError, EventRejected, Position, Producer, partition_for
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.receipts import ReceiptWriter
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.subscription import EXPIRY_MARGIN_US, ClientConnection, History, Subscription
 from services.edge.encoders.encoding import ClientContext
 from services.edge.errors import ApiError
-from services.edge.log.lookup import LATE_MS, FoundRequest, LogLookup
+from services.edge.log.lookup import LATE_MS, LogLookup, is_too_old
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
+from services.edge.requests.batch_room import BatchRoom, StreamPlace
 from services.edge.requests.parse import ParsedRequest, parse_chat_request
+from services.edge.requests.rate_limit import tokens_of, used_tokens
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
+from services.runtime.class_reloader import ClassReloader
 from services.runtime.clock import now_ms, now_us, steady_us
 from services.runtime.metrics import EDGE_REQUESTS, OPS_SENT, QUOTA_REFUSED, RESUMES
-from services.runtime.service_classes import read_service_classes
 
 POST_S: Final = 5.0
 """Longest wait for room in the producer's buffer, which is full only while the broker is unreachable."""
@@ -51,7 +53,7 @@ class RequestService:
         producer: Producer, receipts: ReceiptWriter, shared_limits: SharedLimits,
     ) -> None:  # fmt: skip
         self._settings = settings
-        self._classes = read_service_classes(settings.policy)
+        self._classes = ClassReloader(settings.policy, "edge")
         self._instance = instance
         self._source = f"edge/{instance}"
         self._hub = hub
@@ -60,8 +62,13 @@ class RequestService:
         self._producer = producer
         self._receipts = receipts
         self._shared_limits = shared_limits
+        self._batch_room = BatchRoom(settings.max_streams, lambda: len(hub))
         self._numbers = itertools.count(1)
         self._giving_back: set[asyncio.Task[None]] = set()
+
+    async def watch_classes(self) -> None:
+        """Read the policy's classes again when they change, until cancelled."""
+        await self._classes.watch()
 
     def parse(self, body: dict[str, Any], tenant: str, class_header: str | None = None) -> ParsedRequest:
         """Validate the body of a chat request, within the bounds of its class.
@@ -74,7 +81,7 @@ class RequestService:
         Raises:
             ApiError: 400, or 403 for a class that is not allowed, naming the field.
         """
-        return parse_chat_request(body, self._classes, tenant=tenant, class_header=class_header)
+        return parse_chat_request(body, self._classes.current, tenant=tenant, class_header=class_header)
 
     async def accept(
         self,
@@ -87,6 +94,8 @@ class RequestService:
     ) -> Subscription:
         """Put a new request on the log, and open its stream once the broker has acknowledged it.
 
+        One of the batch lane waits until there is room for it; its deadlines count from then.
+
         Args:
             parsed: The request.
             client: Its client.
@@ -97,12 +106,25 @@ class RequestService:
         Raises:
             ApiError: It is refused.
         """
+        if parsed.lane != "batch":
+            return await self._accept(parsed, client, received_us, idempotency_key, traceparent, None)
+        place = await self._batch_room.take()
+        try:
+            return await self._accept(parsed, client, now_us(), idempotency_key, traceparent, place)
+        except BaseException:
+            place.release()
+            raise
+
+    async def _accept(
+        self, parsed: ParsedRequest, client: ClientContext, received_us: int, idempotency_key: str | None,
+        traceparent: str | None, place: StreamPlace | None,
+    ) -> Subscription:  # fmt: skip
         self._check_capacity(client.tenant)
         await self._charge("requests", client.tenant, received_us)
         charged = min(tokens_of(parsed.template), self._settings.tokens_burst)
         await self._charge("tokens", client.tenant, received_us, charged)
         try:
-            stream = self._new_stream(parsed, client, received_us, charged)
+            stream = self._new_stream(parsed, client, received_us, charged, place)
             with _end_on_failure(stream):
                 if idempotency_key is None:
                     return await self._post(stream, traceparent)
@@ -172,7 +194,9 @@ class RequestService:
         with _end_on_failure(stream):
             return await self._caught_up(stream, position)
 
-    def _new_stream(self, parsed: ParsedRequest, client: ClientContext, received_us: int, charged: int) -> Subscription:
+    def _new_stream(
+        self, parsed: ParsedRequest, client: ClientContext, received_us: int, charged: int, place: StreamPlace | None
+    ) -> Subscription:
         self._check_capacity(client.tenant)  # again: others may have come meanwhile
         reserved = self._partitions.reserve_request_id(received_us // 1_000)
         if reserved is None:
@@ -183,7 +207,7 @@ class RequestService:
             waited_us=now_us() - received_us,
         )  # fmt: skip
         self._hub.index.follow(request_id.encode(), hold.partition, whole=True)
-        return self._stream(request, hold, client, None, catching_up=False, charged=charged)
+        return self._stream(request, hold, client, None, catching_up=False, charged=charged, place=place)
 
     async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:
         request = stream.request
@@ -204,7 +228,7 @@ class RequestService:
         return stream
 
     def _on_answered(self, stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
-        """Wake who waits for the acknowledgement, and note where the request is."""
+        """Wake the task that waits for the acknowledgement, and note the request's position."""
         if not acknowledged.cancelled() and acknowledged.exception() is None:
             topic = _topic_of(stream.request).name
             self._hub.index.note_request(stream.request.request_id.encode(), topic, acknowledged.result().offset)
@@ -215,7 +239,8 @@ class RequestService:
     ) -> Subscription:
         """Open the first request's stream for a repeated one, from the beginning.
 
-        A key is kept longer than an answer can be resumed by its id: whoever has the key still gets the answer. If the
+        A key is kept longer than an answer can be resumed by its id, so a client with the key still gets the
+        answer. If the
         first request did not get onto the log while it could, as when its edge was killed, the key is free again.
         """
         readable_ms = max(IDEMPOTENCY_TTL_MS, self._settings.resume_ms)
@@ -260,9 +285,9 @@ class RequestService:
 
     def _stream(
         self, request: Request, hold: PartitionHold, client: ClientContext, position: OpId | None, *,
-        catching_up: bool, charged: int = 0,
+        catching_up: bool, charged: int = 0, place: StreamPlace | None = None,
     ) -> Subscription:  # fmt: skip
-        session = Session(request.request_id, hold.partition, self._settings.governance)
+        session = DeliverySession(request.request_id, hold.partition, self._settings.governance)
         connection = ClientConnection(
             name=f"{self._instance}-{next(self._numbers)}",
             transport=client.encoding.transport,
@@ -273,6 +298,7 @@ class RequestService:
         def on_end(stream: Subscription) -> None:
             self._hub.remove(stream)
             hold.release()
+            (self._batch_room.admit if place is None else place.release)()  # any stream that has ended makes room
             OPS_SENT.inc(stream.session.stats.ops)
             self._receipts.record_detached(stream)
             self._give_back(request.tenant, charged - used_tokens(session, charged))
@@ -303,34 +329,6 @@ class RequestService:
             raise _NotTaken(
                 ApiError(503, "Too many open streams: try again.", code="too_many_streams", retry_after_s=1)
             )
-
-
-CHARS_PER_TOKEN: Final = 4
-"""A common rule of thumb for English; nothing here knows the model's tokenizer."""
-
-
-def tokens_of(request: Request) -> int:
-    """Return the most tokens that a request is expected to use, of prompt and answer."""
-    chars = sum(len(message.content) for message in request.messages)
-    return -(-chars // CHARS_PER_TOKEN) + request.sampling.max_tokens
-
-
-def used_tokens(session: Session, charged: int) -> int:
-    """Return what an answer used of its charge: all of it, unless it is known to have used less."""
-    if session.usage is not None:
-        return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
-    return 0 if session.refused else charged
-
-
-def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
-    """Return whether the answer may no longer be read: it may be for ``readable_ms`` after the total deadline.
-
-    Args:
-        found: The request, with the broker's time of it.
-        readable_ms: How long.
-        log_ms: The broker's time now.
-    """
-    return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from services.runtime.logging import logger
 _log = logger("edge")
 
 IDEMPOTENCY_TTL_S: Final = 86_400
-"""How long an idempotency key is kept, and the answer of its request can be had with it."""
+"""How long an idempotency key is kept: until then, repeating the request with it returns the first answer."""
 
 MAX_LOCAL_RECORDS: Final = 10_000
 """Most idempotency keys kept in the process; the oldest is dropped."""
@@ -48,7 +48,7 @@ return 0
 """
 
 Quota = Literal["requests", "tokens", "resumes"]
-"""What a tenant may use so much of in a minute."""
+"""What is limited per tenant and minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class IdempotencyRecord:
 
 
 class LocalRecords:
-    """The idempotency keys of this process: the ``size`` latest, each until its time is over. Pure."""
+    """The idempotency keys of this process: the ``size`` latest, each until it expires. Pure."""
 
     def __init__(self, size: int = MAX_LOCAL_RECORDS) -> None:
         self._size = size

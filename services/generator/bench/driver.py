@@ -97,7 +97,7 @@ class Driver:
         return list(await asyncio.gather(*tasks))
 
     async def sample(self, loop: SampleLoop) -> list[RequestRecord]:
-        """Run the loop; return its requests, each measured from when its turn came, as many as time allowed."""
+        """Run the loop; return the requests that time allowed, each measured from when it was due."""
         began, found = time.monotonic(), []
         coming = iter(loop.prompts)
 
@@ -126,7 +126,7 @@ class Driver:
         return record
 
     def _model(self, tokens: int) -> str:
-        """Return the model; of the simulated engine one that gives this length, as it has lengths at random."""
+        """Return the model's name; for the simulated engine one that fixes the length, which is random otherwise."""
         engine = self._engine
         return engine.resolve(f"{engine.model}-n{tokens}" if engine.name == "simulated" else engine.model)
 

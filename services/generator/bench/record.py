@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from schemas.stream import Speculation, Usage
-from services.worker.engine import GenerationResult, Step
+from services.worker.engine import EngineStep, GenerationResult
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class RequestRecord:
     speculation: Speculation | None = None
     error: str | None = None
 
-    def add(self, item: Step | GenerationResult, now_ms: float) -> None:
+    def add(self, item: EngineStep | GenerationResult, now_ms: float) -> None:
         """Record an item received ``now_ms`` after the request was due."""
-        if isinstance(item, Step):
+        if isinstance(item, EngineStep):
             if item.tokens:
                 self.steps.append((round(now_ms, 3), item.tokens))
         else:

@@ -23,7 +23,7 @@ from services.generator.settings import GeneratorSettings
 from services.runtime import run
 from services.runtime.errors import UserError
 from services.runtime.settings import load_settings
-from services.worker.engine import Engine, EngineError, Job, ScoringEngine, Step
+from services.worker.engine import Engine, EngineError, EngineStep, Job, ScoringEngine
 
 MAX_LINE_BYTES: Final = 64 * 2**20
 LIFETIME_S: Final = 7_200.0
@@ -40,7 +40,7 @@ class RunLoad(msgspec.Struct, frozen=True, tag="load", forbid_unknown_fields=Tru
 
 
 class RunAnswers(msgspec.Struct, frozen=True, tag="answers", forbid_unknown_fields=True):
-    """Answer questions greedily, one after another, and say what was answered."""
+    """Answer questions greedily, one after another, and return the texts."""
 
     questions: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)]
     output: Annotated[int, msgspec.Meta(ge=1, le=4_096)]
@@ -95,7 +95,7 @@ class EngineSession:
         )  # fmt: skip
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                return "".join([item.text async for item in engine.generate(job) if isinstance(item, Step)])
+                return "".join([item.text async for item in engine.generate(job) if isinstance(item, EngineStep)])
         except (EngineError, TimeoutError):
             return None
 

@@ -20,7 +20,7 @@ REPEAT_INSTRUCTION: Final = " Write the text above again, word for word:"
 """End of each prompt: drafting from the prompt helps only where the answer repeats it, as in quotes and edits."""
 
 SHARED_PREFIX_SHARE: Final = 0.8
-"""Share of a warm prompt that is the same in all of them."""
+"""Share of a warm prompt that all warm prompts have in common."""
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,7 +26,15 @@ from services.generator.engines.chat_completions.parser import Endpoint
 from services.runtime import weights
 from services.runtime.errors import UserError
 from services.runtime.weights import SMOLLM2, CacheSettings
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore, only_model
+from services.worker.engine import (
+    EngineError,
+    EngineStats,
+    EngineStep,
+    GenerationResult,
+    Job,
+    NegativeLogLikelihood,
+    only_model,
+)
 
 PREFILL_BATCH: Final = 128
 """Prompt tokens between two checks for an abort: about a second on one slow thread."""
@@ -39,7 +47,7 @@ ENDED_CACHE_MIB: Final = 256
 prompts all differ fills it, at 0.6 MiB a short prompt of SmolLM2-135M."""
 
 SCORE_BIAS: Final = 1_000.0
-"""Added to a token's logit so that it is the one that is sampled; the server reports probabilities without it."""
+"""Added to a token's logit so that this token is sampled; the server reports probabilities without it."""
 
 DRAFT_LENGTHS: Final = (3, 8)
 """``ngram`` looks up the last 3 tokens in the text so far and drafts the 8 tokens that followed them there."""
@@ -148,13 +156,13 @@ class LlamaEngine:
         """
         return only_model(model, self.model)
 
-    def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+    def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Generate one streamed completion with the chat template of the GGUF file."""
         if self._completions is None:
             raise RuntimeError("call start() first")
         return self._completions.stream(job)
 
-    async def score(self, text: str) -> TextScore:
+    async def score(self, text: str) -> NegativeLogLikelihood:
         """Score the beginning of a text: each token is forced in turn, and the server says how likely it was.
 
         Raises:
@@ -170,7 +178,7 @@ class LlamaEngine:
                 "logit_bias": [[scored[at], SCORE_BIAS]], "cache_prompt": self._settings.llama_prefix_cache,
             }  # fmt: skip
             nats -= (await self._ask(self._session, "completion", body))["completion_probabilities"][0]["logprob"]
-        return TextScore(nats=nats, tokens=max(0, len(scored) - 1))
+        return NegativeLogLikelihood(nats=nats, tokens=max(0, len(scored) - 1))
 
     async def _ask(self, session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> Any:
         try:

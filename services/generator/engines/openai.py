@@ -14,7 +14,7 @@ from services.generator.engines.chat_completions.parser import Endpoint
 from services.generator.engines.upstream_metrics import UpstreamMetrics
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
-from services.worker.engine import EngineStats, GenerationResult, Job, Step, TextScore
+from services.worker.engine import EngineStats, EngineStep, GenerationResult, Job, NegativeLogLikelihood
 
 _log = logger("generator")
 
@@ -113,7 +113,7 @@ class _ScoredCompletion(msgspec.Struct, frozen=True):
 
     choices: list[_ScoredChoice]
 
-    def score(self, characters: int) -> TextScore | None:
+    def score(self, characters: int) -> NegativeLogLikelihood | None:
         """Return the score of the prompt's tokens; None where the server did not echo them."""
         if not self.choices:
             return None
@@ -123,7 +123,7 @@ class _ScoredCompletion(msgspec.Struct, frozen=True):
             for at, value in zip(found.text_offset, found.token_logprobs, strict=False)
             if value is not None and at < characters
         ]
-        return TextScore(nats=-sum(values), tokens=len(values)) if values else None
+        return NegativeLogLikelihood(nats=-sum(values), tokens=len(values)) if values else None
 
 
 class OpenAIEngine:
@@ -174,13 +174,13 @@ class OpenAIEngine:
         """Replace ``default``; the upstream itself refuses unknown models."""
         return self.model if model == "default" else model
 
-    def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+    def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Generate one streamed completion."""
         if self._completions is None:
             raise RuntimeError("call start() first")
         return self._completions.stream(job)
 
-    async def score(self, text: str) -> TextScore | None:
+    async def score(self, text: str) -> NegativeLogLikelihood | None:
         """Score a text on a server that echoes prompts with log-probabilities, as vLLM's does; None on another."""
         if self._session is None:
             raise RuntimeError("call start() first")

@@ -97,7 +97,7 @@ def _best(ways: Sequence[Way], budget: float) -> BatchAnswer:
 
 
 def _family(way: Way) -> str:
-    """Return what makes two ways alike: the same offer or accelerator in other numbers or precisions."""
+    """Return the key of similar ways: those on the same offer or accelerator, whatever their number or precision."""
     return way.name.split(",")[0].split(" x ")[-1]
 
 

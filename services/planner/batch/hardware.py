@@ -26,8 +26,8 @@ MAX_GAMMA: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """A model on accelerators, with what was decided about it.
+class Deployment:
+    """A model on accelerators, and how the engine would run it there.
 
     Attributes:
         model: The model.
@@ -65,7 +65,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The time of a job on a machine."""
+    """The time of a job on a deployment."""
 
     hours: Range
     usual: Throughput
@@ -82,7 +82,7 @@ class Estimate:
         return f"batch {self.usual.batch}, prefill {self.usual.prefill_s / whole:.0%}{drafted}{sampled}"
 
 
-def estimate(machine: Machine, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
+def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
     """Return the hours, with the interval that the law's constants leave.
 
     Where a sample was run on this kind of accelerator, the hours are longer or shorter by its factor.
@@ -90,56 +90,56 @@ def estimate(machine: Machine, work: BatchWork, factors: Mapping[str, float] = M
     Raises:
         ValueError: It does not fit.
     """
-    usual = _run(machine, work, practical(machine.gpu, machine.engine), machine.limits)
-    hours, (gamma, speedup) = _hours(machine, work, usual), _speculation(machine, work, usual)
+    usual = _run(deployment, work, practical(deployment.gpu, deployment.engine), deployment.limits)
+    hours, (gamma, speedup) = _hours(deployment, work, usual), _speculation(deployment, work, usual)
 
     def again(efficiency: Efficiency | None = None, **limits: float) -> float:
-        chosen = practical(machine.gpu, machine.engine) if efficiency is None else efficiency
-        return _hours(machine, work, _run(machine, work, chosen, replace(machine.limits, **limits)))  # type: ignore[arg-type]
+        chosen = practical(deployment.gpu, deployment.engine) if efficiency is None else efficiency
+        return _hours(deployment, work, _run(deployment, work, chosen, replace(deployment.limits, **limits)))  # type: ignore[arg-type]
 
-    pairs = [(again(low), again(high)) for low, high in variants(machine.gpu, machine.engine)]
-    if machine.layout.tensor > 1 or machine.layout.pipeline > 1:
-        waits = ALL_REDUCE_US[machine.gpu.link]
+    pairs = [(again(low), again(high)) for low, high in variants(deployment.gpu, deployment.engine)]
+    if deployment.layout.tensor > 1 or deployment.layout.pipeline > 1:
+        waits = ALL_REDUCE_US[deployment.gpu.link]
         pairs.append((again(all_reduce_us=waits.low), again(all_reduce_us=waits.high)))
         pairs.append((again(link_share=LINK_SHARE.low), again(link_share=LINK_SHARE.high)))
-    if machine.layout.pipeline > 1:
+    if deployment.layout.pipeline > 1:
         pairs.append((again(balance=PIPELINE_BALANCE.low), again(balance=PIPELINE_BALANCE.high)))
-    factor = factors.get(machine.gpu.name, 1.0)
+    factor = factors.get(deployment.gpu.name, 1.0)
     return Estimate(spread(hours, pairs).times(factor), usual, gamma, speedup, factor)
 
 
-def sample_factor(machine: Machine, work: BatchWork, at_once: int, hours: float) -> float:
-    """Return the hours that a sample measured with so many at once, over those of the law.
+def sample_factor(deployment: Deployment, work: BatchWork, at_once: int, hours: float) -> float:
+    """Return the hours that a sample measured, at this concurrency, divided by the hours that the model predicts.
 
     Raises:
         ValueError: By the law it does not fit.
     """
-    like = replace(machine, sequences=at_once)
+    like = replace(deployment, sequences=at_once)
     return hours / _run(like, work, practical(like.gpu, like.engine), like.limits).hours
 
 
-def _run(machine: Machine, work: BatchWork, efficiency: Efficiency, limits: BatchLimits) -> Throughput:
+def _run(deployment: Deployment, work: BatchWork, efficiency: Efficiency, limits: BatchLimits) -> Throughput:
     return throughput(
-        machine.model, machine.gpu, machine.precision, work,
-        layout=machine.layout, limits=limits, efficiency=efficiency, kv=machine.kv,
+        deployment.model, deployment.gpu, deployment.precision, work,
+        layout=deployment.layout, limits=limits, efficiency=efficiency, kv=deployment.kv,
     )  # fmt: skip
 
 
-def _hours(machine: Machine, work: BatchWork, found: Throughput) -> float:
-    _, speedup = _speculation(machine, work, found)
+def _hours(deployment: Deployment, work: BatchWork, found: Throughput) -> float:
+    _, speedup = _speculation(deployment, work, found)
     return work.requests * (found.prefill_s + found.decode_s / speedup) / 3_600
 
 
-def _speculation(machine: Machine, work: BatchWork, found: Throughput) -> tuple[int, float]:
+def _speculation(deployment: Deployment, work: BatchWork, found: Throughput) -> tuple[int, float]:
     """Return the best gamma at the batch that runs, and its speed-up of decoding; 0 and 1 without a draft."""
-    if machine.draft is None:
+    if deployment.draft is None:
         return 0, 1.0
     pair = SpeculationPair(
-        target=machine.model, draft=machine.draft, gpu=machine.gpu, precision=machine.precision,
-        kv=machine.kv or batch_kv(machine.gpu), efficiency=practical(machine.gpu, machine.engine),
+        target=deployment.model, draft=deployment.draft, gpu=deployment.gpu, precision=deployment.precision,
+        kv=deployment.kv or batch_kv(deployment.gpu), efficiency=practical(deployment.gpu, deployment.engine),
     )  # fmt: skip
     context = work.shared + work.own + work.output // 2
-    return pair.best_gamma(machine.alpha, batch=found.batch, context=context, most=MAX_GAMMA)
+    return pair.best_gamma(deployment.alpha, batch=found.batch, context=context, most=MAX_GAMMA)
 
 
 @lru_cache(maxsize=1_024)
@@ -152,11 +152,11 @@ def fastest_precision(model: Model, gpu: Gpu, layout: Layout, work: BatchWork) -
     found: list[tuple[float, Precision]] = []
     refused: ValueError | None = None
     for spec in PRECISIONS.values():
-        machine = Machine(model=model, gpu=gpu, precision=spec.name, layout=layout)
-        if spec.lost_points > LITTLE_LOSS or machine.engine != "vllm":
+        deployment = Deployment(model=model, gpu=gpu, precision=spec.name, layout=layout)
+        if spec.lost_points > LITTLE_LOSS or deployment.engine != "vllm":
             continue
         try:
-            found.append((_run(machine, work, practical(gpu), machine.limits).hours, spec.name))
+            found.append((_run(deployment, work, practical(gpu), deployment.limits).hours, spec.name))
         except ValueError as error:
             refused = error
     if not found:
@@ -175,22 +175,22 @@ def layouts(count: int) -> Iterator[Layout]:
 
 
 def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
-    """Return what can be done instead: another precision here, or another accelerator or more of them."""
+    """Return the alternatives that would fit: another precision here, another accelerator, or more of them."""
     here = [
-        spec.name for spec in PRECISIONS.values() if _fits(Machine(model=model, gpu=gpu, precision=spec.name), work)
+        spec.name for spec in PRECISIONS.values() if _fits(Deployment(model=model, gpu=gpu, precision=spec.name), work)
     ]
     if here:
         return f"on {gpu.name} it fits in {', '.join(here)}"
     others = [
         each.name
         for each in GPUS.values()
-        if each.generation != "cpu" and _fits(Machine(model=model, gpu=each, precision="int4"), work)
+        if each.generation != "cpu" and _fits(Deployment(model=model, gpu=each, precision="int4"), work)
     ]
     split = next(
         (
             count
             for count in (2, 4, 8)
-            if _fits(Machine(model=model, gpu=gpu, precision="int4", layout=Layout(tensor=count)), work)
+            if _fits(Deployment(model=model, gpu=gpu, precision="int4", layout=Layout(tensor=count)), work)
         ),
         None,
     )
@@ -199,9 +199,9 @@ def what_would_fit(model: Model, gpu: Gpu, work: BatchWork) -> str:
     return "; or ".join(parts) or "no accelerator of the catalogue holds it: take a smaller model"
 
 
-def _fits(machine: Machine, work: BatchWork) -> bool:
+def _fits(deployment: Deployment, work: BatchWork) -> bool:
     try:
-        _run(machine, work, practical(machine.gpu, machine.engine), machine.limits)
+        _run(deployment, work, practical(deployment.gpu, deployment.engine), deployment.limits)
     except ValueError:
         return False
     return True

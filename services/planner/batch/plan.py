@@ -12,7 +12,7 @@ from services.physics.parallel import ONE, Layout
 from services.physics.precisions import PRECISIONS, Precision
 from services.physics.roofline import KvPrecision
 from services.planner.batch.hardware import (
-    Machine,
+    Deployment,
     estimate,
     fastest_precision,
     layouts,
@@ -46,7 +46,7 @@ def plan_batch(job: BatchJob, prices: PriceFile) -> BatchPlan:
 
 
 def owned(
-    job: BatchJob, prices: PriceFile, machine: Machine, *, name: str, kind: Kind, complexity: Complexity,
+    job: BatchJob, prices: PriceFile, deployment: Deployment, *, name: str, kind: Kind, complexity: Complexity,
     work: BatchWork | None = None, note: str = "",
 ) -> Way:  # fmt: skip
     """Return the way on accelerators of one's own: energy, and the price of those that are missing.
@@ -55,34 +55,35 @@ def owned(
         ValueError: It does not fit.
     """
     work = job.work if work is None else work
-    entry, count = prices.owned_gpu(machine.gpu.name), machine.layout.gpus
-    time = estimate(machine, work, job.factors)
+    entry, count = prices.owned_gpu(deployment.gpu.name), deployment.layout.gpus
+    time = estimate(deployment, work, job.factors)
     energy = time.hours.times(count * entry.watts / 1e3 * prices.energy.per_kwh)
     bought = max(0, count - entry.count) * entry.price
     return Way(
         name=name, kind=kind, hours=time.hours, money=energy.plus(Range(bought, bought, bought)),
         per_second=work.requests / time.hours.value / 3_600,
-        score=_score(prices, machine.model, machine.precision),
-        quality=", ".join(filter(None, (_quality(machine), note))), complexity=complexity,
+        score=_score(prices, deployment.model, deployment.precision),
+        quality=", ".join(filter(None, (_quality(deployment), note))), complexity=complexity,
         why=time.why + (f", {bought:,.0f} for hardware" if bought else ""),
     )  # fmt: skip
 
 
-def rented_way(job: BatchJob, prices: PriceFile, entry: RentedGpu, machine: Machine) -> Way:
+def rented_way(job: BatchJob, prices: PriceFile, entry: RentedGpu, deployment: Deployment) -> Way:
     """Return the way on rented accelerators; the set-up takes time and is paid for.
 
     Raises:
         ValueError: It does not fit.
     """
-    time, count = estimate(machine, job.work, job.factors), machine.layout.gpus
+    time, count = estimate(deployment, job.work, job.factors), deployment.layout.gpus
     hours = with_setup(time.hours, entry.setup_minutes)
     money = Range(
         hours.value * entry.per_hour * count, hours.low * entry.low * count, hours.high * entry.high * count
     )  # fmt: skip
     return Way(
-        name=f"{count} x {machine.gpu.name} rented, {machine.precision}{_split(machine.layout)}", kind="rented",
+        name=f"{count} x {deployment.gpu.name} rented, {deployment.precision}{_split(deployment.layout)}",
+        kind="rented",
         hours=hours, money=money, per_second=job.work.requests / time.hours.value / 3_600,
-        score=_score(prices, machine.model, machine.precision), quality=_quality(machine),
+        score=_score(prices, deployment.model, deployment.precision), quality=_quality(deployment),
         complexity="low" if count == 1 else "medium", why=time.why,
     )  # fmt: skip
 
@@ -94,21 +95,21 @@ def _local(job: BatchJob, prices: PriceFile, gpu: Gpu, found: Found) -> None:
         return what_would_fit(job.model, gpu, job.work)
 
     def add(
-        name: str, machine: Machine, kind: Kind, complexity: Complexity = "low", work: BatchWork | None = None,
+        name: str, deployment: Deployment, kind: Kind, complexity: Complexity = "low", work: BatchWork | None = None,
         note: str = "", fits: Callable[[], str] = remedy,
     ) -> Way | None:  # fmt: skip
         return found.attempt(
             name,
-            lambda: owned(job, prices, machine, name=name, kind=kind, complexity=complexity, work=work, note=note),
+            lambda: owned(job, prices, deployment, name=name, kind=kind, complexity=complexity, work=work, note=note),
             fits,
         )
 
     for precision in PRECISIONS.values():
-        machine = Machine(model=job.model, gpu=gpu, precision=precision.name)
-        add(f"{job.model.name}, {precision.name}, {machine.engine}", machine, "local")
+        deployment = Deployment(model=job.model, gpu=gpu, precision=precision.name)
+        add(f"{job.model.name}, {precision.name}, {deployment.engine}", deployment, "local")
     best = _precision(job.model, gpu, ONE, job.work)
     if best is not None:
-        base = Machine(model=job.model, gpu=gpu, precision=best)
+        base = Deployment(model=job.model, gpu=gpu, precision=best)
         name, work = f"{job.model.name}, {best}", job.work
         add(f"{name}, one at a time", replace(base, sequences=1), "less work", note="as a loop of requests does it")
         add(f"{name}, prefix not cached", base, "less work", work=replace(work, prefix_cached=False))
@@ -125,13 +126,13 @@ def _local(job: BatchJob, prices: PriceFile, gpu: Gpu, found: Found) -> None:
             )  # fmt: skip
     for model in job.smaller:
         chosen = _precision(model, gpu, ONE, job.work) or "int4"
-        small = Machine(model=model, gpu=gpu, precision=chosen)
+        small = Deployment(model=model, gpu=gpu, precision=chosen)
         fits = _remedy_of(model, gpu, job.work)
         add(f"{model.name}, {chosen}", small, "smaller model", note="another model", fits=fits)
     for count in job.counts:
         for layout in layouts(count) if count > 1 else ():
             chosen = _precision(job.model, gpu, layout, job.work) or "int4"
-            split = Machine(model=job.model, gpu=gpu, precision=chosen, layout=layout)
+            split = Deployment(model=job.model, gpu=gpu, precision=chosen, layout=layout)
             add(f"{count} x {gpu.name}, {chosen}{_split(layout)}", split, "several GPUs", "medium")
 
 
@@ -150,12 +151,12 @@ def _rented(job: BatchJob, prices: PriceFile, entry: RentedGpu, found: Found) ->
                 )
             continue
         precision = _precision(job.model, gpu, layout, job.work) or "int4"
-        machine = Machine(model=job.model, gpu=gpu, precision=precision, layout=layout)
-        found.ways.append(rented_way(job, prices, entry, machine))
+        deployment = Deployment(model=job.model, gpu=gpu, precision=precision, layout=layout)
+        found.ways.append(rented_way(job, prices, entry, deployment))
 
 
 def _by_replicas(count: int) -> list[Layout]:
-    """Return the layouts of so many accelerators with the smallest tensor-parallel group first."""
+    """Return the layouts of this many accelerators, smallest tensor-parallel group first."""
     return [Layout(tensor=n, replicas=count // n) for n in (1, 2, 4, 8) if n <= count and count % n == 0]
 
 
@@ -174,8 +175,8 @@ def _cascades(job: BatchJob, prices: PriceFile, found: Found) -> None:
     chosen = _precision(job.model, job.gpu, ONE, job.work)
     if chosen is None:
         return
-    machine = Machine(model=job.model, gpu=job.gpu, precision=chosen)
-    last = owned(job, prices, machine, name="", kind="cascade", complexity="medium", work=refined)
+    deployment = Deployment(model=job.model, gpu=job.gpu, precision=chosen)
+    last = owned(job, prices, deployment, name="", kind="cascade", complexity="medium", work=refined)
     name = f"{screen.name}, then {job.model.name}"
     found.ways.append(_cascade(job, (screen, last), name, kept, together=False))
     middles = [way for way in screens if way is not screen]
@@ -185,7 +186,7 @@ def _cascades(job: BatchJob, prices: PriceFile, found: Found) -> None:
 
 
 def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
-    """Return a cascade of three models, one after the other on the same hardware; the last has half of ``refined``."""
+    """Return a cascade of three models in turn on the same hardware; the last answers half of ``refined``."""
     first, second, last = tiers
     middle, end = min(1.0, job.refined * 2.5), job.refined / 2
     kept = chain_recall((job.rho, (1 + job.rho) / 2), best=job.best, kept=(middle, end))
@@ -201,7 +202,7 @@ def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
 
 
 def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
-    """Return the offers that a cascade passes its best to: of each model that is better, the one with most tokens."""
+    """Return the offers to which a cascade may pass its best: of each better model, that with most tokens."""
     wanted = prices.scores.get(job.model.name, 0.0)
     better = [api for api in prices.api if prices.scores.get(api.model, 0.0) >= wanted]
     best: dict[str, ApiOffer] = {}
@@ -212,7 +213,7 @@ def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
 
 
 def _cascade(job: BatchJob, steps: Sequence[Way], name: str, kept: float, *, together: bool) -> Way:
-    """Return a cascade of two ways, which run at once (on different hardware) or one after the other."""
+    """Return a cascade of two ways, which run in parallel (on different hardware) or one after the other."""
     first, second = steps
     hours = first.hours.at_least(second.hours) if together else first.hours.plus(second.hours)
     score = None
@@ -242,8 +243,8 @@ def _score(prices: PriceFile, model: Model, precision: Precision) -> float | Non
     return None if score is None else score - PRECISIONS[precision].lost_points
 
 
-def _quality(machine: Machine) -> str:
-    return f"{machine.model.name}, {PRECISIONS[machine.precision].note}"
+def _quality(deployment: Deployment) -> str:
+    return f"{deployment.model.name}, {PRECISIONS[deployment.precision].note}"
 
 
 def _split(layout: Layout) -> str:

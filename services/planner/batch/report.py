@@ -38,7 +38,7 @@ def lines(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[Bat
 
 
 def as_json(job: BatchJob, prices: PriceFile, plan: BatchPlan, found: Sequence[BatchAnswer]) -> dict[str, Any]:
-    """Return the plan and what it was asked."""
+    """Return the plan and its inputs."""
     question = asdict(job) | {
         "model": job.model.name,
         "gpu": None if job.gpu is None else job.gpu.name,

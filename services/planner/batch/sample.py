@@ -11,14 +11,16 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Final
 
+import msgspec
+
 from services.planner.batch.ways import LAW_ERROR, BatchJob, Range, Way
 from services.planner.bench.results import RequestResult, SampleResult
 
 ROUNDS: Final = 40
-"""The prompt's cost and the step's fixed part follow from each other: so many rounds settle both."""
+"""Rounds of the fixed-point iteration between the prompt's cost and the step's fixed part."""
 
 LEAST_ERROR: Final = 0.01
-"""No machine repeats a run more closely from one hour to the next."""
+"""Least relative error assumed: no machine repeats a run more closely an hour later."""
 
 PARTS: Final = 8
 """Parts of a loop that are compared for its error."""
@@ -71,7 +73,7 @@ class SampledEngine:
 
     @property
     def at_once(self) -> int:
-        """Requests at once in the largest loop."""
+        """Concurrent requests in the largest loop."""
         return self.loops[-1].at_once
 
     @property
@@ -93,9 +95,10 @@ class SampledEngine:
         return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the time between the ends of two answers.
+        """Return the mean time between the ends of two answers.
 
-        Where the parts do not add up to what a loop took, as on a machine whose speed changes, the loop decides.
+        The times of prompts and steps are scaled such that they add up to the duration of the measured loop: on a
+        machine whose speed changes they may not.
         """
         ratios = [
             (loop.at_once, loop.each_ms / self._parts_ms(loop.at_once, loop.new, loop.output))
@@ -104,7 +107,7 @@ class SampledEngine:
         return self._parts_ms(at_once, new, output) * _between(((1, 1.0), *ratios), min(at_once, self.at_once))
 
     def _parts_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the same by the parts: the prompt, and the share of the steps."""
+        """Return the same, computed from the prompt's cost and the share of the steps."""
         fixed = self.fixed_ms if at_once == 1 else 0.0  # with others, the prompt shares the step that decodes them
         prompt = self.request_ms + self.token_prompt_ms * new + fixed
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
@@ -126,12 +129,12 @@ class SampledEngine:
 def sampled_loop(result: SampleResult) -> SampledLoop:
     """Summarise a loop by its full part: from when the first answers have ended until the last prompt begins.
 
-    What is counted there is tokens: the ends of answers of one length come in waves.
+    Tokens are counted and not answers, because answers of equal length end in waves.
 
     Raises:
         ValueError: Too few requests were answered.
     """
-    found = [each for each in result.requests if each.answered and each.token_ms is not None]
+    found = [_counted(each) for each in result.requests if each.answered and each.token_ms is not None]
     if len(found) < max(4, 2 * result.at_once + 1, len(result.requests) / 2):
         raise ValueError(
             f"{len(found)} of {len(result.requests)} requests were answered with {result.at_once} at once: too few to "
@@ -160,7 +163,7 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
 
 
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
-    """Calibrate to the loops, of which one must be one at a time.
+    """Calibrate to the loops, one of which must run one request at a time.
 
     Raises:
         ValueError: A loop is missing, or has too few answers.
@@ -188,11 +191,28 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
 
 
 def _between(points: Sequence[tuple[int, float]], at: int) -> float:
-    """Return the value at a place between points, or beyond the last by the last slope."""
+    """Interpolate between points; beyond the last, extrapolate with the last slope."""
     for (low, low_value), (high, high_value) in pairwise(points):
         if at <= high or high == points[-1][0]:
             return low_value + (high_value - low_value) * (at - low) / (high - low)
     raise AssertionError("there are at least two points")
+
+
+def _counted(request: RequestResult) -> RequestResult:
+    """Return the request with its tokens as the engine counted them.
+
+    A server may send several tokens in one piece, as our edge does, and say at the end how many there were.
+    """
+    whole, pieces = 0 if request.usage is None else request.usage.completion_tokens, request.tokens
+    if whole <= pieces:
+        return request
+    steps: list[tuple[float, int]] = []
+    seen = given = 0
+    for at_ms, tokens in request.steps:
+        seen += tokens
+        steps.append((at_ms, round(whole * seen / pieces) - given))
+        given += steps[-1][1]
+    return msgspec.structs.replace(request, steps=tuple(steps))
 
 
 def _new(request: RequestResult) -> float:

@@ -32,7 +32,7 @@ class Range:
         return Range(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def at_least(self, other: "Range") -> "Range":
-        """Return the larger of two, end by end: two that run at once take as long as the slower."""
+        """Return the larger of two ranges, bound by bound: two parallel runs take as long as the slower one."""
         return Range(max(self.value, other.value), max(self.low, other.low), max(self.high, other.high))
 
 
@@ -41,9 +41,10 @@ def exactly(value: float) -> Range:
 
 
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
-    """Return the value with its interval: how far each independent cause moves it, added as squares of logarithms.
+    """Return the value with its interval, the deviations by independent causes added in quadrature.
 
-    Each pair is the value at either end of one cause; the law's own error is one more.
+    The deviations are logarithms. Each pair holds the value at the two ends of one cause; the model's own error counts
+    as one more cause.
     """
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2
     for pair in pairs:
@@ -55,7 +56,7 @@ def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchJob:
-    """What is asked.
+    """The job to plan.
 
     Attributes:
         work: Requests and their tokens.

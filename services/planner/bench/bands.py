@@ -38,7 +38,7 @@ def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[
 
 
 def _paces(rows: Sequence[ShapeMeasurement]) -> dict[str, float]:
-    """Return the mean time between tokens of each arm that ran all prompt lengths of this batch size."""
+    """Return each arm's mean time between tokens, for arms that ran all prompt lengths of this batch size."""
     by_arm: dict[str, list[float]] = {}
     for row in rows:
         by_arm.setdefault(row.arm, []).append(row.token_ms)

@@ -203,7 +203,7 @@ def _tau(
 
 
 def _kept_at(row: ShapeMeasurement, known: Sequence[ShapeMeasurement], otherwise: float) -> float:
-    """Return the accepted share of looked-up tokens over the known rows with this arm and prompt length."""
+    """Return the accepted share of looked-up tokens, over the rows with this arm and prompt length."""
     alike = [each for each in known if each.arm == row.arm and _length(each) == _length(row)]
     drafted = sum(each.gamma * each.batch * each.sets for each in alike)
     return sum((each.tau - 1) * each.batch * each.sets for each in alike) / drafted if drafted else otherwise

@@ -86,13 +86,13 @@ class FittedRoofline:
         )  # fmt: skip
         return step + self.token_ms * (batch * positions - 1)
 
-    def mixed_step_ms(self, batch: int, context: int, prompts: int, prompt: int) -> float:
-        """Return the time of a step that decodes ``batch`` sequences and prefills ``prompts`` prompts."""
+    def mixed_step_ms(self, batch: int, context: int, prompts: float, prompt: int) -> float:
+        """Return the time of a step that decodes ``batch`` sequences and prefills so many prompts, or parts of one."""
         gpu, constants = self._machine
         step = step_ms(
             self.target, gpu, self.precision,
             batch=batch, context=context, prefill_flop=prompts * prefill_flop(self.target, prompt),
-            prefill_tokens=prompts * prompt, efficiency=constants,
+            prefill_tokens=round(prompts * prompt), efficiency=constants,
         )  # fmt: skip
         return step + self.token_ms * max(0, batch - 1) + (self.first_ms if prompts else 0.0)
 
@@ -128,7 +128,7 @@ class FittedRoofline:
         return step
 
     def _achieved(self) -> tuple[Gpu, Efficiency]:
-        """Return the accelerator at the achieved rates, and the constants: a fitted share may be above 1."""
+        """Return the accelerator with its achieved rates (a fitted share may be above 1), and the constants."""
         known = practical(self.gpu)
         arithmetic, memory = self.flops / known.flops, self.bandwidth / known.bandwidth
         fp8 = None if self.gpu.flops_fp8 is None else self.gpu.flops_fp8 * arithmetic
@@ -214,7 +214,7 @@ def _row_loss(roofline: FittedRoofline, row: ShapeMeasurement) -> float:
 
 
 def _prior_loss(roofline: FittedRoofline, start: FittedRoofline) -> float:
-    """Return a weak prior for the plain roofline, which decides where the rows do not.
+    """Return the loss by a weak prior for the plain roofline, which decides what the rows leave open.
 
     At batch 1 and one gamma, a high draft cost and a high cost of further tokens have the same effect. The weight is
     such that a cost of 1 % of a step is accepted if it makes one row 2 % better.

@@ -14,7 +14,7 @@ from services.physics.gpus import Gpu
 from services.physics.models import Model
 from services.physics.precisions import PRECISIONS
 from services.planner.batch.choose import answers, good_enough
-from services.planner.batch.hardware import Machine, sample_factor
+from services.planner.batch.hardware import Deployment, sample_factor
 from services.planner.batch.plan import plan_batch
 from services.planner.batch.prices import PriceFile, default_text, read_prices
 from services.planner.batch.report import as_json, lines
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tuple[BatchJob, list[Way]]:
-    """Run the sample; return the job with what it corrects, and the ways on its engine."""
+    """Run the sample; return the job with the sample's corrections, and the ways to run it on the sampled engine."""
     gpu = None if args.sampled_gpu is None else find_gpu(args.sampled_gpu)
     if not (10 <= args.sample_size <= 2_000 and 2 <= args.at_once <= 256):
         raise UserError("--sample-size must be within 10 and 2000, --at-once within 2 and 256")
@@ -145,8 +145,8 @@ def _corrected(args: argparse.Namespace, job: BatchJob, engine: SampledEngine, g
     )  # fmt: skip
     hours = engine.hours(work.requests, engine.at_once, work.output).value
     try:
-        machine = Machine(model=job.model, gpu=gpu, precision=args.sampled_precision)
-        factor = sample_factor(machine, work, engine.at_once, hours)
+        deployment = Deployment(model=job.model, gpu=gpu, precision=args.sampled_precision)
+        factor = sample_factor(deployment, work, engine.at_once, hours)
     except ValueError as error:
         raise UserError(f"--sampled-gpu {gpu.name}: {error}") from None
     return replace(job, factors={gpu.name: factor})

@@ -17,7 +17,7 @@ from services.planner.serve.plan import Limits
 from services.runtime.errors import UserError
 
 DEFAULT_TTFT_MS: Final = 200.0
-"""A good request's first token, where nothing else is said."""
+"""The default bound of the first token for a request to count as good."""
 
 DEFAULT_TOKEN_MS: Final = 50.0
 """The mean time between its tokens, likewise."""

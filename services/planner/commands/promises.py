@@ -16,7 +16,7 @@ def add_class_options(parser: argparse._ArgumentGroup | argparse.ArgumentParser)
 
 
 def limits_of_class(args: argparse.Namespace) -> Limits | None:
-    """Return what the chosen class promises; None if none was chosen.
+    """Return the chosen class's limits; None if no class was chosen.
 
     Raises:
         UserError: The policy has no such class, or the class promises nothing.

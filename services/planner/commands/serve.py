@@ -33,7 +33,7 @@ from services.planner.serve.report import GrowthRow, as_json, cheapest, lines
 from services.runtime.errors import UserError
 
 MANY: Final = 1_000_000
-"""People for whom more than one engine is needed, so that engines are full."""
+"""A number of people that needs more than one engine, so that engines are full."""
 
 STREAMS: Final = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -113,7 +113,7 @@ def _demand(args: argparse.Namespace) -> Demand:
 
 
 def _kinds(args: argparse.Namespace, demand: Demand, refused: list[str]) -> Iterator[EngineKind]:
-    """Yield the engines; add a sentence for each that cannot be."""
+    """Yield the possible engines; add a sentence for each impossible one."""
     if args.calibrate is not None:
         yield _calibrated(args.calibrate, demand)
         return
@@ -138,7 +138,7 @@ def _calibrated(path: Path, demand: Demand) -> EngineKind:
     found = calibrate(read_result(path)).rooflines[PLAIN]
     new = demand.prompt - demand.cached
 
-    def step(running: int, prompts: int) -> float:
+    def step(running: int, prompts: float) -> float:
         return found.mixed_step_ms(running, demand.context, prompts, new)
 
     return kind_of(

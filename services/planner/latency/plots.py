@@ -18,7 +18,7 @@ BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def draw_plan(inputs: PlanInput, plan: LatencyPlan, to: Path) -> Iterator[Path]:
-    """Draws into one file with every panel, or into a folder, one file a panel. The paths that were written.
+    """Draw all panels into one file, or one file per panel into a folder; return the paths.
 
     Raises:
         UserError: matplotlib is missing, or the path cannot be written.

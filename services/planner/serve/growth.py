@@ -1,4 +1,4 @@
-"""What so many streams at once need beside accelerators: processes, partitions, brokers. On paper. Pure."""
+"""The processes, partitions and brokers that a number of simultaneous streams needs: computed, not measured. Pure."""
 
 import math
 from dataclasses import dataclass

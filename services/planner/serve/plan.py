@@ -24,9 +24,9 @@ MEMORY: Final = 0.9
 SHARE: Final = 0.99
 """Share of requests that must meet the limits."""
 MARGIN: Final = 1.15
-"""Factor on the first token's p99 before it is compared with its limit: it may be so much too low (tests.bench)."""
+"""Factor on the first token's p99 before it is compared with its limit, because the model may be this much too low."""
 AROUND_MS: Final = 6.0
-"""Edge, bus and tokenizer, there and back, as in ``railbus plan latency``."""
+"""Time in edge, bus and tokenizer in both directions, as in ``railbus plan latency``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class EngineKind:
         gpu: Name of the accelerator.
         gpus: Accelerators of one engine.
         step_ms: Time of a step.
-        prompts: Prompts that a step may prefill.
+        prompts: Prompts that a step may prefill; parts of a prompt count.
         capacity: Answers that may run at once.
     """
 
@@ -105,7 +105,7 @@ class EngineKind:
     gpu: str
     gpus: int
     step_ms: StepTime
-    prompts: int
+    prompts: float
     capacity: int
 
 
@@ -147,13 +147,14 @@ def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, de
     new = demand.prompt - demand.cached
     flop = prefill_flop(shape, new, cached=demand.cached)
 
-    def step(running: int, prompts: int) -> float:
+    def step(running: int, prompts: float) -> float:
+        tokens = round(prompts * new)
         law = step_ms(
             shape, ganged, precision,
-            batch=running, context=demand.context, prefill_flop=prompts * flop, prefill_tokens=prompts * new, kv=kv,
+            batch=running, context=demand.context, prefill_flop=prompts * flop, prefill_tokens=tokens, kv=kv,
             efficiency=efficiency,
         )  # fmt: skip
-        return law + communication_ms(shape, gpu, layout, running + prompts * new)
+        return law + communication_ms(shape, gpu, layout, running + tokens)
 
     free = ganged.memory_bytes * MEMORY - weight_bytes(shape, precision)
     capacity = int(free // kv_bytes(shape, demand.prompt + demand.output, kv))
@@ -166,31 +167,23 @@ def engine_kind(model: Model, gpu: Gpu, precision: Precision, layout: Layout, de
 
 
 def kind_of(
-    name: str, gpu: str, gpus: int, step: Callable[[int, int], float], demand: Demand, *, capacity: int,
+    name: str, gpu: str, gpus: int, step: Callable[[int, float], float], demand: Demand, *, capacity: int,
     budget: int = PREFILL_BUDGET,
 ) -> EngineKind:  # fmt: skip
-    """Return the engine with these steps. A prompt longer than the budget takes several, with decoding in each."""
-    new = demand.prompt - demand.cached
-    chunks = max(1, math.ceil(new / budget))
+    """Return the engine with these steps, each of which prefills as many prompt tokens as the budget holds."""
+    known: dict[tuple[int, float], float] = {}
 
-    def interpolated(running: float, prompts: int) -> float:
-        below = int(running)
-        share = running - below
-        value = step(below, prompts) * (1 - share) + (step(below + 1, prompts) * share if share else 0.0)
-        if prompts and chunks > 1:
-            value += (chunks - 1) * (step(max(1, round(running)), 0) if running else 0.0)
-        return value
-
-    known: dict[tuple[int, int], float] = {}
-
-    def step_time(running: float, prompts: int) -> float:
+    def step_time(running: float, prompts: float) -> float:
         key = (round(running * 64), prompts)  # the search asks for the same steps again and again
         if key not in known:
-            known[key] = interpolated(key[0] / 64, prompts)
+            below, share = divmod(key[0], 64)
+            value = step(below, prompts)
+            known[key] = value + (step(below + 1, prompts) - value) * share / 64 if share else value
         return known[key]
 
     return EngineKind(
-        name=name, gpu=gpu, gpus=gpus, step_ms=step_time, prompts=max(1, budget // new), capacity=capacity
+        name=name, gpu=gpu, gpus=gpus, step_ms=step_time, prompts=budget / (demand.prompt - demand.cached),
+        capacity=capacity,
     )  # fmt: skip
 
 
@@ -214,7 +207,7 @@ def first_token_ms(seen: QueueTimes, demand: Demand, share: float) -> float:
 
 
 def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
-    """Return how many engines are needed, each with its share of the requests at random.
+    """Return how many engines are needed if requests are spread over them at random.
 
     Raises:
         ValueError: One request on an idle engine misses a limit already; the message names it.
@@ -250,9 +243,9 @@ def plan_serve(kind: EngineKind, demand: Demand) -> ServePlan:
 
 
 def grown(demand: Demand, streams: int, seen: QueueTimes) -> Demand:
-    """Return the demand of so many streams at once: by Little's law, as many people as have an answer running.
+    """Return the demand of this many simultaneous streams, converted to people by Little's law.
 
-    Many engines are each as full as they may be: ``seen`` is what requests see then.
+    Each of many engines is as full as it may be: ``seen`` is the latency at that load.
     """
     seconds = (seen.ttft_ms(0.5) + demand.output * seen.token_ms) / 1e3
     return replace(demand, users=max(1, round(streams / seconds * demand.every_s)))

@@ -1,38 +1,52 @@
 """The queue in front of an engine with continuous batching: a bulk-service queue. Pure; times in milliseconds.
 
-In each step the engine decodes one token of every running answer, and prefills at most K waiting prompts, as many as
-its token budget holds. Requests arrive at random (Poisson). Seen at the ends of steps, the number of waiting prompts is
-a Markov chain: q' = q - min(q, K) + the arrivals during the step (Bailey, "On queueing processes with bulk service",
-1954; Neuts 1967, whose service time depends on the number served, as a step's does on its prompts). An arriving request
-meets a step of a kind in proportion to its time (Wolff, PASTA, 1982), and waits for its rest and for the steps up to
-its own.
+In each step the engine decodes one token of every running answer, and prefills as many waiting prompt tokens as its
+budget holds; the last prompt of a step may get a part of itself (chunked prefill: Agrawal et al., "Sarathi-Serve",
+2024). Requests arrive at random (Poisson). Prompts are counted in equal parts, so that a step takes a whole number K of
+them. Seen at the ends of steps, the number of waiting parts is a Markov chain: q' = q - min(q, K) + the parts that
+arrive during the step (Bailey, "On queueing processes with bulk service", 1954; Neuts 1967, whose service time depends
+on the number served, as a step's does on its prompts). An arriving request meets a step of a kind in proportion to its
+time (Wolff, PASTA, 1982), and waits for its rest and for the steps up to its own last part.
 
-The number of running answers is taken at its mean, by Little's law (1961): rate x tokens x time of a step. When none is
-running or waiting, the engine is idle. With K = 1 and no decoding this is the queue M/D/1.
+The running answers share the engine: with n of them each gets a token in every step s(n), and n changes slowly beside
+the waiting prompts. So n has the distribution of a processor-sharing queue whose speed depends on n, P(n) in proportion
+to the product of rate x tokens x s(i) / i, which holds for answers of any lengths (Kelly, "Reversibility and Stochastic
+Networks", 1979), and the chain is solved for several n. When nothing runs or waits, the engine is idle. With K = 1 and
+no decoding this is the queue M/D/1.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-StepTime = Callable[[float, int], float]
-"""The time of a step that decodes so many answers and prefills so many prompts."""
+StepTime = Callable[[float, float], float]
+"""The time of a step that decodes so many answers and prefills so many prompts; parts of a prompt count."""
 
 MAX_WAITING: Final = 400
 """Waiting prompts that are followed; an engine with more is overloaded for any limit of interest."""
 MAX_ITERATIONS: Final = 400
 SETTLED: Final = 1e-7
-"""Change of the chain's distribution from which on it counts as stationary."""
+"""The chain counts as stationary when its distribution changes by less than this."""
 FRACTIONS: Final = 8
 """Points within a step at which a request may arrive."""
 SMALLEST: Final = 1e-8
 """Chance below which a number of arrivals is left out."""
+RARE: Final = 1e-6
+"""Chance below which an arrival is left out of the distribution of first tokens."""
+ROUNDED: Final = 0.025
+"""Relative error allowed when a step's budget is rounded to a whole number of parts."""
+MAX_PARTS: Final = 64
+"""Most parts of a prompt; a prompt that needs more is treated as if it had this many."""
+FULL: Final = 0.01
+"""Largest share of time in which an engine may be full, when arriving requests wait for a slot."""
+QUANTILES: Final = (0.2, 0.5, 0.8, 0.95)
+"""Quantiles at which the distribution of the running answers is divided; each piece is represented by its mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTimes:
-    """What requests see at one rate of arrivals.
+    """The latencies at one rate of arrivals.
 
     Attributes:
         ttft: First tokens in order of time: pairs of milliseconds and the share of requests that have it.
@@ -54,59 +68,105 @@ class QueueTimes:
         return self.ttft[-1][0]
 
 
-def queue_times(step_ms: StepTime, rate: float, tokens: int, most: int, capacity: int) -> QueueTimes | None:
-    """Return what requests see; None if the engine cannot keep up, or would run more answers than it may.
+class PromptParts(NamedTuple):
+    """A prompt in parts: how many it has, and how many a step takes."""
+
+    prompt: int
+    step: int
+
+
+class Piece(NamedTuple):
+    """A number of running answers, the share of time with about as many, and the part of it with none."""
+
+    running: float
+    share: float
+    idle: float
+
+
+def queue_times(step_ms: StepTime, rate: float, tokens: int, most: float, capacity: int) -> QueueTimes | None:
+    """Return the requests' latencies; None if the engine cannot keep up, or would run too many answers.
 
     Args:
         step_ms: The engine's time of a step.
         rate: Arrivals per second.
         tokens: Tokens of an answer.
-        most: Prompts that a step may prefill.
+        most: Prompts that a step may prefill; below 1 for a prompt that takes several steps.
         capacity: Answers that may run at once.
     """
     per_ms = rate / 1e3
-    found = _balance(step_ms, per_ms, tokens, most, capacity)
-    if found is None:
+    pieces = _running(step_ms, per_ms, tokens, most, capacity)
+    if pieces is None:
         return None
-    running, token_ms, busy = found
-    times = [step_ms(running, prompts) for prompts in range(most + 1)]
-    idle = math.exp(-running)
-    chain = _stationary(times, per_ms, most, idle)
-    if chain is None:
-        return None
-    ttft = _first_tokens(chain, times, per_ms, most, idle)
-    if tokens > 1:
-        # The prompts that arrived while this one waited and was prefilled come after it, while its answer is decoded.
-        mean = sum(at_ms * weight for at_ms, weight in ttft)
-        token_ms += busy * mean / (tokens - 1) / (1 - busy)
-    return QueueTimes(ttft, token_ms, running)
+    mean = sum(piece.running * piece.share for piece in pieces)
+    parts = split(most)
+    ttft: list[tuple[float, float]] = []
+    chain: list[float] | None = None
+    later_ms = 0.0
+    for running, share, idle in pieces:
+        times = [step_ms(running, done / parts.prompt) for done in range(parts.step + 1)]
+        found = _stationary(times, per_ms, parts, idle, chain)
+        if found is None and running > mean and chain is not None:
+            found = chain  # more than the engine can take for ever; it has so many for a while only
+        if found is None:
+            return None
+        chain = found
+        first, left = _first_tokens(chain, times, per_ms, parts, idle)
+        ttft += [(at_ms, weight * share) for at_ms, weight in first]
+        # Where more prompts wait at a first token than at the end of any step, they are prefilled beside its answer.
+        prompt = (times[-1] - times[0]) / parts.step
+        more = left - sum(number * chance for number, chance in enumerate(chain))
+        later_ms += share * more * prompt / (1 - per_ms * prompt * parts.prompt)
+    token_ms = (mean / per_ms + later_ms) / (tokens - 1) if tokens > 1 else 0.0
+    return QueueTimes(tuple(sorted(ttft)), token_ms, per_ms * (tokens - 1) * token_ms)
 
 
-def _balance(
-    step_ms: StepTime, per_ms: float, tokens: int, most: int, capacity: int
-) -> tuple[float, float, float] | None:  # fmt: skip
-    """Return running answers, mean step and the share of prompts in it, where arrivals and ends are in balance.
+def split(most: float) -> PromptParts:
+    """Return the smallest number of parts per prompt at which a step's budget is nearly a whole number of parts."""
+    least = min(MAX_PARTS, math.ceil((1 - ROUNDED) / most))
+    tried = [PromptParts(count, max(1, round(most * count))) for count in range(least, least + 12)]
+    return next(
+        (parts for parts in tried if abs(parts.step / (most * parts.prompt) - 1) <= ROUNDED),
+        min(tried, key=lambda parts: abs(parts.step / (most * parts.prompt) - 1)),
+    )
 
-    A step takes the time to decode, and that of the prompts that arrive in it: s = decode(n) + rate s prompt(n), and
-    n = rate (tokens - 1) s. The right side grows with n, so a bisection finds the least solution.
+
+def _running(
+    step_ms: StepTime, per_ms: float, tokens: int, most: float, capacity: int
+) -> list[Piece] | None:  # fmt: skip
+    """Return the distribution of the number of running answers in a few classes; None if it has no limit.
+
+    A step takes the time to decode, and that of the prompts that arrive in it: s = decode(n) + rate s prompt(n).
     """
+    if tokens == 1:
+        return [Piece(0.0, 1.0, 1.0)] if per_ms * step_ms(0, most) < most else None
 
-    def needed(running: float) -> tuple[float, float, float]:
-        decode = step_ms(running, 0) if running > 0 else 0.0
+    def step(running: int) -> float:
         prompt = (step_ms(running, most) - step_ms(running, 0)) / most
-        rest = 1 - per_ms * prompt
-        if rest <= 0:
-            return math.inf, math.inf, 1.0
-        step = max(decode, step_ms(min(running, 1.0), 0) if tokens > 1 else 0.0) / rest
-        return per_ms * (tokens - 1) * step, step, 1 - rest
+        left = 1 - per_ms * prompt
+        return step_ms(running, 0) / left if left > 0 else math.inf
 
-    low, high = 0.0, float(capacity)
-    if needed(high)[0] > high:
+    if per_ms * (tokens - 1) * step(capacity) > capacity:
         return None
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if needed(middle)[0] > middle else (low, middle)
-    return high, *needed(high)[1:]
+    chances, logarithm = [0.0], 0.0
+    for running in range(1, capacity + 1):
+        logarithm += math.log(per_ms * (tokens - 1) * step(running) / running)
+        chances.append(logarithm)
+    largest = max(chances)
+    weights = [math.exp(each - largest) for each in chances]
+    whole, reached = sum(weights), 0.0
+    if weights[-1] > FULL * whole:
+        return None
+    pieces, bounds = [[0.0, 0.0] for _ in (*QUANTILES, 1)], (*QUANTILES, math.inf)
+    for running, weight in enumerate(weights):
+        piece = next(piece for piece, bound in zip(pieces, bounds, strict=True) if reached < bound)
+        piece[0] += running * weight / whole
+        piece[1] += weight / whole
+        reached += weight / whole
+    return [
+        Piece(total / share, share, weights[0] / whole / share if number == 0 else 0.0)
+        for number, (total, share) in enumerate(pieces)
+        if share > 0
+    ]
 
 
 def _arrivals(mean: float) -> list[tuple[int, float]]:
@@ -122,13 +182,19 @@ def _arrivals(mean: float) -> list[tuple[int, float]]:
     return found
 
 
-def _stationary(times: Sequence[float], per_ms: float, most: int, idle: float) -> list[float] | None:
-    """Return the chances of each number of waiting prompts at the start of a step; None if it grows."""
-    if times[0] * per_ms > 0 and per_ms * times[most] >= most:
+def _stationary(
+    times: Sequence[float], per_ms: float, parts: PromptParts, idle: float, like: Sequence[float] | None
+) -> list[float] | None:  # fmt: skip
+    """Return the probability of each number of waiting parts at the start of a step; None if the queue grows.
+
+    ``like`` is where to begin: the chain of nearly the same queue.
+    """
+    own, most = parts
+    if times[0] * per_ms > 0 and per_ms * times[most] * own >= most:
         return None
     arrivals = [_arrivals(per_ms * time) for time in times]
-    size = min(MAX_WAITING, 4 * most + 60)
-    chain = [1.0] + [0.0] * size
+    size = min(MAX_WAITING * own, 4 * most + 60 * own)
+    chain = list(like) if like is not None else [1.0] + [0.0] * size
     for _ in range(MAX_ITERATIONS):
         following = [0.0] * (size + 1)
         for waiting, chance in enumerate(chain):
@@ -138,10 +204,10 @@ def _stationary(times: Sequence[float], per_ms: float, most: int, idle: float) -
             left = waiting - served
             busy = chance
             if waiting == 0:  # with nothing to decode, the next step begins when a request arrives
-                following[1] += chance * idle
+                following[own] += chance * idle
                 busy -= chance * idle
             for count, likely in arrivals[served]:
-                following[min(size, left + count)] += busy * likely
+                following[min(size, left + own * count)] += busy * likely
         total = sum(following)
         following = [chance / total for chance in following]
         change = sum(abs(a - b) for a, b in zip(chain, following, strict=True))
@@ -152,25 +218,41 @@ def _stationary(times: Sequence[float], per_ms: float, most: int, idle: float) -
 
 
 def _first_tokens(
-    chain: Sequence[float], times: Sequence[float], per_ms: float, most: int, idle: float
-) -> tuple[tuple[float, float], ...]:  # fmt: skip
-    """Return the distribution of the time to the first token: wait, and the step with one's own prompt."""
+    chain: Sequence[float], times: Sequence[float], per_ms: float, parts: PromptParts, idle: float
+) -> tuple[list[tuple[float, float]], float]:  # fmt: skip
+    """Return the distribution of the time to the first token, and the mean number of waiting parts.
+
+    It is the wait, and the steps with one's own prompt.
+    """
+    own, most = parts
     found: list[tuple[float, float]] = []
+    left = 0.0
+
+    def add(rest: float, ahead: int, later: int, weight: float) -> None:
+        """Add a request with this many parts ahead of it; later parts fill up its last step."""
+        nonlocal left
+        full = (ahead + own - 1) // most
+        waiting = ahead + own + later + round(own * per_ms * full * times[most]) - full * most
+        last = times[min(most, waiting)]
+        found.append((rest + full * times[most] + last, weight))
+        left += weight * (max(0, waiting - most) + own * per_ms * last)
+
+    arrivals = [[each for each in _arrivals(per_ms * time) if each[1] > RARE] for time in times]
     for waiting, chance in enumerate(chain):
-        if chance < SMALLEST:
+        if chance < RARE:
             continue
         served = min(waiting, most)
         step, busy = times[served], chance
         if waiting == 0:
-            found.append((times[1], chance * idle / per_ms))
+            add(0.0, 0, 0, chance * idle / per_ms)
             busy -= chance * idle
-        for point in range(FRACTIONS):
-            gone = (point + 0.5) / FRACTIONS
-            rest = (1 - gone) * step
-            for count, likely in _arrivals(per_ms * step):  # the others that arrive in this step, sooner or later
-                behind = waiting - served + count
-                full = (waiting - served + round(gone * count)) // most
-                last = times[max(1, min(most, behind + 1 - full * most))]
-                found.append((rest + full * times[most] + last, busy * step * likely / FRACTIONS))
+        for count, likely in arrivals[served]:  # the others that arrive in this step, sooner or later
+            if busy * likely < RARE:
+                continue
+            weight = busy * step * likely / FRACTIONS
+            for point in range(FRACTIONS):
+                gone = (point + 0.5) / FRACTIONS
+                sooner = round(gone * count)
+                add((1 - gone) * step, waiting - served + own * sooner, own * (count - sooner), weight)
     whole = sum(weight for _, weight in found)
-    return tuple(sorted((at_ms, weight / whole) for at_ms, weight in found))
+    return [(at_ms, weight / whole) for at_ms, weight in found], left / whole

@@ -26,7 +26,7 @@ from nemoguardrails.manifests import (
 from nemoguardrails.manifests import registry as nemo_registry
 from nemoguardrails.manifests.catalog import RailCatalog, RailManifestRecord
 
-from services.policy.errors import BrokenPolicy, Fault
+from services.policy.errors import BrokenPolicy, PolicyFault
 from services.policy.rulings import Side
 from services.policy.source.files import Files
 from services.policy.source.nemo_config import CONFIG, one_side
@@ -66,8 +66,8 @@ async def build_engine(files: Files, side: Side, custom: Mapping[str, Any]) -> I
 
     Args:
         files: The policy's files, with ``nemo/config.yml``.
-        side: The other side's rails are left out: another service has their actions.
-        custom: For actions, in ``config.custom_data``.
+        side: The side whose rails are loaded; the actions of the other side's rails exist only in another service.
+        custom: Values that actions find in ``config.custom_data``.
 
     Raises:
         BrokenPolicy: NeMo rejects the configuration.
@@ -80,5 +80,5 @@ async def build_engine(files: Files, side: Side, custom: Mapping[str, Any]) -> I
         await engine.start()
     except Exception as error:  # noqa: BLE001 - whatever NeMo raises, the configuration is at fault
         reason = str(error).splitlines() or [type(error).__name__]
-        raise BrokenPolicy([Fault(CONFIG, 0, f"NeMo rejects it: {reason[0]}")]) from None
+        raise BrokenPolicy([PolicyFault(CONFIG, 0, f"NeMo rejects it: {reason[0]}")]) from None
     return engine

@@ -52,7 +52,7 @@ class Presidio:
         self._find("030 901820")  # loads each country's number formats: a tenth of a second
 
     async def find(
-        self, text: str, turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        self, text: str, turn: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     ) -> list[FoundSpan]:
         """Return what the recognizers find, in the order of the text; each slice is read within a ``turn``."""
         found: set[FoundSpan] = set()

@@ -8,7 +8,7 @@ from typing import Any
 
 import regorus
 
-from services.policy.errors import BrokenPolicy, Fault, RulingError
+from services.policy.errors import BrokenPolicy, PolicyFault, RulingError
 
 _FAULT = re.compile(r"-->\s*(?P<path>[^\n]+?):(?P<line>\d+):\d+\n.*?\nerror:\s*(?P<what>[^\n]+)", re.DOTALL)
 
@@ -41,11 +41,16 @@ class Rego:
         Raises:
             RulingError: The evaluation failed.
         """
-        machine = self._machine(entry_point)
         try:
+            machine = self._machine(entry_point)
             machine.set_input_json(json.dumps(document))
             answer = json.loads(machine.execute())
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError, RecursionError) as error:
+            raise RulingError(f"{entry_point}: {_first_line(str(error))}") from None
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            self._local.machines = {}  # it ended in the middle of something
             raise RulingError(f"{entry_point}: {_first_line(str(error))}") from None
         return None if answer == _UNDEFINED else answer
 
@@ -66,16 +71,25 @@ def _compile(data_json: str, modules: Mapping[str, str], entry_point: str) -> by
         program = regorus.Program.compile_from_modules(data_json, list(modules.items()), [entry_point])
     except (RuntimeError, ValueError) as error:
         raise BrokenPolicy([_fault(str(error), entry_point, modules)]) from None
+    except BaseException as error:
+        if not _is_panic(error):
+            raise
+        raise BrokenPolicy([_fault(str(error), entry_point, modules)]) from None
     compiled: bytes = program.serialize_binary()  # the program itself must not change threads
     return compiled
 
 
-def _fault(message: str, entry_point: str, modules: Mapping[str, str]) -> Fault:
+def _is_panic(error: BaseException) -> bool:
+    """Return whether the engine gave up. Its error is no ``Exception``, and its class has no public name."""
+    return type(error).__name__ == "PanicException"
+
+
+def _fault(message: str, entry_point: str, modules: Mapping[str, str]) -> PolicyFault:
     found = _FAULT.search(message)
     if found:
-        return Fault(found["path"], int(found["line"]), found["what"])
+        return PolicyFault(found["path"], int(found["line"]), found["what"])
     name = next(iter(modules), "rego")
-    return Fault(name, 0, f"{entry_point}: {_first_line(message)}")
+    return PolicyFault(name, 0, f"{entry_point}: {_first_line(message)}")
 
 
 def _first_line(message: str) -> str:

@@ -13,7 +13,7 @@ MAX_REMEMBERED: Final = 2
 """Most open matches of a configuration that is cached; more are rare, and their combinations many."""
 
 MAX_CELLS: Final = 200_000
-"""Most cached table cells, about 80 MB. Beyond it the table is built anew, with the same results."""
+"""Most cached table cells, about 80 MB. Beyond it the table is rebuilt, with the same results."""
 
 # Kinds of neighbours, for the guards. END is after the text.
 OTHER, LETTER, DIGIT, JOINER, END = range(5)
@@ -73,10 +73,11 @@ class NeighbourKinds(dict[str, int]):
 
 
 class AutomatonState(dict[str, "AutomatonState | None"]):
-    """The state of an open match: the next state by character, None when nothing can match any more.
+    """The state of an open match: a map from character to next state, None where no match is possible.
 
     Attributes:
-        final: By kind of the next neighbour, the rules that match then; None if no rule is complete here.
+        final: For each kind of following character, the rules that match if it follows; None if no rule is
+            complete here.
         alive: Rules that may match here or after more characters.
     """
 

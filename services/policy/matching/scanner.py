@@ -28,7 +28,7 @@ class Match:
 
 
 _CHECK_WORK: Final = 4
-"""The cost of a validator's step besides its characters, in look-ups."""
+"""Fixed cost of a validator's step, in look-ups; characters cost extra."""
 
 
 class _Validation:
@@ -87,7 +87,7 @@ class Scanner:
     def undecided(self) -> int:
         """First code point whose matches are not all known.
 
-        Matches in ``_waiting`` wait for one that began there or earlier, so they need no check of their own.
+        Matches in ``_waiting`` wait for a match that began at this position or earlier, so they are covered.
         """
         return self._starts[0] if self._starts else self.position
 
@@ -149,7 +149,7 @@ class Scanner:
                 self._waiting.setdefault(rule, {})[start] = end
 
     def _hopeless(self, rule: int, start: int) -> bool:
-        """Return whether no match of the rule that begins here can be taken any more.
+        """Return whether no match of the rule from this start can be taken any more.
 
         An earlier match covers its start: taken already, or waiting. A waiting one is only given up for a match that
         began before it and ends later, which covers this start as well.
@@ -169,7 +169,7 @@ class Scanner:
         return check.running.feed(text)
 
     def _crowded(self, config: Config) -> Config:
-        """Account for many open matches, and drop those that cannot be taken any more."""
+        """Charge for the work of many open matches, and drop those that cannot be taken any more."""
         starts, states = self._starts, config.states
         self.work += len(starts)
         if self._waiting:

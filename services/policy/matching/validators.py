@@ -135,7 +135,7 @@ _LEAST_BITS: Final = 3.0 - 1e-9
 """Bits a character, less rounding."""
 
 _MOST_BITS: Final = math.log2(MAX_MATCH_CHARS) - _LEAST_BITS + math.log2(math.e)
-"""Most that one more character of a match adds to what its text has above the least, in bits."""
+"""Most bits of entropy above the minimum that one more character can add to a match."""
 
 
 def _weight(count: int) -> float:
@@ -143,7 +143,7 @@ def _weight(count: int) -> float:
 
 
 _ADDED: Final = tuple(_weight(count + 1) - _weight(count) for count in range(MAX_MATCH_CHARS))
-"""What one more of a character adds to the sum, by how many there were."""
+"""What one more occurrence of a character adds to the sum, by its occurrences so far."""
 
 
 class WholeTextValidator:

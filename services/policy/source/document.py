@@ -141,7 +141,7 @@ class PolicyDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Refuse classes that contradict themselves.
 
         Raises:
-            ValueError: One does.
+            ValueError: A class contradicts itself.
         """
         self.service_classes()
 

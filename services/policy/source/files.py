@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from services.policy.errors import BrokenPolicy, Fault
+from services.policy.errors import BrokenPolicy, PolicyFault
 from services.runtime.policy_deadlines import DEFAULT_POLICY
 
 __all__ = ["DEFAULT_POLICY", "Files", "fingerprint", "read_files", "version_of"]
@@ -25,10 +25,10 @@ def read_files(root: Path) -> Files:
         BrokenPolicy: The folder does not exist, a file is unreadable or too large, or there are too many.
     """
     if not root.is_dir():
-        raise BrokenPolicy([Fault(".", 0, f"{root} is not a folder; name one with a policy.toml")])
+        raise BrokenPolicy([PolicyFault(".", 0, f"{root} is not a folder; name one with a policy.toml")])
     names = sorted(_names(root))
     if len(names) > MAX_FILES:
-        raise BrokenPolicy([Fault(".", 0, f"{len(names)} files; the limit is {MAX_FILES}")])
+        raise BrokenPolicy([PolicyFault(".", 0, f"{len(names)} files; the limit is {MAX_FILES}")])
     return {name: _read(root, name) for name in names}
 
 
@@ -74,7 +74,7 @@ def _read(root: Path, name: str) -> bytes:
     try:
         content = (root / name).read_bytes()
     except OSError as error:
-        raise BrokenPolicy([Fault(name, 0, f"cannot be read: {error.strerror}")]) from None
+        raise BrokenPolicy([PolicyFault(name, 0, f"cannot be read: {error.strerror}")]) from None
     if len(content) > MAX_FILE_BYTES:
-        raise BrokenPolicy([Fault(name, 0, f"{len(content)} bytes; the limit is {MAX_FILE_BYTES}")])
+        raise BrokenPolicy([PolicyFault(name, 0, f"{len(content)} bytes; the limit is {MAX_FILE_BYTES}")])
     return content

@@ -5,25 +5,25 @@ from typing import Any, Final
 
 import yaml
 
-from services.policy.errors import BrokenPolicy, Fault
+from services.policy.errors import BrokenPolicy, PolicyFault
 from services.policy.rulings import Side
 from services.policy.source.files import Files
 
 CONFIG: Final = "nemo/config.yml"
 
 
-def yaml_faults(files: Files) -> list[Fault]:
+def yaml_faults(files: Files) -> list[PolicyFault]:
     """Return the faults of NeMo's files that can be found without NeMo; its engine reports the others."""
-    faults: list[Fault] = []
+    faults: list[PolicyFault] = []
     for name in sorted(files):
         if name.startswith("nemo/") and name.endswith((".yml", ".yaml")):
             try:
                 yaml.safe_load(files[name])
             except yaml.MarkedYAMLError as error:
                 line = error.problem_mark.line + 1 if error.problem_mark else 0
-                faults.append(Fault(name, line, error.problem or "is not YAML"))
+                faults.append(PolicyFault(name, line, error.problem or "is not YAML"))
             except (yaml.YAMLError, UnicodeDecodeError) as error:
-                faults.append(Fault(name, 0, f"is not YAML: {error}"))
+                faults.append(PolicyFault(name, 0, f"is not YAML: {error}"))
             else:
                 faults += _own_input_rails(name, yaml.compose(files[name], yaml.SafeLoader))
     return faults
@@ -36,27 +36,27 @@ def has_rails(files: Files, side: Side) -> bool:
 
 
 def one_side(files: Files, side: Side) -> dict[str, Any]:
-    """Return the configuration without the other side's rails: another service has their actions.
+    """Return the configuration without the other side's rails, whose actions exist only in another service.
 
     Raises:
         BrokenPolicy: The configuration is not a mapping.
     """
     body = yaml.safe_load(files.get(CONFIG, b"{}")) or {}
     if not isinstance(body, dict) or not isinstance(body.get("rails", {}), dict):
-        raise BrokenPolicy([Fault(CONFIG, 1, "must be a mapping with 'rails'")])
+        raise BrokenPolicy([PolicyFault(CONFIG, 1, "must be a mapping with 'rails'")])
     body.setdefault("models", [])
     rails = body["rails"] = {**body.get("rails", {})}
     rails.pop("output" if side == "input" else "input", None)
     return body
 
 
-def _own_input_rails(name: str, root: Any) -> Iterator[Fault]:
+def _own_input_rails(name: str, root: Any) -> Iterator[PolicyFault]:
     """Yield a fault for each of Railbus's own input rails: older policies named them here as well."""
     flows = _value(_value(_value(root, "rails"), "input"), "flows")
     for flow in flows.value if isinstance(flows, yaml.SequenceNode) else ():
         if isinstance(flow, yaml.ScalarNode) and flow.value.startswith("railbus "):
             message = f"remove {flow.value!r}: policy.toml names Railbus's own input rails"
-            yield Fault(name, flow.start_mark.line + 1, message)
+            yield PolicyFault(name, flow.start_mark.line + 1, message)
 
 
 def _value(node: Any, key: str) -> Any:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from services.policy.errors import BrokenPolicy, Fault
+from services.policy.errors import BrokenPolicy, PolicyFault
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
         return msgspec.convert(tomllib.loads(text), cls)
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise BrokenPolicy([Fault(name, line, "is not UTF-8 text")]) from None
+        raise BrokenPolicy([PolicyFault(name, line, "is not UTF-8 text")]) from None
     except tomllib.TOMLDecodeError as error:
         raise BrokenPolicy([_syntax_fault(name, text, str(error))]) from None
     except msgspec.ValidationError as error:
@@ -48,23 +48,23 @@ def line_of(text: str, where: str) -> int:
     return at + 1
 
 
-def _syntax_fault(name: str, text: str, message: str) -> Fault:
+def _syntax_fault(name: str, text: str, message: str) -> PolicyFault:
     found = _SYNTAX.match(message)
     if found is None:
-        return Fault(name, 0, message)
+        return PolicyFault(name, 0, message)
     line = int(found["line"]) if found["line"] else len(text.splitlines())
-    return Fault(name, line, found["what"])
+    return PolicyFault(name, line, found["what"])
 
 
-def _form_fault(name: str, text: str, message: str) -> Fault:
+def _form_fault(name: str, text: str, message: str) -> PolicyFault:
     found = _WHERE.match(message)
     if found is None:
-        return Fault(name, 0, message)
+        return PolicyFault(name, 0, message)
     where = found["where"] or "$"
     unknown = _UNKNOWN.search(message)
     if unknown:  # msgspec names the table, not the key
         where = f"{where}.{unknown[1]}"
-    return Fault(name, line_of(text, where), f"{found['what']} - at {where.removeprefix('$.')}")
+    return PolicyFault(name, line_of(text, where), f"{found['what']} - at {where.removeprefix('$.')}")
 
 
 def _find(lines: list[str], at: int, key: str, table: str) -> int:

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from schemas.requests import Message
 from schemas.stream import CutoverMode, Failed, Trigger
-from services.router.state.means import Means
+from services.router.state.budget import AttemptBudgets
 from services.router.state.request import RequestState
 
 Target = Literal["vertex", "generator"]
@@ -52,10 +52,10 @@ class Objection(Enum):
 
 
 NOT_WORTH_SAYING: Final = frozenset({Objection.OFF, Objection.NOT_ITS_CLASS, Objection.RETRIES_OFF})
-"""What the operator has chosen for all requests."""
+"""Objections that follow from the operator's settings: no request's reason mentions them."""
 
 BUDGETS: Final = frozenset({Objection.SPENT, Objection.RETRIES_SPENT})
-"""What may be otherwise a moment later."""
+"""Objections that may no longer hold a moment later."""
 
 
 class CutoverPlan(NamedTuple):
@@ -68,7 +68,7 @@ class CutoverPlan(NamedTuple):
 
 
 class CutoverChoice(NamedTuple):
-    """What is to be done about a trigger that holds.
+    """The decision about a cutover whose trigger holds.
 
     Attributes:
         trigger: None when no trigger holds.
@@ -84,19 +84,19 @@ class CutoverChoice(NamedTuple):
 NO_CUTOVER: Final = CutoverChoice()
 
 
-def choose_cutover(state: RequestState, now_us: int, stamp_us: int, means: Means) -> CutoverChoice:
+def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: AttemptBudgets) -> CutoverChoice:
     """Return the cutover to make now, and if none may be made, the reasons.
 
     Args:
         state: The request.
         now_us: Everything appended before this was read; deadlines count up to here.
-        stamp_us: The time, for the budgets.
-        means: What may be used.
+        at_us: The time, for the budgets.
+        budgets: What may be used.
     """
-    plans = due_cutovers(state, now_us, prefer_cloud=means.prefer_cloud)
+    plans = due_cutovers(state, now_us, prefer_cloud=budgets.prefer_cloud)
     against = []
     for plan in plans:
-        found = objection(state, plan, stamp_us, means)
+        found = objection(state, plan, at_us, budgets)
         if found is None:
             return CutoverChoice(plan.trigger, plan)
         against.append(found)
@@ -155,7 +155,7 @@ def trigger_times_us(state: RequestState) -> list[int]:
 
 
 def _failure_due_us(state: RequestState, failure: Failed) -> int:
-    """Return when something follows from a failure: at once, or for a batch request when the cause may have passed."""
+    """Return when to act on a failure: immediately, or for a batch request once the cause may have passed."""
     passes = failure.retryable and failure.error_class != "engine_dead"  # another worker takes it at once
     if state.lane != "batch" or not passes or _retries_used_up(state):
         return 0
@@ -203,17 +203,19 @@ def all_failed(state: RequestState) -> Failed | None:
     return failures[max(candidates)] if failures and candidates <= failures.keys() else None
 
 
-def objection(state: RequestState, plan: CutoverPlan, now_us: int, means: Means) -> Objection | None:
+def objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
     """Return the reason against the cutover; None if it may be made. ``UNREAD`` is no reason to close the request."""
     if plan.trigger == "mask":
         return Objection.UNREAD if state.request is None else None
     failure = all_failed(state)
     if plan.target == "generator":
-        return _objection_to_retry(state, failure, now_us, means)
-    return _objection_to_fallback(state, failure, now_us, means)
+        return _objection_to_retry(state, failure, now_us, budgets)
+    return _objection_to_fallback(state, failure, now_us, budgets)
 
 
-def _objection_to_fallback(state: RequestState, failure: Failed | None, now_us: int, means: Means) -> Objection | None:
+def _objection_to_fallback(
+    state: RequestState, failure: Failed | None, now_us: int, budgets: AttemptBudgets
+) -> Objection | None:
     if state.config.fallback == "off":
         return Objection.OFF
     if not state.class_has_cloud:
@@ -227,12 +229,14 @@ def _objection_to_fallback(state: RequestState, failure: Failed | None, now_us: 
     against = egress_objection(state)
     if against is None and next_messages(state) is None:
         return Objection.NOT_KEPT
-    if against is None and not means.cloud.allows(price(state), now_us):
+    if against is None and not budgets.cloud.allows(price(state), now_us):
         return Objection.SPENT
     return against
 
 
-def _objection_to_retry(state: RequestState, failure: Failed | None, now_us: int, means: Means) -> Objection | None:
+def _objection_to_retry(
+    state: RequestState, failure: Failed | None, now_us: int, budgets: AttemptBudgets
+) -> Objection | None:
     if not _most_retries(state):
         return Objection.RETRIES_OFF
     if failure is not None and not failure.retryable:
@@ -243,7 +247,7 @@ def _objection_to_retry(state: RequestState, failure: Failed | None, now_us: int
         return Objection.UNREAD
     if next_messages(state) is None:
         return Objection.NOT_KEPT
-    allowed = state.lane == "batch" or means.retries.allows(0.0, now_us)
+    allowed = state.lane == "batch" or budgets.retries.allows(0.0, now_us)
     return None if allowed else Objection.RETRIES_SPENT
 
 

@@ -1,7 +1,7 @@
 """What the router writes for a request now: pure decisions from its state and the time.
 
-A decision is written to the log first. Its consequences follow when the *effective* one is read back. So ``decide``
-runs again after every event and when a timer is due, and returns what is not on the log yet.
+A decision is written to the log first. It takes effect when it is read back and is the *effective* one. So ``decide``
+runs again after every event and when a timer is due, and returns the decisions that are not on the log yet.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ from services.router.decide.cutovers import (
 )
 from services.router.decide.effects import after_close, begin_attempts, settled_us, stop_all, stop_losers
 from services.router.decide.endings import (
-    Ending,
+    CloseDecision,
     answered,
     awaits_verdict,
     cannot_begin,
@@ -28,42 +28,42 @@ from services.router.decide.endings import (
     no_masked_prompt,
     overdue,
 )
-from services.router.state.means import Means
-from services.router.state.request import EventStamp, RequestState, cutover_key
+from services.router.state.budget import AttemptBudgets
+from services.router.state.request import EventContext, RequestState, cutover_key
 
 BUDGET_RETRY_US: Final = 1_000_000
 """How soon to look again at a cutover for which a budget was spent."""
 
 
-def decide(state: RequestState, now_us: int, means: Means, stamp: EventStamp) -> list[Write]:
+def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:
     """Return what to write.
 
     Args:
         state: The request.
         now_us: Everything appended before this was read; deadlines count up to here.
-        means: The budgets of the partition.
-        stamp: For the events.
+        budgets: The budgets of the partition.
+        context: For the events.
     """
     if state.screen.closed is not None:
-        return after_close(state, state.screen.closed, now_us, stamp)
+        return after_close(state, state.screen.closed, now_us, context)
     if not state.known:
         return []
     writes: list[Write] = []
     if state.screen.conclusion == "denied":
-        writes += stop_all(state, "denied", stamp)
+        writes += stop_all(state, "denied", context)
     elif state.screen.stopped is not None:
-        writes += stop_all(state, "recalled", stamp)
+        writes += stop_all(state, "recalled", context)
     elif state.cutovers:
-        writes += begin_attempts(state, now_us, stamp)
-        writes += stop_losers(state, stamp)
-    return writes + _next_event(state, now_us, means, stamp)
+        writes += begin_attempts(state, now_us, context)
+        writes += stop_losers(state, context)
+    return writes + _next_event(state, now_us, budgets, context)
 
 
-def close_too_many_open(state: RequestState, stamp: EventStamp) -> Write:
+def close_too_many_open(state: RequestState, context: EventContext) -> Write:
     """Close a request for which the partition has no room."""
-    state.should_write("closed", stamp.now_us, stamp)
+    state.should_write("closed", context.now_us, context)
     reason = f"{state.config.max_open} requests are open in its partition already"
-    return _close(state, Ending("too_many_open", "failed", reason), stamp)
+    return _close(state, CloseDecision("too_many_open", "failed", reason), context)
 
 
 def next_alarm_us(state: RequestState, now_us: int) -> int:
@@ -87,38 +87,38 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
     return min((alarm_us, *(written_us + RETRY_US for written_us in state.pending_writes_us())))
 
 
-def _next_event(state: RequestState, now_us: int, means: Means, stamp: EventStamp) -> list[Write]:
+def _next_event(state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:
     """Return the next event for the request's stream log: a closing, a cutover, or none."""
     attempt = state.screen.attempts + 1
     written_us = state.pending_since_us(cutover_key(attempt))
     if written_us is not None and now_us - written_us >= RETRY_US:
-        means.release(state.request_id)
+        budgets.release(state.request_id)
         written_us = None
-    choice = NO_CUTOVER if written_us is not None else choose_cutover(state, now_us, stamp.now_us, means)
+    choice = NO_CUTOVER if written_us is not None else choose_cutover(state, now_us, context.now_us, budgets)
     state.over_budget = not BUDGETS.isdisjoint(choice.against)
     ending = (
         answered(state)
         or overdue(state, now_us)
         or no_masked_prompt(state)
         or cannot_begin(state)
-        or no_attempt_left(state, choice, stamp.now_us)
+        or no_attempt_left(state, choice, context.now_us)
     )
     if ending is not None:
-        return [_close(state, ending, stamp)] if state.should_write("closed", now_us, stamp) else []
+        return [_close(state, ending, context)] if state.should_write("closed", now_us, context) else []
     plan = choice.plan
-    if plan is None or not state.should_write(cutover_key(attempt), now_us, stamp):
+    if plan is None or not state.should_write(cutover_key(attempt), now_us, context):
         return []
     if plan.target == "vertex":
-        means.cloud.reserve(state.request_id, price(state))
+        budgets.cloud.reserve(state.request_id, price(state))
     elif plan.trigger != "mask" and state.lane != "batch":
-        means.retries.reserve(state.request_id, 0.0)
-    return [_cutover(state, plan, attempt, stamp)]
+        budgets.retries.reserve(state.request_id, 0.0)
+    return [_cutover(state, plan, attempt, context)]
 
 
-def _close(state: RequestState, ending: Ending, stamp: EventStamp) -> Write:
+def _close(state: RequestState, ending: CloseDecision, context: EventContext) -> Write:
     voice = state.screen.voice
     closed = Closed(
-        **stamp.envelope(state),
+        **context.envelope(state),
         outcome=ending.outcome,
         reason=ending.reason,
         attempt=None if voice is None else voice.attempt,
@@ -129,6 +129,6 @@ def _close(state: RequestState, ending: Ending, stamp: EventStamp) -> Write:
     return Write(STREAMS, closed, state.traceparent)
 
 
-def _cutover(state: RequestState, plan: CutoverPlan, attempt: int, stamp: EventStamp) -> Write:
-    cutover = Cutover(**stamp.envelope(state), attempt=attempt, **plan._asdict())
+def _cutover(state: RequestState, plan: CutoverPlan, attempt: int, context: EventContext) -> Write:
+    cutover = Cutover(**context.envelope(state), attempt=attempt, **plan._asdict())
     return Write(STREAMS, cutover, state.traceparent)

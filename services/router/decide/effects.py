@@ -11,7 +11,7 @@ from schemas.topics import ACCOUNTS, CONTROL, DAY_MS, REQUESTS, REQUESTS_BATCH, 
 from services.processor import Write
 from services.router.config import SETTLE_US
 from services.router.decide.cutovers import egress_objection, next_messages
-from services.router.state.request import EventStamp, RequestState, request_key
+from services.router.state.request import EventContext, RequestState, request_key
 from services.stream.latency import measure, stage_times
 
 _CANCEL_REASONS: dict[Outcome, CancelReason] = {
@@ -24,7 +24,7 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 }
 
 
-def begin_attempts(state: RequestState, now_us: int, stamp: EventStamp) -> list[Write]:
+def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> list[Write]:
     """Send each attempt that a cutover has opened to its worker, once.
 
     An attempt is given out twice only if the router dies, or its partition moves, in the few milliseconds between the
@@ -38,11 +38,11 @@ def begin_attempts(state: RequestState, now_us: int, stamp: EventStamp) -> list[
         if cutover.target == "vertex" and egress_objection(state) is not None:
             continue
         messages = next_messages(state)
-        if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, stamp):
+        if state.request is None or messages is None or not state.should_write(request_key(attempt), now_us, context):
             continue
-        waited_ms = max(0, stamp.now_us - state.received_us) / 1_000  # its total deadline goes on, and is below a day
+        waited_ms = max(0, context.now_us - state.received_us) / 1_000  # its total deadline goes on, and is below a day
         request: Request = replace(
-            state.request, attempt=attempt, messages=messages, source=stamp.source, waited_ms=min(waited_ms, DAY_MS)
+            state.request, attempt=attempt, messages=messages, source=context.source, waited_ms=min(waited_ms, DAY_MS)
         )
         own = REQUESTS_BATCH if state.lane == "batch" else REQUESTS
         topic = REQUESTS_VERTEX if cutover.target == "vertex" else own
@@ -50,52 +50,52 @@ def begin_attempts(state: RequestState, now_us: int, stamp: EventStamp) -> list[
     return writes
 
 
-def stop_losers(state: RequestState, stamp: EventStamp) -> list[Write]:
+def stop_losers(state: RequestState, context: EventContext) -> list[Write]:
     """Write one ``Cancel`` for each attempt that is no candidate any more and may still be running."""
     lost = [attempt for attempt in state.running() if attempt not in state.screen.candidates]
     raced = state.screen.has_spoken and any(cutover.how == "race" for cutover in state.cutovers.values())
-    return [_cancel(state, attempt, "lost_race" if raced else "cutover", stamp) for attempt in lost]
+    return [_cancel(state, attempt, "lost_race" if raced else "cutover", context) for attempt in lost]
 
 
-def stop_all(state: RequestState, reason: CancelReason, stamp: EventStamp) -> list[Write]:
+def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -> list[Write]:
     """Write one ``Cancel`` for all workers, if any may still be running."""
     running = state.running()
     if not running:
         return []
     state.cancelled.update(running)
-    return [_cancel(state, None, reason, stamp)]
+    return [_cancel(state, None, reason, context)]
 
 
-def after_close(state: RequestState, closed: Closed, now_us: int, stamp: EventStamp) -> list[Write]:
+def after_close(state: RequestState, closed: Closed, now_us: int, context: EventContext) -> list[Write]:
     """Stop the workers of a closed request, and write its account."""
     writes: list[Write] = []
     if closed.outcome != "rejected":  # no worker has an unreadable request
-        writes += stop_all(state, _CANCEL_REASONS[closed.outcome], stamp)
-    if now_us >= settled_us(state) and state.should_write("account", now_us, stamp):
-        writes.append(Write(ACCOUNTS, account_of(state, closed, stamp), state.traceparent))
+        writes += stop_all(state, _CANCEL_REASONS[closed.outcome], context)
+    if now_us >= settled_us(state) and state.should_write("account", now_us, context):
+        writes.append(Write(ACCOUNTS, account_of(state, closed, context), state.traceparent))
     return writes
 
 
 def settled_us(state: RequestState) -> int:
-    """Return when the account may be written: at once, or later while a cancelled worker's usage is missing."""
+    """Return when the account may be written: now, or later while a cancelled worker's usage is missing."""
     running = any(record.started is not None and not record.ended for record in state.attempt_records.values())
     return state.closed_us + SETTLE_US if running else 0
 
 
-def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, stamp: EventStamp) -> Write:
+def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, context: EventContext) -> Write:
     if attempt is not None:
         state.cancelled.add(attempt)
-    cancel = Cancel(**stamp.envelope(state), attempt=attempt, reason=reason)
+    cancel = Cancel(**context.envelope(state), attempt=attempt, reason=reason)
     return Write(CONTROL, cancel, state.traceparent)
 
 
-def account_of(state: RequestState, closed: Closed, stamp: EventStamp) -> Account:
+def account_of(state: RequestState, closed: Closed, context: EventContext) -> Account:
     """Return the account of a closed request."""
     verdict = state.screen.verdict
     voice = None if state.stages.voice_run is None else closed.attempt
     accounts = {attempt: record.account() for attempt, record in sorted(state.attempt_records.items())}
     return Account(
-        **stamp.envelope(state),
+        **context.envelope(state),
         outcome=closed.outcome,
         lane=state.lane or "interactive",
         service_class=state.service_class,

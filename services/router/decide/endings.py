@@ -16,7 +16,7 @@ from services.router.decide.cutovers import (
 from services.router.state.request import RequestState
 
 
-class Ending(NamedTuple):
+class CloseDecision(NamedTuple):
     """How a request should be closed: the cause for programs, the outcome, the reason for people."""
 
     cause: Cause
@@ -24,31 +24,33 @@ class Ending(NamedTuple):
     reason: str
 
 
-def answered(state: RequestState) -> Ending | None:
+def answered(state: RequestState) -> CloseDecision | None:
     """Return the end for an answer that ended by itself; None while it has not."""
     conclusion, stopped = state.screen.conclusion, state.screen.stopped
     if conclusion == "denied":
-        return Ending("denied", "denied", "policy refused the prompt")
+        return CloseDecision("denied", "denied", "policy refused the prompt")
     if conclusion == "recalled" and stopped is not None:
-        return Ending("recalled", "recalled", f"rule {stopped.rule} withdrew the answer")
-    return Ending("answered", "completed", "") if conclusion == "answered" else None
+        return CloseDecision("recalled", "recalled", f"rule {stopped.rule} withdrew the answer")
+    return CloseDecision("answered", "completed", "") if conclusion == "answered" else None
 
 
-def overdue(state: RequestState, now_us: int) -> Ending | None:
+def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
     """Return the end for a deadline that has passed."""
     gone_us, grace_ms = state.client_gone_us, state.config.client_grace_ms
     if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
-        return Ending("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
+        return CloseDecision("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
     if now_us >= state.deadline_us:
         total_ms = state.deadlines.total_ms
-        return Ending("deadline", "expired", f"not answered within {total_ms} ms of receipt: {_why_late(state)}")
+        return CloseDecision("deadline", "expired", f"not answered within {total_ms} ms of receipt: {_why_late(state)}")
     verdict_ms = state.deadlines.verdict_ms
     if awaits_verdict(state) and now_us >= state.received_us + verdict_ms * 1_000:
-        return Ending("no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt")
+        return CloseDecision(
+            "no_verdict", "failed", f"the input check gave no verdict within {verdict_ms} ms of receipt"
+        )
     return None
 
 
-def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> Ending | None:
+def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
     """Return the end if all attempts failed or fell silent, and another one may not be made.
 
     A late first token ends nothing, unless the operator wants that when a budget is spent: it may still come. Silence
@@ -64,17 +66,17 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
         outcome: Outcome = "cancelled" if failure.error_class == "cancelled" else "failed"
         reasons = _in_words(each for each in against if each not in NOT_WORTH_SAYING)
         because = f" ({reasons})" if reasons else ""
-        return Ending("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
+        return CloseDecision("attempts_failed", outcome, f"{failure.error_class}: {failure.message[:1_500]}{because}")
     if choice.trigger not in _SILENCE or state.lane == "batch":
         return None
     spent = not BUDGETS.isdisjoint(against)
     if state.config.when_spent == "close" if spent else choice.trigger == "stall":
         cause, silence = _SILENCE[choice.trigger]
-        return Ending(cause, "failed", f"{silence}, and {_in_words(against)}")
+        return CloseDecision(cause, "failed", f"{silence}, and {_in_words(against)}")
     return None
 
 
-def cannot_begin(state: RequestState) -> Ending | None:
+def cannot_begin(state: RequestState) -> CloseDecision | None:
     """Return the end if the only candidate attempt can no longer be given to a worker."""
     if state.screen.voice is not None:
         return None
@@ -85,16 +87,16 @@ def cannot_begin(state: RequestState) -> Ending | None:
         if against is None and next_messages(state) is None:
             against = Objection.NOT_KEPT
         if against is not None and against is not Objection.UNREAD:
-            return Ending("cannot_begin", "failed", f"attempt {attempt} cannot begin: {against.value}")
+            return CloseDecision("cannot_begin", "failed", f"attempt {attempt} cannot begin: {against.value}")
     return None
 
 
-def no_masked_prompt(state: RequestState) -> Ending | None:
+def no_masked_prompt(state: RequestState) -> CloseDecision | None:
     """Return the end if policy wants the prompt masked and gives no masked prompt."""
     verdict = state.screen.verdict
     if verdict is None or verdict.decision != "mask" or verdict.masked:
         return None
-    return Ending(
+    return CloseDecision(
         "no_masked_prompt", "failed", "policy wants the prompt masked, but its verdict holds no masked prompt"
     )
 
@@ -107,7 +109,7 @@ def awaits_verdict(state: RequestState) -> bool:
 
 
 def _why_late(state: RequestState) -> str:
-    """Return what the request lacked when its total deadline passed."""
+    """Return what the request was waiting for when its total deadline passed."""
     screen = state.screen
     if screen.finished is not None:
         whole = screen.last_seq >= screen.finished.last_seq

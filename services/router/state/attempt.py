@@ -1,4 +1,4 @@
-"""One attempt of a request: what it cost and wrote, as the log says. Pure."""
+"""One attempt of a request: its cost and its output, read from the log. Pure."""
 
 from dataclasses import dataclass, field
 

@@ -15,7 +15,7 @@ OPEN_US: Final = 2_000_000
 """How long it stays open before it lets probes through, and how long it waits for their outcomes."""
 
 PROBES: Final = 3
-"""How many requests probe at a time; when all of them are served, the breaker closes."""
+"""Number of concurrent probes; when all of them were served, the breaker closes."""
 
 
 class Breaker:

@@ -1,12 +1,13 @@
 """The fallback budget: how many requests, and how much money, may go to the cloud in a minute. Pure.
 
-It is counted from the log (requests and effective cutovers), so a router that starts knows what was spent.
+It is counted from the log (requests and effective cutovers), so a restarted router knows the amounts already spent.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from services.router.config import FallbackLimits
+from services.router.state.breaker import Breaker
 
 WINDOW_S: Final = 60
 
@@ -39,7 +40,7 @@ class SpendTracker:
         return self._budget.allows(usd, now_us)
 
     def reserve(self, request_id: str, usd: float) -> None:
-        """Count a cutover that was written and not read back."""
+        """Reserve the cost of a cutover that was written to the log and not read back yet."""
         self._reserved[request_id] = usd
 
     def release(self, request_id: str) -> None:
@@ -117,3 +118,28 @@ class FallbackBudget:
             fallbacks += totals[1]
             spent_usd += totals[2]
         return fallbacks, max(self.limits.free, int(self.limits.ratio * requests)), spent_usd
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBudgets:
+    """The budgets of further attempts, and the health of the self-hosted engines.
+
+    Attributes:
+        cloud: The fallbacks to the cloud.
+        retries: The further attempts on the self-hosted engines.
+        breaker: While it is not closed, the cloud is preferred to the self-hosted engines.
+    """
+
+    cloud: SpendTracker
+    retries: SpendTracker
+    breaker: Breaker
+
+    @property
+    def prefer_cloud(self) -> bool:
+        """Return whether the self-hosted engines were late or failed too often of late."""
+        return self.breaker.state != "closed"
+
+    def release(self, request_id: str) -> None:
+        """Drop the reservations of a request."""
+        self.cloud.release(request_id)
+        self.retries.release(request_id)

@@ -1,14 +1,14 @@
-"""Since when requests of a partition are open: how far back the next owner of the partition must read. Pure."""
+"""The time of a partition's oldest open request: from there its next owner must read. Pure."""
 
 import heapq
 from collections.abc import Container
 from typing import Final
 
 MARGIN_US: Final = 5_000_000
-"""How much earlier the mark is than what it is about: topics of a partition are not written in one order."""
+"""How much earlier the mark is than the oldest request: there is no order between the topics of a partition."""
 
 SPARE: Final = 1_000
-"""How many entries of closed requests are tolerated before they are cleared out."""
+"""Entries of closed requests that may accumulate before they are removed."""
 
 
 class OldestOpen:

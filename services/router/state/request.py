@@ -19,7 +19,7 @@ MOST_RECALLS: Final = 100
 """Most recalls that an account names."""
 
 
-class EventStamp(NamedTuple):
+class EventContext(NamedTuple):
     """The time and the writer of an event."""
 
     now_us: int
@@ -157,7 +157,7 @@ class RequestState:
             self.client_gone_us = at_us
 
     def on_chunk(self, event: Chunk, at_us: int, log_ms: int) -> bool:
-        """Fold a chunk. Return whether a decision may be due: the answer begins or is over."""
+        """Fold a chunk. Return whether a decision may be due, because the answer begins or ends."""
         screen = self.screen
         last_seq, had_spoken = screen.last_seq, screen.has_spoken
         self.stages.feed(event, log_ms)
@@ -216,12 +216,12 @@ class RequestState:
         if not self.known and queue_us <= self.config.window_us:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
-    def should_write(self, key: str, known_us: int, stamp: EventStamp) -> bool:
+    def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
         """Return whether to write this decision now: not while an earlier write may still be read back."""
         written_us = self._pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False
-        self._pending[key] = stamp.now_us
+        self._pending[key] = context.now_us
         return True
 
     def pending_since_us(self, key: str) -> int | None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from services.policy import BrokenPolicy, Fault, FoundSpan, Policy
+from services.policy import BrokenPolicy, FoundSpan, Policy, PolicyFault
 from services.policy.source.toml import line_of
 from services.safety.checks.executor import Check
 
@@ -59,5 +59,7 @@ async def classifiers_check(policy: Policy) -> Classifiers:
     if unknown:
         line = line_of(policy.files["policy.toml"].decode(), "$.safety.classifiers")
         known = ", ".join(sorted(KNOWN))
-        raise BrokenPolicy([Fault("policy.toml", line, f"classifier {unknown[0]!r} is unknown; use one of: {known}")])
+        raise BrokenPolicy(
+            [PolicyFault("policy.toml", line, f"classifier {unknown[0]!r} is unknown; use one of: {known}")]
+        )
     return Classifiers(tuple([await KNOWN[name]() for name in names]))

@@ -13,7 +13,7 @@ MAX_WORKERS: Final = 32
 """Most checks at once."""
 
 MAX_PER_TENANT: Final = 8
-"""Most checks of one tenant at once: its slow texts must not take the places of others."""
+"""Most concurrent checks of one tenant: its slow texts must not use up the slots of others."""
 
 SWEEP_S: Final = 0.05
 """How late a check may be cancelled after its time limit."""
@@ -32,7 +32,7 @@ class Check(Protocol):
     """A check of windows of text under one policy."""
 
     async def find(self, text: str) -> tuple[FoundSpan, ...]:
-        """Return what is found in the window; a verdict on the whole window is a span over all of it.
+        """Return the findings in the window; a verdict on the whole window is one finding over all of it.
 
         Raises:
             CheckFailed: The check gave no answer.

@@ -3,8 +3,9 @@
 NeMo compiles the rails; they run one by one here. NeMo's own runner stops at the first rail that blocks: one finding
 would then hide the others while it is in the window, and none would have a span.
 
-Railbus's own rail finds disguised words. Its spans are in the outcome's metadata, because NeMo's verdict has no field
-for them, and its outcome is never a block: Rego rules on findings.
+Railbus's own rail finds disguised words. NeMo says whether and where among the others it runs; here it is called
+directly, because NeMo's way to it costs five times what it does. Its outcome in NeMo is never a block: Rego rules on
+findings.
 """
 
 import logging
@@ -27,19 +28,13 @@ CATEGORY: Final = "rail"
 """The category of a rail's finding if the rail gives none."""
 
 FLOW: Final = "railbus output"
-CUSTOM_KEY: Final = "railbus_folded"
-SPANS: Final = "railbus_spans"
-"""The key of an outcome's metadata under which the spans are."""
 
 _REGEX_RAIL: Final = "regex check output"
-_NOTHING: Final = RailOutcome.allow()
 
 
-async def railbus_output(text: str, config: Any) -> RailOutcome:
-    """Find the policy's folded words."""
-    words: FoldedWords = config.custom_data[CUSTOM_KEY]
-    found = words.find(text)
-    return RailOutcome.allow(metadata={SPANS: found}) if found else _NOTHING
+async def railbus_output(text: str) -> RailOutcome:  # noqa: ARG001 - NeMo compiles it, and does not run it
+    """Stand in for the policy's folded words, which ``NemoCheck.find`` looks for itself."""
+    return RailOutcome.allow()
 
 
 class NemoCheck:
@@ -47,10 +42,12 @@ class NemoCheck:
 
     Args:
         engine: A started IORails engine with the policy's output rails.
+        words: The policy's folded words.
     """
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, words: FoldedWords) -> None:
         self._engine = engine
+        self._words = words
         self._http = create_http_client()
         manager = engine.rails_manager
         dependencies = RailDependencies(
@@ -73,12 +70,13 @@ class NemoCheck:
         """
         spans: list[FoundSpan] = []
         for rail in self._rails:
+            if rail.surface_name == FLOW:
+                spans += self._words.find(text)
+                continue
             outcome = await rail.run([], text)
             if outcome.failed:
                 raise CheckFailed(f"rail {rail.flow!r} raised")
-            if SPANS in outcome.metadata:
-                spans.extend(outcome.metadata[SPANS])
-            elif outcome.is_blocked or outcome.is_transform:
+            if outcome.is_blocked or outcome.is_transform:
                 spans.extend(self._spans_of(rail, text))
         return tuple(spans)
 
@@ -103,4 +101,4 @@ async def nemo_check(policy: Policy) -> NemoCheck:
         BrokenPolicy: NeMo rejects the policy's configuration.
     """
     add_rail(FLOW, "output", "services.safety.checks.nemo:railbus_output")
-    return NemoCheck(await build_engine(policy.files, "output", {CUSTOM_KEY: policy.folded}))
+    return NemoCheck(await build_engine(policy.files, "output", {}), policy.folded)

@@ -17,7 +17,7 @@ STOP: Final = Ruling(action="stop")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKey:
-    """Identifies one run of one attempt of one request."""
+    """Identifies a run: request, attempt and run id."""
 
     request_id: str
     tenant: str
@@ -58,7 +58,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 @lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the rules that stop the answer: a match counts at once, even if it can still grow."""
+    """Return the rules that stop the answer: a match counts immediately, even if it can still grow."""
     return frozenset(
         index
         for index, rule in enumerate(policy.rules)
@@ -141,7 +141,7 @@ def _recall_id(key: RunKey, span: FoundSpan, version: str) -> str:
 
 
 def _placed(tracker: WindowTracker, pending: PendingCheck, span: FoundSpan) -> FoundSpan | None:
-    """Return the span in the run's text; None if an earlier window had it, or a later one will have it whole."""
+    """Return the span in the run's text; None if an earlier window had it, or a later one will have all of it."""
     start, end = pending.start + span.start, pending.start + span.end
     if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole
         start, end = tracker.unrecalled(span.rule, start, end)

@@ -1,4 +1,4 @@
-"""The checks of one request: its runs, what the log says of them, and what follows. Pure."""
+"""The checks of one request: its runs, the events about them, and the events to write. Pure."""
 
 from collections import deque
 from typing import Final
@@ -100,7 +100,7 @@ class RequestCheck:
         return attempt in self._runs
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this is not on the log yet; it counts as written from now on."""
+        """Return whether this has not been written to the log; from now on it counts as written."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))

@@ -195,7 +195,7 @@ class RunCheck:
         )  # fmt: skip
 
     def _settle_clearance(self, pending: PendingCheck) -> None:
-        """Note which chunks a window may clear: the text up to its end decides that. Its outcome decides whether."""
+        """Note which chunks a window may clear: its end decides which, its outcome decides whether."""
         tier_2 = self._trackers[0] if len(self._trackers) > 1 else None
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0
@@ -217,7 +217,7 @@ class RunCheck:
             self._count(outputs)
 
     def _count(self, outputs: _Outputs) -> None:
-        """Count outcomes in order, and clear what they allow."""
+        """Process outcomes in order, and clear the text that they allow."""
         for tracker in self._trackers:
             for pending in tracker.countable():
                 if isinstance(pending.outcome, CheckResult):

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from schemas.stream import Recall
-from services.safety.rejudge.judge import UNCHECKED, JudgedRun, RunId
+from services.safety.rejudge.policy_replay import UNCHECKED, JudgedRun, RunId
 
-Change = Literal["appears", "disappears", "moves"]
+RecallChange = Literal["appears", "disappears", "moves"]
 
 
 class Difference(NamedTuple):
@@ -22,7 +22,7 @@ class Difference(NamedTuple):
         after: The one under the policy; None for one that disappears.
     """
 
-    change: Change
+    change: RecallChange
     run: RunId
     before: Recall | None
     after: Recall | None
@@ -43,7 +43,7 @@ class Comparison:
 
 
 def compare(runs: Mapping[RunId, JudgedRun]) -> Comparison:
-    """Return what is different. A recall moves if the same rule recalls another span of the same run."""
+    """Return the differences. A recall moves if the same rule recalls another span of the same run."""
     found = Comparison()
     for name, run in runs.items():
         recorded = [recall for recall in run.recorded.values() if recall.category != UNCHECKED]
@@ -89,8 +89,8 @@ class RuleScore:
     Attributes:
         recalls: How often it recalled text.
         right: How many of these overlap a label of its category.
-        exposed_chars: Of each recall, the code points between the begin of what it found and the end of what was there
-            when it was found: with optimistic delivery at most so many were visible.
+        exposed_chars: Over all recalls, the code points from the start of the finding to the end of the
+            text that had arrived when it was found. With optimistic delivery at most this many were visible.
         removed_chars: Code points that it took away.
         wrong_chars: Those of recalls that overlap no label.
     """
@@ -119,7 +119,7 @@ class RuleScore:
 
 @dataclass(slots=True)
 class Scores:
-    """Scores of all rules, and how much of what people found was recalled.
+    """Scores of all rules, and how many of the spans that people labelled were recalled.
 
     Attributes:
         labels: By category, how many labels there are.
@@ -134,7 +134,7 @@ class Scores:
 
 
 def score(runs: Mapping[RunId, JudgedRun], labels: Iterable[Label] | None, requests: set[str]) -> Scores:
-    """Score each rule; without labels only what it costs."""
+    """Score each rule; without labels, only its costs."""
     by_request: dict[str, list[Label]] = defaultdict(list)
     for label in labels or ():
         by_request[label.id].append(label)

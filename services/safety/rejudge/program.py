@@ -1,40 +1,28 @@
-"""Read recorded traffic, judge it again, print what is different."""
+"""Read recorded answers, judge them again, print what is different."""
 
 import argparse
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from schemas.base import AnyEvent
-from schemas.ids import time_ms
-from schemas.requests import LONGEST_TOTAL_MS, Request
-from schemas.topics import REQUESTS, REQUESTS_BATCH, STREAMS, Topic
-from services.archive.live import live_records
-from services.archive.reader import Archive, received
-from services.archive.sealing import KeyStore
-from services.archive.store import Store
-from services.bus import BusSettings
+from schemas.topics import STREAMS
+from services.archive.traffic import Traffic, add_traffic_options
 from services.policy import BrokenPolicy, Policy, load
 from services.runtime.errors import UserError
-from services.runtime.settings import load_settings
 from services.runtime.task_groups import first_error
 from services.safety.checks.classifiers import classifiers_check
 from services.safety.checks.executor import Check
 from services.safety.checks.nemo import nemo_check
 from services.safety.decide.check_types import Tier
 from services.safety.rejudge.compare import Comparison, Difference, Label, Scores, compare, read_labels, score
-from services.safety.rejudge.judge import Judge
+from services.safety.rejudge.policy_replay import KINDS, PolicyReplay
 
 MAX_SHOWN: Final = 200
 """Most differences in the table; ``--json`` has all."""
-
-_REQUEST_TOPICS: Final = (REQUESTS, REQUESTS_BATCH)
 
 
 async def rejudge(args: argparse.Namespace) -> int:
@@ -52,21 +40,18 @@ async def rejudge(args: argparse.Namespace) -> int:
     gc.collect()
     gc.freeze()  # policy and checks stay: the collector must not walk a million objects again and again
     gc.set_threshold(100_000)
-    from_ms, to_ms = args.from_ms, args.to_ms
-    judge = Judge(policy, checks, lambda request_id: from_ms <= time_ms(request_id) < to_ms)
-    async for record in _requests(args):
-        judge.ask(record)
-    async for partition, events in streams(args):
-        await judge.take(partition, events)
+    traffic = Traffic.of(args)
+    replay = PolicyReplay(policy, checks, traffic.wants)
+    async for partition, events in traffic.events([STREAMS], KINDS):
+        await replay.take(partition, events)
     for check in checks.values():
         await check.close()
-    found, scores = compare(judge.runs), score(judge.runs, labels, judge.requests)
+    found, scores = compare(replay.runs), score(replay.runs, labels, replay.requests)
     if args.json:
-        sys.stdout.write(orjson.dumps(report(judge, policy, found, scores)).decode() + "\n")
+        sys.stdout.write(orjson.dumps(report(replay, policy, found, scores)).decode() + "\n")
     else:
-        sys.stdout.write("\n".join(_table(judge, policy, found, scores, labelled=labels is not None)) + "\n")
-    changed = any(before != now for before, now in judge.admissions.values())
-    return 1 if found.differences or changed else 0
+        sys.stdout.write("\n".join(_table(replay, policy, found, scores, labelled=labels is not None)) + "\n")
+    return 1 if found.differences else 0
 
 
 async def build_checks(policy: Policy) -> dict[Tier, Check]:
@@ -75,46 +60,6 @@ async def build_checks(policy: Policy) -> dict[Tier, Check]:
     if policy.document.safety.classifiers:
         checks[2] = await classifiers_check(policy)
     return checks
-
-
-def _archive(args: argparse.Namespace) -> Archive | None:
-    if args.archive is None:
-        return None
-    return Archive(Store(args.archive), None if args.keys is None else KeyStore(args.keys))
-
-
-async def _requests(args: argparse.Namespace) -> AsyncIterator[Request]:
-    async for _, events in _events(args, _REQUEST_TOPICS):
-        for event in events:
-            if isinstance(event, Request):
-                yield event
-
-
-async def streams(args: argparse.Namespace) -> AsyncIterator[tuple[int, list[AnyEvent]]]:
-    """Yield the stream log's events, some at a time: partition by partition, in order of their offsets."""
-    async for partition, events in _events(args, [STREAMS]):
-        yield partition, events
-
-
-async def _events(args: argparse.Namespace, topics: Sequence[Topic]) -> AsyncIterator[tuple[int, list[AnyEvent]]]:
-    archive = _archive(args)
-    if archive is None:
-        records = await live_records(_bus(args), args.from_ms, topics)
-        for partition, own in groupby(records, key=lambda record: record.partition):
-            yield partition, [event.event for record in own if (event := received(record)) is not None]
-        return
-    for file in archive.files([topic.name for topic in topics], args.from_ms, _until(args)):
-        for events in archive.events(file):
-            yield file.partition, events
-
-
-def _until(args: argparse.Namespace) -> int:
-    """Return until when requests of the time may have events that matter."""
-    return min(int(args.to_ms) + 2 * LONGEST_TOTAL_MS, 2**52)
-
-
-def _bus(args: argparse.Namespace) -> BusSettings:
-    return load_settings(BusSettings, {"RAILBUS_KAFKA_BOOTSTRAP": args.kafka} if args.kafka else {})
 
 
 def _labels(path: Path) -> list[Label]:
@@ -130,21 +75,16 @@ def _labels(path: Path) -> list[Label]:
     return found
 
 
-def report(judge: Judge, policy: Policy, found: Comparison, scores: Scores) -> dict[str, Any]:
+def report(replay: PolicyReplay, policy: Policy, found: Comparison, scores: Scores) -> dict[str, Any]:
     """Return everything as JSON."""
     return {
         "policy": {"name": policy.document.name, "version": policy.version},
-        "recorded_versions": judge.versions,
-        "requests": len(judge.requests),
-        "chunks": judge.chunks,
+        "recorded_versions": replay.versions,
+        "requests": len(replay.requests),
+        "chunks": replay.chunks,
         "same": found.same,
         "unchecked": found.unchecked,
         "differences": [_difference(each) for each in found.differences],
-        "admissions": {
-            "same": sum(before == now for before, now in judge.admissions.values()),
-            "denied_now": sorted(r for r, (before, now) in judge.admissions.items() if now and not before),
-            "admitted_now": sorted(r for r, (before, now) in judge.admissions.items() if before and not now),
-        },
         "rules": [each.row() for each in scores.rules],
         "labels": {
             category: {"labels": count, "found": scores.found[category], "recall": scores.found[category] / count}
@@ -166,8 +106,8 @@ def _difference(each: Difference) -> dict[str, Any]:
     return {"change": each.change, "request_id": request_id, "attempt": attempt, "run": run} | sides
 
 
-def _table(judge: Judge, policy: Policy, found: Comparison, scores: Scores, *, labelled: bool) -> list[str]:
-    told = report(judge, policy, found, scores)
+def _table(replay: PolicyReplay, policy: Policy, found: Comparison, scores: Scores, *, labelled: bool) -> list[str]:
+    told = report(replay, policy, found, scores)
     lines = [
         f"{told['requests']} requests, {told['chunks']} chunks, under policy {policy.document.name} {policy.version}",
         f"recalls: {found.same} the same, {len(found.differences)} different"
@@ -178,13 +118,6 @@ def _table(judge: Judge, policy: Policy, found: Comparison, scores: Scores, *, l
         lines.append(f"  {each['request_id']} attempt {each['attempt']}  {each['change']:<10} {' -> '.join(sides)}")
     if len(found.differences) > MAX_SHOWN:
         lines.append(f"  and {len(found.differences) - MAX_SHOWN} more: --json has all")
-    asked = told["admissions"]
-    lines.append(
-        f"admissions: {asked['same']} the same, {len(asked['denied_now'])} denied now,"
-        f" {len(asked['admitted_now'])} admitted now"
-    )
-    lines += [f"  {request_id}  denied now" for request_id in asked["denied_now"][:MAX_SHOWN]]
-    lines += [f"  {request_id}  admitted now" for request_id in asked["admitted_now"][:MAX_SHOWN]]
     lines.append("")
     lines.append(
         f"{'rule':<40} {'recalls':>7} {'precision':>9} {'exposed p50':>11} {'max':>6} {'removed':>8} {'wrongly':>8}"
@@ -212,16 +145,10 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser; ``railbus audit rejudge`` calls this program."""
     found = argparse.ArgumentParser(
         prog="python -m services.safety.rejudge",
-        description="judge recorded traffic again; see `railbus audit rejudge`",
+        description="judge recorded answers again; see `railbus audit rejudge`",
     )
-    found.add_argument("--policy", type=Path, required=True, help="folder of the policy to judge by")
-    found.add_argument("--archive", help="the archive; without it the topics of --kafka are read")
-    found.add_argument("--keys", type=Path, help="the archiver's key store, where texts are sealed")
-    found.add_argument("--kafka", help="the broker, HOST:PORT")
-    found.add_argument("--from-ms", type=int, default=0, help="requests from this time on, milliseconds since 1970")
-    found.add_argument("--to-ms", type=int, default=2**47, help="requests before this time")
+    add_traffic_options(found)
     found.add_argument("--labels", type=Path, help="JSON lines: id, span, category")
-    found.add_argument("--json", action="store_true", help="print one JSON object")
     return found
 
 

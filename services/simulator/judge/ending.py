@@ -8,10 +8,11 @@ from schemas.stream import Chunk, Cleared, Closed, Cutover, Recall, Started, Str
 from services.rails.core import RailsCore
 from services.router.core import RouterCore
 from services.safety.core import SafetyCore
-from services.simulator.judge.oracle import Replay, Violation
+from services.simulator.judge.oracle import LogReplay, Violation
 from services.simulator.judge.truth import truth
 from services.simulator.plan import CLIENT_GRACE_MS
 from services.simulator.simulation import MS
+from services.simulator.tree.workers import WorkerCore
 
 
 class Ending(NamedTuple):
@@ -21,7 +22,7 @@ class Ending(NamedTuple):
     partition: int
     asked_us: int
     request: Request
-    replay: Replay
+    replay: LogReplay
     showed: bool
     accounts: list[Account]
     away_us: int
@@ -127,6 +128,8 @@ def check_empty(core: object, name: str) -> None:
         left = {"open requests": core.open, "checks": core.pending_checks, "events": core.backlog, "outputs": held}
     elif isinstance(core, RailsCore):
         left = {"evaluations": core.backlog, "room": core._running.total(), "waiting requests": len(core._waiting)}
+    elif isinstance(core, WorkerCore):
+        left = {"executions": core.scheduler.running, "waiting requests": core.scheduler.waiting}
     kept = {what: count for what, count in left.items() if count}
     if kept:
         raise Violation("a core holds nothing at the end", f"{name}: {kept}")
@@ -135,3 +138,8 @@ def check_empty(core: object, name: str) -> None:
 def has_open(core: object) -> bool:
     """Return whether a core still holds requests, which its retention may end."""
     return isinstance(core, RouterCore | SafetyCore) and bool(core.open)
+
+
+def is_running(core: object) -> bool:
+    """Return whether a worker still runs something, perhaps an answer that nobody waits for: it ends by itself."""
+    return isinstance(core, WorkerCore) and bool(core.scheduler.running)

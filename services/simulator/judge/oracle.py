@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.requests import Request, received_us
 from schemas.side_events import Attached, DeadLetter, Detached
-from schemas.stream import Chunk, Cleared, Closed, Recall, Started, StreamEvent, Verdict
+from schemas.stream import Chunk, Cleared, Closed, Failed, Recall, Started, StreamEvent, Verdict
 from schemas.topics import REQUESTS, REQUESTS_VERTEX
 from services.bus import Received
 from services.bus.records import Partition
-from services.simulator.kafka.broker import Broker, event_of
+from services.simulator.kafka.broker import SimulatedBroker, event_of
 from services.simulator.tree.screens import read_events
 
 if TYPE_CHECKING:
     from services.simulator.tree.streams import Stream
 from services.stream import Governance, Screen, apply
+from services.worker.scheduler import Scheduler, Ticket
 
 FOR_EVER_US = 2**62
 
@@ -31,8 +32,11 @@ class Violation(AssertionError):
     """
 
     def __init__(self, promise: str, sentence: str) -> None:
-        super().__init__(f"{promise}: {sentence}")
+        super().__init__(promise, sentence)
         self.promise = promise
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
 
 
 class Shown:
@@ -59,9 +63,13 @@ class Shown:
 
     def take(self, event: StreamEvent, offset: int) -> None:
         """Note an event. What is new may be read before the history: the log says what is first, not the reader."""
+        if type(event) is Chunk:
+            chunks = self.chunks.get(event.run)
+            if chunks is None:
+                chunks = self.chunks[event.run] = {}
+            chunks.setdefault(event.seq, event.text)
+            return
         match event:
-            case Chunk():
-                self.chunks.setdefault(event.run, {}).setdefault(event.seq, event.text)
             case Verdict() if offset < self._verdict_offset:
                 self.verdict, self._verdict_offset = event, offset
             case Started() if offset < self._run_offsets.get(event.attempt, FOR_EVER_US):
@@ -119,7 +127,7 @@ class Step(NamedTuple):
     last_seq: int
 
 
-class Replay:
+class LogReplay:
     """One request's log, folded as it is appended: what every client must show at every position.
 
     Attributes:
@@ -162,13 +170,15 @@ class Replay:
 class Oracle:
     """Judges each record as it is appended, each op as a client applies it, each offset as it is committed."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
-        self.replays: dict[str, Replay] = {}
+        self.replays: dict[str, LogReplay] = {}
         self.showed: set[str] = set()
         self.disturbed_us = 0
         self._dead: set[Partition] = set()
         self._committed: dict[int, int] = {}
+        self._taken: dict[tuple[str, Partition], int] = {}
+        self._begun: set[tuple[str, int]] = set()
         self.first_verdicts: dict[str, Verdict] = {}
         self._cleared: dict[tuple[str, str], int] = {}
         self._chunk_ends: dict[tuple[str, int], int] = {}
@@ -186,13 +196,17 @@ class Oracle:
         event, now_us = record.event, self._broker.now_us
         if isinstance(event, StreamEvent):
             self._replay(record, event, now_us)
+        if type(event) is Chunk:  # most are chunks, or clear some
+            self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
+            return
+        if type(event) is Cleared:
+            end = self._chunk_ends.get((event.run, event.seq), 0)
+            cleared = event.run, event.policy_version
+            self._cleared[cleared] = max(self._cleared.get(cleared, 0), end)
+            return
         match event:
-            case Chunk():
-                self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
-            case Cleared():
-                end = self._chunk_ends.get((event.run, event.seq), 0)
-                cleared = event.run, event.policy_version
-                self._cleared[cleared] = max(self._cleared.get(cleared, 0), end)
+            case Started() | Failed():
+                self._begun.add((event.request_id, event.attempt))
             case Verdict():
                 self.first_verdicts.setdefault(event.request_id, event)
             case Closed():
@@ -214,9 +228,9 @@ class Oracle:
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))
 
-    def replay(self, request_id: str) -> Replay:
+    def replay(self, request_id: str) -> LogReplay:
         """Return the fold of everything that is on the log."""
-        return self.replays.get(request_id) or Replay(request_id)
+        return self.replays.get(request_id) or LogReplay(request_id)
 
     def _note_connection(self, event: Attached | Detached, now_us: int) -> None:
         request_id, connected = event.request_id, self._connected[event.request_id]
@@ -232,7 +246,7 @@ class Oracle:
     def _replay(self, record: Received, event: StreamEvent, now_us: int) -> None:
         replay = self.replays.get(event.request_id)
         if replay is None:
-            replay = self.replays[event.request_id] = Replay(event.request_id)
+            replay = self.replays[event.request_id] = LogReplay(event.request_id)
         replay.take(record, event, now_us)
 
     def _check_recall(self, event: Recall) -> None:
@@ -364,6 +378,23 @@ class Oracle:
                 sentence = f"{self._name(request.request_id)} has no verdict and was committed by {group}"
                 raise Violation("nothing is committed before it is done", sentence)
         self._committed[number] = max(position, self._committed.get(number, 0))
+
+    def on_begun(self, worker: str, scheduler: Scheduler, ticket: Ticket, slots: int) -> None:
+        """Check that a worker has a slot for what it begins, and nothing else to begin first."""
+        name = self._name(ticket.request_id)
+        if scheduler.running > slots:
+            raise Violation("a worker runs no more than it has slots for", f"{worker} begins {name}")
+        if ticket.batch and scheduler._waiting:
+            raise Violation("interactive requests go first", f"{worker} begins {name}")
+
+    def on_taken(self, group: str, partition: Partition, position: int) -> None:
+        """Check that workers have begun or refused every request before the offset: nobody else reads it again."""
+        for record in self._broker.log(partition)[self._taken.get((group, partition), 0) : position]:
+            request = event_of(record)
+            if isinstance(request, Request) and (request.request_id, request.attempt) not in self._begun:
+                sentence = f"{self._name(request.request_id)}, attempt {request.attempt}, was committed by {group}"
+                raise Violation("nothing is committed before it has begun", sentence)
+        self._taken[group, partition] = max(position, self._taken.get((group, partition), 0))
 
     def _name(self, request_id: str) -> str:
         return f"request {self._broker.labels.get(request_id)}"

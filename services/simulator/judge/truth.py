@@ -23,7 +23,7 @@ from schemas.stream import (
 
 @dataclass
 class Truth:
-    """What holds after a prefix of the log."""
+    """The state after a prefix of the log."""
 
     voice: Started | None
     voice_since: int  # index in the log from which this voice's chunks and clearances count

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from heapq import heappush
 
 from schemas.base import AnyEvent
 from schemas.errors import NewerVersion
@@ -11,7 +12,7 @@ from schemas.stream import Cleared, Closed, Cutover, Finished, Recall, Verdict
 from schemas.topics import REQUESTS, STREAMS
 from services.bus import Received, UnreadableRecord, partition_for
 from services.bus.records import Partition
-from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.hosts import SimulatedProcess
 from services.simulator.simulation import MS, Simulation
 
 PARTITIONS = 4
@@ -36,7 +37,7 @@ def event_of(record: LogRecord) -> AnyEvent | None:
 OnAppended = Callable[[Received], None]
 
 
-class Broker:
+class SimulatedBroker:
     """All logs. Records are objects that every reader shares: nothing is encoded.
 
     Attributes:
@@ -45,15 +46,26 @@ class Broker:
         skew_us: How far the broker's clock is ahead.
         newer: The requests of a newer version, and their partitions.
         stepped_us: The sum of all steps of it, whatever their direction.
+        upgraded: Whether safety is of the next version already: an edge that began before cannot read its recalls.
+        newer_recalls: Where those are.
+        leaders: The node that leads each partition, which sets the times of its records.
+
+    Args:
+        simulation: Of the run.
+        node_skews_us: How far the clock of each of its nodes is ahead. Each partition is led by one of them.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, node_skews_us: tuple[int, ...] = (0,)) -> None:
         self._simulation = simulation
         self.logs: dict[Partition, list[LogRecord]] = {}
         self.appended_us: dict[Partition, list[int]] = {}
         self.skew_us = 0
         self.newer: dict[str, Partition] = {}
         self.stepped_us = 0
+        self.upgraded = False
+        self.newer_recalls: set[tuple[Partition, int]] = set()
+        self._node_skews_us = node_skews_us
+        self.leaders: dict[Partition, int] = {}
         self._readers: dict[Partition, list[LogReader]] = {}
         self.on_appended: list[OnAppended] = []
         self.labels: dict[str, int] = {}
@@ -64,20 +76,33 @@ class Broker:
         if log is None:
             log = self.logs[partition] = []
             self.appended_us[partition] = []
+            self.leaders[partition] = (len(partition[0]) + partition[1]) % len(self._node_skews_us)
         return log
+
+    def move_leaders(self, number: int) -> None:
+        """Let the next node lead each partition of this number. As in Apache Kafka, timestamps may go back then."""
+        skews_us, most_us = self._node_skews_us, 0
+        for partition in [partition for partition in self.leaders if partition[1] == number]:
+            before = self.leaders[partition]
+            after = self.leaders[partition] = (before + 1) % len(skews_us)
+            most_us = max(most_us, abs(skews_us[after] - skews_us[before]))
+        self.stepped_us += most_us
 
     def append(self, partition: Partition, event: AnyEvent, traceparent: str | None = None) -> None:
         simulation, log = self._simulation, self.log(partition)
         name, number = partition
         now_us, offset = simulation.now_us, len(log)
-        record = Received(name, number, offset, (now_us + self.skew_us) // 1_000, event, traceparent)
+        record = Received(name, number, offset, self._stamp_ms(partition), event, traceparent)
         log.append(record)
+        if self.upgraded and isinstance(event, Recall):
+            self.newer_recalls.add((partition, offset))
         self.appended_us[partition].append(now_us)
-        simulation.count(f"{name} {number} {type(event).__name__} {getattr(event, 'source', '')}")
+        simulation.count(name, number, type(event).__name__, getattr(event, "source", ""))
         if simulation.lines is not None:
             simulation.trace(f"p{number}", f"{name[8:]}@{offset} {self._label(event)}")
         for reader in self._readers.get(partition, ()):
-            reader.wake()
+            if not reader.asking:
+                reader.wake()
         for told in self.on_appended:
             told(record)
 
@@ -88,7 +113,7 @@ class Broker:
         log, now_us = self.log(partition), self._simulation.now_us
         error = NewerVersion("Request of version 99; this reader knows 1")
         record = UnreadableRecord(
-            *partition, len(log), (now_us + self.skew_us) // MS, request_id.encode(), b"{}", (), error
+            *partition, len(log), self._stamp_ms(partition), request_id.encode(), b"{}", (), error
         )
         self.newer[request_id] = partition
         self.labels[request_id] = -2
@@ -107,6 +132,10 @@ class Broker:
             request_id=request_id, tenant="acme", at=now_us, source="stray", decision="allow", policy_version="scripted"
         )
         self.append((STREAMS.name, partition_for(request_id, PARTITIONS)), verdict)
+
+    def _stamp_ms(self, partition: Partition) -> int:
+        """Return the time of day by the clock of a partition's leader."""
+        return (self._simulation.now_us + self.skew_us + self._node_skews_us[self.leaders[partition]]) // MS
 
     def _new_id(self, seed: str) -> str:
         bits = random.Random(f"{seed}/{self._simulation.random()}").getrandbits(74)  # noqa: S311 - an id is no secret
@@ -166,12 +195,21 @@ class Broker:
 
 
 class LogReader:
-    """Fetches one partition for a process, from a position on. ``deliver`` gets each answer."""
+    """Fetches one partition for a process, from a position on. ``deliver`` gets each answer.
+
+    Attributes:
+        asking: Whether a fetch is under way.
+    """
+
+    __slots__ = (
+        "_asked_us", "_broker", "_deliver", "_log", "_process", "_waits_since_us", "_whole_us", "asking", "closed",
+        "partition", "position",
+    )  # fmt: skip
 
     def __init__(
         self,
-        broker: Broker,
-        process: Process,
+        broker: SimulatedBroker,
+        process: SimulatedProcess,
         partition: Partition,
         position: int,
         deliver: Callable[["LogReader", list[LogRecord]], None],
@@ -182,7 +220,7 @@ class LogReader:
         self._broker = broker
         self._process = process
         self._deliver = deliver
-        self._asking = False
+        self.asking = False
         self._log = broker.log(partition)
         self._asked_us = began_us = process.simulation.now_us
         self._whole_us = 0
@@ -193,13 +231,15 @@ class LogReader:
 
     def wake(self) -> None:
         """Note that there is something to read."""
-        if not self._asking:
-            self._asking = True
-            process = self._process
+        if not self.asking:
+            self.asking = True
             if self._waits_since_us:
                 self._wait_on()
-            self._asked_us = process.simulation.now_us
-            process.ask(self._answer)
+            process = self._process
+            simulation = process.simulation
+            self._asked_us = now_us = simulation.now_us
+            at_us = now_us + (300 + int(simulation.random() * 2_700)) * process.slow  # as in ``Process.ask``
+            heappush(simulation.heap, (at_us, simulation.next_order(), self._arrive, ()))
 
     @property
     def since_us(self) -> int:
@@ -210,8 +250,11 @@ class LogReader:
         """Count the fetches that waited at the broker in vain since there was nothing more to read."""
         process, began_us = self._process, self._waits_since_us
         self._waits_since_us = 0
-        answered = (process.simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
-        if answered > 0 and process.reachable and process.reached_us <= began_us:
+        waited_us = process.simulation.now_us - began_us - WAY_US
+        if waited_us < FETCH_WAIT_US:
+            return
+        answered = waited_us // FETCH_WAIT_US
+        if process.reachable and process.reached_us <= began_us:
             self._whole_us = began_us + (answered - 1) * FETCH_WAIT_US
 
     def close(self) -> None:
@@ -219,14 +262,26 @@ class LogReader:
             self.closed = True
             self._broker.unsubscribe(self)
 
+    def _arrive(self) -> None:
+        """Reach the broker; in the common case, where nothing is in the way, at once."""
+        process = self._process
+        if process.cut or process.simulation.away or not process.alive:
+            process.arrive(self._answer)
+        else:
+            self._answer()
+
     def _answer(self) -> None:
         """Read at the broker; a paused process gets this answer when it wakes."""
-        if self.closed:
-            return
-        self._process.fire(self._receive, self._log[self.position : self.position + MAX_FETCH])
+        if not self.closed:
+            records = self._log[self.position : self.position + MAX_FETCH]
+            process = self._process
+            if process.paused or not process.alive:
+                process.fire(self._receive, records)
+            else:
+                self._receive(records)
 
     def _receive(self, records: list[LogRecord]) -> None:
-        self._asking = False
+        self.asking = False
         if self.closed:
             return
         count, asked_us = len(records), self._asked_us
@@ -234,7 +289,7 @@ class LogReader:
         again = position < len(self._log)
         if again:
             self.wake()
-        if records:
+        if count:
             self._deliver(self, records)
         if count < MAX_FETCH:
             self._whole_us = asked_us

@@ -10,7 +10,7 @@ from typing import Protocol
 from services.bus.groups.assignor import OwnedPartitions, sticky_assignment
 from services.bus.records import Partition
 from services.simulator.kafka.broker import PARTITIONS
-from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.hosts import SimulatedProcess
 from services.simulator.simulation import MS, Simulation
 
 SESSION_TIMEOUT_US = 1_500 * MS
@@ -20,7 +20,7 @@ HEARTBEAT_US = 300 * MS
 class GroupMember(Protocol):
     """What the coordinator knows of a member."""
 
-    process: Process
+    process: SimulatedProcess
     member_id: str
     generation: int
 
@@ -31,7 +31,7 @@ class GroupMember(Protocol):
     def on_assigned(self, generation: int, numbers: list[int]) -> None: ...
 
 
-class Group:
+class SimulatedGroup:
     """One group.
 
     Attributes:
@@ -52,7 +52,7 @@ class Group:
         self._round = 0
         self._names = 0
         self._silent: dict[str, int] = {}
-        """By member, the number of its newest silence."""
+        """By member, the number of its latest period of silence."""
 
     def join(self, member: GroupMember, owned: OwnedPartitions) -> None:
         """Take a member's join; it is answered when all members have joined or were given up."""
@@ -74,7 +74,7 @@ class Group:
             self._complete()
 
     def heartbeat(self, member: GroupMember) -> None:
-        """Tell a member what the answer to a heartbeat would."""
+        """Call the member's handler for what its heartbeat is answered."""
         if self._members.get(member.member_id) is not member:
             member.process.fire(member.on_expelled)
         elif self._joining and member.member_id not in self._joined:
@@ -97,7 +97,7 @@ class Group:
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Note that a member is no longer silent; its next heartbeat tells it where it stands."""
+        """Note that a member is no longer silent; its next heartbeat tells it whether it is still a member."""
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 

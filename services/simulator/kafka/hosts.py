@@ -1,12 +1,15 @@
 """Hosts with clocks of their own, and processes that are paused, killed, or cut off the broker."""
 
 from collections.abc import Callable
+from heapq import heappush
 
 from services.simulator.simulation import MS, Action, Simulation
 
 
 class Host:
     """A machine whose time of day is skewed, drifts, and can be stepped; its monotonic clock only drifts."""
+
+    __slots__ = ("_began_us", "_drift_ppm", "_simulation", "_skew_us", "drifts")
 
     def __init__(self, simulation: Simulation, skew_us: int = 0, drift_ppm: int = 0) -> None:
         self._simulation = simulation
@@ -30,7 +33,7 @@ class Host:
         self._skew_us += by_us
 
 
-class Process:
+class SimulatedProcess:
     """One process. Its timers and the answers that it receives wait while it is paused, and are lost with it.
 
     Attributes:
@@ -39,6 +42,11 @@ class Process:
         slow: Factor on the delays of its requests.
         calm_us: Since when nothing disturbs it, by the simulation's time.
     """
+
+    __slots__ = (
+        "_blocked", "_deferred", "_offset_us", "alive", "calm_us", "cut", "host", "loses_requests", "name",
+        "on_reachable", "on_unreachable", "paused", "reached_us", "simulation", "slow",
+    )  # fmt: skip
 
     def __init__(self, simulation: Simulation, name: str, host: Host) -> None:
         self.simulation = simulation
@@ -76,14 +84,12 @@ class Process:
         self.simulation.note(self.name, what)
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
-        """Do something after a while, in this process."""
-        self.simulation.schedule(delay_us, self._fire, (action, args))
+        """Run something in this process after a delay."""
+        simulation = self.simulation
+        heappush(simulation.heap, (simulation.now_us + delay_us, simulation.next_order(), self.fire, (action, *args)))
 
     def fire(self, action: Action, *args: object) -> None:
-        """Do something in this process now, or when it is no longer paused."""
-        self._fire(action, args)
-
-    def _fire(self, action: Action, args: tuple[object, ...]) -> None:
+        """Run something in this process: now, or when it is no longer paused."""
         if not self.alive:
             return
         if self.paused:
@@ -92,12 +98,13 @@ class Process:
             action(*args)
 
     def ask(self, action: Action, *args: object) -> None:
-        """Have the broker do something for this process, after the way to it."""
+        """Run something at the broker for this process, after the network's delay."""
         simulation = self.simulation
-        delay_us = (300 + int(simulation.random() * 2_700)) * self.slow
-        simulation.schedule(delay_us, self._arrive, (action, args))
+        at_us = simulation.now_us + (300 + int(simulation.random() * 2_700)) * self.slow
+        heappush(simulation.heap, (at_us, simulation.next_order(), self.arrive, (action, *args)))
 
-    def _arrive(self, action: Action, args: tuple[object, ...]) -> None:
+    def arrive(self, action: Action, *args: object) -> None:
+        """Run what this process had sent to the broker: now, or when both are connected again."""
         if self.cut:
             self._blocked.append((action, args))
         elif self.alive or not self.loses_requests:
@@ -120,7 +127,7 @@ class Process:
         self.paused = False
         deferred, self._deferred = self._deferred, []
         for action, args in deferred:
-            self.simulation.schedule(0, self._fire, (action, args))
+            self.simulation.after(0, self.fire, action, *args)
         if self.reachable:
             self.reached_us = self.calm_us = self.simulation.now_us
             self._tell(self.on_reachable)
@@ -133,7 +140,7 @@ class Process:
         self.cut = False
         blocked, self._blocked = self._blocked, []
         for action, args in blocked:
-            self.simulation.after(self.simulation.between(1 * MS, 20 * MS), self._arrive, action, args)
+            self.simulation.after(self.simulation.between(1 * MS, 20 * MS), self.arrive, action, *args)
         if self.reachable:
             self.reached_us = self.calm_us = self.simulation.now_us
             self._tell(self.on_reachable)

@@ -11,15 +11,17 @@ from typing import Literal
 
 from schemas.base import Event
 from schemas.topics import Topic
-from services.bus import BrokerOffset, LogClock, partition_for
+from services.bus import LogClock, partition_for
 from services.bus.groups.assignor import OwnedPartitions
 from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.held_partitions import HeldPartitions
+from services.bus.groups.rewind import rewind_to_ms
+from services.bus.read.log_clock import LogClocks
 from services.bus.records import Partition, TopicPartitions
 from services.processor import Core, Effect, RecordDone, Write
-from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader, LogRecord
-from services.simulator.kafka.groups import Group
-from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.broker import PARTITIONS, LogReader, LogRecord, SimulatedBroker, event_of
+from services.simulator.kafka.groups import SimulatedGroup
+from services.simulator.kafka.hosts import SimulatedProcess
 from services.simulator.kafka.producer import SimulatedProducer
 from services.simulator.simulation import MS, SECOND
 
@@ -34,22 +36,24 @@ class Reading:
 
     Attributes:
         rewind_ms: A gained number is read from this long ago; None reads on at the committed offset.
+        progress: With ``rewind_ms``: the topic to which the outcome of the work is written.
     """
 
     topics: Sequence[Topic]
     rewind_ms: int | None = None
+    progress: Topic | None = None
     commit: Literal["manual", "never"] = "never"
 
 
+@dataclass(eq=False, slots=True)
 class _Goal:
     """Waits until partitions were read up to where the log ended when it was asked for."""
 
-    def __init__(self, partitions: TopicPartitions, reached: Callable[[], None]) -> None:
-        self.partitions = partitions
-        self.reached = reached
+    partitions: TopicPartitions
+    reached: Callable[[], None]
 
 
-class Member:
+class SimulatedMember:
     """One membership of one process.
 
     Args:
@@ -61,16 +65,16 @@ class Member:
 
     def __init__(
         self,
-        process: Process,
-        broker: Broker,
-        group: Group,
+        process: SimulatedProcess,
+        broker: SimulatedBroker,
+        group: SimulatedGroup,
         core: Core,
         reading: Reading,
         perform: Callable[[Effect], None] | None = None,
     ) -> None:
         self.process = process
         self.core = core
-        self.companion: Member | None = None
+        self.companion: SimulatedMember | None = None
         self.member_id = ""
         self.generation = -1
         self.producer = SimulatedProducer(broker, process)
@@ -80,8 +84,7 @@ class Member:
         self._perform = perform
         self._partitions: HeldPartitions[_Goal] = HeldPartitions()
         self._commits = CommitTracker()
-        self._broker_offset = BrokerOffset()
-        self._clocks: dict[Partition, LogClock] = {}
+        self._clocks = LogClocks()
         self._readers: dict[Partition, LogReader] = {}
         self._held: dict[int, TopicPartitions] = {}
         self._deciding: set[int] = set()
@@ -104,7 +107,7 @@ class Member:
 
     @property
     def now_us(self) -> int:
-        """Return the time by which it measures."""
+        """Return the time by the clock that this process measures with."""
         return self.process.now_us
 
     @property
@@ -195,22 +198,33 @@ class Member:
 
     def _find_starts(self, partitions: list[Partition]) -> None:
         broker, rewind_ms = self._broker, self._reading.rewind_ms
-        newest = [at for partition in partitions if (at := broker.newest_ms(partition)) is not None]
+        newest = {partition: at for partition in partitions if (at := broker.newest_ms(partition)) is not None}
         if rewind_ms is None:
             starts = {partition: self._group.committed.get(partition, 0) for partition in partitions}
         else:
             host_ms = self.process.host.now_us // 1_000
-            since_ms = min(max(newest, default=host_ms), host_ms) - rewind_ms
-            starts = {partition: broker.offset_for_time(partition, since_ms) for partition in partitions}
+            end_ms = min(max(newest.values(), default=host_ms), host_ms)
+            begins = {number: self.rewind_to_ms(number, end_ms, rewind_ms) for _, number in partitions}
+            starts = {partition: broker.offset_for_time(partition, begins[partition[1]]) for partition in partitions}
         self.process.fire(self._start_reading, starts, newest)
 
-    def _start_reading(self, starts: dict[Partition, int], newest_ms: list[int]) -> None:
+    def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
+        """Return from when on a gained number is read: see ``rewound`` of the bus."""
+        progress = self._reading.progress
+        if progress is None:
+            return end_ms - rewind_ms
+        log = self._broker.log((progress.name, number))
+        if not log:
+            return rewind_to_ms(end_ms, 0, rewind_ms)
+        since_us: int | None = getattr(event_of(log[-1]), "open_since", None)
+        return rewind_to_ms(end_ms, log[-1].timestamp_ms, rewind_ms, None if since_us is None else since_us // 1_000)
+
+    def _start_reading(self, starts: dict[Partition, int], newest_ms: dict[Partition, int]) -> None:
         if self._leaving:
             return
-        for partition in starts:
-            self._clocks.pop(partition, None)
-        for at_ms in newest_ms:
-            self._broker_offset.observe(at_ms, self.now_us)
+        self._clocks.forget(starts)
+        for partition, at_ms in newest_ms.items():
+            self._clocks.observe(self._broker.leaders[partition], at_ms, self.now_us)
         self._reach(self._partitions.start_at(starts))
         for partition in starts:
             position = self._partitions.positions.get(partition)
@@ -237,11 +251,7 @@ class Member:
 
     def log_clock(self, reader: LogReader) -> LogClock:
         """Return the clock for the records of a partition that are read now."""
-        clock = self._clocks.get(reader.partition)
-        if clock is None:
-            clock = self._clocks[reader.partition] = LogClock(self._broker_offset)
-        clock.since_us = reader.since_us
-        return clock
+        return self._clocks.clock(reader.partition, self._broker.leaders[reader.partition], reader.since_us)
 
     def _reach(self, goals: list[_Goal]) -> None:
         for goal in goals:

@@ -6,8 +6,8 @@ from schemas.base import AnyEvent, Event
 from schemas.topics import Topic
 from services.bus import partition_for
 from services.bus.write.outbox import Outbox, OutgoingRecord, may_linger
-from services.simulator.kafka.broker import PARTITIONS, Broker
-from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.broker import PARTITIONS, SimulatedBroker
+from services.simulator.kafka.hosts import SimulatedProcess
 from services.simulator.simulation import MS
 
 LINGER_US = 5 * MS
@@ -19,7 +19,7 @@ Posted = tuple[AnyEvent, str | None, Callable[[], None] | None]
 class SimulatedProducer:
     """Sends what a process posts. ``reopen`` is what an outage can do: everything in flight is sent again."""
 
-    def __init__(self, broker: Broker, process: Process) -> None:
+    def __init__(self, broker: SimulatedBroker, process: SimulatedProcess) -> None:
         self._broker = broker
         self._process = process
         self._outbox = Outbox()

@@ -1,7 +1,7 @@
 """An edge: home partitions, partitions of open streams, new requests, resumed ones.
 
-The decisions are the product's own: ``FollowPlan``, ``RequestIndex``, ``Session``, ``HeldEvents``. The order of the
-calls is written a second time here: see ``log/partition_follower.py`` and ``requests/request_service.py`` of the edge.
+The decisions are the product's own: ``FollowPlan``, ``RequestIndex``, ``DeliverySession``, ``HeldEvents``. The order of
+the calls is written a second time here: see ``log/partition_follower.py`` and ``requests/request_service.py`` there.
 """
 
 import random
@@ -9,23 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from schemas.base import Envelope, envelope
+from schemas.errors import NewerVersion
 from schemas.requests import Message, Request
 from schemas.side_events import Attached
 from schemas.stream import StreamEvent
 from schemas.topics import RECEIPTS, REQUESTS, REQUESTS_BATCH, STREAMS
-from services.bus import partition_for
+from schemas.wire import KIND_HEADER
+from services.bus import UnreadableRecord, partition_for
 from services.bus.groups.assignor import OwnedPartitions
 from services.edge.delivery.held_events import HeldEvents
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.edge.errors import ApiError
 from services.edge.log.follow_plan import FollowPlan, home_partitions_for, new_local_request_id
 from services.edge.log.positions import LoggedEvent, OpId, parse_op_id
 from services.edge.log.request_index import RequestIndex
+from services.edge.log.unreadable import takes_text_back
 from services.processor import Core
 from services.simulator.judge.oracle import Oracle
-from services.simulator.kafka.broker import PARTITIONS, Broker, LogReader, LogRecord, event_of
-from services.simulator.kafka.groups import Group
-from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.broker import PARTITIONS, LogReader, LogRecord, SimulatedBroker, event_of
+from services.simulator.kafka.groups import SimulatedGroup
+from services.simulator.kafka.hosts import SimulatedProcess
 from services.simulator.kafka.producer import SimulatedProducer
 from services.simulator.plan import PlannedRequest
 from services.simulator.simulation import MS, SECOND
@@ -46,10 +49,12 @@ class EdgeParts:
 
     plan: type[FollowPlan] = FollowPlan
     index: type[RequestIndex] = RequestIndex
-    session: type[Session] = Session
+    session: type[DeliverySession] = DeliverySession
     held: type[HeldEvents] = HeldEvents
     governance: Governance = GOVERNANCE
     accepts_early: bool = False
+    takes_text_back: Callable[[UnreadableRecord], bool] = takes_text_back
+    sends_the_rest: bool = False
 
 
 EDGE_PARTS = EdgeParts()
@@ -60,15 +65,24 @@ class Edge:
 
     Attributes:
         streams: The open streams, by request.
+        old: Whether it cannot read what a newer safety writes.
     """
 
-    def __init__(self, process: Process, broker: Broker, group: Group, parts: EdgeParts, oracle: Oracle) -> None:
+    def __init__(
+        self,
+        process: SimulatedProcess,
+        broker: SimulatedBroker,
+        group: SimulatedGroup,
+        parts: EdgeParts,
+        oracle: Oracle,
+    ) -> None:
         self.process = process
         self.member_id = ""
         self.generation = -1
         self.cores: tuple[Core, ...] = ()
         self.producer = SimulatedProducer(broker, process)
         self.streams: dict[str, list[Stream]] = {}
+        self.old = not broker.upgraded
         self._broker = broker
         self._group = group
         self._parts = parts
@@ -164,11 +178,15 @@ class Edge:
         for followed in self._following.pop(partition):
             followed()
 
-    def _on_fetched(self, reader: LogReader, records: list[LogRecord]) -> None:  # noqa: ARG002 - all partitions alike
+    def _on_fetched(self, reader: LogReader, records: list[LogRecord]) -> None:
         touched: dict[Stream, None] = {}
+        newer = self._broker.newer_recalls
         for record in records:
             event = event_of(record)
             if not isinstance(event, StreamEvent):
+                continue
+            if newer and self.old and (reader.partition, record.offset) in newer:
+                self._on_unreadable(event, record)
                 continue
             self._index.note_event(event.request_id.encode(), record.offset)
             for stream in tuple(self.streams.get(event.request_id, ())):
@@ -177,6 +195,16 @@ class Edge:
                 touched[stream] = None
         for stream in touched:
             stream.flush()
+
+    def _on_unreadable(self, event: StreamEvent, record: LogRecord) -> None:
+        """End the streams that may not go on showing what they show."""
+        streams = tuple(self.streams.get(event.request_id, ()))
+        for stream in streams:
+            stream.shown.take(event, record.offset)
+        if self._parts.takes_text_back(_unreadable(event, record)):
+            self._index.note_event(event.request_id.encode(), record.offset)
+            for stream in streams:
+                stream.end("error", withhold=not self._parts.sends_the_rest)
 
     # Requests
 
@@ -258,12 +286,18 @@ class Edge:
         self.process.fire(self.process.ask, self._read_history, stream, position, 0, end)
 
     def _read_history(self, stream: Stream, position: OpId | None, begin: int, end: int) -> None:
-        request_id, partition = stream.request.request_id, stream.session.partition
-        history = [
-            LoggedEvent(record.offset, event, record.timestamp_ms)
-            for record in self._broker.log((STREAMS.name, partition))[begin:end]
-            if isinstance(event := event_of(record), StreamEvent) and event.request_id == request_id
-        ]
+        request_id, partition = stream.request.request_id, (STREAMS.name, stream.session.partition)
+        newer = self._broker.newer_recalls if self.old else frozenset()
+        history: list[LoggedEvent] = []
+        for record in self._broker.log(partition)[begin:end]:
+            event = event_of(record)
+            if not isinstance(event, StreamEvent) or event.request_id != request_id:
+                continue
+            if (partition, record.offset) not in newer:
+                history.append(LoggedEvent(record.offset, event, record.timestamp_ms))
+            elif self._parts.takes_text_back(_unreadable(event, record)):
+                self.process.fire(stream.end, "error")
+                return
         self.process.fire(self._send_history, stream, position, history, end)
 
     def _send_history(self, stream: Stream, position: OpId | None, history: list[LoggedEvent], end: int) -> None:
@@ -334,3 +368,12 @@ class Edge:
 
     def _about(self, request: Request) -> Envelope:
         return envelope(request, at=self.process.host.now_us, source=self.process.name)
+
+
+def _unreadable(event: StreamEvent, record: LogRecord) -> UnreadableRecord:
+    """Return what a process of an older version has of a record."""
+    kind, key = type(event).__name__, event.request_id.encode()
+    error = NewerVersion(f"{kind} of version 2; this reader knows 1")
+    headers = ((KIND_HEADER, kind.encode()),)
+    at_ms = record.timestamp_ms
+    return UnreadableRecord(record.topic, record.partition, record.offset, at_ms, key, b"{}", headers, error)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from schemas.requests import Request
 from schemas.side_events import DetachReason
 from services.edge.delivery.held_events import HeldEvents
-from services.edge.delivery.session import CatchUpOps, EncodedOps, Session
+from services.edge.delivery.session import CatchUpOps, DeliverySession, EncodedOps
 from services.edge.delivery.stats import PositionedOp
 from services.edge.encoders.sse import SseEncoder
 from services.edge.log.positions import LoggedEvent, OpId
 from services.simulator.judge.oracle import Shown
-from services.simulator.kafka.hosts import Process
+from services.simulator.kafka.hosts import SimulatedProcess
 from services.simulator.simulation import MS
 from services.simulator.tree.screens import ScreenState
 
@@ -51,8 +51,8 @@ class Stream:
     """
 
     def __init__(  # noqa: PLR0913 - what a connection is about
-        self, process: Process, request: Request, session: Session, name: str, reader: ClientEnd, since: ScreenState,
-        shown: Shown, after: OpId | None, *, held: HeldEvents | None,
+        self, process: SimulatedProcess, request: Request, session: DeliverySession, name: str, reader: ClientEnd,
+        since: ScreenState, shown: Shown, after: OpId | None, *, held: HeldEvents | None,
     ) -> None:  # fmt: skip
         self.process = process
         self.request = request
@@ -135,10 +135,12 @@ class Stream:
         if self.session.closed:
             self.end("complete")
 
-    def end(self, reason: DetachReason) -> None:
-        """End the stream, once."""
+    def end(self, reason: DetachReason, *, withhold: bool = False) -> None:
+        """End the stream, once; with ``withhold``, without what is not sent yet."""
         if self.reason is not None:
             return
+        if withhold:
+            self._out.clear()
         self.reason = reason
         if self.on_end is not None:
             self.on_end(self)
@@ -160,7 +162,7 @@ class Stream:
             self.end("slow")
 
     def _later(self, action: Callable[..., None], *args: object) -> None:
-        """Do something at the client, after everything that it was sent before."""
+        """Run something at the client, after everything that it was sent before."""
         simulation = self.process.simulation
         self.read_at_us = max(self.read_at_us, simulation.now_us) + self.reader.read_us
         simulation.after(self.read_at_us - simulation.now_us, action, *args)

@@ -7,7 +7,7 @@ from functools import cache
 from schemas.base import envelope
 from schemas.requests import Message
 from schemas.stream import Verdict
-from schemas.topics import REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, Topic
+from schemas.topics import ACCOUNTS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, Topic
 from services.policy import Admission, Policy, build
 from services.policy.rulings import DeliveryFloor
 from services.policy.source.files import read_files
@@ -20,34 +20,36 @@ from services.runtime.service_classes import ServiceClasses
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckRequest, CheckResult
 from services.simulator.judge.oracle import Oracle
-from services.simulator.kafka.broker import PARTITIONS, Broker
-from services.simulator.kafka.groups import Group
-from services.simulator.kafka.hosts import Process
-from services.simulator.kafka.member import Member, Reading
+from services.simulator.kafka.broker import PARTITIONS, SimulatedBroker
+from services.simulator.kafka.groups import SimulatedGroup
+from services.simulator.kafka.hosts import SimulatedProcess
+from services.simulator.kafka.member import Reading, SimulatedMember
 from services.simulator.plan import CLIENT_GRACE_MS, Plan, PlannedRequest
 from services.simulator.simulation import MS
 from services.simulator.tree.edge import EDGE_PARTS, Edge, EdgeParts
-from services.simulator.tree.workers import Worker, WorkerCore
+from services.simulator.tree.workers import Worker, WorkerCore, WorkerMember
+from services.worker.scheduler import Scheduler
 
-TOTAL_MAX_MS = 6_000
 SAFETY_TOTAL_MAX_MS = 10_000
 SAFETY_REWIND_MS = SAFETY_TOTAL_MAX_MS + 5_000
 """As ``services/safety/service.py`` has it."""
 RAILS_ROOM = 4
-"""Few enough that some requests wait for room."""
+"""Slots of the rails: few enough that some requests have to wait."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class WorldClasses:
     """The classes that a world is built of; a mutant replaces one."""
 
     router: type[RouterCore] = RouterCore
     safety: type[SafetyCore] = SafetyCore
     rails: type[RailsCore] = RailsCore
     edge: EdgeParts = EDGE_PARTS
-    router_member: type[Member] = Member
-    safety_member: type[Member] = Member
-    rails_member: type[Member] = Member
+    router_member: type[SimulatedMember] = SimulatedMember
+    safety_member: type[SimulatedMember] = SimulatedMember
+    rails_member: type[SimulatedMember] = SimulatedMember
+    worker_member: type[WorkerMember] = WorkerMember
+    scheduler: type[Scheduler] = Scheduler
 
 
 @cache
@@ -69,13 +71,20 @@ def policy(*, other: bool = False) -> Policy:
 class Builder:
     """Builds a member of a service for a process."""
 
-    def __init__(self, plan: Plan, parts: Parts, broker: Broker, groups: dict[str, Group], oracle: Oracle) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        parts: WorldClasses,
+        broker: SimulatedBroker,
+        groups: dict[str, SimulatedGroup],
+        oracle: Oracle,
+    ) -> None:
         self._plan = plan
         self._parts = parts
         self._broker = broker
         self._groups = groups
         self._oracle = oracle
-        self._safeties: list[tuple[Process, SafetyCore]] = []
+        self._safeties: list[tuple[SimulatedProcess, SafetyCore]] = []
         self._policies_changed = 0
         self._runs: list[str] = []
         self._late_us = {fault.target: fault.for_us for fault in plan.faults if fault.kind == "verdict"}
@@ -83,14 +92,14 @@ class Builder:
             input_gate="hold",
             output_check="on",
             client_grace_ms=CLIENT_GRACE_MS,
-            total_max_ms=TOTAL_MAX_MS,
+            total_max_ms=plan.total_max_ms,
             fallback=plan.fallback,
             max_retries=plan.max_retries,
             max_batch_retries=plan.max_retries,
             breaker_trip=plan.breaker_trip,
             limits=FallbackLimits(free=1_000),
         )
-        self._builders: dict[str, Callable[[Process], Member | Edge]] = {
+        self._builders: dict[str, Callable[[SimulatedProcess], SimulatedMember | Edge]] = {
             "edge": self._edge,
             "router": self._router,
             "safety": self._safety,
@@ -111,19 +120,19 @@ class Builder:
     def _policy(self) -> Policy:
         return policy(other=bool(self._policies_changed % 2))
 
-    def build(self, service: str, process: Process) -> Member | Edge:
+    def build(self, service: str, process: SimulatedProcess) -> SimulatedMember | Edge:
         return self._builders[service](process)
 
-    def _edge(self, process: Process) -> Edge:
+    def _edge(self, process: SimulatedProcess) -> Edge:
         return Edge(process, self._broker, self._groups["edge"], self._parts.edge, self._oracle)
 
-    def _router(self, process: Process) -> Member:
+    def _router(self, process: SimulatedProcess) -> SimulatedMember:
         core = self._parts.router(self._config, process.name, PARTITIONS)
         topics = [topic for topic in READ_TOPICS if topic.spread == "requests"]
-        reading = Reading(topics, rewind_ms=self._config.window_us // 1_000)
+        reading = Reading(topics, rewind_ms=self._config.window_us // 1_000, progress=ACCOUNTS)
         return self._parts.router_member(process, self._broker, self._groups["router"], core, reading)
 
-    def _safety(self, process: Process) -> Member:
+    def _safety(self, process: SimulatedProcess) -> SimulatedMember:
         core = self._parts.safety(self._policy(), process.name, SAFETY_TOTAL_MAX_MS)
         self._safeties.append((process, core))
 
@@ -134,16 +143,16 @@ class Builder:
         def answer(request: CheckRequest) -> None:
             member.perform_all(core.take_outcome(request, CheckResult(()), process.now_us))
 
-        reading = Reading([STREAMS], rewind_ms=SAFETY_REWIND_MS)
+        reading = Reading([STREAMS], rewind_ms=SAFETY_REWIND_MS, progress=ACCOUNTS)
         member = self._parts.safety_member(process, self._broker, self._groups["safety"], core, reading, check)
         return member
 
-    def _rails(self, process: Process) -> Member:
+    def _rails(self, process: SimulatedProcess) -> SimulatedMember:
         member = self._rails_lane(process, REQUESTS, "rails")
         member.companion = self._rails_lane(process, REQUESTS_BATCH, "rails-batch")
         return member
 
-    def _rails_lane(self, process: Process, topic: Topic, group: str) -> Member:
+    def _rails_lane(self, process: SimulatedProcess, topic: Topic, group: str) -> SimulatedMember:
         core = self._parts.rails(room=RAILS_ROOM, classes=_classes)
 
         def begin(effect: Effect) -> None:
@@ -161,7 +170,7 @@ class Builder:
     def _planned(self, effect: EvaluateRequest) -> PlannedRequest:
         return self._plan.requests[self._broker.labels[effect.request.request_id]]
 
-    def _verdict(self, effect: EvaluateRequest, process: Process) -> Verdict:
+    def _verdict(self, effect: EvaluateRequest, process: SimulatedProcess) -> Verdict:
         planned, request = self._planned(effect), effect.request
         delivery = request.delivery
         return Verdict(
@@ -174,12 +183,15 @@ class Builder:
             egress=planned.verdict_egress,
         )
 
-    def _worker(self, process: Process, group: str) -> Member:
-        worker = Worker(process, self._broker, self._plan, self._runs)
+    def _worker(self, process: SimulatedProcess, group: str) -> SimulatedMember:
+        slots = self._plan.slots
+        core = WorkerCore(self._parts.scheduler(slots=slots, output_check="on", resolve=lambda model: model))
+        on_begun = lambda ticket: self._oracle.on_begun(process.name, core.scheduler, ticket, slots)  # noqa: E731
+        worker = Worker(process, self._broker, self._plan, core, self._runs, on_begun)
         topics = [REQUESTS, REQUESTS_BATCH] if group == "generator" else [REQUESTS_VERTEX]
         reading = Reading(topics, commit="manual")
-        member = Member(process, self._broker, self._groups[group], WorkerCore(), reading, worker.perform)
-        worker.producer, worker.done = member.producer, member.done
+        member = self._parts.worker_member(process, self._broker, self._groups[group], core, reading, worker.perform)
+        member.worker, worker.producer, worker.done = worker, member.producer, member.done
         return member
 
 

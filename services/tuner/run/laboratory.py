@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from services.tuner.decide import Trial
-from services.tuner.experiment import Change, Size
+from services.tuner.experiment import SettingsChange, Size
 from services.tuner.measurements import Load, Round
 from services.tuner.quality.compare import Answers, Quality, compare
 from services.tuner.quality.tasks import MAX_TOKENS, task_set
+from services.tuner.run.engine_process import EngineProcess, EngineProcessError, Ready, engine_process
 from services.tuner.run.prompts import prompts
-from services.tuner.run.sessions import Ready, Session, SessionError, session
 
 MAX_KEPT: Final = 3
 """Engines that stay loaded with ``keep``: the two that are compared, and the one before."""
@@ -44,10 +44,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """What one engine showed before the experiment; the experiment's size is chosen from it.
+    """Measurements of one engine before the experiment, from which its size is chosen.
 
     Attributes:
-        ready: What it said when it was ready.
+        ready: What the engine reported when it was ready.
         start_s: From its start until the end of its warm-up.
         request_s: Time of a request while others run.
     """
@@ -72,35 +72,35 @@ class Laboratory:
     apart: bool = False
     keep: bool = False
     _loads: int = 0
-    _kept: dict[EngineKey, tuple[AsyncExitStack, Session]] = field(default_factory=dict)
+    _kept: dict[EngineKey, tuple[AsyncExitStack, EngineProcess]] = field(default_factory=dict)
     _answers: dict[tuple[tuple[str, str], ...], tuple[Answers, Answers]] = field(default_factory=dict)
 
     async def pilot(self, env: Mapping[str, str]) -> Pilot:
         """Start the engine once and measure how long things take.
 
         Raises:
-            SessionError: It cannot start, or answers nothing.
+            EngineProcessError: It cannot start, or answers nothing.
         """
         began = time.monotonic()
         async with self.engine(env) as engine:
             start_s, count = time.monotonic() - began, 4 * self.shape.at_once
             load = await self.load(engine, count, "pilot")
             if not any(row.answered for row in load.requests):
-                raise SessionError(f"no request was answered: {load.requests[0].error}")
+                raise EngineProcessError(f"no request was answered: {load.requests[0].error}")
             return Pilot(engine.ready, start_s, load.wall_s / count)
 
-    async def compare(self, base: Mapping[str, str], change: Change, size: Size) -> Trial:
+    async def compare(self, base: Mapping[str, str], change: SettingsChange, size: Size) -> Trial:
         """Measure a change against the settings without it. A trial that failed has no rounds, and says why."""
         after = change.over(base)
         rounds: list[Round] = []
         try:
             for number in range(size.rounds):
                 rounds.append(await self._round(base, after, size.load, number))  # noqa: PERF401 - it awaits, and may end early
-        except SessionError as error:
+        except EngineProcessError as error:
             return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds), error=str(error))
         return Trial(change=change, base=dict(base), size=size, rounds=tuple(rounds))
 
-    async def quality(self, base: Mapping[str, str], change: Change) -> Quality | None:
+    async def quality(self, base: Mapping[str, str], change: SettingsChange) -> Quality | None:
         """Compare the answers with and without a change; return None if the engine fails or has no model."""
         if base.get("RAILBUS_ENGINE") == "simulated":
             return None  # its words are drawn at random
@@ -110,23 +110,23 @@ class Laboratory:
                 self._answers[key] = (await self._pass(base), await self._pass(base, twin=True))
             before, again = self._answers[key]
             after = await self._pass(change.over(base))
-        except SessionError:
+        except EngineProcessError:
             return None
         return compare(before, again, after, [task.answer for task in task_set().tasks])
 
     @asynccontextmanager
-    async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[Session]:
-        """Give a warm engine with these settings; it ends afterwards, unless engines are kept.
+    async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
+        """Provide a warm engine with these settings while the block runs; afterwards it ends, unless engines are kept.
 
         Args:
             env: The settings.
             twin: Whether it must be another process than the one with the same settings.
 
         Raises:
-            SessionError: It cannot start.
+            EngineProcessError: It cannot start.
         """
         if not self.keep:
-            async with session(env) as engine:
+            async with engine_process(env) as engine:
                 await self.warm_up(engine)
                 yield engine
             return
@@ -135,18 +135,18 @@ class Laboratory:
         self._kept[key] = stack, engine  # now the newest
         try:
             yield engine
-        except SessionError:
+        except EngineProcessError:
             del self._kept[key]
             await stack.aclose()
             raise
 
-    async def _started(self, env: Mapping[str, str]) -> tuple[AsyncExitStack, Session]:
+    async def _started(self, env: Mapping[str, str]) -> tuple[AsyncExitStack, EngineProcess]:
         while len(self._kept) >= MAX_KEPT:
             oldest, _ = self._kept.pop(next(iter(self._kept)))
             await oldest.aclose()
         stack = AsyncExitStack()
         try:
-            engine = await stack.enter_async_context(session(env))
+            engine = await stack.enter_async_context(engine_process(env))
             await self.warm_up(engine)
         except BaseException:
             await stack.aclose()
@@ -159,11 +159,11 @@ class Laboratory:
             _, (stack, _) = self._kept.popitem()
             await stack.aclose()
 
-    async def warm_up(self, engine: Session) -> None:
+    async def warm_up(self, engine: EngineProcess) -> None:
         """Send requests that are not measured."""
         await self.load(engine, WARM_UP_TURNS * self.shape.at_once, "warm-up")
 
-    async def load(self, engine: Session, count: int, name: str, *, at_once: int | None = None) -> Load:
+    async def load(self, engine: EngineProcess, count: int, name: str, *, at_once: int | None = None) -> Load:
         """Run one load. Loads of one name have the same prompts; ``at_once`` replaces the shape's concurrency."""
         shape = self.shape
         texts = prompts(count, tokens=shape.prompt, shared=shape.shared, seed=f"{shape.seed}:{name}")

@@ -30,12 +30,13 @@ class Place:
 
     def __init__(self, service, number, env):
         self.service, self.name, self.env = service, f"{service}-{number}", env
+        self.command = (f"services.{service}",)
         self.process = None
         self.ready = self.busy = False
 
     async def start(self):
         for attempt in range(START_TRIES):
-            self.process = ServiceProcess(f"services.{self.service}", **self.env)
+            self.process = ServiceProcess(*self.command, **self.env)
             try:
                 await self.process.ready(START_S)
             except AssertionError:
@@ -105,8 +106,7 @@ class ClusterTree:
         for place in self.places:
             place.drop()
         if self.emulator is not None:
-            self.emulator.signal(signal.SIGKILL)
-            self.emulator._popen.wait()
+            self.emulator.kill()
         await asyncio.to_thread(self.kafka.stop)
 
     def place(self, service):

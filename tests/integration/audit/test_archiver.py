@@ -89,7 +89,7 @@ async def test_two_archivers_one_of_them_paused_and_then_killed(lab):
     await whole(lab)
 
 
-async def test_two_archivers_that_do_not_know_of_each_other_write_no_record_twice(lab, tmp_path):
+async def test_two_independent_archivers_write_no_record_twice(lab, tmp_path):
     """As after a partition of the network: two members of different groups hold everything at once."""
     from services.archive.chain import ArchivedRecord
     from services.archive.keys import Signer

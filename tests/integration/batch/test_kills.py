@@ -13,6 +13,7 @@ import signal
 from schemas.batches import BatchProgress
 from schemas.stream import Cutover
 from tests.integration.batch.lab import BATCH_ID, BatchLab, lines, rows
+from tests.support.edge_answers import AnswerWriter
 
 KILLS = int(os.environ.get("RAILBUS_BATCH_KILLS", "3"))
 SEED = os.environ.get("RAILBUS_BATCH_SEED", "")
@@ -62,7 +63,7 @@ async def test_what_a_killed_generator_had_begun_is_begun_again(tmp_path):
         generator = lab.start("services.generator", **SETTINGS)
         await generator.ready()
         await lab.run(**lab.where, RAILBUS_BATCH_STALL_MS="10000", **SETTINGS)
-        await lab.submit(lines(LINES, model="simulated-n6"), window_open=WINDOW)
+        await lab.submit(lines(LINES, model="simulated-n60"), window_open=WINDOW)  # always some of them begun
         await lab.until(lambda: lab.done(BATCH_ID) >= LINES / 3)
         generator.signal(signal.SIGKILL)
         await generator.ended()
@@ -71,3 +72,42 @@ async def test_what_a_killed_generator_had_begun_is_begun_again(tmp_path):
         assert (end.outcome, end.totals.completed, end.totals.failed) == ("completed", LINES, 0)
         assert 0 < len({event.request_id for event in lab.written(Cutover)}) <= WINDOW
         assert [row["custom_id"] for row in rows(lab.file(end.output_file))] == [f"id-{n}" for n in range(LINES)]
+
+
+class WideLab(BatchLab):
+    """A log with so many partitions that following all of them takes a while."""
+
+    partitions = 32
+
+
+async def test_answers_that_go_on_during_a_takeover_are_folded_whole(tmp_path):
+    count = 24
+    async with WideLab.opened() as lab:
+        lab.open_folder(tmp_path)
+        settings = SETTINGS | {"RAILBUS_INPUT_GATE": "off", "RAILBUS_OUTPUT_CHECK": "off"}
+        first = await lab.run(**lab.where, **settings)
+        await lab.submit(lines(count), window_open=count)
+        await lab.until(lambda: len(lab.submitted()) == count)
+        answers = [AnswerWriter(request_id, "acme") for request_id in lab.submitted()]
+        await lab.send(*(answer.started() for answer in answers))
+        first.signal(signal.SIGKILL)
+        await first.ended()
+        second = lab.start(**lab.where, **settings)
+        ready = asyncio.create_task(second.ready())
+        said = [[] for _ in answers]
+
+        def taken_over():
+            return max(event.epoch for event in lab.written(BatchProgress)) == 2
+
+        after = 0
+        while after < 300:  # some more once its takeover is on the log: it reads that back, and then the answers again
+            after += taken_over()
+            for each in said:
+                each.append(f"{len(each)} ")
+            chunks = [answer.chunk(each[-1]) for answer, each in zip(answers, said, strict=True)]
+            await asyncio.gather(*(lab.send(chunk) for chunk in chunks))
+        await ready
+        await lab.send(*(event for answer in answers for event in (answer.finished(), answer.closed())))
+        end = await lab.end(BATCH_ID, within_s=60)
+        texts = [row["response"]["body"]["choices"][0]["message"]["content"] for row in rows(lab.file(end.output_file))]
+        assert texts == ["".join(each) for each in said]

@@ -43,9 +43,12 @@ sasl.mechanism=PLAIN
 sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
   username="admin" password="admin-secret";
 """
-# What Apache Kafka's own kafka-acls.sh starts, with a smaller machine.
+# What Apache Kafka's own kafka-acls.sh starts, with a smaller machine. The script starts it some fifty times: the first
+# one leaves its loaded classes in an archive, which saves the others almost half of their start.
 TOOL = """#!/bin/sh
-exec {java} -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \\
+archive=-XX:SharedArchiveFile={folder}/classes.jsa
+test -e {folder}/classes.jsa || archive=-XX:ArchiveClassesAtExit={folder}/classes.jsa
+exec {java} -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 $archive -Xlog:cds=off -Xlog:cds+dynamic=off \\
   -Dlog4j2.configurationFile={logging} -cp '{lib}/*' org.apache.kafka.tools.AclCommand "$@"
 """
 SCRIPT_LIMIT_S = 400
@@ -82,7 +85,7 @@ def run_script(script, folder):
     (folder / "admin.properties").write_text(ADMIN)
     tool = folder / "kafka-acls.sh"
     logging = ROOT / "infra" / "kafka" / "log4j2.properties"
-    tool.write_text(TOOL.format(java=jars["find_java"](), logging=logging, lib=jars["fetch"]()))
+    tool.write_text(TOOL.format(java=jars["find_java"](), logging=logging, lib=jars["fetch"](), folder=folder))
     tool.chmod(0o755)
     (folder / "acls.sh").write_text(script)
     return subprocess.run(

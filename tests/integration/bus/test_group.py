@@ -350,7 +350,7 @@ async def test_a_static_member_keeps_its_partitions_over_a_restart(
         assert len(other_held) == before, "the other member was not disturbed"
 
 
-async def test_a_member_that_was_paused_longer_than_its_session_knows_that_it_may_have_lost_all(
+async def test_a_member_paused_beyond_its_session_knows_it_may_have_lost_all(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
     got = RecordCollector()

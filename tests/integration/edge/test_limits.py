@@ -8,6 +8,7 @@ from websockets.asyncio.client import connect
 
 from tests.integration.edge.lab import ASK, deltas
 from tests.integration.edge.test_websocket import socket
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -186,3 +187,36 @@ async def test_without_redis_limits_apply_per_process(lab):
 async def _read(call):
     async with call as response:
         return await response.read()
+
+
+async def test_batch_requests_wait_for_room_and_leave_some_for_others(lab):
+    url = await lab.edge(max_streams=4)
+
+    def ask(number):
+        body = ASK | {"service_tier": "flex", "messages": [{"role": "user", "content": f"line {number}"}]}
+        return asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", json=body))
+
+    room = lab.edges[url]._requests._batch_room
+    asking, requests = [], []
+    for number in range(3):  # three quarters of the streams
+        asking.append(ask(number))
+        requests.append(await lab.next_request())
+    for number in range(3, 6):
+        asking.append(ask(number))
+        await until(lambda number=number: room.waiting == number - 2, "it does not wait")
+    first, text = await lab.ask(url)
+    assert first.lane == "interactive"
+    assert "Hello " in text.decode(), "a stream was left for an interactive client"
+    asking[3].cancel()  # a client that leaves makes room for the next in the queue
+    await until(lambda: room.waiting == 2, "it still waits")
+    assert not any(task.done() for task in (*asking[:3], *asking[4:]))
+    for number in (4, 5):
+        await lab.write_plain(requests.pop(0), "done")
+        requests.append(await lab.next_request())
+        assert requests[-1].messages[0].content == f"line {number}", "in the order of arrival"
+        assert requests[-1].waited_ms < 10_000, "its deadlines count from when there was room"
+    for request in requests:
+        await lab.write_plain(request, "done")
+    answers = await asyncio.gather(*asking[:3], *asking[4:])
+    assert [answer.status for answer in answers] == [200] * 5
+    assert (room.taken, room.waiting) == (0, 0)

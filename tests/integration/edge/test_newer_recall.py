@@ -10,16 +10,21 @@ from services.bus import partition_for
 from tests.integration.edge.lab import ASK, PARTITIONS
 
 
-async def write_as_newer(lab, event):
-    """One event as a version that is not made yet would write it."""
+async def write_as_newer(lab, event, after=()):
+    """One event as a version that is not made yet would write it; in one batch with the events ``after`` which it is.
+
+    Whoever reads a batch has all of it at once.
+    """
     value, headers = encode(event)
     body = orjson.loads(value) | {"from_the_future": True}
     newer = [(name, b"99" if name == "v" else content) for name, content in headers]
     async with AIOKafkaProducer(bootstrap_servers=lab.bus.bootstrap) as producer:
-        await producer.send_and_wait(
-            STREAMS.name, orjson.dumps(body), key=event.request_id.encode(), headers=newer,
-            partition=partition_for(event.request_id, PARTITIONS),
-        )  # fmt: skip
+        batch, key = producer.create_batch(), event.request_id.encode()
+        for known, known_headers in map(encode, after):
+            assert batch.append(key=key, value=known, timestamp=None, headers=known_headers) is not None
+        assert batch.append(key=key, value=orjson.dumps(body), timestamp=None, headers=newer) is not None
+        sent = await producer.send_batch(batch, STREAMS.name, partition=partition_for(event.request_id, PARTITIONS))
+        await sent
 
 
 async def test_a_stream_ends_at_a_recall_of_a_newer_version(lab):
@@ -34,6 +39,19 @@ async def test_a_stream_ends_at_a_recall_of_a_newer_version(lab):
     assert b"newer_version" in said
     assert b"secret" not in said
     assert b"[DONE]" not in said.split(b"newer_version")[0]
+
+
+async def test_text_of_the_same_batch_is_not_sent(lab):
+    """The simulation found this: what was folded and waited to be written went out with the error."""
+    url = await lab.edge()
+    async with lab.open_stream(url) as client:
+        writer = await lab.next_writer()
+        await lab.write(writer.started(), writer.chunk("harmless "))
+        await client.until(b"harmless")
+        await write_as_newer(lab, writer.recall(9, 15), after=[writer.chunk("secret")])
+        said = await client.rest()
+    assert b"newer_version" in said
+    assert b"secret" not in said
 
 
 @pytest.mark.parametrize("knows_it", [True, False])

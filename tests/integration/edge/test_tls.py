@@ -87,7 +87,7 @@ async def test_a_mistake_in_the_files_is_one_sentence(lab, made, tmp_path, setti
         await lab.edge(**{name: files[which] for name, which in settings.items()})
 
 
-async def test_metrics_are_for_whom_the_operator_says_and_models_are_a_tenants_own(lab, tmp_path):
+async def test_metrics_need_the_operators_leave_and_models_are_a_tenants_own(lab, tmp_path):
     keys = tmp_path / "keys.toml"
     hashes = {name: hashlib.sha256(f"{name}-key".encode()).hexdigest() for name in ("acme", "umbrella", "operator")}
     keys.write_text("[keys]\n" + "".join(f'"{digest}" = "{name}"\n' for name, digest in hashes.items()))

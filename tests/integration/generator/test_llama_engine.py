@@ -15,7 +15,7 @@ import pytest
 from schemas.requests import Message, Sampling
 from services.generator.engines import make
 from services.runtime.errors import UserError
-from services.worker.engine import EngineError, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 
 pytestmark = [
     pytest.mark.llama,
@@ -63,7 +63,7 @@ async def answer(it, asked):
 
 
 def text_of(items):
-    return "".join(item.text for item in items if isinstance(item, Step))
+    return "".join(item.text for item in items if isinstance(item, EngineStep))
 
 
 async def test_real_text_with_its_counts(engine):

@@ -12,7 +12,7 @@ from schemas.requests import Message, Sampling
 from schemas.stream import Speculation, Usage
 from services.generator.engines import make
 from services.runtime.errors import UserError
-from services.worker.engine import EngineError, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 from tests.integration.generator.upstream import (
     DONE,
     breaks_off,
@@ -72,7 +72,7 @@ async def test_an_answer(upstream):
     async with engine(upstream.address, RAILBUS_UPSTREAM_KEY="sk-1") as it:
         *steps, done = await answer(it, job(max_tokens=7, seed=3))
         assert it.stats().running == 0
-    assert steps == [Step(text="Hel"), Step(text="lo")]
+    assert steps == [EngineStep(text="Hel"), EngineStep(text="lo")]
     assert isinstance(done, GenerationResult)
     assert (done.finish_reason, done.usage) == ("stop", Usage(prompt_tokens=5, completion_tokens=2))
     assert upstream.headers[-1]["Authorization"] == "Bearer sk-1"
@@ -173,7 +173,7 @@ async def test_a_server_that_knows_no_stream_options_is_asked_without(upstream):
 
     upstream.script = script
     async with engine(upstream.address) as it:
-        assert (await answer(it))[0] == Step(text="ok")
+        assert (await answer(it))[0] == EngineStep(text="ok")
         done = (await answer(it))[-1]
     assert ["stream_options" in body for body in upstream.bodies] == [True, False, False]
     assert done.usage == Usage(completion_tokens=1)
@@ -220,7 +220,7 @@ async def test_a_connection_torn_in_the_middle(upstream):
     upstream.script = breaks_off("one", "two")
     async with engine(upstream.address) as it:
         items = it.generate(job())
-        assert [await anext(items), await anext(items)] == [Step(text="one"), Step(text="two")]
+        assert [await anext(items), await anext(items)] == [EngineStep(text="one"), EngineStep(text="two")]
         with pytest.raises(EngineError, match="the upstream closed the connection") as caught:
             await anext(items)
     assert (caught.value.error_class, caught.value.retryable) == ("unavailable", True)
@@ -236,7 +236,7 @@ async def test_a_stream_that_ends_without_an_end(upstream):
 async def test_an_end_without_done_is_an_end(upstream):
     upstream.script = sends(event(delta("one", finish="stop")))
     async with engine(upstream.address) as it:
-        assert (await answer(it))[0] == Step(text="one")
+        assert (await answer(it))[0] == EngineStep(text="one")
 
 
 async def test_an_error_in_the_stream(upstream):
@@ -317,7 +317,7 @@ async def test_leaving_the_generator_closes_the_connection(upstream):
     upstream.script = says(*["word "] * 10_000, gap_s=0.01)
     async with engine(upstream.address) as it:
         items = it.generate(job())
-        assert await anext(items) == Step(text="word ")
+        assert await anext(items) == EngineStep(text="word ")
         await items.aclose()
         assert it.stats().running == 0
         async with asyncio.timeout(PATIENCE_S):
@@ -342,7 +342,7 @@ async def test_a_kept_connection_that_went_away_is_replaced():
     server = await asyncio.start_server(once, "127.0.0.1", 0)
     async with server, engine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", RAILBUS_MODEL="m") as it:
         for _ in range(3):
-            assert (await answer(it))[0] == Step(text="ok")
+            assert (await answer(it))[0] == EngineStep(text="ok")
     assert served == 3
 
 

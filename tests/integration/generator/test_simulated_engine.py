@@ -6,7 +6,7 @@ import pytest
 
 from schemas.requests import Message, Sampling
 from services.generator.engines import make
-from services.worker.engine import EngineError, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 
 PATIENCE_S = 30
 
@@ -53,7 +53,7 @@ async def test_a_thousand_at_once(engine):
 async def test_an_abort_frees_the_slot_at_once(engine):
     items = engine.generate(job(1, "stall3"))
     for _ in range(3):
-        assert isinstance(await anext(items), Step)
+        assert isinstance(await anext(items), EngineStep)
     waiting = asyncio.ensure_future(anext(items))
     await asyncio.sleep(0.01)
     assert engine.stats().running == 1

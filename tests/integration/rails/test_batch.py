@@ -12,7 +12,7 @@ async def verdict_of(lab, request):
     return lab.verdicts(request)[0]
 
 
-async def test_a_batch_prompt_is_judged_behind_a_deadline_that_no_interactive_one_could_keep(lab, tmp_path):
+async def test_a_batch_prompt_is_judged_with_a_later_deadline(lab, tmp_path):
     folder = copy_patient_policy(tmp_path)
     opa = FakeOpaServer(load(folder))
     replace_in_file(folder, "policy.toml", "deadline_ms = 10_000         # of", "deadline_ms = 100         # of")

@@ -69,7 +69,7 @@ async def test_each_trigger_sends_the_prompt_to_the_cloud_and_completes(lab: Rou
     assert reasons == {(late.id, 1): "cutover", (racing.id, 1): "lost_race", (stalled.id, 1): "cutover"}
 
 
-async def test_each_trigger_asks_the_self_hosted_engines_again_where_there_is_no_cloud(lab: RouterLab) -> None:
+async def test_without_a_cloud_each_trigger_retries_on_the_self_hosted_engines(lab: RouterLab) -> None:
     await lab.run()
     bounds = Deadlines(ttft_ms=200, stall_ms=300)
     late, stalled, dead = (RequestEvents(deadlines=bounds) for _ in range(3))

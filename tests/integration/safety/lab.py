@@ -4,7 +4,7 @@ from schemas.ids import uuid7
 from schemas.stream import Cleared, Recall
 from services.runtime.clock import now_ms
 from tests.support.lab import Lab
-from tests.unit.safety.world import Answer
+from tests.unit.safety.world import RunWriter
 
 
 class SafetyLab(Lab):
@@ -22,7 +22,7 @@ class SafetyLab(Lab):
         return self.screen(answer.head["request_id"])
 
 
-class FreshAnswer(Answer):
+class FreshAnswer(RunWriter):
     """An answer to a request that was received now."""
 
     def __init__(self, number, **options):

@@ -18,7 +18,7 @@ from tests.support.archives import make_archive, stored
 from tests.support.policies import copy_policy, replace_in_file
 from tests.support.processes import ROOT, bare_environment
 from tests.support.recorded import recorded
-from tests.unit.safety.world import Answer, pieces, request_id
+from tests.unit.safety.world import RunWriter, pieces, request_id
 
 MAIL, CARD, LEAK, DISGUISED = "anna.berg@example.org", "4111 1111 1111 1111", "Project Bluefin Heron", "p1pe b-o-m-b"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -37,7 +37,7 @@ def log(rng):
     """The streams, cut and interleaved at random, with verdicts."""
     lines = []
     for number, text in TEXTS.items():
-        answer = Answer(number)
+        answer = RunWriter(number)
         passed = (RailOutcome(rail="admission", result="passed", ms=1.0),)
         verdict = Verdict(**answer.head, decision="allow", policy_version="v", rails=passed)
         lines.append([verdict, *answer.whole(pieces(text, rng)), answer.closed(cause="answered")])
@@ -50,11 +50,11 @@ def archive(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rejudge") / "archive"
     events = asyncio.run(recorded(load(ROOT / "policies" / "default"), log(random.Random(5))))
     asked = [
-        Request(**Answer(number).head, model="large" if number == 3 else "small",
+        Request(**RunWriter(number).head, model="large" if number == 3 else "small",
                 messages=(Message(role="user", content="hello"),))
         for number in TEXTS
     ]  # fmt: skip
-    begin_ms = 1_000_000_000  # when `Answer` says that its requests were made
+    begin_ms = 1_000_000_000  # when `RunWriter` says that its requests were made
     records = stored(events, STREAMS.name, begin_ms=begin_ms) + stored(asked, REQUESTS.name, begin_ms=begin_ms)
     make_archive(folder, records, per_file=50)
     return folder
@@ -74,7 +74,6 @@ def test_the_same_policy_gives_no_difference(archive):
     done = rejudge(archive, ROOT / "policies" / "default", "--json")
     told = json.loads(done.stdout)
     assert (done.returncode, told["differences"], told["same"], told["requests"]) == (0, [], 5, 6)
-    assert told["admissions"] == {"same": 6, "denied_now": [], "admitted_now": []}
 
 
 def test_a_changed_policy_changes_exactly_what_was_planted(archive, tmp_path):
@@ -103,7 +102,16 @@ def test_a_changed_policy_changes_exactly_what_was_planted(archive, tmp_path):
         ("appears", request_id(5), "blocklist/code_names", TEXTS[5].index("Quartz"), "stop"),
     }
     assert told["same"] == 1  # the code name that both policies know
-    assert told["admissions"] == {"same": 5, "denied_now": [request_id(3)], "admitted_now": []}
+    assert [(each["request_id"], each["change"]) for each in told["prompts"]["differences"]] == [
+        (request_id(3), "denied")
+    ]
+    page = tmp_path / "page.html"
+    assert rejudge(archive, folder, "--html", str(page)).stdout == ""
+    text = page.read_text()
+    assert text.count("<tr><td>" + request_id(4)) == 2  # one recall disappears, one moves
+    assert "blocklist/code_names: 1 appears" in text
+    assert "denied now" in text
+    assert not any(secret in text for secret in (MAIL, CARD, "Quartz"))
     table = rejudge(archive, folder).stdout
     assert f"{request_id(5)} attempt 1  appears" in table
     assert f"{request_id(3)}  denied now" in table
@@ -132,6 +140,7 @@ def test_labels_give_recall_and_precision(archive, tmp_path):
     [
         (("--policy", "nowhere"), "--policy nowhere"),
         (("--archive", "nowhere"), "there is no archive at nowhere"),
+        (("--html", "nowhere/page.html"), "--html nowhere/page.html: No such file or directory"),
         (("--labels", str(ROOT / "README.md")), "line 1: must be a JSON object"),
     ],
 )

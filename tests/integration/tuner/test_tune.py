@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from services.tuner.experiment import Change
+from services.tuner.experiment import SettingsChange
 from services.tuner.quality.tasks import TaskSet, task_set
 from services.tuner.run import laboratory
 from services.tuner.run.laboratory import Laboratory, Shape
@@ -122,7 +122,7 @@ async def test_what_a_lossy_change_costs_is_measured_on_a_real_model(monkeypatch
     few = TaskSet(tasks=all_tasks.tasks[:8], texts=all_tasks.texts[:2])
     monkeypatch.setattr(laboratory, "task_set", lambda: few)
     base = {"RAILBUS_ENGINE": "llama", "RAILBUS_LLAMA_SLOTS": "2"}
-    lossy = Change(name="llama_kv=q4_0", settings={"RAILBUS_LLAMA_KV": "q4_0"}, item="kv", lossy=True)
+    lossy = SettingsChange(name="llama_kv=q4_0", settings={"RAILBUS_LLAMA_KV": "q4_0"}, item="kv", lossy=True)
 
     found = await Laboratory(Shape(prompt=16, output=4)).quality(base, lossy)
 

@@ -16,7 +16,7 @@ from services.runtime.clock import steady_us
 from services.runtime.errors import UserError
 from services.vertex.engine import VertexEngine
 from services.vertex.settings import VertexSettings
-from services.worker.engine import EngineError, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 from tests.support.waiting import until
 
 SECRET = "xyzzy-prompt"
@@ -45,17 +45,17 @@ def job(model: str, *, seconds: float = 10, max_tokens: int = 100) -> Job:
     )
 
 
-async def run(model: str, **fields: float) -> tuple[list[Step], GenerationResult, VertexEmulator]:
+async def run(model: str, **fields: float) -> tuple[list[EngineStep], GenerationResult, VertexEmulator]:
     async with engine(model) as (it, emulator):
         items = [item async for item in it.generate(job(model, **fields))]  # type: ignore[arg-type]
     *steps, done = items
     assert isinstance(done, GenerationResult)
     assert it.stats().running == 0
-    return [step for step in steps if isinstance(step, Step)], done, emulator
+    return [step for step in steps if isinstance(step, EngineStep)], done, emulator
 
 
-async def failure(model: str, **fields: float) -> tuple[EngineError, VertexEmulator, list[Step]]:
-    steps: list[Step] = []
+async def failure(model: str, **fields: float) -> tuple[EngineError, VertexEmulator, list[EngineStep]]:
+    steps: list[EngineStep] = []
     async with engine(model) as (it, emulator):
         with pytest.raises(EngineError) as caught:
             await drain(it, job(model, **fields), steps)  # type: ignore[arg-type]
@@ -64,9 +64,9 @@ async def failure(model: str, **fields: float) -> tuple[EngineError, VertexEmula
     return caught.value, emulator, steps
 
 
-async def drain(it: VertexEngine, asked: Job, steps: list[Step]) -> None:
+async def drain(it: VertexEngine, asked: Job, steps: list[EngineStep]) -> None:
     async for item in it.generate(asked):
-        assert isinstance(item, Step)
+        assert isinstance(item, EngineStep)
         steps.append(item)
 
 

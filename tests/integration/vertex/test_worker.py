@@ -101,7 +101,7 @@ async def test_cloud_that_fails_closes_the_request_with_its_reason(cloud: Cloud,
     assert ending.reason.startswith(reason)
 
 
-async def test_worker_that_is_killed_leaves_a_request_that_ends_at_its_stall_deadline(cloud: Cloud) -> None:
+async def test_a_killed_workers_request_ends_at_its_stall_deadline(cloud: Cloud) -> None:
     worker = await cloud.worker("emulated-n9-gap1-stall3")
     person = RequestEvents()
     await cloud.lab.post(person.request, person.started())

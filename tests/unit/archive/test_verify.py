@@ -4,10 +4,55 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from tests.chaos.tampering import KINDS, play
+import random
+from pathlib import Path
+
+from services.archive.checkpoint import CHECKPOINT_KEY
+from services.archive.keys import Verifier
+from services.archive.verify import verify
+from services.archive.writer import checkpoint_in
+from tests.chaos.tampering import KINDS, play, records
+from tests.support.archives import make_archive
 from tests.support.examples import examples
 
 
 def test_random_changes_are_all_named_and_there_is_no_false_alarm():
     rounds = max(len(KINDS), examples(60))
     assert sum(play(rounds, seed=11).values()) == rounds
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory):
+    """An archive, the path of one of its files, and that file's content."""
+    archive = make_archive(tmp_path_factory.mktemp("damaged") / "archive", records(random.Random(3)))
+    path = Path(archive.store.path(archive.files()[0].path))
+    return archive, path, path.read_bytes()
+
+
+def test_a_bit_anywhere_in_a_footer_never_ends_the_reading(damaged):
+    """Footers have names, which need not be UTF-8 any more, lengths and numbers of types."""
+    archive, path, content = damaged
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    name, rng = archive.files()[0].path, random.Random(4)
+    assert CHECKPOINT_KEY in content[-footer:]
+    try:
+        for place in range(len(content) - footer, len(content)):
+            changed = bytearray(content)
+            changed[place] ^= 1 << rng.randrange(8)
+            path.write_bytes(changed)
+            checkpoint_in(archive.store, name)
+    finally:
+        path.write_bytes(content)
+
+
+def test_a_column_name_that_is_no_text_is_named(damaged):
+    archive, path, content = damaged
+    changed = bytearray(content)
+    changed[content.rindex(b"header_names") + 7] |= 0x80
+    path.write_bytes(changed)
+    try:
+        outcome = verify(archive, Verifier([archive.public_pem]))
+    finally:
+        path.write_bytes(content)
+    assert {each.file for each in outcome.tampering} == {archive.files()[0].path}
+    assert verify(archive, Verifier([archive.public_pem])).count == 0

@@ -53,7 +53,7 @@ def test_jobs_of_every_status_are_counted_until_they_end():
     assert figures(jobs).by_status["cancelling"] == 0
 
 
-def test_the_oldest_job_and_the_one_that_expires_first_need_not_be_the_same():
+def test_the_oldest_job_need_not_be_the_first_to_expire():
     jobs = Jobs()
     jobs.feed(created(1, completion_ms=24 * HOUR_MS), 0)
     jobs.feed(created(2, completion_ms=HOUR_MS), HOUR_MS)

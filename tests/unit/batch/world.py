@@ -9,7 +9,7 @@ from schemas.requests import Deadlines, Delivery, Message, Request
 from schemas.stream import Chunk, Closed, Failed, Finished, Started, Usage
 from schemas.topics import REQUESTS_BATCH, STREAMS
 from services.batch.core import BatchConfig, BatchCore
-from services.batch.job import AskCancel, Checkpoint, FinishJob, RecordResult, SubmitLine
+from services.batch.job import AskCancel, FinishJob, JobCheckpoint, RecordResult, SubmitLine
 from services.bus import Received, partition_for
 from services.jobs.ids import line_request_id
 from services.jobs.job_state import Jobs
@@ -73,7 +73,7 @@ class World:
                 self.parts[self.part].append((effect.place, effect.result))
             case AskCancel():
                 self.cancels.append(effect.request_id)
-            case Checkpoint():
+            case JobCheckpoint():
                 newest = replace(effect.progress.parts[-1], length=len(self.parts[self.part]))
                 self.jobs.feed(replace(effect.progress, parts=(*effect.progress.parts[:-1], newest)), 0)
                 job = self.core.job(BATCH_ID)

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.ids import time_ms
-from services.books import BooksConfig, Change, Objectives, PartitionBooks, merge, newest_of_each, totals_of_windows
+from services.books import (
+    BooksConfig,
+    Objectives,
+    PartitionBooks,
+    TableChange,
+    merge,
+    newest_of_each,
+    totals_of_windows,
+)
 from services.books.attainment import Attainment, attainments, interval
 from services.books.report import json_rows, newest, table
 from tests.support.examples import examples
@@ -172,7 +180,7 @@ def test_a_crash_at_any_change_and_reading_again_change_nothing(steps, crashes):
     st.lists(st.integers(1, 12), min_size=1, max_size=10),
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12)), max_size=5),
 )
-def test_a_crash_within_a_batch_of_changes_and_reading_it_again_change_nothing(steps, sizes, crashes):
+def test_a_crash_within_a_batch_of_changes_and_rereading_change_nothing(steps, sizes, crashes):
     """The table keeps a prefix of what a batch wrote; the reader goes on behind the last batch that it has wholly."""
     steps = sorted(((closed_ms(event) + wait, event) for wait, event in steps), key=lambda step: step[0])
     clean = PartitionBooks(0, SHORT)
@@ -197,7 +205,7 @@ def test_a_crash_within_a_batch_of_changes_and_reading_it_again_change_nothing(s
     assert sums(books) == sums(clean)
 
 
-def test_of_a_batch_the_last_change_of_each_key_is_written_and_marks_stay_in_place():
+def test_a_batch_writes_each_keys_last_change_and_keeps_marks_in_place():
     changes = [
         (b"0/e/a", b"1"),
         (b"0/e/b", b"1"),
@@ -207,7 +215,7 @@ def test_of_a_batch_the_last_change_of_each_key_is_written_and_marks_stay_in_pla
         (b"0/e/a", None),
     ]
     kept = [(b"0/e/b", b"1"), (b"0/e/a", b"2"), (b"0/w/x", b"7"), (b"0/s", b"60"), (b"0/e/a", None)]
-    assert newest_of_each(Change(*each) for each in changes) == [Change(*each) for each in kept]
+    assert newest_of_each(TableChange(*each) for each in changes) == [TableChange(*each) for each in kept]
 
 
 def test_an_old_window_is_sealed_and_its_requests_are_forgotten():
@@ -233,15 +241,27 @@ def test_a_silent_topic_holds_up_no_window():
     books = PartitionBooks(0, SHORT)
     for second in range(0, 200, 5):
         books.take(account(second, second), T0_MS + second * 1_000)
-        books.caught_up("receipts")
+        books.caught_up("receipts", books.newest_ms)
     assert len(books.entries) < 8
+
+
+def test_an_end_says_nothing_of_what_came_after_the_question():
+    books = PartitionBooks(0, SHORT)
+    books.take(account(0, 1), T0_MS + 1_000)
+    asked_ms = books.newest_ms
+    books.take(account(1, 100), T0_MS + 100_000)  # read before the broker has answered
+    books.caught_up("receipts", asked_ms)
+    books.take(detached(0, 1), T0_MS + 1_000)
+    assert (books.sealed_s, books.late) == (0, 0) or books.sealed_s <= T0_S
+    assert books.entries.keys() == {account(0, 1).request_id, account(1, 100).request_id}
+    assert books.entries[account(0, 1).request_id].receipt is not None
 
 
 def test_receipts_without_an_account_are_forgotten():
     books = PartitionBooks(0, SHORT)
     for second in range(0, 200, 5):
         books.take(detached(second, second), T0_MS + second * 1_000)
-        books.caught_up("accounts")
+        books.caught_up("accounts", books.newest_ms)
     assert len(books.entries) < 15
 
 
@@ -269,7 +289,7 @@ def test_the_table_names_every_kind_and_their_sum():
     assert table([]) == ["no request was closed in this time"]
 
 
-def test_a_class_attains_its_objectives_or_does_not_and_says_how_sure_that_is():
+def test_whether_a_class_attains_its_objectives_and_how_sure_that_is():
     config = BooksConfig(objectives={"chat": Objectives(total_ms=1_000)}, wanted_shares={"chat": 0.9})
     events = [account(number, service_class="chat") for number in range(40)]
     events += [detached(number, waited_ms=125 if number < 30 else 5_000) for number in range(40)]

@@ -18,8 +18,16 @@ def test_a_bucket_stands_for_its_values(value):
 @given(st.lists(VALUES, min_size=1), st.floats(0, 1))
 def test_a_quantile_is_as_near_as_stated(values, share):
     histogram = Histogram((bucket_of(value), 1) for value in values)
-    exact = sorted(values)[math.floor(share * (len(values) - 1))]
+    exact = sorted(values)[max(0, math.ceil(share * len(values) - 1e-9) - 1)]
     assert abs(histogram.quantile(share) - exact) <= RELATIVE_ERROR * exact * (1 + 1e-9)
+
+
+def test_the_99th_percentile_of_a_few_is_the_largest():
+    histogram = Histogram((bucket_of(value), 1) for value in (90, 130, 160, 320))
+    assert histogram.quantile(0.99) == histogram.quantile(0.95) == value_of(bucket_of(320))
+    assert histogram.quantile(0.5) == value_of(bucket_of(130))
+    twenty = Histogram((bucket_of(value), 1) for value in range(1, 21))
+    assert twenty.quantile(0.95) == value_of(bucket_of(19))
 
 
 @given(st.lists(VALUES), st.lists(VALUES))

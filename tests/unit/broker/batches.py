@@ -10,8 +10,9 @@ NOW_MS = 1_790_000_000_000
 
 
 def build(
-    values: Sequence[bytes] = (b"v",),
+    values: Sequence[bytes | None] = (b"v",),
     *,
+    keys: Sequence[bytes | None] | None = None,
     times_ms: Sequence[int] | None = None,
     compression: int = 0,
     producer: tuple[int, int, int] = (-1, -1, -1),
@@ -20,7 +21,9 @@ def build(
     pid, epoch, sequence = producer
     builder = DefaultRecordBatchBuilder(2, compression, 0, pid, epoch, sequence, 1 << 24)
     for index, value in enumerate(values):
-        builder.append(index, times_ms[index] if times_ms else NOW_MS, b"key", value, [("h", b"1")])
+        builder.append(
+            index, times_ms[index] if times_ms else NOW_MS, keys[index] if keys else b"key", value, [("h", b"1")]
+        )
     return bytes(builder.build())
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 
-from services.broker.groups.group import Group
+from services.broker.groups.group import ConsumerGroup
 from services.broker.groups.members import (
     AssignmentProtocol,
     GroupState,
@@ -20,7 +20,7 @@ class Lab:
     """A group and its clock; tickets are numbers, and what was answered to each is kept."""
 
     def __init__(self, initial_delay_ms: int = 0) -> None:
-        self.group = Group("g", initial_delay_ms=initial_delay_ms)
+        self.group = ConsumerGroup("g", initial_delay_ms=initial_delay_ms)
         self.now = 1_000
         self.answers: dict[int, JoinResponse | SyncResponse] = {}
         self._tickets = itertools.count(1)
@@ -104,6 +104,6 @@ def restarted(lab: Lab) -> Lab:
     """The lab with the group as a broker finds it that was killed and started again."""
     after = Lab()
     after.now = 5
-    after.group = Group.restored("g", lab.group.stable, after.now)
+    after.group = ConsumerGroup.restored("g", lab.group.stable, after.now)
     after._ids = itertools.count(100)
     return after

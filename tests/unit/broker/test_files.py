@@ -64,7 +64,7 @@ def read_files(monkeypatch) -> list[Path]:
     return whole
 
 
-def test_a_start_after_a_stop_reads_no_batch_and_after_a_kill_the_newest_segment(disk, monkeypatch):
+def test_after_a_stop_no_batch_is_read_and_after_a_kill_the_newest_segment(disk, monkeypatch):
     for _ in range(3):
         fill(disk.log, 5)
         disk.log.begin_segment(NOW_MS)
@@ -123,7 +123,7 @@ def disk_that_is_full(file_bytes: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_batch_that_the_disk_does_not_take_is_not_there_and_the_log_is_read_on(disk):
+def test_a_batch_that_the_disk_refuses_is_absent_and_reading_continues(disk):
     wanted = fill(disk.log, 30)
     size = disk.log.size
     with disk_that_is_full(size + 500):
@@ -167,7 +167,7 @@ def test_retention_goes_on_while_there_is_no_room_for_a_new_segment(disk):
     assert (disk.log.start, disk.log.end) == (10, 10)
 
 
-def test_a_file_that_was_shortened_or_removed_under_the_broker_is_an_error_of_that_read_only(disk):
+def test_a_file_removed_or_cut_under_the_broker_fails_that_read_only(disk):
     fill(disk.log, 40)
     disk.log.begin_segment(NOW_MS)
     newest = fill(disk.log, 1)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from services.broker.groups.group import Group
+from services.broker.groups.group import ConsumerGroup
 from services.broker.groups.members import (
     AssignmentProtocol,
     GroupState,
@@ -52,7 +52,7 @@ class Groups(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.group = Group("g", initial_delay_ms=50)
+        self.group = ConsumerGroup("g", initial_delay_ms=50)
         self.now = 0
         self.everyone: list[Client] = []
         self.asked: dict[int, Client | None] = {}

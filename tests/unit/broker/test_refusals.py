@@ -224,7 +224,7 @@ async def test_a_batch_that_cannot_be_kept_is_refused_and_not_read_by_anybody(tm
     await broker.stop()
 
 
-async def test_old_records_that_cannot_be_read_are_an_error_of_their_partition_alone(tmp_path, caplog, monkeypatch):
+async def test_unreadable_old_records_are_an_error_of_their_partition_alone(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(error_log, "_errors", error_log.StorageErrorLog())
     broker = BrokerService(data_dir=tmp_path)
     await broker.start()

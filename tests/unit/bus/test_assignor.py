@@ -114,7 +114,7 @@ def test_the_second_rebalance_ends_the_move(count: int, members: int, new: int) 
     assert sorted(n for share in final.values() for n in share) == list(range(count))
 
 
-def test_a_member_of_an_older_version_reads_the_mark_as_a_number_that_no_topic_has() -> None:
+def test_an_older_member_reads_the_mark_as_a_number_that_no_topic_has() -> None:
     data = (
         StickyNumberAssignor(lambda: OwnedPartitions(4, frozenset({1, 2}), hands_over=True)).metadata(["t"]).user_data
     )

@@ -58,7 +58,7 @@ drifts = st.integers(-DRIFT_PPM, DRIFT_PPM)
 
 
 @given(st.integers(-(10**12), 10**12), drifts, drifts, st.lists(turns, max_size=60))
-def test_no_step_and_no_drift_makes_a_record_look_newer_than_now_or_much_older_than_it_is(
+def test_steps_and_drift_make_no_record_look_new_or_much_older(
     skew_us: int, broker_ppm: int, reader_ppm: int, history: list[Turn]
 ) -> None:
     """Early by the drift and the resolution; after the broker's clock was set, never before the last whole answer."""
@@ -89,9 +89,7 @@ def test_no_step_and_no_drift_makes_a_record_look_newer_than_now_or_much_older_t
 
 
 @given(st.integers(-(10**12), -10 * MS) | st.integers(10 * MS, 10**12), st.integers(200, 4 * MS))
-def test_a_step_of_the_brokers_clock_is_over_with_the_first_record_after_a_whole_answer(
-    step_us: int, way_us: int
-) -> None:
+def test_a_brokers_clock_step_ends_with_the_record_after_a_whole_answer(step_us: int, way_us: int) -> None:
     clock = log_clock()
     now_us = START
     for _ in range(20):
@@ -107,7 +105,7 @@ def test_a_step_of_the_brokers_clock_is_over_with_the_first_record_after_a_whole
         assert found >= now_us - MS
 
 
-def test_where_time_goes_back_within_a_partition_a_record_follows_the_one_before() -> None:
+def test_where_time_goes_back_a_record_follows_the_one_before() -> None:
     """As in a log that is read again: no answer says yet what is new."""
     offset = BrokerOffset()
     offset.observe((START - 2 * SECOND) // 1_000, START)  # the newest record, after the clock was set back
@@ -141,7 +139,7 @@ def test_a_pause_does_not_make_what_was_appended_in_it_look_new() -> None:
     assert found == [1_000_500, 2_000_500, 14_000_500]
 
 
-def test_a_clock_that_was_set_is_followed_within_two_windows_even_if_no_answer_was_whole() -> None:
+def test_a_set_clock_is_followed_in_two_windows_without_a_whole_answer() -> None:
     clock, now = log_clock(), START
     clock.appended_us(now // 1_000, now)
     off = 5_000_000  # from now on the broker's clock is that much behind

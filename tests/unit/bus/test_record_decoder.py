@@ -157,7 +157,7 @@ def test_a_step_without_a_record_is_nothing() -> None:
     assert take(RecordDecoder(), UnpackedRecord(20)) == []
 
 
-def test_the_raw_decoder_hands_over_what_is_no_event_and_says_what_cannot_be_unpacked() -> None:
+def test_the_raw_decoder_passes_non_events_and_names_broken_batches() -> None:
     decoder = RawDecoder()
     record = SimpleNamespace(offset=7, timestamp=99, key=None, value=b"\xff", headers=[("kind", None)])
     found = decoder.decode_item(("railbus.streams", 1), UnpackedRecord(8, record))

@@ -43,7 +43,7 @@ def test_an_answer_that_is_over_waits_for_nothing():
     assert Fault("kill edge", [reader]).open == 0
 
 
-def test_a_double_take_is_put_down_to_the_last_fault_that_can_have_caused_it():
+def test_a_double_take_is_ascribed_to_the_last_possible_fault():
     faults = [
         fault("kill generator", began_ms=1_000, over_ms=5_000),
         fault("kill edge", began_ms=3_000, over_ms=4_000),

@@ -24,7 +24,9 @@ def b64(data):
 KEY = RID.encode()
 
 
-def buried(number=7, *, topic="railbus.requests", key=KEY, value=b"\x00\x01", reason="Request: cut off", cut=False):
+def dead_letter(
+    number=7, *, topic="railbus.requests", key=KEY, value=b"\x00\x01", reason="Request: cut off", cut=False
+):
     letter = DeadLetter(
         at=1_760_000_000_000_000, source="router/1", topic=topic, partition=3, offset=41, reason=reason,
         key_b64=b64(key), value_b64=b64(value), headers=(("kind", b64(b"Request")), ("v", b64(b"\xff"))), cut=cut,
@@ -33,7 +35,7 @@ def buried(number=7, *, topic="railbus.requests", key=KEY, value=b"\x00\x01", re
 
 
 def test_a_letter_is_told_in_one_line_without_its_contents():
-    told = dead_letter_line(buried(value=b'{"messages": "secret"}', reason="Request: a\nb" + "x" * 500))
+    told = dead_letter_line(dead_letter(value=b'{"messages": "secret"}', reason="Request: a\nb" + "x" * 500))
     assert told.split()[:4] == ["7", "2025-10-09T08:53:20Z", "requests", "3:41"]
     assert RID[-8:] in told
     assert "22" in told.split()
@@ -63,48 +65,48 @@ def test_what_is_no_letter_at_all_is_listed_as_found_among_the_dead():
     ],
 )
 def test_filters(wanted, numbers):
-    graves = [buried(1), buried(2, topic="railbus.streams"), buried(3, key=b"x", reason="other")]
-    assert [it.number for it in graves if wanted.matches(it)] == numbers
+    letters = [dead_letter(1), dead_letter(2, topic="railbus.streams"), dead_letter(3, key=b"x", reason="other")]
+    assert [it.number for it in letters if wanted.matches(it)] == numbers
 
 
 def test_a_page_shows_text_as_text_and_the_rest_as_bytes():
-    text = "\n".join(dead_letter_details(buried(value="größer".encode()), 100))
+    text = "\n".join(dead_letter_details(dead_letter(value="größer".encode()), 100))
     assert "größer" in text
     assert "header   v: ff" in text
     assert "found    railbus.requests partition 3 offset 41" in text
-    dump = list(dead_letter_details(buried(value=bytes(range(40))), 32))
+    dump = list(dead_letter_details(dead_letter(value=bytes(range(40))), 32))
     assert dump[-3].startswith("00000000  00 01 02")
     assert dump[-2].endswith(" 1e 1f  ................")
     assert dump[-1] == "... 8 bytes more: all of them with --raw"
-    assert "value    none" in list(dead_letter_details(buried(value=None), 10))
-    assert not any("\x1b" in row for row in dead_letter_details(buried(value=b"\x1b[31m red"), 100))
+    assert "value    none" in list(dead_letter_details(dead_letter(value=None), 10))
+    assert not any("\x1b" in row for row in dead_letter_details(dead_letter(value=b"\x1b[31m red"), 100))
 
 
 def test_text_that_is_cut_inside_a_character_is_still_text():
-    assert list(dead_letter_details(buried(value="aé".encode()), 2))[-2] == "a"
+    assert list(dead_letter_details(dead_letter(value="aé".encode()), 2))[-2] == "a"
 
 
 def test_put_back_are_the_original_bytes_where_readers_look_for_them():
-    raw = original_record(buried(), 4)
+    raw = original_record(dead_letter(), 4)
     assert raw == ("railbus.requests", partition_for(RID, 4), RID.encode(), b"\x00\x01", raw.headers)
     assert raw.headers == (("kind", b"Request"), ("v", b"\xff"))
-    assert original_record(buried(key=b"\xff"), 4).partition == 3
-    assert original_record(buried(key=None), 4).partition == 3
+    assert original_record(dead_letter(key=b"\xff"), 4).partition == 3
+    assert original_record(dead_letter(key=None), 4).partition == 3
 
 
 def test_what_was_not_kept_whole_is_not_put_back():
     with pytest.raises(ValueError, match=r"7: not all its bytes were kept; the original is at railbus\.requests 3:41"):
-        original_record(buried(cut=True), 4)
-    assert original_record(buried(reason="Request: too long (first 3 of 4 headers kept)"), 4)
+        original_record(dead_letter(cut=True), 4)
+    assert original_record(dead_letter(reason="Request: too long (first 3 of 4 headers kept)"), 4)
 
 
 def test_nothing_at_all_is_not_put_back():
     with pytest.raises(ValueError, match="neither key nor value"):
-        original_record(buried(key=None, value=None), 4)
+        original_record(dead_letter(key=None, value=None), 4)
 
 
 def test_json_has_everything():
-    said = dead_letter_json(buried())
+    said = dead_letter_json(dead_letter())
     assert said["value_b64"] == b64(b"\x00\x01")
     assert said["headers"] == [["kind", b64(b"Request")], ["v", b64(b"\xff")]]
 
@@ -112,5 +114,5 @@ def test_json_has_everything():
 @pytest.mark.parametrize(("topic", "moved"), [("railbus.control", True), ("railbus.ledger", False), ("nowhere", False)])
 def test_only_what_is_spread_by_request_goes_where_its_request_lives(topic, moved):
     other = next(count for count in range(4, 100) if partition_for(RID, count) != 3)
-    raw = original_record(buried(topic=topic), other)
+    raw = original_record(dead_letter(topic=topic), other)
     assert (raw.partition != 3) == moved

@@ -3,6 +3,8 @@ import os
 import sys
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from services.cli.commands import doctor
 from services.cli.show.doctor_report import DoctorCheck, doctor_report
@@ -42,3 +44,15 @@ async def test_a_process_that_has_ended_gives_no_answer():
     await ended.wait()
     check = await doctor._http("batch", "http://127.0.0.1:9", needed=True, pid=ended.pid)
     assert check.found == "no answer"
+
+
+@pytest.mark.parametrize(("name", "missing"), [("batch", False), ("ledger", False), ("router", True)])
+async def test_a_service_that_no_answer_waits_for_may_still_start(name, missing):
+    async def not_ready(_: web.Request) -> web.Response:
+        return web.Response(status=503)
+
+    app = web.Application()
+    app.router.add_get("/readyz", not_ready)
+    async with TestServer(app) as server:
+        check = await doctor._http(name, str(server.make_url("/")).rstrip("/"), needed=True, pid=os.getpid())
+    assert (check.found, check.missing) == ("HTTP 503", missing)

@@ -22,7 +22,8 @@ def railbus(*args, cwd, **env):
     ("args", "env", "said"),
     [
         (["ask", ""], {}, "railbus ask: the prompt is empty"),
-        (["topics", "--kafka", "nowhere"], {}, "RAILBUS_KAFKA_BOOTSTRAP='nowhere': must be HOST:PORT"),
+        (["topics", "--kafka", "nowhere"], {}, "--kafka 'nowhere': must be HOST:PORT, such as 127.0.0.1:9092"),
+        (["topics"], {"RAILBUS_KAFKA_BOOTSTRAP": "nowhere"}, "RAILBUS_KAFKA_BOOTSTRAP='nowhere': must be HOST:PORT"),
         (["topics"], {"RAILBUS_PARTITIONS": "many"}, "RAILBUS_PARTITIONS='many': must be a whole number"),
         (["tail", "--request", "42"], {}, "--request '42': must be a UUIDv7"),
         (["tail", "--topic", "gossip"], {}, "--topic 'gossip': must be one of railbus.requests"),

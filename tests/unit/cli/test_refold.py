@@ -11,7 +11,7 @@ from schemas.topics import STREAMS
 from services.bus import Received
 from services.cli.audit.refold import check_receipts, refold, refold_as_sent
 from services.cli.audit.replay import replay_lines, visible_at
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.edge.log.positions import LoggedEvent
 from services.stream import AS_STARTED, Governance
 from tests.unit.stream.histories import REQUEST_ID, grow
@@ -31,9 +31,9 @@ def logged(records):
 def sent_to_a_client(records, data):
     """Play one connection; return its two receipts: it may begin late, resume, and end early."""
     history = logged(records)
-    session = Session(REQUEST_ID, PARTITION, AS_STARTED)
+    session = DeliverySession(REQUEST_ID, PARTITION, AS_STARTED)
     steps = [(sent.op_id, place) for place, entry in enumerate(history) for sent in session.feed(entry)]
-    session = Session(REQUEST_ID, PARTITION, AS_STARTED)
+    session = DeliverySession(REQUEST_ID, PARTITION, AS_STARTED)
     cut = data.draw(st.integers(0, len(steps)), label="ops it has")
     after = steps[cut - 1][0] if cut else None
     split = data.draw(st.integers(steps[cut - 1][1] + 1 if cut else 0, len(history)), label="events when it comes")
@@ -81,7 +81,7 @@ def test_a_receipt_of_something_else_is_not(events, data):
 @given(HISTORIES)
 def test_a_replay_ends_with_what_the_session_shows(events):
     records = on_log(events)
-    session = Session(REQUEST_ID, PARTITION, AS_STARTED)
+    session = DeliverySession(REQUEST_ID, PARTITION, AS_STARTED)
     ops = refold(REQUEST_ID, records)
     for entry in logged(records):
         session.feed(entry)
@@ -93,7 +93,7 @@ def test_a_replay_ends_with_what_the_session_shows(events):
 @given(HISTORIES)
 def test_what_an_edge_insisted_on_is_found_out_by_its_receipt(events):
     records = on_log(events)
-    session = Session(REQUEST_ID, PARTITION, Governance())
+    session = DeliverySession(REQUEST_ID, PARTITION, Governance())
     for entry in logged(records):
         for item in session.feed(entry):
             session.stats.record_sent(item, 0)

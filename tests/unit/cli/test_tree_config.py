@@ -85,7 +85,7 @@ def put_log(folder, partitions=4):
         (folder / name).write_text("")
 
 
-def test_the_log_of_earlier_trees_stays_and_neither_their_members_nor_a_probe_do(tmp_path):
+def test_an_earlier_trees_log_stays_but_not_its_members_or_a_probe(tmp_path):
     put_log(tmp_path / "log")
     made = tree_config(flags("--port", "0"), tmp_path, lambda _: None)
     assert made.log_dir == tmp_path / "log"
@@ -112,7 +112,7 @@ def test_a_log_that_another_broker_uses_is_neither_used_nor_forgotten(tmp_path):
     assert (tmp_path / "log" / "topics.json").exists()
 
 
-def test_a_log_with_another_number_of_partitions_is_refused_with_both_remedies(tmp_path, monkeypatch):
+def test_a_log_with_other_partitions_is_refused_with_both_remedies(tmp_path, monkeypatch):
     put_log(tmp_path / "log", partitions=8)
     with pytest.raises(UserError, match=r"has 8 partitions, and this tree 4: set RAILBUS_PARTITIONS=8, or .* --forget"):
         tree_config(flags("--port", "0"), tmp_path, lambda _: None)
@@ -187,7 +187,7 @@ def test_key_and_anchors_are_beside_the_archive_unless_others_are_named(tmp_path
     assert not any("RAILBUS_AUDIT_KEY" in spec.env for spec in process_specs(made) if spec.name != "audit")
 
 
-def test_further_edges_take_the_ports_after_the_first_ones_where_they_are_free(tmp_path):
+def test_further_edges_take_the_next_ports_if_they_are_free(tmp_path):
     port = first_of_free_ports(3)
     with socket.socket() as third:
         third.bind(("127.0.0.1", port + 2))

@@ -53,7 +53,7 @@ async def test_a_broker_that_does_not_answer_is_waited_for_within_a_bound(monkey
 
 
 async def test_the_settings_of_a_broker_are_checked_first():
-    with pytest.raises(UserError, match="must be HOST:PORT"):
+    with pytest.raises(UserError, match=r"^--kafka 'nowhere': must be HOST:PORT"):
         await up._check_broker("nowhere")
 
 
@@ -76,3 +76,19 @@ async def test_only_a_checkout_can_start_nodes_of_kafka(monkeypatch, tmp_path):
     monkeypatch.setattr(up, "KAFKA_RUNNER", tmp_path / "run.py")
     with pytest.raises(UserError, match=r"^--kafka-nodes needs a checkout"):
         await up._bring_kafka()
+
+
+async def test_the_scheme_of_a_model_server_is_left_to_the_generator(capsys):
+    await up._check_upstream("gopher://127.0.0.1:9")
+    assert capsys.readouterr().err == "", "no wait for a server that could not be used"
+
+
+def test_lines_that_come_during_an_answer_follow_it(capsys):
+    status = up.StatusLines()
+    status.say("before")
+    with status.hold():
+        status.say("batch ready")
+        assert capsys.readouterr().err == "before\n"
+    assert capsys.readouterr().err == "batch ready\n"
+    status.say("after")
+    assert capsys.readouterr().err == "after\n"

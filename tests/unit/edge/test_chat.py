@@ -5,7 +5,7 @@ import pytest
 
 from schemas.ids import uuid7
 from schemas.stream import Failed, Usage
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.stats import PositionedOp
 from services.edge.encoders.chat_chunks import DONE_EVENT, ChatChunkEncoder
 from services.edge.encoders.completion import CompletionEncoder
@@ -25,7 +25,9 @@ def show(text):
 
 
 def stream_of(*ops, on_restart="error", include_usage=False):
-    encoder = ChatChunkEncoder(Session(ID, 1, AS_STARTED), "asked", include_usage=include_usage, on_restart=on_restart)
+    encoder = ChatChunkEncoder(
+        DeliverySession(ID, 1, AS_STARTED), "asked", include_usage=include_usage, on_restart=on_restart
+    )
     chunks = []
     for nth, op in enumerate(ops):
         data = encoder.encode(PositionedOp(OpId(1, 5, nth), op, b""))
@@ -37,7 +39,7 @@ def stream_of(*ops, on_restart="error", include_usage=False):
 
 
 def completion_of(*ops):
-    encoder = CompletionEncoder(Session(ID, 1, AS_STARTED), "asked")
+    encoder = CompletionEncoder(DeliverySession(ID, 1, AS_STARTED), "asked")
     for nth, op in enumerate(ops):
         assert encoder.encode(PositionedOp(OpId(1, 5, nth), op, b"")) == b""
     return orjson.loads(encoder.encode_end()), encoder

@@ -83,7 +83,7 @@ def test_an_ipv6_network_counts_as_one_address(one, other, same):
     assert (address_group(one) == address_group(other)) is same
 
 
-def test_a_proxys_connection_counts_as_its_clients_while_it_brings_a_request():
+def test_a_proxys_connection_counts_as_its_clients_during_a_request():
     table = ConnectionTable(10, 1)
     for key in ("a", "b", "c"):
         assert opened(table, key, PROXIED) == (None, None, None)

@@ -5,7 +5,7 @@ import hashlib
 import orjson
 
 from schemas.ids import uuid7
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.stats import DeliveryStats, PositionedOp
 from services.edge.log.positions import LoggedEvent, OpId
 from services.stream import AS_STARTED, Replace, Restart, Show, Withdraw
@@ -64,7 +64,7 @@ def test_recalled_tokens_are_those_that_were_visible():
 
 def test_a_recall_after_an_earlier_redaction_counts_its_own_text():
     writer = AnswerWriter(ID, checked=True)
-    session = Session(ID, 0, AS_STARTED)
+    session = DeliverySession(ID, 0, AS_STARTED)
     events = [
         writer.started(), writer.allowed(), writer.chunk("my address, ", tokens=3), writer.recall(3, 10),
         writer.chunk("a secret", tokens=2), writer.chunk(" and on", tokens=2), writer.recall(14, 20, "stop"),
@@ -106,7 +106,7 @@ def test_text_from_an_earlier_connection_counts_as_exposed():
     events = [writer.started(), writer.allowed(), writer.chunk("secret", tokens=3)]
     shown_us = events[-1].at
     history = [LoggedEvent(place, event) for place, event in enumerate(events)]
-    session = Session(ID, 0, AS_STARTED)
+    session = DeliverySession(ID, 0, AS_STARTED)
     caught_up = session.resume(history, OpId(0, 2, 0))
     assert caught_up.ops == ()
     assert session.stats.exposed_tokens == 3

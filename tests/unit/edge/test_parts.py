@@ -15,7 +15,7 @@ from websockets.protocol import CLIENT, Protocol
 
 from schemas.ids import is_uuid7, time_ms, uuid7
 from services.bus import partition_for
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.edge.encoders.chat_chunks import ChatChunkEncoder
 from services.edge.encoders.completion import CompletionEncoder
 from services.edge.encoders.encoding import Encoding
@@ -147,7 +147,7 @@ def test_an_idempotency_key_ends_after_a_day_and_the_oldest_is_dropped():
 )
 def test_each_encoding_has_its_encoder_and_transport(kind, encoder, transport, until_closed):
     encoding = Encoding(kind=kind)
-    assert type(encoding.encoder(Session(uuid7(1, 1), 0, AS_STARTED), "model")) is encoder
+    assert type(encoding.encoder(DeliverySession(uuid7(1, 1), 0, AS_STARTED), "model")) is encoder
     assert (encoding.transport, encoding.until_closed) == (transport, until_closed)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.stream import Chunk
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.edge.encoders.chat_chunks import DONE_EVENT, ChatChunkEncoder
 from services.edge.encoders.sse import SseEncoder
 from services.edge.encoders.websocket import WebSocketEncoder
@@ -34,7 +34,7 @@ def writers(session):
 
 def uncut(history, kind):
     """Encode every op in order, with its position; return the pieces and the end."""
-    session = Session(history[0].event.request_id, PARTITION, AS_STARTED)
+    session = DeliverySession(history[0].event.request_id, PARTITION, AS_STARTED)
     writer = writers(session)[kind]
     pieces = [(sent.op_id, writer.encode(sent)) for entry in history for sent in session.feed(entry)]
     return pieces, writer.encode_end()
@@ -42,7 +42,7 @@ def uncut(history, kind):
 
 def resumed(history, kind, after, split):
     """Encode what a client gets that resumes when ``split`` events are on the log."""
-    session = Session(history[0].event.request_id, PARTITION, AS_STARTED)
+    session = DeliverySession(history[0].event.request_id, PARTITION, AS_STARTED)
     writer = writers(session)[kind]
     data = [piece for _, piece in writer.catch_up(session.resume(history[:split], after))]
     data += [writer.encode(sent) for entry in history[split:] for sent in session.feed(entry)]
@@ -68,7 +68,7 @@ def test_any_history_cut_anywhere_leads_to_the_same_screen(events, data):
     if not events:
         return
     history = logged(events)
-    session = Session(REQUEST_ID, PARTITION, AS_STARTED)
+    session = DeliverySession(REQUEST_ID, PARTITION, AS_STARTED)
     steps = [(sent, entry) for entry in history for sent in session.feed(entry)]
     cut = data.draw(st.integers(0, len(steps)), label="ops the client has")
     had = steps[:cut]
@@ -90,7 +90,7 @@ def test_recalled_text_is_not_sent_to_a_late_client(events, data):
         return
     history = logged(events)
     split = data.draw(st.integers(0, len(history)), label="events on the log when it comes")
-    session = Session(REQUEST_ID, PARTITION, AS_STARTED)
+    session = DeliverySession(REQUEST_ID, PARTITION, AS_STARTED)
     caught_up = session.resume(history[:split], None)
     screen = Screen(REQUEST_ID)
     for entry in history[:split]:
@@ -104,7 +104,7 @@ def test_recalled_text_is_not_sent_to_a_late_client(events, data):
 def test_without_recalls_a_naive_client_shows_the_text(events):
     if not events:
         return
-    session = Session(REQUEST_ID, PARTITION, AS_STARTED)
+    session = DeliverySession(REQUEST_ID, PARTITION, AS_STARTED)
     chat = ChatChunkEncoder(session, "m", include_usage=False, on_restart="error")
     text = ""
     for entry in logged(events):
@@ -122,7 +122,7 @@ def test_an_unknown_position_is_refused():
     history = logged(plain_answer(REQUEST_ID, ["a", "b"]))
     for wrong in (OpId(PARTITION, 99, 0), OpId(PARTITION, 100, 9)):
         with pytest.raises(ApiError) as error:
-            Session(REQUEST_ID, PARTITION, AS_STARTED).resume(history, wrong)
+            DeliverySession(REQUEST_ID, PARTITION, AS_STARTED).resume(history, wrong)
         assert error.value.status == 400
         assert error.value.param == "after"
 
@@ -142,4 +142,4 @@ def test_an_event_of_another_request_is_refused():
     other = "01900000-0000-7000-8000-000000000000"
     chunk = next(entry for entry in history if isinstance(entry.event, Chunk))
     with pytest.raises(ValueError, match="cannot be folded"):
-        Session(other, PARTITION, AS_STARTED).feed(chunk)
+        DeliverySession(other, PARTITION, AS_STARTED).feed(chunk)

@@ -8,11 +8,11 @@ from services.bus import Received
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.held_events import MAX_HELD_EVENTS
 from services.edge.delivery.hub import Hub
-from services.edge.delivery.session import Session
+from services.edge.delivery.session import DeliverySession
 from services.edge.delivery.subscription import ClientConnection, Subscription
 from services.edge.encoders.sse import SseEncoder
 from services.edge.errors import ApiError
-from services.edge.http.responses import http_chunk
+from services.edge.http.responses import LAST_CHUNK, http_chunk
 from services.edge.log.positions import LoggedEvent
 from services.runtime.clock import now_us
 from services.stream import AS_STARTED
@@ -70,7 +70,7 @@ def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_c
             ended.append(stream.reason)
 
     stream = Subscription(
-        request=request, session=Session(request_id, 1, AS_STARTED), encoder=SseEncoder(),
+        request=request, session=DeliverySession(request_id, 1, AS_STARTED), encoder=SseEncoder(),
         connection=ClientConnection(name="c", transport="sse", until_closed=until_closed), catching_up=catching_up,
         on_end=on_end,
     )  # fmt: skip
@@ -120,6 +120,36 @@ async def test_framing_is_put_around_a_write():
     assert len(rest) == int(size, 16) + 2
 
 
+async def test_the_last_write_ends_the_body():
+    hub, wire = Hub(), Wire()
+    stream_of(hub).attach(ClientWriter(wire, 10_000, http_chunk, LAST_CHUNK))
+    *events, last = plain_answer(ID, ["a", "b"])
+    hub.handle(records(events))
+    assert not wire.data.endswith(LAST_CHUNK)
+    hub.handle(records([last], len(events)))
+    assert len(wire.writes) == 2
+    assert wire.writes[1].endswith(LAST_CHUNK)
+    assert wire.data.count(LAST_CHUNK) == 1
+
+
+async def test_an_answer_that_was_complete_before_ends_the_body():
+    hub, wire = Hub(), Wire()
+    stream = stream_of(hub)
+    hub.handle(records(plain_answer(ID, ["a", "b"])))
+    stream.attach(ClientWriter(wire, 10_000, http_chunk, LAST_CHUNK))
+    assert len(wire.writes) == 1
+    assert wire.data.endswith(LAST_CHUNK)
+
+
+async def test_a_body_that_breaks_off_has_no_end():
+    hub, wire = Hub(), Wire()
+    stream = stream_of(hub)
+    stream.attach(ClientWriter(wire, 10_000, http_chunk, LAST_CHUNK))
+    hub.handle(records([AnswerWriter(ID).started()]))
+    stream.end("gone")
+    assert LAST_CHUNK not in wire.data
+
+
 async def test_a_slow_client_is_dropped_with_a_reason():
     hub, wire, ended = Hub(), Wire(), []
     stream_of(hub, ended=ended).attach(ClientWriter(wire, 100))
@@ -153,7 +183,7 @@ async def test_events_before_the_connection_is_attached_wait():
     assert visible(wire) == "ab"
 
 
-class Recorder(Session):
+class Recorder(DeliverySession):
     """A session that records the offsets it folds."""
 
     def __init__(self, request_id, partition):

@@ -5,7 +5,7 @@ import itertools
 
 from services.generator.bench.driver import Driver
 from services.generator.bench.workload import ClosedLoop, SampleLoop, Workload
-from services.worker.engine import GenerationResult, Step
+from services.worker.engine import EngineStep, GenerationResult
 
 
 class Listener:
@@ -21,7 +21,7 @@ class Listener:
 
     async def generate(self, job):
         self.asked.append(job.messages[0].content)
-        yield Step(text="word", tokens=1)
+        yield EngineStep(text="word", tokens=1)
         yield GenerationResult(finish_reason="stop")
 
 

@@ -22,7 +22,7 @@ from services.generator.bench.workload import (
     prompts,
     shared_prefix,
 )
-from services.worker.engine import GenerationResult, Step
+from services.worker.engine import EngineStep, GenerationResult
 
 streams = st.builds(
     OpenLoop,
@@ -81,7 +81,11 @@ def test_a_workload_that_makes_no_sense_is_refused(wrong):
 
 def test_a_record_counts_steps_that_have_tokens():
     record = RequestRecord(due_ms=0)
-    for item, now in ((Step(text="a", tokens=2), 5.0), (Step(text="b", tokens=0), 6.0), (Step(text="c"), 7.0)):
+    for item, now in (
+        (EngineStep(text="a", tokens=2), 5.0),
+        (EngineStep(text="b", tokens=0), 6.0),
+        (EngineStep(text="c"), 7.0),
+    ):
         record.add(item, now)
     record.add(GenerationResult(finish_reason="stop", usage=Usage(prompt_tokens=3, completion_tokens=3)), 8.0)
     assert record.steps == [(5.0, 2), (7.0, 1)]

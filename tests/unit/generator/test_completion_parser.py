@@ -8,7 +8,7 @@ from schemas.requests import Message, Sampling
 from schemas.stream import Usage
 from services.generator.engines.chat_completions.chunks import parse_chunk
 from services.generator.engines.chat_completions.parser import CompletionParser, Endpoint, request_body
-from services.worker.engine import EngineError, Job, Step
+from services.worker.engine import EngineError, EngineStep, Job
 
 
 def chunk(delta=None, *, finish=None, **rest):
@@ -29,8 +29,8 @@ def test_only_text_is_a_step(delta):
 def test_the_times_of_an_answer():
     parser = CompletionParser(10.0)
     parser.read(chunk({"role": "assistant"}), 10.1)
-    assert parser.read(chunk({"content": "a"}), 10.25) == Step(text="a")
-    assert parser.read(chunk({"content": "b"}), 10.5) == Step(text="b")
+    assert parser.read(chunk({"content": "a"}), 10.25) == EngineStep(text="a")
+    assert parser.read(chunk({"content": "b"}), 10.5) == EngineStep(text="b")
     assert not parser.complete
     parser.read(chunk({}, finish="stop"), 11.0)
     assert parser.complete

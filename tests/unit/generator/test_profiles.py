@@ -58,7 +58,7 @@ def test_a_profile_can_be_loaded(path):
     load_settings(RouterSettings, env)
 
 
-class Machine:
+class ProfileEstimate:
     """A profile's settings, and what the law of a step says of them."""
 
     def __init__(self, path):
@@ -107,7 +107,7 @@ class Machine:
 
 @pytest.fixture(params=GPU_PROFILES, ids=lambda path: path.stem)
 def machine(request):
-    return Machine(request.param)
+    return ProfileEstimate(request.param)
 
 
 def test_the_comment_says_what_the_law_says(machine):
@@ -138,7 +138,7 @@ def test_the_first_token_of_usual_prompts_keeps_its_deadline_under_load(machine)
     assert machine.prefill_ms(2_048) <= machine.deadline_ms(2_048) - AROUND_MS
 
 
-def test_drafting_as_much_as_the_profile_says_is_within_a_percent_of_the_best(machine):
+def test_the_profiles_draft_length_is_within_a_percent_of_the_best(machine):
     gains = {gamma: machine.gain(gamma) for gamma in range(1, 9)}
     assert gains[machine.settings.vllm_speculative_tokens] >= 0.99 * max(gains.values())
 

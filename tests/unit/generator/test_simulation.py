@@ -15,7 +15,7 @@ from services.physics.models import model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_ms
 from services.physics.speculation import tokens_per_step
-from services.worker.engine import EngineError, GenerationResult, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult
 from tests.support.examples import examples
 
 PAIR = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))
@@ -71,7 +71,7 @@ def test_every_answer_is_complete(shapes, gamma, alpha, batch, budget):
     assert (scheduler.running, scheduler.waiting) == (0, 0)
     for each in sequences:
         *told, done = received[id(each)]
-        assert all(isinstance(item, Step) for item in told)
+        assert all(isinstance(item, EngineStep) for item in told)
         assert isinstance(done, GenerationResult)
         assert sum(item.tokens for item in told) == done.usage.completion_tokens == each.length
         assert len("".join(item.text for item in told).split()) == each.length
@@ -249,7 +249,7 @@ def test_a_script_that_is_not_understood(text):
     st.lists(st.tuples(st.integers(1, 3_000), st.integers(1, 40), st.booleans(), st.integers(0, 3)), min_size=1),
     st.integers(1, 4),
 )
-def test_interactive_sequences_are_served_as_if_no_batch_ran_and_batch_loses_no_token(arrivals, seats):
+def test_interactive_sequences_ignore_batch_and_batch_loses_no_token(arrivals, seats):
     """Whatever is displaced: each answer is whole, and no interactive one waits for a batch one's seat."""
     scheduler = BatchScheduler(cost_model(batch=seats, budget=512))
     alive = [

@@ -44,7 +44,7 @@ def settings(env):
 
 
 @each_profile
-def test_each_variable_of_a_profile_reaches_the_settings_of_the_generator_or_the_router(path):
+def test_each_variable_of_a_profile_reaches_generator_or_router_settings(path):
     written = read_env_file(path)
     variables = project_variables(path, {})
     seen = container_environment(GENERATOR, variables)
@@ -61,7 +61,7 @@ def test_each_variable_of_a_profile_reaches_the_settings_of_the_generator_or_the
 
 
 @each_profile
-def test_a_profile_alone_takes_the_requests_and_has_the_gpus_that_it_divides_the_model_among(path):
+def test_a_profile_alone_takes_the_requests_and_has_its_gpus(path):
     variables = project_variables(path, {})
     assert interpolated(SERVICES["generator"]["scale"], variables) == "0"
     (device,) = GENERATOR["deploy"]["resources"]["reservations"]["devices"]

@@ -1,16 +1,19 @@
-"""What is kept of Faust: its queues lose nothing, and a record that is left out is noticed."""
+"""What is kept of Faust: its queues lose nothing."""
 
-from dataclasses import dataclass
+import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("faust", reason="needs faust-streaming: pip install 'railbus[faust]'")
 
-from services.ledger.faust_flow import FaustApp, OffsetGuard, RecordsLost
+from faust.types import TP
+
+from services.ledger.faust_flow import BookedConsumer, FaustApp, _rest
 
 
 async def test_a_queue_is_cleared_when_its_flow_was_suspended_and_never_else():
-    app = FaustApp("test", store="memory://", autodiscover=False)
+    app = FaustApp("test", begin_at=lambda topic, number: None, store="memory://", autodiscover=False)
     queue = app.FlowControlQueue(maxsize=10, clear_on_resume=True)
     app.flow_control.resume()
     queue.put_nowait("read after the seek")
@@ -21,19 +24,50 @@ async def test_a_queue_is_cleared_when_its_flow_was_suspended_and_never_else():
     assert queue.qsize() == 0
 
 
-@dataclass
-class Message:
-    offset: int
-    topic: str = "t"
-    partition: int = 0
+async def test_a_coroutine_that_was_begun_outside_of_a_task_goes_on_in_one():
+    room = asyncio.Event()
+
+    async def put():
+        await room.wait()
+        return "put"
+
+    putting = put()
+    task = asyncio.create_task(_rest(putting, putting.send(None)))
+    await asyncio.sleep(0)
+    room.set()
+    assert await task == "put"
 
 
-def test_a_record_that_is_left_out_is_noticed_and_a_repetition_is_none():
-    guard = OffsetGuard()
-    for offset in (5, 6, 7, 5, 6, 7, 8):
-        guard.check(Message(offset))
-    guard.check(Message(0, partition=1))
-    with pytest.raises(RecordsLost, match="offsets 9 to 10 of t-0"):
-        guard.check(Message(11))
-    guard.forget()
-    guard.check(Message(20))
+async def test_such_a_coroutine_is_cancelled_like_any():
+    ended = []
+
+    async def put():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("ended")
+
+    putting = put()
+    task = asyncio.create_task(_rest(putting, putting.send(None)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["ended"]
+
+
+async def test_every_partition_is_sought_also_one_of_which_nothing_was_booked():
+    accounts, receipts, changelog = TP("accounts", 1), TP("receipts", 1), TP("changelog", 1)
+    sought = {}
+
+    class Client:
+        def assignment(self):
+            return {accounts, receipts, changelog}
+
+        def seek(self, partition, offset):
+            sought[partition] = offset
+
+    consumer = BookedConsumer.__new__(BookedConsumer)
+    consumer._thread = SimpleNamespace(_ensure_consumer=Client)
+    consumer.app = SimpleNamespace(begin_at=lambda topic, _: {"accounts": 7, "receipts": 0}.get(topic))
+    assert await consumer._seek_all() == sought == {accounts: 7, receipts: 0}

@@ -74,7 +74,7 @@ def test_fewer_bits_are_smaller_and_worse():
         precision("int3")
 
 
-def test_int8_is_multiplied_as_fast_as_fp8_where_both_are_and_faster_than_bf16_on_ampere():
+def test_int8_is_as_fast_as_fp8_and_faster_than_bf16_on_ampere():
     a100, h100 = gpu("a100-80"), gpu("h100")
     assert a100.flops("int8") == 2 * a100.flops("bf16") == 2 * a100.flops("fp8")
     assert h100.flops("int8") == h100.flops("fp8")
@@ -88,7 +88,7 @@ def test_12b_in_bf16_does_not_fit_on_16_gb():
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from(sorted(MODELS)), st.sampled_from(sorted(set(GPUS) - {"cpu"})), st.sampled_from([2, 4, 8]))
-def test_more_gpus_never_do_less_and_no_layout_does_more_than_all_its_gpus_could(name, on, count):
+def test_more_gpus_never_do_less_and_no_layout_beats_the_sum_of_its_gpus(name, on, count):
     shape, card = model(name), gpu(on)
     if shape.heads % count:
         with pytest.raises(ValueError, match="cannot divide evenly"):

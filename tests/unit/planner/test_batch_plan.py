@@ -14,7 +14,7 @@ from services.physics.gpus import gpu
 from services.physics.models import model
 from services.planner.__main__ import main
 from services.planner.batch.choose import answers, good_enough, hours_text, money_text, pareto_front
-from services.planner.batch.hardware import Machine, estimate, what_would_fit
+from services.planner.batch.hardware import Deployment, estimate, what_would_fit
 from services.planner.batch.offers import limit_per_second, offers, token_money
 from services.planner.batch.plan import plan_batch
 from services.planner.batch.prices import ApiOffer, default_text, read_prices
@@ -117,13 +117,13 @@ def test_an_interval_holds_its_value_and_every_cause(value, factors):
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 10**6), st.integers(0, 4_000), st.integers(1, 2_000), st.integers(1, 1_000))
 def test_more_work_never_takes_less_time(requests, shared, own, output):
-    machine = Machine(model=model("gemma-2-2b"), gpu=gpu("l4"), precision="fp8")
+    deployment = Deployment(model=model("gemma-2-2b"), gpu=gpu("l4"), precision="fp8")
     work = BatchWork(requests=requests, shared=shared, own=own, output=output)
-    usual = estimate(machine, work).hours
+    usual = estimate(deployment, work).hours
     assert usual.low < usual.value < usual.high
-    assert estimate(machine, replace(work, requests=requests + 1)).hours.value >= usual.value * 0.99
-    assert estimate(machine, replace(work, output=output + 50)).hours.value > usual.value
-    assert estimate(machine, replace(work, prefix_cached=False)).hours.value >= usual.value * 0.999
+    assert estimate(deployment, replace(work, requests=requests + 1)).hours.value >= usual.value * 0.99
+    assert estimate(deployment, replace(work, output=output + 50)).hours.value > usual.value
+    assert estimate(deployment, replace(work, prefix_cached=False)).hours.value >= usual.value * 0.999
 
 
 def test_what_does_not_fit_is_refused_and_says_what_would(capsys):
@@ -156,7 +156,7 @@ def test_wider_kv_caches_leave_room_for_fewer_answers():
     usual, wide = by_name["gemma-3-12b, int4, vllm"], by_name["gemma-3-12b, int4, KV in bf16"]
     assert wide.hours.value > 1.2 * usual.hours.value
     work = replace(WORK, requests=1_000)
-    ampere = Machine(model=model("gemma-3-12b"), gpu=gpu("a100-40"), precision="int8")
+    ampere = Deployment(model=model("gemma-3-12b"), gpu=gpu("a100-40"), precision="int8")
     assert estimate(replace(ampere, kv="fp8"), work).hours.value < estimate(ampere, work).hours.value
 
 
@@ -182,7 +182,7 @@ API = ApiOffer(
 )  # fmt: skip
 
 
-def test_an_offer_is_limited_by_its_smallest_limit_and_discounts_are_not_counted_twice():
+def test_the_smallest_limit_counts_and_no_discount_counts_twice():
     assert limit_per_second(API, WORK) == (10, "600 requests a minute")
     assert token_money(API, WORK) == Range(840 - 120, 840 - 240, 840)
     usual, lane = offers(API, WORK, 1.0)

@@ -74,6 +74,31 @@ def test_other_lengths_are_predicted_and_the_ranking_is_right():
     assert sorted(pairs) == sorted(pairs, key=lambda pair: pair[1])
 
 
+def in_pieces(result, size):
+    """The same answers from a server that sends several tokens at once, each counted as one, and their number last."""
+    return SampleResult(
+        result.at_once, result.output,
+        tuple(
+            RequestResult(
+                each.due_ms, (each.steps[0], *((at_ms, 1) for at_ms, _ in each.steps[size::size])), each.total_ms,
+                each.usage,
+            )
+            for each in result.requests
+        ),
+    )  # fmt: skip
+
+
+def test_tokens_that_come_in_pieces_are_counted():
+    engine, half = Engine(10, 0.4, 0.03, 41), Engine(10, 0.4, 0.03, 21)
+    found = sampled_engine([in_pieces(engine.run(number, texts), 4) for number, texts in divided(PROMPTS, 8)])
+    assert found.output(1_000) == 41
+    assert found.output(21) == 21
+    for number in (8, 3, 1):
+        for of, length in ((engine, 41), (half, 21)):
+            ran = sampled_loop(of.run(number, PROMPTS)).each_ms
+            assert found.hours(1, number, found.output(length)).value * 3.6e6 == pytest.approx(ran, rel=0.1)
+
+
 def test_a_prompt_that_is_not_cached_costs_more():
     found = calibrated(Engine(10, 0.4, 0.05, 20, cached=60))
     job = BatchJob(work=BatchWork(requests=100, shared=60, own=60, output=20), model=model("gemma-3-12b"), gpu=None)

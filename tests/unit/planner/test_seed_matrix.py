@@ -6,7 +6,7 @@ from services.physics.batches import BatchWork
 from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.roofline import decode_ms
-from services.planner.batch.hardware import Machine, estimate
+from services.planner.batch.hardware import Deployment, estimate
 from tests.bench.seed_matrix import ROWS, judged, plan, way_of
 
 
@@ -32,7 +32,7 @@ def test_fewer_bits_gain_less_than_the_document_says():
     """It promises 1.5 times with Q2_K; with a batch, arithmetic and KV caches take as long as before."""
     work = BatchWork(requests=200_000, shared=2_400, own=600, output=300)
     of = {
-        name: estimate(Machine(model=model("gemma-3-12b"), gpu=gpu("rtx-4080"), precision=name), work).hours.value
+        name: estimate(Deployment(model=model("gemma-3-12b"), gpu=gpu("rtx-4080"), precision=name), work).hours.value
         for name in ("q4_k_m", "q3_k_s", "q2_k")
     }
     assert 1 < of["q4_k_m"] / of["q2_k"] < 1.1

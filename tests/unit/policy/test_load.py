@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from services.policy import BrokenPolicy, Fault, load
+from services.policy import BrokenPolicy, PolicyFault, load
 from services.policy.lint import lint
 from services.policy.source.files import MAX_FILES, read_files, version_of
 from services.policy.source.nemo_config import has_rails
@@ -62,8 +62,8 @@ def test_an_own_rail_among_nemos_input_flows_is_refused_with_the_remedy(tmp_path
     line = replace_in_file(folder, "nemo/config.yml", "  output:\n", older + "  output:\n")
     remedy = "policy.toml names Railbus's own input rails"
     assert faults(folder) == (
-        Fault("nemo/config.yml", line + 3, f"remove 'railbus pii': {remedy}"),
-        Fault("nemo/config.yml", line + 4, f"remove 'railbus secrets': {remedy}"),
+        PolicyFault("nemo/config.yml", line + 3, f"remove 'railbus pii': {remedy}"),
+        PolicyFault("nemo/config.yml", line + 4, f"remove 'railbus secrets': {remedy}"),
     )
 
 
@@ -121,8 +121,8 @@ def test_examples_are_held_against_their_pattern(tmp_path):
     line = replace_in_file(folder, "patterns/secrets.toml", '["AKIAIOSFODNN7EXAMPLE"]', '["AKIAIOSFODNN7EXAMPLE "]')
     other = replace_in_file(folder, "patterns/pii.toml", '"@example.com"]', '"a@example.com"]')
     assert lint(folder) == (
-        Fault("patterns/pii.toml", other, "pii/email: counterexample 3 is matched"),
-        Fault("patterns/secrets.toml", line, "secrets/aws_access_key: example 1 is not matched as a whole"),
+        PolicyFault("patterns/pii.toml", other, "pii/email: counterexample 3 is matched"),
+        PolicyFault("patterns/secrets.toml", line, "secrets/aws_access_key: example 1 is not matched as a whole"),
     )
 
 
@@ -131,7 +131,10 @@ def test_a_rail_that_would_answer_after_the_verdict_is_due_is_a_fault(tmp_path):
     first = replace_in_file(folder, "policy.toml", "deadline_ms = 150", "deadline_ms = 1_000")
     line = replace_in_file(folder, "policy.toml", "deadline_ms = 800", "deadline_ms = 2_000")
     due = "ms is not before a request's verdict is due (1000 ms)"
-    assert lint(folder) == (Fault("policy.toml", first, f"1000 {due}"), Fault("policy.toml", line, f"2000 {due}"))
+    assert lint(folder) == (
+        PolicyFault("policy.toml", first, f"1000 {due}"),
+        PolicyFault("policy.toml", line, f"2000 {due}"),
+    )
 
 
 def test_rego_without_an_answer_for_the_unknown_is_a_fault(tmp_path):

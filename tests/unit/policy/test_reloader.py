@@ -5,64 +5,64 @@ import logging
 
 import pytest
 
-from services.policy import BrokenPolicy, Fault, PolicyReloader
+from services.policy import BrokenPolicy, PolicyFault, PolicyReloader
 from tests.support.policies import copy_policy, replace_in_file
 from tests.support.waiting import until
 
 
-def settle(keeper):
+def settle(reloader):
     """Poll twice: an edit is loaded when the files are unchanged."""
-    assert keeper.poll() is None
-    return keeper.poll()
+    assert reloader.poll() is None
+    return reloader.poll()
 
 
 def test_an_edit_gives_a_new_policy_once(tmp_path):
     folder = copy_policy(tmp_path)
-    keeper = PolicyReloader(folder)
-    assert keeper.poll() is None
+    reloader = PolicyReloader(folder)
+    assert reloader.poll() is None
     replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
-    policy = settle(keeper)
+    policy = settle(reloader)
     assert policy.document.safety.max_findings == 65
-    assert policy.version != keeper.current.version
-    assert keeper.poll() is None
+    assert policy.version != reloader.current.version
+    assert reloader.poll() is None
 
 
 def test_files_that_still_change_are_left_alone(tmp_path):
     folder = copy_policy(tmp_path)
-    keeper = PolicyReloader(folder)
+    reloader = PolicyReloader(folder)
     replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
-    assert keeper.poll() is None
+    assert reloader.poll() is None
     replace_in_file(folder, "policy.toml", "max_findings = 65", "max_findings = 655")
-    assert keeper.poll() is None
-    assert keeper.poll().document.safety.max_findings == 655
+    assert reloader.poll() is None
+    assert reloader.poll().document.safety.max_findings == 655
 
 
 def test_an_edit_that_is_undone_changes_nothing(tmp_path):
     folder = copy_policy(tmp_path)
-    keeper = PolicyReloader(folder)
+    reloader = PolicyReloader(folder)
     replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 655")
-    assert keeper.poll() is None
+    assert reloader.poll() is None
     replace_in_file(folder, "policy.toml", "max_findings = 655", "max_findings = 64")
-    assert settle(keeper) is None
+    assert settle(reloader) is None
 
 
 def test_a_broken_policy_is_refused_and_told_and_the_next_good_one_counts(tmp_path, caplog):
     folder = copy_policy(tmp_path)
-    keeper = PolicyReloader(folder)
-    before = keeper.current
+    reloader = PolicyReloader(folder)
+    before = reloader.current
     line = replace_in_file(folder, "patterns/pii.toml", "{1,64}@", "+@")
     with caplog.at_level(logging.ERROR):
-        assert settle(keeper) is None
-    assert keeper.current is before
-    assert keeper.refused is not None
+        assert settle(reloader) is None
+    assert reloader.current is before
+    assert reloader.refused is not None
     assert f"{before.version} stays in force: patterns/pii.toml:{line}:" in caplog.text
     (folder / "policy.toml").unlink()
-    assert settle(keeper) is None
-    assert keeper.current is before
+    assert settle(reloader) is None
+    assert reloader.current is before
     (folder / "policy.toml").write_bytes(before.files["policy.toml"])
     replace_in_file(folder, "patterns/pii.toml", "+@", "{1,60}@")
-    assert settle(keeper).version != before.version
-    assert keeper.refused is None
+    assert settle(reloader).version != before.version
+    assert reloader.refused is None
 
 
 def test_the_first_policy_must_be_good(tmp_path):
@@ -78,24 +78,24 @@ async def test_watching_prepares_before_it_swaps_and_keeps_the_old_on_failure(tm
     fits = True
 
     async def prepare(policy):
-        prepared.append((policy.version, keeper.current.version))
+        prepared.append((policy.version, reloader.current.version))
         if not fits:
-            raise BrokenPolicy([Fault("nemo/config.yml", 0, "NeMo rejects it")])
+            raise BrokenPolicy([PolicyFault("nemo/config.yml", 0, "NeMo rejects it")])
 
-    keeper = PolicyReloader(folder, prepare)
-    first = keeper.current.version
-    watching = asyncio.create_task(keeper.watch(0.01))
+    reloader = PolicyReloader(folder, prepare)
+    first = reloader.current.version
+    watching = asyncio.create_task(reloader.watch(0.01))
     try:
         replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
-        await until(lambda: keeper.current.version != first)
-        second = keeper.current.version
+        await until(lambda: reloader.current.version != first)
+        second = reloader.current.version
         assert prepared == [(second, first)]
         fits = False
         replace_in_file(folder, "policy.toml", "max_findings = 65", "max_findings = 66")
-        await until(lambda: keeper.refused is not None)
+        await until(lambda: reloader.refused is not None)
     finally:
         watching.cancel()
-    assert keeper.current.version == second
+    assert reloader.current.version == second
 
 
 DEEP = 1_500
@@ -109,15 +109,15 @@ NESTED = {
 @pytest.mark.parametrize("name", NESTED)
 async def test_deeply_nested_file_is_an_ordinary_refused_policy(name, tmp_path, caplog):
     folder = copy_policy(tmp_path)
-    keeper = PolicyReloader(folder)
-    before = keeper.current
+    reloader = PolicyReloader(folder)
+    before = reloader.current
     (folder / name).write_bytes(NESTED[name])
     with caplog.at_level(logging.ERROR):
-        watching = asyncio.create_task(keeper.watch(0.01))
+        watching = asyncio.create_task(reloader.watch(0.01))
         await until(lambda: "stays in force" in caplog.text or watching.done())
         assert not watching.done(), "the service would end"
         watching.cancel()
-    assert keeper.current is before
+    assert reloader.current is before
     assert caplog.text.count("stays in force") == 1
     assert "nested too deeply" in caplog.text
     with pytest.raises(BrokenPolicy, match="nested too deeply"):
@@ -130,12 +130,12 @@ async def test_whatever_preparing_a_policy_raises_refuses_it(tmp_path):
     async def prepare(_):
         raise ZeroDivisionError("no such thing")
 
-    keeper = PolicyReloader(folder, prepare)
-    before = keeper.current
-    watching = asyncio.create_task(keeper.watch(0.01))
+    reloader = PolicyReloader(folder, prepare)
+    before = reloader.current
+    watching = asyncio.create_task(reloader.watch(0.01))
     replace_in_file(folder, "policy.toml", "max_findings = 64", "max_findings = 65")
-    await until(lambda: keeper.refused is not None or watching.done())
+    await until(lambda: reloader.refused is not None or watching.done())
     assert not watching.done()
     watching.cancel()
-    assert keeper.current is before
-    assert "ZeroDivisionError" in str(keeper.refused)
+    assert reloader.current is before
+    assert "ZeroDivisionError" in str(reloader.refused)

@@ -33,7 +33,7 @@ def test_delays_alone_are_no_skew() -> None:
     assert heard(meter, 0, [9_000, 800, 3, 5_000]) == [None] * 4
 
 
-def test_a_request_that_waited_at_its_edge_is_no_sign_of_a_clock_that_is_behind() -> None:
+def test_a_request_that_waited_at_its_edge_is_no_sign_of_a_slow_clock() -> None:
     meter = SkewMeter()
     told = [meter.note(request(at_ms=0, waited_ms=2_000), T0 // 1_000 + 2_001, T0 + n * WINDOW_US) for n in range(4)]
     assert told == [None] * 4

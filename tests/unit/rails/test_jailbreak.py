@@ -40,7 +40,7 @@ async def test_attacks_beyond_the_models_window_are_found_also_after_a_kill():
             assert (await look(BENIGN + " It is " + role, role=role)).reason is None, role
             assert (await look(ATTACK, role=role)).reason == "jailbreak", role
 
-        (pid,) = classifier._pool._processes
+        (pid,) = classifier._pools[0]._processes
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(RailFailed, match="process ended"):
             await look("Tell me a long story about a log that is only ever appended to.")
@@ -63,7 +63,7 @@ async def test_the_same_words_asked_at_once_are_scored_once_and_not_for_nobody(m
     classifier = JailbreakClassifier(1)
     submitted = []
     submit = classifier._submit
-    monkeypatch.setattr(classifier, "_submit", lambda function, text: submitted.append(text) or submit(function, text))
+    monkeypatch.setattr(classifier, "_submit", lambda *given: submitted.append(given[-1]) or submit(*given))
     message = (Message(role="user", content=BENIGN),)
     try:
         assert await classifier.prepare() is None

@@ -1,6 +1,7 @@
 """Rails beside each other: the first that blocks ends the others, and so does the deadline."""
 
 import asyncio
+import time
 
 from services.rails.rail import PASSED, RailAnswer, RailFailed, run_rails
 
@@ -107,3 +108,18 @@ async def test_each_has_its_own_deadline_and_the_others_go_on():
     await stopped.wait()
     later.set()
     assert results(await running) == [("late", "timeout", "no answer within 10 ms"), ("patient", "blocked", "")]
+
+
+async def test_an_answer_after_the_deadline_is_none():
+    async def blocks():
+        time.sleep(0.05)  # noqa: ASYNC251 - as a library that computes
+        return PASSED
+
+    async def blocks_and_refuses():
+        time.sleep(0.05)  # noqa: ASYNC251
+        return BLOCKED
+
+    (late,) = await run_all({"admission": blocks}, 0.01)
+    assert (late.result, late.answer, late.detail) == ("timeout", None, "no answer within 10 ms")
+    (refused,) = await run_all({"admission": blocks_and_refuses}, 0.01)
+    assert refused.result == "blocked", "a refusal is never too late"

@@ -1,6 +1,7 @@
 """A text made to be dear takes its own tenant's turns, not the others'. Counted in turns and work, never in time."""
 
 import asyncio
+import time
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from services.policy.matching.scanner import Scanner
 from services.rails.patterns import PatternRail
 from services.rails.rail import PASSED
-from services.rails.turns import PIECE_CHARS, SLICE_WORK, Turns
+from services.rails.turns import PIECE_CHARS, RECENT_S, SLICE_WORK, TenantShares, Turns
 from tests.unit.rails.world import policy, request
 
 DEAR = ("sk-" * 3_000)[:8_000]
@@ -91,18 +92,19 @@ def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arriv
     """Each arrival comes some rounds of the loop after the last, holds its turn for a while, and may be cancelled."""
 
     async def run():
-        turns, holds, had = LookedAt(most), set(), []
+        turns, holds, had = LookedAt(most), {}, []
 
         async def work(number, tenant, *, batch):
-            async with turns.turn(tenant, batch=batch):
-                holds.add(number)
+            async with turns.turn(tenant, batch=batch) as place:
+                assert place not in holds.values()
+                holds[number] = place
                 try:
-                    assert len(holds) <= most
+                    assert place in range(most)
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                     had.append(number)
                 finally:
-                    holds.discard(number)
+                    del holds[number]
 
         tasks = []
         for number, (tenant, batch, rounds, cancelled) in enumerate(arrivals):
@@ -115,7 +117,7 @@ def test_whatever_comes_each_has_its_turn_and_batch_when_nobody_else_waits(arriv
         assert not [each for each in ended if isinstance(each, AssertionError)]
         kept = {number for number, (*_, cancelled) in enumerate(arrivals) if not cancelled}
         assert kept <= set(had)
-        assert turns._free == most
+        assert turns._free == list(range(most))
         assert turns.wrong == []
 
     asyncio.run(run())
@@ -134,5 +136,107 @@ class LookedAt(Turns):
         interactive = [mine for queue in self._waiting._by_tenant.values() for mine in queue if not mine.done()]
         if len(self._waiting_batch) < batch_before and interactive:
             self.wrong.append("a batch request had a turn that an interactive one waits for")
-        if self._free and (len(self._waiting) or len(self._waiting_batch)):
-            self.wrong.append("a turn is free, and somebody waits")
+        full = {name for name, count in self._held.items() if count >= self._places - 1 > 0}
+        if self._free and any(
+            name not in full for name in (*self._waiting._by_tenant, *self._waiting_batch._by_tenant)
+        ):
+            self.wrong.append("a turn is free, and somebody waits who may have it")
+
+
+@pytest.mark.parametrize("places", [2, 3])
+async def test_one_place_is_free_for_others_while_a_tenant_floods(places):
+    turns, flooding, stopped, ended = Turns(places), [], asyncio.Event(), 0
+    async with turns.turn("little"):  # somebody else is there
+        pass
+
+    async def flood():
+        nonlocal ended
+        while not stopped.is_set():
+            async with turns.turn("much") as place:
+                flooding.append(place)
+                assert len(flooding) < places
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                flooding.remove(place)
+                ended += 1
+
+    tasks = [asyncio.create_task(flood()) for _ in range(8)]
+    for _ in range(20):
+        before = ended
+        async with turns.turn("little") as place:
+            assert place not in flooding
+            assert ended <= before + 2 * places, "it did not wait for the work of others"
+        await asyncio.sleep(0)
+    stopped.set()
+    await asyncio.gather(*tasks)
+    assert ended > 20
+
+
+def test_who_had_most_leaves_the_first_place():
+    shares = TenantShares(0.0)
+    shares.had("little", 0.01, 1.0)
+    shares.had("much", 0.2, 1.2)
+    assert shares.had_most("much", 1.2)
+    assert not shares.had_most("little", 1.2)
+    assert not shares.had_most("new", 1.2)
+    assert not shares.had_most("much", 9.0)
+
+
+async def test_tenant_that_had_much_rests_and_is_served_all_the_same():
+    turns = Turns(credit_s=0.0)
+    for tenant in ("little", "much"):
+        async with turns.turn(tenant):
+            spin(0.003)
+    waiting, loops = asyncio.create_task(one_turn(turns, "much")), 0
+    while not waiting.done():
+        loops += 1
+        await asyncio.sleep(0)
+    assert loops > 20, "the event loop was free for others"
+
+
+async def one_turn(turns, tenant):
+    async with turns.turn(tenant):
+        pass
+
+
+def spin(seconds):
+    ends = time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        pass
+
+
+stretches = st.lists(st.floats(0.0001, 0.05), min_size=1, max_size=200)
+
+
+@given(stretches, st.sampled_from([0.0, 0.2, 0.5]))
+def test_who_always_wants_more_has_no_more_than_half_and_the_credit(lengths, credit_s):
+    shares, now_s, had_s = TenantShares(credit_s), 0.0, 0.0
+    shares.had("little", 0.0, now_s)
+    for length_s in lengths:
+        assert "little" not in shares.resting(now_s)
+        now_s = max(shares.resting(now_s).get("much", now_s), now_s) + length_s
+        had_s += length_s
+        shares.had("much", length_s, now_s)
+        shares.had("little", 0.0, now_s)
+        assert had_s <= now_s / 2 + credit_s + length_s + 1e-9
+
+
+@given(stretches)
+def test_who_is_alone_never_rests(lengths):
+    shares, now_s = TenantShares(0.0), 0.0
+    for length_s in lengths:
+        now_s += length_s
+        shares.had("much", length_s, now_s)
+        assert shares.resting(now_s) == {}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 0.05), st.floats(0, 3)), max_size=100))
+def test_what_is_remembered_is_bounded_by_who_was_there_lately(turns):
+    shares, now_s, at_s = TenantShares(0.0), 0.0, {}
+    for tenant, took_s, pause_s in turns:
+        now_s += took_s + pause_s
+        shares.had(tenant, took_s, now_s)
+        at_s[tenant] = now_s
+    assert shares._recent_s == {tenant: at for tenant, at in at_s.items() if at > now_s - RECENT_S}
+    shares.resting(now_s + 100)
+    assert shares._recent_s == shares._even_at_s == {}

@@ -89,7 +89,7 @@ def test_a_fallback_is_corrected_to_its_price_once() -> None:
     world = World(config).put(request(), started(), failed(), started(attempt=2, run="r2", at_ms=70))
     end = finished(9, attempt=2, run="r2")
     world.put(end, end)
-    spent_usd = sum(each._means.cloud.totals(end.at)[2] for each in world.routers[0]._partitions.values())
+    spent_usd = sum(each._budgets.cloud.totals(end.at)[2] for each in world.routers[0]._partitions.values())
     assert spent_usd == pytest.approx(config.prices.of(end.usage))
 
 
@@ -128,5 +128,5 @@ def test_router_that_folds_topics_in_any_order_counts_alike() -> None:
                     router.read(record, event.at, world.now_us)  # type: ignore[union-attr]
         for number in range(PARTITIONS):
             router.caught_up(number, world.now_us, world.now_us)
-        totals = [partition._means.cloud.totals(T0) for partition in router._partitions.values()]
+        totals = [partition._budgets.cloud.totals(T0) for partition in router._partitions.values()]
         assert (sum(t[0] for t in totals), sum(t[1] for t in totals)) == (40, made)

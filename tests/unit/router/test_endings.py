@@ -2,15 +2,13 @@
 
 import pytest
 
-from schemas.errors import NewerVersion
 from schemas.requests import Deadlines
 from schemas.side_events import Account
-from schemas.stream import Closed, Verdict
+from schemas.stream import Closed
 from schemas.topics import REQUESTS, STREAMS
 from schemas.wire import AnyEvent
-from services.bus import Received, UnreadableRecord, partition_for
+from services.bus import Received, partition_for
 from services.router.config import FallbackLimits, RouterConfig
-from services.router.decide.effects import Write
 from tests.unit.router.world import (
     MS,
     PARTITIONS,
@@ -29,8 +27,6 @@ from tests.unit.router.world import (
     request,
     request_id,
     started,
-    tick,
-    topic_of,
     verdict,
 )
 
@@ -213,7 +209,7 @@ def test_missing_verdict_closes_failed_when_the_gate_holds() -> None:
     assert world.until(1_000).endings() == ["failed"]
 
 
-def test_missing_verdict_is_nothing_when_router_and_log_say_the_gate_is_off() -> None:
+def test_a_missing_verdict_does_not_matter_when_the_gate_is_off() -> None:
     world = World(RouterConfig()).put(request(), started(input_gate="off"), chunk(0))
     assert world.until(1_500).endings() == []
 
@@ -272,90 +268,14 @@ def test_more_requests_than_may_be_open_are_turned_away() -> None:
     assert world.cancels(ids[3]) == [("expired", None)]
 
 
-HOLD = RouterConfig(input_gate="hold")
-OVERTAKEN = [
-    # what decided, when, what came before it on the log, how the request ends then
-    pytest.param(
-        HOLD, 1_000, [request(), started(input_gate="hold")],
-        [verdict(at_ms=999), chunk(0, at_ms=999), finished(0, at_ms=999)], ["failed", "completed"], id="no_verdict",
-    ),
-    pytest.param(
-        RouterConfig(), 60_000, [request(), started()], [chunk(0, at_ms=59_999), finished(0, at_ms=59_999)],
-        ["expired", "completed"], id="deadline",
-    ),
-    pytest.param(
-        RouterConfig(client_grace_ms=500), 600, [request(), attached(), started(), chunk(0), detached(at_ms=100)],
-        [recall(at_ms=599)], ["cancelled", "recalled"], id="client_gone",
-    ),
-    pytest.param(
-        RouterConfig(), 90, [request(), started(), chunk(0)], [recall(at_ms=89)], ["completed", "recalled"],
-        id="answered",
-    ),
-    pytest.param(
-        RouterConfig(), 70, [request(), started(), chunk(0), recall()], [verdict("deny", at_ms=69)],
-        ["recalled", "denied"],
-        id="recalled",
-    ),
-    pytest.param(
-        RouterConfig(fallback="vertex", limits=FallbackLimits(ratio=0, free=0), when_spent="close"), 200,
-        [request(), started()], [chunk(0, at_ms=199), finished(0, at_ms=199)], ["failed", "completed"],
-        id="no_first_token",
-    ),
-    pytest.param(
-        RouterConfig(fallback="vertex", limits=FallbackLimits(ratio=0, free=0), when_spent="close"), 2_050,
-        [request(), started(), chunk(0)], [chunk(1, at_ms=2_049), finished(1, at_ms=2_049)], ["failed", "completed"],
-        id="stalled",
-    ),
-    pytest.param(
-        RouterConfig(), 2_050, [request(), started(), chunk(0)],
-        [chunk(1, at_ms=2_049), finished(1, at_ms=2_049)], ["failed", "completed"], id="stalled",
-    ),
-]  # fmt: skip
-_LAST = {"answered": finished(0), "recalled": recall()}
-
-
-@pytest.mark.parametrize(("policy", "at_ms", "before", "meanwhile", "endings"), OVERTAKEN)
-def test_overtaken_closed_is_void_and_the_router_decides_again_at_once(
-    policy: RouterConfig, at_ms: int, before: list[AnyEvent], meanwhile: list[AnyEvent], endings: list[str],
-    request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
-    cause = request.node.callspec.id.rstrip("01")
-    world, late = overtaken(policy, at_ms, before, cause)
-    for event in meanwhile:
-        world.append(topic_of(event), event)
-    assert world.endings() == []
-    world.write(late)
-    assert world.endings() == endings
-    assert world.written(Closed)[0].cause == cause
-    assert world.until(at_ms + 1_500).account().outcome == endings[-1]
-    assert world.routers[0].open == 0
-
-
-def overtaken(policy: RouterConfig, at_ms: int, before: list[AnyEvent], cause: str) -> tuple[World, list[Write]]:
-    """A world in which a router has decided to close, and what it decided is on its way to the log."""
-    world = World(policy).put(*before[:-1] if cause == "recalled" else before).until(at_ms - 1)
-    world.now_us = T0 + at_ms * MS
-    (router,) = world.routers
-    if cause in _LAST:
-        item = Received(STREAMS.name, partition_for(RID, PARTITIONS), 99, 0, _LAST[cause], None)
-        world.log.append((STREAMS, _LAST[cause]))
-        late = router.read(item, world.now_us, world.now_us)
-    else:
-        late = tick(router, world.now_us)
-    return world, [write for write in late if write.topic is STREAMS]
-
-
-@pytest.mark.parametrize("word", [started(), verdict("deny")])
-def test_overtaken_rejection_is_void_only_where_another_end_can_come(word: AnyEvent) -> None:
-    """Nobody here can read the question, but a newer worker or newer rails could."""
-    world = World()
-    unread = UnreadableRecord(REQUESTS.name, HERE, 7, 0, RID.encode(), b"{", (), NewerVersion("v2"))
-    (late, letter) = world.routers[0].read(unread, world.now_us, world.now_us)
-    world.append(STREAMS, word)
-    world.write([late, letter])
-    expected = "denied" if isinstance(word, Verdict) else "expired"
-    assert world.until(120_000).endings() == ["rejected", expected]
-    assert world.account().outcome == expected
+def test_a_batch_backlog_is_kept_and_takes_no_room_from_interactive() -> None:
+    ids = [rid for n in range(200) if partition_for(rid := request_id(n), PARTITIONS) == 0][:8]
+    backlog, (first, second) = ids[:6], ids[6:]
+    world = World(RouterConfig(max_open=1)).put(*(request(rid, lane="batch") for rid in backlog[:3]))
+    world.put(request(first), *(request(rid, lane="batch") for rid in backlog[3:]), request(second)).until(30_000)
+    assert [world.endings(rid) for rid in backlog] == [[]] * 6
+    assert world.endings(second) == ["failed"]
+    assert world.endings(first) == []
 
 
 def test_turned_away_request_that_was_denied_meanwhile_is_denied() -> None:

@@ -39,7 +39,7 @@ def dead(attempt: int = 1, run: str = "r1", at_ms: float = 60, **fields: Any) ->
     return failed(at_ms=at_ms, attempt=attempt, run=run, error_class="engine_dead", message="died", **fields)
 
 
-def test_stall_begins_again_on_the_self_hosted_engines_at_the_stall_deadline() -> None:
+def test_a_stall_is_retried_on_the_self_hosted_engines_at_its_deadline() -> None:
     world = World(ALONE).put(request(), started(), chunk(0))
     assert world.until(2_049).cutovers() == []
     assert world.until(2_050).cutovers() == [(2, "stall", "cancel", "generator")]
@@ -57,7 +57,7 @@ def test_stall_begins_again_on_the_self_hosted_engines_at_the_stall_deadline() -
     assert account.cost_usd == 0
 
 
-def test_stall_goes_to_the_self_hosted_engines_before_the_cloud_and_then_ends() -> None:
+def test_a_stall_goes_to_self_hosted_engines_then_the_cloud_then_ends() -> None:
     world = World(BOTH).put(request(), started(), chunk(0)).until(2_050)
     world.put(started(at_ms=2_060, attempt=2, run="r2"), chunk(0, at_ms=2_100, attempt=2, run="r2")).until(4_100)
     world.put(started(at_ms=4_110, attempt=3, run="r3"), chunk(0, at_ms=4_200, attempt=3, run="r3")).until(6_199)
@@ -69,7 +69,7 @@ def test_stall_goes_to_the_self_hosted_engines_before_the_cloud_and_then_ends() 
     assert event.reason == "the answer stalled, and every retry was used and the fallback was used"
 
 
-def test_retry_without_a_first_token_goes_to_the_cloud_at_its_first_token_deadline() -> None:
+def test_a_retry_without_a_first_token_goes_to_the_cloud_at_its_deadline() -> None:
     world = World(BOTH).put(request(), started(), chunk(0)).until(2_250)
     assert world.cutovers() == [(2, "stall", "cancel", "generator"), (3, "ttft", "cancel", "vertex")]
 
@@ -97,7 +97,7 @@ def test_other_failures_go_to_the_cloud_or_end() -> None:
     assert world.cutovers() == [(2, "hard_error", "cancel", "vertex")]
 
 
-def test_missing_first_token_races_another_engine_and_the_first_attempt_may_still_answer() -> None:
+def test_a_missing_first_token_starts_a_race_that_both_may_win() -> None:
     world = World(ALONE).put(request(), started())
     assert world.until(2_199).cutovers() == []
     assert world.until(2_200).cutovers() == [(2, "ttft", "race", "generator")]
@@ -210,7 +210,7 @@ def test_batch_requests_neither_use_the_retry_budget_nor_wait_for_it() -> None:
     assert world.cutovers(other) == [(2, "hard_error", "cancel", "generator")]
 
 
-def test_batch_answer_that_fell_silent_is_tried_again_at_its_stall_deadline() -> None:
+def test_a_silent_batch_answer_is_retried_at_its_stall_deadline() -> None:
     asked = request(lane="batch", deadlines=Deadlines(stall_ms=20_000))
     world = World(BOTH).put(asked, started(), chunk(0)).until(20_049)
     assert (world.cutovers(), world.endings()) == ([], [])
@@ -228,7 +228,7 @@ def test_batch_request_that_waits_for_its_turn_is_not_tried_again() -> None:
     assert World(ALONE).put(request(lane="batch")).until(59_999).cutovers() == []
 
 
-def test_batch_request_whose_worker_died_before_its_first_token_is_raced_by_another() -> None:
+def test_a_batch_request_of_a_dead_worker_is_raced_by_another() -> None:
     asked = request(lane="batch", deadlines=Deadlines(stall_ms=20_000))
     world = World(BOTH).put(asked).until(5_000).put(started(at_ms=5_000)).until(24_999)
     assert world.cutovers() == []
@@ -279,7 +279,7 @@ def test_prompt_beyond_the_memory_for_prompts_cannot_be_tried_again() -> None:
     )
 
 
-def test_without_retries_or_a_cloud_a_stall_ends_at_its_deadline_and_says_why() -> None:
+def test_without_retries_or_a_cloud_a_stall_ends_at_its_deadline() -> None:
     world = World().put(request(), started(), chunk(0))
     assert world.until(2_049).endings() == []
     assert world.until(2_050).endings() == ["failed"]

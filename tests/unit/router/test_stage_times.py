@@ -8,7 +8,7 @@ from schemas.requests import Message, Request
 from schemas.side_events import Account, Detached
 from services.router.config import RouterConfig
 from services.router.decide.effects import after_close
-from services.router.state.request import EventStamp, RequestState
+from services.router.state.request import EventContext, RequestState
 from services.stream.latency import LogEvent, latency, stage_times
 from tests.support.examples import examples
 from tests.unit.router.world import (
@@ -115,7 +115,7 @@ def test_router_and_audit_divide_any_history_alike(data: bytes, steps: list[int]
         assert closed is None
         assert found is None
         return
-    writes = after_close(state, closed, 2**52, EventStamp(2**52, "router"))
+    writes = after_close(state, closed, 2**52, EventContext(2**52, "router"))
     (account,) = (write.event for write in writes if isinstance(write.event, Account))
     assert account.stages == stage_times(found)
     assert account.first_text_ms == found.first_text_ms

@@ -74,6 +74,17 @@ async def main():
     assert finish(start(main)) == (2, "", "railbus sample: no weights\n")
 
 
+def test_what_is_unavailable_is_one_line_and_a_crash() -> None:
+    main = """
+from services.runtime.errors import UnavailableError
+async def fail(): raise UnavailableError('its disk is full')
+async def main():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+"""
+    assert finish(start(main)) == (1, "", "railbus sample: its disk is full\n")
+
+
 def test_a_crash_says_where() -> None:
     code, _, err = finish(start("async def main(): raise ZeroDivisionError('x')"))
     assert code == 1

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from services.runtime.errors import UserError
-from services.runtime.settings import Variable, load_settings, settings_variables
+from services.runtime.settings import Variable, is_loopback, load_settings, settings_variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +91,8 @@ def test_the_list_of_variables() -> None:
     assert Variable("RAILBUS_JOBS", "a whole number of at least 1", "") in listed
     assert Variable("RAILBUS_MODEL", "a path", "") in listed
     assert listed[-1] == Variable("RAILBUS_PORT", "a whole number between 0 and 65535", "where it listens")
+
+
+def test_loopback() -> None:
+    assert all(map(is_loopback, ("localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "[::1]")))
+    assert not any(map(is_loopback, ("0.0.0.0", "example.org", "10.0.0.1", "", "localhost.evil.example", "::")))

@@ -14,7 +14,7 @@ from services.safety import settings as safety
 from services.safety.core import SafetyCore
 from services.safety.partition import GRACE_US
 from services.safety.service import check_deadlines
-from tests.unit.safety.world import NOW_US, Answer, policy, record
+from tests.unit.safety.world import NOW_US, RunWriter, policy, record
 
 
 def test_safety_remembers_for_as_long_as_the_router_allows_by_default() -> None:
@@ -39,6 +39,6 @@ def test_request_is_remembered_for_as_long_as_the_router_may_keep_it_open() -> N
     core = SafetyCore(policy(), "safety/t", total_max_ms=400_000)
     core.gained(0)
     core.caught_up(0, NOW_US, NOW_US)
-    core.read(record(Answer().started()), NOW_US, NOW_US)
+    core.read(record(RunWriter().started()), NOW_US, NOW_US)
     core.step(NOW_US)
     assert core.alarm_us(0, NOW_US) == NOW_US + DAY_MS * 1_000 + GRACE_US

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.unit.safety.world import Answer, World, as_set, pieces, policy, recalls
+from tests.unit.safety.world import RunWriter, World, as_set, pieces, policy, recalls
 
 SENTENCES = (
     "The quick brown fox jumps over the lazy dog. ",
@@ -35,7 +35,7 @@ def reference(events, held, seed=0):
 @settings(max_examples=examples(120), deadline=None)
 def test_pace_and_answers_change_nothing(text, seed, mode):
     rng = random.Random(seed)
-    events = Answer(mode=mode).whole(pieces(text, rng))
+    events = RunWriter(mode=mode).whole(pieces(text, rng))
     for held in (policy(), policy(**CLASSIFIED)):
         expected = reference(events, held)
         for patience in (0.9, 0.3, 0.05):
@@ -48,16 +48,18 @@ def test_pace_and_answers_change_nothing(text, seed, mode):
 def test_recalls_do_not_depend_on_chunks(text, seed):
     rng = random.Random(seed)
     held = policy(**CLASSIFIED)
-    expected = recalls(World(held, rng).run(Answer().whole([text])))
+    expected = recalls(World(held, rng).run(RunWriter().whole([text])))
     for longest in (1, 3, 7, 40):
         cut = pieces(text, rng, longest)
-        assert recalls(World(held, rng).run(Answer().whole(cut))) == expected
+        assert recalls(World(held, rng).run(RunWriter().whole(cut))) == expected
 
 
 def mixed_log(rng):
     """Five requests at once, two attempts of one of them, their chunks interleaved."""
-    answers = [Answer(number, tenant=f"t{number % 2}", mode=rng.choice(["optimistic", "gated"])) for number in range(5)]
-    answers.append(Answer(4, attempt=2, run="r2", tenant="t0"))
+    answers = [
+        RunWriter(number, tenant=f"t{number % 2}", mode=rng.choice(["optimistic", "gated"])) for number in range(5)
+    ]
+    answers.append(RunWriter(4, attempt=2, run="r2", tenant="t0"))
     lines = []
     for answer in answers:
         text = "".join(rng.choices(SENTENCES, k=6))

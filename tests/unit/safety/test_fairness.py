@@ -5,7 +5,7 @@ import pytest
 from services.safety.core import STEP_CHARS, SafetyCore
 from services.safety.decide.check_types import CheckRequest
 from services.safety.decide.run import PIECE_CHARS, SLICE_CHARS
-from tests.unit.safety.world import NOW_US, Answer, policy, record
+from tests.unit.safety.world import NOW_US, RunWriter, policy, record
 
 DEAR = "--sk-" * 200
 """Every fifth character begins what may be a key, and each beginning is weighed with every character after it."""
@@ -30,9 +30,9 @@ def begun(text, chunks=40, streams=3):
     core.gained(0)
     core.caught_up(0, NOW_US, NOW_US)
     for number in range(streams):
-        for event in [(answer := Answer(number, tenant="much")).started(), *answer.chunks([text] * chunks)]:
+        for event in [(answer := RunWriter(number, tenant="much")).started(), *answer.chunks([text] * chunks)]:
             core.read(record(event), NOW_US, NOW_US)
-    short = Answer(99, tenant="little")
+    short = RunWriter(99, tenant="little")
     for event in short.whole(["Good day to you, and all of yours."]):
         core.read(record(event), NOW_US, NOW_US)
     return core

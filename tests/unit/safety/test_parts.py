@@ -18,7 +18,7 @@ from services.safety.decide import run as run_module
 from services.safety.decide.check_types import CheckRequest, CheckResult, Unchecked
 from services.safety.decide.windows import next_offset
 from tests.support.examples import examples
-from tests.unit.safety.world import NOW_US, Answer, World, as_set, clearances, honest, policy, recalls, record
+from tests.unit.safety.world import NOW_US, RunWriter, World, as_set, clearances, honest, policy, recalls, record
 
 
 def test_tenants_take_turns():
@@ -65,21 +65,21 @@ def feed(core, events, partition=0):
 
 def test_what_waits_is_counted_until_it_is_dealt_with():
     core = live()
-    core.read(record(Answer().started()), NOW_US, NOW_US)
+    core.read(record(RunWriter().started()), NOW_US, NOW_US)
     assert core.backlog == 1
     feed(core, [])
     assert core.backlog == 0
 
 
 def test_every_event_carries_time_source_and_trace():
-    letters = feed(live(), Answer().whole(["Ask bob@corp.example.com! ", "x" * 80]))
+    letters = feed(live(), RunWriter().whole(["Ask bob@corp.example.com! ", "x" * 80]))
     (recall,) = [letter for letter in letters if not isinstance(letter, CheckRequest)]
     assert (recall.event.at, recall.event.source, recall.traceparent) == (NOW_US, "safety/t", "trace")
 
 
 def test_a_closed_request_is_forgotten_and_stays_closed():
     core = live()
-    answer = Answer()
+    answer = RunWriter()
     looks = [
         effect for effect in feed(core, [*answer.whole(["Hi."]), answer.closed()]) if isinstance(effect, CheckRequest)
     ]
@@ -88,14 +88,14 @@ def test_a_closed_request_is_forgotten_and_stays_closed():
         core.take_outcome(look, CheckResult(()), NOW_US)
     assert core.open == 0
     feed(core, [answer.started(), *answer.chunks(["late"])])
-    feed(core, [Answer(5).closed(), Answer(5).started()])
+    feed(core, [RunWriter(5).closed(), RunWriter(5).started()])
     assert core.open == 0
 
 
 def test_a_stop_of_tier_2_leaves_nothing_open():
     held = policy(classifiers='["doubt"]')
     core = live(held)
-    answer = Answer()
+    answer = RunWriter()
     effects = feed(core, [*answer.whole(["Good day. " * 40]), answer.closed()])
     for look in [effect for effect in effects if isinstance(effect, CheckRequest)]:
         core.take_outcome(look, Unchecked("it broke") if look.tier == 2 else CheckResult(()), NOW_US)
@@ -115,7 +115,7 @@ def replayed(events, held=None):
 
 
 def test_what_is_on_the_log_is_neither_said_nor_looked_at_again():
-    answer = Answer()
+    answer = RunWriter()
     world = World(policy(), random.Random(0))
     text = ["Ask bob@corp.example.com. ", "x " * 90]
     world.run([answer.started(), *answer.chunks(text)])
@@ -130,7 +130,7 @@ def test_what_is_on_the_log_is_neither_said_nor_looked_at_again():
 
 
 def test_what_a_stranger_says_about_another_run_does_not_count():
-    answer, stranger = Answer(), Answer(run="stranger")
+    answer, stranger = RunWriter(), RunWriter(run="stranger")
     world = World(policy(), random.Random(0))
     world.run(stranger.whole(["Ask bob@corp.example.com."]))
     mine = [answer.started(), *answer.chunks(["Ask bob@corp.example.com."]), answer.finished(0)]
@@ -141,7 +141,7 @@ def test_what_a_stranger_says_about_another_run_does_not_count():
 
 def test_requests_that_never_close_are_forgotten_after_the_deadline():
     core = live()
-    feed(core, [Answer().started()])
+    feed(core, [RunWriter().started()])
     longest_us = policy().classes.longest_total_ms("batch") * 1_000
     due_us = core.alarm_us(0, NOW_US)
     assert due_us == NOW_US + longest_us + 60_000_000
@@ -156,17 +156,17 @@ def test_open_requests_are_bounded(monkeypatch):
     monkeypatch.setattr(partition_module, "MAX_OPEN", 3)
     monkeypatch.setattr(partition_module, "MAX_CLOSED", 2)
     core = live()
-    feed(core, [Answer(number).started() for number in range(5)])
+    feed(core, [RunWriter(number).started() for number in range(5)])
     assert core.open == 3
-    feed(core, [Answer(number).closed() for number in range(5)])
+    feed(core, [RunWriter(number).closed() for number in range(5)])
     assert core.open == 0
 
 
 def test_lost_partition_is_forgotten_and_the_kept_one_is_not_affected():
     core = live(partitions=(0, 1))
-    looks = feed(core, Answer().whole(["Hi."]), 0) + feed(core, Answer(1).whole(["Hi."]), 1)
+    looks = feed(core, RunWriter().whole(["Hi."]), 0) + feed(core, RunWriter(1).whole(["Hi."]), 1)
     mine, kept = [effect for effect in looks if isinstance(effect, CheckRequest)]
-    core.read(record(Answer(2).started()), NOW_US, NOW_US)
+    core.read(record(RunWriter(2).started()), NOW_US, NOW_US)
     core.lost(0)
     assert (core.open, core.pending_checks, core.backlog) == (1, 1, 1)
     assert (core.waits_for(mine), core.waits_for(kept)) == (False, True)
@@ -180,7 +180,7 @@ def test_a_long_text_takes_turns_with_other_tenants(monkeypatch):
     monkeypatch.setattr(run_module, "SLICE_CHARS", 100)
     monkeypatch.setattr(core_module, "STEP_CHARS", 100)
     core = live()
-    whale, minnow = Answer(1, tenant="whale"), Answer(2, tenant="minnow")
+    whale, minnow = RunWriter(1, tenant="whale"), RunWriter(2, tenant="minnow")
     for event in [whale.started(), minnow.started()]:
         core.read(record(event), NOW_US, NOW_US)
     feed(core, [])
@@ -198,7 +198,7 @@ def test_a_long_text_takes_turns_with_other_tenants(monkeypatch):
 @settings(max_examples=examples(50), deadline=None)
 def test_slices_change_nothing(cut, seed):
     text = "Write to anna.berg@example.org, or call +49 30 901820. " * 6
-    events = Answer().whole([text[:cut], text[cut:] or "."])
+    events = RunWriter().whole([text[:cut], text[cut:] or "."])
     expected = as_set(World(policy(), random.Random(seed)).run(events))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "SLICE_CHARS", 7 + seed)
@@ -207,7 +207,7 @@ def test_slices_change_nothing(cut, seed):
 
 def test_text_that_waits_too_long_for_its_check_counts_as_unchecked():
     core = live(policy(max_waiting_chars=1_000))
-    effects = feed(core, [Answer().started(), *Answer().chunks(["word " * 300])])
+    effects = feed(core, [RunWriter().started(), *RunWriter().chunks(["word " * 300])])
     (letter,) = [effect for effect in effects if not isinstance(effect, CheckRequest)]
     assert (letter.event.action, letter.event.category, letter.event.start) == ("stop", "unchecked", 0)
 
@@ -228,10 +228,10 @@ def test_unchecked_text_is_never_cleared_whatever_policy_calls_it():
         return next(broken_once, CheckResult(()))
 
     text = ["the first word. ", "more words. ", "and the last of them. "]
-    said = World(ruled("flag"), random.Random(0), check=check).run(Answer(tenant="t").whole(text))
+    said = World(ruled("flag"), random.Random(0), check=check).run(RunWriter(tenant="t").whole(text))
     assert said == []
     broken_once = iter([Unchecked("it broke")])
-    said = World(ruled("redact"), random.Random(0), check=check).run(Answer(tenant="t").whole(text))
+    said = World(ruled("redact"), random.Random(0), check=check).run(RunWriter(tenant="t").whole(text))
     assert recalls(said) == {(0, 16, "redact", "safety/tier1", "unchecked")}
     assert clearances(said)[0] == (0, False)
     assert clearances(said)[-1] == (2, True)
@@ -243,5 +243,5 @@ def test_rego_that_fails_on_a_finding_stops_the_answer():
     source = held.files["rego/findings.rego"].decode().replace("} else := strictest[input.side]", "}")
     data = held.files["rego/data.json"].replace(b'"email": "redact",', b"")
     spoilt = build({**held.files, "rego/findings.rego": source.encode(), "rego/data.json": data})
-    said = World(spoilt, random.Random(0)).run(Answer().whole(["Ask bob@corp.example.com."]))
+    said = World(spoilt, random.Random(0)).run(RunWriter().whole(["Ask bob@corp.example.com."]))
     assert {(event.action, event.category) for event in said} == {("stop", "email")}

@@ -16,7 +16,7 @@ from services.safety.decide.request import REFUTABLE_CAUSES
 from services.stream import Screen
 from tests.support.examples import examples
 from tests.unit.safety.test_determinism import CLASSIFIED, TEXTS
-from tests.unit.safety.world import Answer, World, broken, clearances, pieces, policy, recalls, whole_window
+from tests.unit.safety.world import RunWriter, World, broken, clearances, pieces, policy, recalls, whole_window
 
 
 @given(text=TEXTS, seed=st.integers(0, 2**32), mode=st.sampled_from(["optimistic", "gated"]), classified=st.booleans())
@@ -25,7 +25,7 @@ def test_clearances_rise_and_tier_0_never_recalls_what_is_cleared(text, seed, mo
     rng = random.Random(seed)
     cut = pieces(text, rng)
     world = World(policy(**CLASSIFIED) if classified else policy(), rng)
-    said = world.run(Answer(mode=mode).whole(cut), pace=30, patience=0.3)
+    said = world.run(RunWriter(mode=mode).whole(cut), pace=30, patience=0.3)
     ends = [sum(map(len, cut[: index + 1])) for index in range(len(cut))]
     cleared_chars = 0
     last = -1
@@ -50,7 +50,7 @@ def test_gated_readers_never_see_what_is_recalled(text, seed):
     """The fold and safety together: exposure is zero, for every tier."""
     rng = random.Random(seed)
     world = World(policy(**CLASSIFIED), rng)
-    answer = Answer(mode="gated")
+    answer = RunWriter(mode="gated")
     world.run([answer.verdict(), *answer.whole(pieces(text, rng))], pace=9, patience=0.3)
     bad = [text[event.start : event.end] for event in world.log if isinstance(event, Recall)]
     screen = Screen(answer.head["request_id"])
@@ -69,7 +69,7 @@ def test_gated_clearances_never_cover_what_is_recalled_later(text, seed, classif
     ends = [sum(map(len, cut[: index + 1])) for index in range(len(cut))]
     held = policy(**CLASSIFIED) if classified else policy()
     shown = 0
-    for event in World(held, rng).run(Answer(mode="gated").whole(cut), pace=30, patience=0.3):
+    for event in World(held, rng).run(RunWriter(mode="gated").whole(cut), pace=30, patience=0.3):
         if isinstance(event, Cleared):
             shown = ends[event.seq]
         elif not event.rule.startswith("nemo/"):  # a whole window has no beginning to hold back
@@ -81,7 +81,7 @@ def test_gated_clearances_never_cover_what_is_recalled_later(text, seed, classif
 def test_without_a_stop_the_reader_ends_with_the_redacted_text(text, seed):
     rng = random.Random(seed)
     world = World(policy(), rng)
-    answer = Answer()
+    answer = RunWriter()
     said = world.run([answer.verdict(), *answer.whole(pieces(text, rng))], pace=9, patience=0.5)
     screen = Screen(answer.head["request_id"])
     for event in world.log:
@@ -98,7 +98,7 @@ def test_a_live_beginning_holds_back_its_chunk_only():
     cut = ["one two ", "three four ", "five six seven ", "eight nine ten ", "mail anna", ".berg@exam", "ple.org now"]
     held = policy(stride_chars="64")
     world = World(held, random.Random(0))
-    answer = Answer()
+    answer = RunWriter()
     world.run([answer.started(), *answer.chunks(cut)])
     assert clearances(world.said)[-1] == (3, False)  # offset 64 is inside the address
     world = World(held, random.Random(0))
@@ -109,12 +109,12 @@ def test_a_live_beginning_holds_back_its_chunk_only():
 
 
 def test_an_empty_answer_is_cleared_for_good():
-    answer = Answer()
+    answer = RunWriter()
     assert clearances(World(policy(), random.Random(0)).run([answer.started(), answer.finished(-1)])) == [(-1, True)]
 
 
 def test_a_failed_run_is_checked_to_its_end():
-    answer = Answer()
+    answer = RunWriter()
     events = [answer.started(), *answer.chunks(["Ask bob", "@corp.example.com"]), answer.failed(1)]
     said = World(policy(), random.Random(0)).run(events)
     assert recalls(said) == {(4, 24, "redact", "pii/email", "email")}
@@ -122,7 +122,7 @@ def test_a_failed_run_is_checked_to_its_end():
 
 
 def test_a_closed_request_is_checked_to_its_end_and_then_forgotten():
-    answer = Answer()
+    answer = RunWriter()
     events = [answer.started(), *answer.chunks(["Ask bob", "@corp.example.com"]), answer.closed("expired")]
     world = World(policy(), random.Random(0))
     said = world.run([*events, *answer.chunks(["late", "later", "AKIAIOSFODNN7EXAMPLE "])])
@@ -135,7 +135,7 @@ EMAIL = {(4, 24, "redact", "pii/email", "email")}
 @pytest.mark.parametrize("cause", sorted(REFUTABLE_CAUSES))
 def test_a_closed_that_may_be_void_ends_no_check(cause):
     """The fold may find it void and show what follows: that is checked as well, and nothing is cleared too early."""
-    answer = Answer()
+    answer = RunWriter()
     chunks = answer.chunks(["Ask bob", "@corp.example.com", " now."])
     for void in (answer.closed("failed", cause), answer.closed("failed", cause, seen_seq=-1, attempt=1)):
         events = [answer.verdict(), answer.started(), chunks[0], void]
@@ -150,7 +150,7 @@ def test_a_closed_that_may_be_void_ends_no_check(cause):
 
 
 def test_closed_for_a_lasting_stall_ends_the_check_of_its_voice_alone():
-    answer, rival = Answer(), Answer(attempt=2, run="r2")
+    answer, rival = RunWriter(), RunWriter(attempt=2, run="r2")
     events = [answer.started(), rival.started(), *answer.chunks(["Ask bob", "@corp.example.com"])]
     world = World(policy(), random.Random(0))
     world.run([*events, answer.closed("failed", "stalled", seen_seq=1, seen_attempts=1, attempt=1)])
@@ -162,13 +162,13 @@ def test_closed_for_a_lasting_stall_ends_the_check_of_its_voice_alone():
 
 @pytest.mark.parametrize("cause", sorted(set(get_args(Cause)) - REFUTABLE_CAUSES))
 def test_any_other_closed_ends_the_checks(cause):
-    answer = Answer()
+    answer = RunWriter()
     events = [answer.started(), *answer.chunks(["Ask bob", "@corp.example.com"]), answer.closed("expired", cause)]
     assert recalls(World(policy(), random.Random(0)).run(events)) == EMAIL
 
 
 def test_the_end_waits_for_a_missing_chunk():
-    answer = Answer()
+    answer = RunWriter()
     first, second, third = answer.chunks(["Ask bob", "@corp.example", ".com!"])
     world = World(policy(), random.Random(0))
     assert not any(final for _, final in clearances(world.run([answer.started(), first, third, answer.finished(2)])))
@@ -177,7 +177,7 @@ def test_the_end_waits_for_a_missing_chunk():
 
 
 def test_duplicates_contradictions_and_strangers_are_not_heard():
-    answer, zombie = Answer(), Answer(run="zombie")
+    answer, zombie = RunWriter(), RunWriter(run="zombie")
     chunks = answer.chunks(["Hello ", "world."])
     wrong = Chunk(**answer.voice, seq=1, start=99, text="AKIAIOSFODNN7EXAMPLE ")
     beyond = Chunk(**answer.voice, seq=2, start=12, text="AKIAIOSFODNN7EXAMPLE ")
@@ -192,7 +192,7 @@ def test_duplicates_contradictions_and_strangers_are_not_heard():
 
 
 def test_both_sides_of_a_race_are_checked():
-    one, two = Answer(), Answer(attempt=2, run="r2")
+    one, two = RunWriter(), RunWriter(attempt=2, run="r2")
     key = "AKIAIOSFODNN7EXAMPLE "
     said = World(policy(), random.Random(0)).run(
         [one.started(), two.started(), *one.whole([key])[1:], *two.whole([key])[1:]]
@@ -203,7 +203,7 @@ def test_both_sides_of_a_race_are_checked():
 @pytest.mark.parametrize("order", [0, 1])
 def test_denied_runs_are_left_alone(order):
     key = ["AKIAIOSFODNN7EXAMPLE "]
-    denied = Answer()
+    denied = RunWriter()
     events = (
         [denied.verdict("deny"), *denied.whole(key)]
         if order
@@ -213,12 +213,12 @@ def test_denied_runs_are_left_alone(order):
 
 
 def test_a_run_whose_worker_says_that_nobody_checks_is_checked():
-    said = World(policy(), random.Random(0)).run(Answer(check="off").whole(["AKIAIOSFODNN7EXAMPLE "]))
+    said = World(policy(), random.Random(0)).run(RunWriter(check="off").whole(["AKIAIOSFODNN7EXAMPLE "]))
     assert any(isinstance(event, Recall) for event in said)
 
 
 def test_a_verdict_may_make_delivery_gated():
-    answer = Answer()
+    answer = RunWriter()
     text = ["word " * 4] * 10
     events = [answer.started(), answer.verdict(delivery=Delivery(mode="gated")), *answer.whole(text)[1:]]
     gated = clearances(World(policy(), random.Random(0)).run(events))
@@ -228,7 +228,7 @@ def test_a_verdict_may_make_delivery_gated():
 
 def test_prompt_rules_stop_at_the_earliest_character():
     held = policy("strict")
-    answer = Answer(tenant="local")
+    answer = RunWriter(tenant="local")
     key = "sk-Ab3dEfGh1jKlMn0pQrStUvWxYz0123456789"
     world = World(held, random.Random(0))
     world.run([answer.started(), *answer.chunks([f"It is {key[:24]}", "x"])])
@@ -237,7 +237,7 @@ def test_prompt_rules_stop_at_the_earliest_character():
 
 
 def test_after_a_stop_of_tier_0_nothing_more_is_said():
-    answer = Answer()
+    answer = RunWriter()
     cut = ["-----BEGIN PRIVATE KEY-----", " and AKIAIOSFODNN7EXAMPLE ", "x" * 300]
     said = World(policy(), random.Random(0)).run(answer.whole(cut))
     assert [event.rule for event in said if isinstance(event, Recall)] == ["secrets/private_key"]
@@ -246,7 +246,7 @@ def test_after_a_stop_of_tier_0_nothing_more_is_said():
 
 @pytest.mark.parametrize(("name", "tenant"), [("default", "acme"), ("strict", "local")])
 def test_what_cannot_be_checked_is_withdrawn_and_never_cleared(name, tenant):
-    said = World(policy(name), random.Random(0), check=broken).run(Answer(tenant=tenant).whole(["Good day."]))
+    said = World(policy(name), random.Random(0), check=broken).run(RunWriter(tenant=tenant).whole(["Good day."]))
     assert {(event.action, event.category) for event in said} == {("stop", "unchecked")}
     assert "safety/tier1" in {event.rule for event in said}
     assert {event.replacement for event in said} == {policy(name).document.replacements["stop"]}
@@ -259,10 +259,10 @@ def test_a_window_verdict_recalls_each_character_once():
     def redacting(look):
         return CheckResult(tuple(FoundSpan(span.rule, "email", span.start, span.end) for span in whole_window(look)))
 
-    said = World(held, random.Random(0), check=redacting).run(Answer().whole([text]))
+    said = World(held, random.Random(0), check=redacting).run(RunWriter().whole([text]))
     found = [(event.start, event.end) for event in said if isinstance(event, Recall)]
     assert found == [(0, 128), (128, 192), (192, 256), (256, 320), (320, 384)]
-    stopped = World(held, random.Random(0)).run(Answer().whole([text]))
+    stopped = World(held, random.Random(0)).run(RunWriter().whole([text]))
     (event,) = [event for event in stopped if isinstance(event, Recall)]
     assert (event.action, event.rule, event.start, event.end) == ("stop", "nemo/rude", 0, 128)
 
@@ -274,12 +274,12 @@ def test_finding_that_a_window_cuts_is_left_to_the_window_with_all_of_it():
 
     text = "many words, several letters each, of which some straddle every single offset " * 8
     held = policy(max_findings=1_000)
-    said = World(held, random.Random(0), check=words).run(Answer().whole(pieces(text, random.Random(1))))
+    said = World(held, random.Random(0), check=words).run(RunWriter().whole(pieces(text, random.Random(1))))
     assert recalls(said) == {(*match.span(), "redact", "words", "email") for match in re.finditer("[a-z]{5,}", text)}
 
 
 def test_chunks_after_a_gap_are_read_when_it_is_filled():
-    answer = Answer()
+    answer = RunWriter()
     first, second, third, fourth = answer.chunks(["Ask ", "bob", "@corp.example.com", " now. " + "x " * 40])
     said = World(policy(), random.Random(0)).run([answer.started(), first, third, second, fourth])
     assert recalls(said) == {(4, 24, "redact", "pii/email", "email")}
@@ -290,13 +290,15 @@ def test_two_tiers_that_find_the_same_say_it_once():
         found = re.finditer(r"bob@corp\.example\.com", look.text)
         return CheckResult(tuple(FoundSpan("pii/email", "email", *match.span()) for match in found))
 
-    said = World(policy(), random.Random(0), check=same).run(Answer().whole(["Ask bob@corp.example.com. ", "x " * 90]))
+    said = World(policy(), random.Random(0), check=same).run(
+        RunWriter().whole(["Ask bob@corp.example.com. ", "x " * 90])
+    )
     assert len([event for event in said if isinstance(event, Recall)]) == 1
 
 
 def test_a_flood_of_findings_stops():
     text = " ".join(f"a{number}@example.com" for number in range(70)) + " "
-    said = World(policy(), random.Random(0)).run(Answer().whole([text]))
+    said = World(policy(), random.Random(0)).run(RunWriter().whole([text]))
     found = [event for event in said if isinstance(event, Recall)]
     assert len(found) == 65
     assert [event.action for event in found] == ["redact"] * 64 + ["stop"]
@@ -304,6 +306,6 @@ def test_a_flood_of_findings_stops():
 
 
 def test_flags_are_not_recalls():
-    said = World(policy(), random.Random(0)).run(Answer().whole(["Server 203.0.113.7 answered."]))
+    said = World(policy(), random.Random(0)).run(RunWriter().whole(["Server 203.0.113.7 answered."]))
     assert recalls(said) == set()
     assert clearances(said)[-1] == (0, True)

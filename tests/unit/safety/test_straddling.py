@@ -5,7 +5,7 @@ import random
 import pytest
 
 from services.policy.golden import cases
-from tests.unit.safety.world import Answer, World, policy, recalls
+from tests.unit.safety.world import RunWriter, World, policy, recalls
 
 SIZES = (1, 2, 3, 7)
 FILLER = "Now then: as was said before, these are the words that stand in front of it, and more of them, to be sure. "
@@ -31,7 +31,7 @@ def samples():
 
 def said(held, tenant, cut):
     """Return the recalls for a text in these pieces."""
-    return recalls(World(held, random.Random(0)).run(Answer(tenant=tenant).whole(cut)))
+    return recalls(World(held, random.Random(0)).run(RunWriter(tenant=tenant).whole(cut)))
 
 
 def cuts(text, size, phase):

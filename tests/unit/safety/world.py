@@ -41,7 +41,7 @@ def record(event, partition=0, trace=None):
     return Received("railbus.streams", partition, 0, NOW_US // 1_000, event, trace)
 
 
-class Answer:
+class RunWriter:
     """Writes the events of one run."""
 
     def __init__(self, request=0, attempt=1, run="r1", tenant="acme", mode="optimistic", check="on"):

@@ -41,7 +41,7 @@ def test_no_grant_by_a_prefix_lets_read_or_write():
     assert all(topic.name.startswith(TOPIC_PREFIX) for topic in TOPICS)
 
 
-def test_whoever_only_asks_cannot_write_to_the_stream_log_and_only_the_router_asks_the_cloud():
+def test_apps_cannot_write_the_stream_log_nor_ask_the_cloud():
     assert {role for role in ROLES if REQUESTS_VERTEX.name in writes(role)} == {"router"}
     assert not {"app", "edge", "operator"} & {role for role in ROLES if STREAMS.name in writes(role)}
 

@@ -17,7 +17,7 @@ def shown(screen, *events):
     return screen.visible
 
 
-def test_a_worker_that_says_it_is_not_gated_shows_nothing_before_the_verdict():
+def test_a_worker_that_denies_the_gate_shows_nothing_before_the_verdict():
     screen = Screen(REQUEST_ID, Governance(input_gate="hold", output_check="off"))
     assert shown(screen, *UNCHECKED) == ""
     assert shown(screen, allow()) == "word"

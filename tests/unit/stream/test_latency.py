@@ -164,7 +164,7 @@ def test_speculation_earns_what_the_plain_engine_would_have_taken():
     assert found.earned_ms == pytest.approx(60)
 
 
-def test_an_edge_whose_clock_is_ahead_moves_time_between_the_first_and_the_last_part_only():
+def test_an_edges_fast_clock_only_moves_time_from_last_to_first_part():
     true = plain_story().latency()
     story = plain_story()
     request = story.log[0].event

@@ -3,10 +3,10 @@
 import math
 
 from services.tuner.decide import Trial
-from services.tuner.experiment import Change, Size
+from services.tuner.experiment import SettingsChange, Size
 from services.tuner.measurements import Load, RequestRow, Round
 
-CHANGE = Change(name="planted", settings={"RAILBUS_X": "1"}, item="batching")
+CHANGE = SettingsChange(name="planted", settings={"RAILBUS_X": "1"}, item="batching")
 
 
 def load(rng, *, factor, requests=16, noise=0.08, stall=0.0):

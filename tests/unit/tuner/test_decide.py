@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.tuner.decide import decide, gain_is_shown
-from services.tuner.experiment import Change, Rules
+from services.tuner.experiment import Rules, SettingsChange
 from services.tuner.measurements import Load, RequestRow, Round, failed, gain, stability, token_gaps, values
 from services.tuner.quality.compare import Answers, TextScore, compare
 from tests.support.examples import examples
@@ -111,7 +111,7 @@ def answers(wrong=0, scores=SURE):
 
 def decided(after, *, lossy, rules=None):
     quality = compare(answers(), answers(), after, RIGHT)
-    change = Change(name="planted", settings={"RAILBUS_X": "1"}, item="quantization", lossy=lossy)
+    change = SettingsChange(name="planted", settings={"RAILBUS_X": "1"}, item="quantization", lossy=lossy)
     return decide(trial(random.Random(9), effect=0.5, change=change, quality=quality), rules or Rules())
 
 
@@ -154,7 +154,7 @@ def test_a_lossless_change_is_not_blamed_for_the_engines_own_noise():
 
 
 def test_a_lossy_change_whose_answers_were_not_measured_is_not_kept():
-    change = Change(name="planted", settings={"RAILBUS_X": "1"}, item="quantization", lossy=True)
+    change = SettingsChange(name="planted", settings={"RAILBUS_X": "1"}, item="quantization", lossy=True)
     assert decide(trial(random.Random(9), effect=0.5, change=change), Rules()).outcome == "quality"
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from services.physics.statistics import Interval
 from services.tuner.candidates import ENGINES, Surroundings, candidates
 from services.tuner.decide import Trial
-from services.tuner.experiment import UNCHANGED, Change, ExperimentError, Rules, Size
+from services.tuner.experiment import UNCHANGED, ExperimentError, Rules, SettingsChange, Size
 from services.tuner.guide import GUIDE, ITEMS, check_guide
 from services.tuner.plan import TunePlan
 from services.tuner.quality.compare import Answers, TextScore, compare
@@ -45,11 +45,11 @@ def searched():
     """A search with a gain, a change that brings nothing, a failed one, one that was not tried, and a lossy one."""
     rng, size = random.Random(7), Size(rounds=6, load=16)
     changes = [
-        Change(name="cache", settings={"A": "1"}, item="prefix-cache"),
-        Change(name="batch", settings={"B": "1"}, item="batching"),
-        Change(name="eager", settings={"C": "1"}, item="compilation"),
-        Change(name="kv", settings={"D": "1"}, item="kv", lossy=True),
-        Change(name="pin", settings={"E": "1"}, item="pinning"),
+        SettingsChange(name="cache", settings={"A": "1"}, item="prefix-cache"),
+        SettingsChange(name="batch", settings={"B": "1"}, item="batching"),
+        SettingsChange(name="eager", settings={"C": "1"}, item="compilation"),
+        SettingsChange(name="kv", settings={"D": "1"}, item="kv", lossy=True),
+        SettingsChange(name="pin", settings={"E": "1"}, item="pinning"),
     ]
     search = Search(changes, base={"RAILBUS_ENGINE": "llama"}, defaults={}, rules=Rules(max_loss=0.05), budget_s=50)
     effects = {"cache": 0.6, "kv": 0.7}
@@ -124,12 +124,12 @@ def test_the_data_are_json_and_say_what_is_kept():
 
 def test_a_secret_is_in_no_form_of_the_report():
     secret = {"RAILBUS_UPSTREAM_KEY": "sk-secret"}
-    search = Search([Change(name="k", settings=secret, item="kv")], base=secret, defaults={}, rules=Rules())
+    search = Search([SettingsChange(name="k", settings=secret, item="kv")], base=secret, defaults={}, rules=Rules())
     rng = random.Random(3)
     while (change := search.next(0)) is not None:
         search.record(Trial(change=change, base=dict(search.best), size=SIZE, rounds=rounds(rng, 3)))
     assert search.skipped  # the same key is no change
-    search = Search([Change(name="k", settings=secret, item="kv")], base={}, defaults={}, rules=Rules())
+    search = Search([SettingsChange(name="k", settings=secret, item="kv")], base={}, defaults={}, rules=Rules())
     while (change := search.next(0)) is not None:
         search.record(Trial(change=change, base=dict(search.best), size=SIZE, rounds=rounds(rng, 6, effect=0.5)))
     sections = tune_sections(search, ABOUT, SIZE)
@@ -171,7 +171,7 @@ def test_a_shell_reads_the_settings(tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("cores", [1, 2, 16])
-def test_every_candidate_is_a_setting_of_its_engine_and_an_item_of_the_guide(engine, cores):
+def test_every_candidate_is_an_engine_setting_and_an_item_of_the_guide(engine, cores):
     around = Surroundings(engine=engine, cores=cores, at_once=4, gpu=True, models=("/m/q2.gguf",), base={})
     found = candidates(around)
     assert len({change.name for change in found}) == len(found)

@@ -10,9 +10,9 @@ from services.tuner.decide import Trial
 from services.tuner.experiment import (
     MIN_REQUESTS,
     UNCHANGED,
-    Change,
     ExperimentError,
     Rules,
+    SettingsChange,
     Size,
     parse_settings,
     parse_target,
@@ -24,7 +24,7 @@ from tests.unit.tuner.simulated_loads import rounds
 
 
 def change(name, **settings):
-    return Change(name=name, settings=settings, item="batching")
+    return SettingsChange(name=name, settings=settings, item="batching")
 
 
 def run(search, effects, *, seconds=1.0, seed=1):

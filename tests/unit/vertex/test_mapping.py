@@ -7,14 +7,14 @@ import pytest
 from schemas.requests import Message, Sampling
 from schemas.stream import Usage
 from services.vertex.mapping import GenerateContentParser, request_body
-from services.worker.engine import EngineError, Step
+from services.worker.engine import EngineError, EngineStep
 
 
 def body(messages: list[Message], sampling: Sampling | None = None, thinking: int = 0) -> dict[str, object]:
     return request_body(messages, sampling or Sampling(), thinking)
 
 
-def read(answer: GenerateContentParser, **frame: object) -> Step | None:
+def read(answer: GenerateContentParser, **frame: object) -> EngineStep | None:
     return answer.read(json.dumps(frame))
 
 

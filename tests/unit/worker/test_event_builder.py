@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.stream import Usage
 from schemas.wire import decode, encode
-from services.worker.engine import GenerationResult, Step
+from services.worker.engine import EngineStep, GenerationResult
 from services.worker.event_builder import BATCH_CHUNK_US, MAX_CHUNK_CHARS, EventBuilder
 from services.worker.scheduler import Refusal
 from tests.unit.worker.samples import T0_US, request_id, ticket
@@ -16,7 +16,9 @@ from tests.unit.worker.samples import T0_US, request_id, ticket
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 steps = st.lists(
     st.builds(
-        lambda text, tokens, drafted, accepted: Step(text=text, tokens=tokens, drafted=drafted, accepted=accepted),
+        lambda text, tokens, drafted, accepted: EngineStep(
+            text=text, tokens=tokens, drafted=drafted, accepted=accepted
+        ),
         texts | st.just(""),
         st.integers(0, 6),
         st.integers(0, 5),
@@ -63,7 +65,7 @@ def test_a_batch_answer_is_the_same_text_in_fewer_chunks(given_steps, waits_us):
 
 def test_a_long_batch_answer_does_not_wait_for_the_second_to_pass():
     events = EventBuilder(ticket(batch=True), "generator/test")
-    said = [chunk for _ in range(9) for chunk in events.chunks(Step(text="x" * 1_000), T0_US)]
+    said = [chunk for _ in range(9) for chunk in events.chunks(EngineStep(text="x" * 1_000), T0_US)]
     assert [len(chunk.text) for chunk in said] == [5_000]
     assert [len(chunk.text) for chunk in events.rest(T0_US)] == [4_000]
 
@@ -82,7 +84,7 @@ def test_every_event_can_be_read(given_steps):
 def test_a_very_long_step_becomes_chunks_that_the_log_takes():
     events = builder()
     text = "\u0001" * (2 * MAX_CHUNK_CHARS + 5)  # six bytes each on the wire
-    said = list(events.chunks(Step(text=text, tokens=7, drafted=4, accepted=3), T0_US))
+    said = list(events.chunks(EngineStep(text=text, tokens=7, drafted=4, accepted=3), T0_US))
     assert [len(chunk.text) for chunk in said] == [MAX_CHUNK_CHARS, MAX_CHUNK_CHARS, 5]
     assert [chunk.tokens for chunk in said] == [7, 0, 0]
     assert [chunk.start for chunk in said] == [0, MAX_CHUNK_CHARS, 2 * MAX_CHUNK_CHARS]
@@ -111,8 +113,8 @@ def test_a_request_from_the_future_waited_no_negative_time():
 
 def test_a_failure_counts_the_chunks_and_tokens_before_it():
     events = builder()
-    list(events.chunks(Step(text="two ", tokens=2), T0_US))
-    list(events.chunks(Step(text="", tokens=1), T0_US))
+    list(events.chunks(EngineStep(text="two ", tokens=2), T0_US))
+    list(events.chunks(EngineStep(text="", tokens=1), T0_US))
     failed = events.failed(Refusal("unavailable", "x" * 5_000, retryable=True), T0_US)
     assert (failed.last_seq, failed.usage) == (0, Usage(completion_tokens=3))
     assert (failed.error_class, failed.retryable, len(failed.message)) == ("unavailable", True, 2_000)

@@ -132,7 +132,7 @@ def test_the_end_hands_back_what_waits_and_stops_what_runs():
     assert it.waiting == 0
 
 
-def test_what_another_worker_has_now_is_dropped_and_taken_again_when_it_comes_back():
+def test_a_request_of_another_worker_is_dropped_and_taken_if_it_returns():
     it = scheduler(slots=1)
     tickets = [ticket(n) for n in range(3)]
     for each in tickets:
@@ -184,7 +184,7 @@ def test_one_slot_is_enough_for_batch():
     assert not it.batch_may_start
 
 
-def test_batch_leaves_a_quarter_of_the_slots_for_a_burst_of_interactive_requests():
+def test_batch_leaves_a_quarter_of_the_slots_for_interactive_bursts():
     it = scheduler(slots=8)
     for number in range(8):
         it.accept(ticket(number, batch=True), T0_US)
@@ -196,7 +196,7 @@ def test_batch_leaves_a_quarter_of_the_slots_for_a_burst_of_interactive_requests
     assert [it.next(T0_US) for _ in range(3)] == [(burst[0], None), (burst[1], None), None]
 
 
-def test_where_the_engine_displaces_batch_interactive_requests_do_not_wait_for_it():
+def test_an_engine_that_displaces_batch_delays_no_interactive_request():
     it = scheduler(slots=4, preempts=True)
     for number in range(4):
         it.accept(ticket(number, batch=True), T0_US)

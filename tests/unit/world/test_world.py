@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from services.simulator.__main__ import explain
+from services.simulator.failing_run import draw_timeline, shrink
 from services.simulator.plan import FAULT_KINDS, draw
-from services.simulator.shrink import shrink
-from services.simulator.timeline import draw_timeline
+from services.simulator.runs import explain
 from services.simulator.world import World
 from tests.world.mutants import MUTANTS, SEEDS, found_after, known_counts, seed_that_finds
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 
-FAILED_SEEDS = ((60, ("roam", "pause")),)
+FAILED_SEEDS = ((19, FAULT_KINDS), (1_003_504, FAULT_KINDS), (1_003_597, FAULT_KINDS), (1_004_304, FAULT_KINDS))
 """Seeds of this version of the world that have failed once, and their kinds of fault. A seed of another version has
 another schedule: what it found then is kept as a planted defect."""
 
@@ -35,6 +34,15 @@ def simulate(*options: object, hash_seed: str = "0") -> subprocess.CompletedProc
     command = [sys.executable, "-m", "services.simulator", *map(str, options)]
     env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def schedule(seeds: int, *options: object, hash_seed: str = "0") -> str:
+    """Return the hash of some seeds' schedules."""
+    said = simulate("--seed", 7, "--runs", seeds, *options, hash_seed=hash_seed).stdout
+    found = re.search(r"schedule ([0-9a-f]{16})", said)
+    assert found is not None
+    assert said.startswith(f"{seeds} runs")
+    return found[1]
 
 
 def test_a_run_has_enough_requests_and_faults() -> None:
@@ -62,15 +70,11 @@ def test_a_seed_that_failed_once_does_not_fail_again(seed: int, kinds: tuple[str
 def test_a_seed_has_one_schedule_in_every_process() -> None:
     """RAILBUS_TEST_SEEDS=1000 for many."""
     seeds = int(os.environ.get("RAILBUS_TEST_SEEDS", "50"))
+    assert schedule(seeds, hash_seed="1") == schedule(seeds, hash_seed="2")
 
-    def schedule(hash_seed: str) -> str:
-        said = simulate("--seed", 7, "--runs", seeds, hash_seed=hash_seed).stdout
-        found = re.search(r"schedule ([0-9a-f]{16})", said)
-        assert found is not None
-        assert said.startswith(f"{seeds} runs")
-        return found[1]
 
-    assert schedule("1") == schedule("2")
+def test_a_seed_has_one_schedule_with_several_workers() -> None:
+    assert schedule(25) == schedule(25, "--workers", 3)
 
 
 def test_tracing_does_not_change_the_schedule() -> None:
@@ -88,7 +92,7 @@ def test_every_defect_is_found_from_the_first_seed_on() -> None:
     """Not only by some seed: within ``SEEDS`` from 0 on."""
     counts = known_counts()
     assert [mutant.name for mutant in MUTANTS if not 0 < next(iter(counts[mutant.name]), 0) <= SEEDS] == []
-    assert len(MUTANTS) >= 41
+    assert len(MUTANTS) >= 50
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
@@ -115,6 +119,12 @@ def test_the_command_runs_seeds() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("2 runs, ")
     assert ", 0 violations, schedule " in done.stdout
+
+
+def test_too_many_workers_are_refused() -> None:
+    done = simulate("--workers", 1_000)
+    assert done.returncode == 2
+    assert "--workers 1 to 64" in done.stderr
 
 
 def test_an_unknown_fault_is_named() -> None:

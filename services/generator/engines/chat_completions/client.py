@@ -11,7 +11,7 @@ import aiohttp
 from services.generator.engines.chat_completions.chunks import SseDecoder
 from services.generator.engines.chat_completions.errors import upstream_error
 from services.generator.engines.chat_completions.parser import CompletionParser, Endpoint, request_body
-from services.worker.engine import EngineError, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 
 MAX_ERROR_BODY_BYTES: Final = 65_536
 """At most this much of an error's body is read."""
@@ -38,7 +38,7 @@ class CompletionsClient:
         self._usage = True
         self.running = 0
 
-    async def stream(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+    async def stream(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Generate as ``Engine.generate`` does. An early exit closes the connection, which aborts the answer."""
         self.running += 1
         parser, decoder = CompletionParser(time.monotonic()), SseDecoder()

@@ -13,7 +13,7 @@ from services.generator.engines.chat_completions.chunks import (
     CompletionChunk,
     speculation_totals,
 )
-from services.worker.engine import EngineError, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 
 _ENDS: Final[dict[str, FinishReason]] = {"length": "length", "max_tokens": "length"}
 
@@ -74,7 +74,7 @@ class CompletionParser:
         """Whether the last token was read; only usage and the end of the stream may follow."""
         return self._finish is not None
 
-    def read(self, chunk: CompletionChunk, now: float) -> Step | None:
+    def read(self, chunk: CompletionChunk, now: float) -> EngineStep | None:
         """Return the step in a chunk; None if it has no text, as with a role or usage alone.
 
         ``now`` is a monotonic time in seconds.
@@ -100,7 +100,7 @@ class CompletionParser:
         if not self._first_at:
             self._first_at = now
         self._last_at = now
-        return Step(text=text, tokens=self._tokens(chunk))
+        return EngineStep(text=text, tokens=self._tokens(chunk))
 
     def end(self, *, stream_done: bool) -> GenerationResult:
         """Return the result, once the stream has ended.

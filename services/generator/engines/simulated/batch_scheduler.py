@@ -17,7 +17,7 @@ from services.generator.engines.simulated.sequence import OutputItem, SimulatedS
 from services.physics.adaptive import AcceptanceEstimate, choose_gamma
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_flop, step_ms
-from services.worker.engine import Step
+from services.worker.engine import EngineStep
 
 EXPECTED_ALPHA: Final = 0.6
 """Acceptance assumed before any is measured: the middle of published values for similar pairs (42-81 %)."""
@@ -182,7 +182,7 @@ class BatchScheduler:
 
     def _advance(self, sequence: SimulatedSequence, gamma: int, now_ms: float) -> Iterator[StepOutput]:
         for item in sequence.advance(gamma, self._cost.alpha, now_ms):
-            if not isinstance(item, Step):
+            if not isinstance(item, EngineStep):
                 self.remove(sequence)
             elif item.drafted and sequence.generated < sequence.length:  # the answer's end truncates the last step
                 self._acceptance = self._acceptance.after(item.drafted, item.accepted)

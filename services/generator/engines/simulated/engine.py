@@ -13,7 +13,7 @@ from services.generator.engines.simulated.batch_scheduler import BatchScheduler
 from services.generator.engines.simulated.fault_script import FaultScript, parse_script
 from services.generator.engines.simulated.sequence import OutputItem, SimulatedSequence, scripted_refusal
 from services.generator.engines.simulated.settings import SimulatedSettings
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step
+from services.worker.engine import EngineError, EngineStats, EngineStep, GenerationResult, Job
 
 CHARACTERS_PER_TOKEN: Final = 4
 """Estimate for prompts, which are not tokenised."""
@@ -87,7 +87,7 @@ class SimulatedEngine:
             ) from None
         return model
 
-    async def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+    async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Generate words at the simulated pace; the same request id and seed give the same words."""
         if self._dead is not None:
             raise self._dead

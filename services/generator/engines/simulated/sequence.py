@@ -8,10 +8,10 @@ from typing import Final
 from schemas.stream import Speculation, Timings, Usage
 from services.generator.engines.chat_completions.errors import classify
 from services.generator.engines.simulated.fault_script import FaultScript
-from services.worker.engine import EngineError, GenerationResult, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult
 
-OutputItem = Step | GenerationResult | EngineError
-"""One output of an execution; anything but a ``Step`` is the last one."""
+OutputItem = EngineStep | GenerationResult | EngineError
+"""One output of an execution; anything but a ``EngineStep`` is the last one."""
 
 WORDS: Final = (
     "river", "stone", "light", "harbour", "winter", "letter", "garden", "number", "signal", "window", "engine", "paper",
@@ -70,7 +70,7 @@ class SimulatedSequence:
         return self.prompt + self.recomputed - self.prefilled
 
     def displace(self) -> None:
-        """Drop its KV cache: another sequence needs the room."""
+        """Drop the sequence's KV cache, because another sequence needs the memory."""
         self.recomputed, self.prefilled = self.generated, 0
 
     def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:
@@ -94,7 +94,7 @@ class SimulatedSequence:
             self.accepted[accepted] += 1
         if not self.generated:
             self.first_ms = now_ms
-        step = Step(text=self._words(accepted + 1), tokens=accepted + 1, drafted=gamma, accepted=accepted)
+        step = EngineStep(text=self._words(accepted + 1), tokens=accepted + 1, drafted=gamma, accepted=accepted)
         self.generated += accepted + 1
         return [step, self._result(now_ms)] if self.generated >= self.length else [step]
 

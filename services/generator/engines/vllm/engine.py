@@ -18,7 +18,15 @@ from services.generator.engines.vllm.settings import VllmSettings
 from services.generator.engines.vllm.start import LoadedVllm, in_thread, load_vllm, prepare_arguments
 from services.runtime.errors import UserError
 from services.runtime.logging import logger
-from services.worker.engine import EngineError, EngineStats, GenerationResult, Job, Step, TextScore, only_model
+from services.worker.engine import (
+    EngineError,
+    EngineStats,
+    EngineStep,
+    GenerationResult,
+    Job,
+    NegativeLogLikelihood,
+    only_model,
+)
 
 _log = logger("generator")
 
@@ -83,7 +91,7 @@ class VllmEngine:
         """
         return only_model(model, self.model)
 
-    async def generate(self, job: Job) -> AsyncGenerator[Step | GenerationResult, None]:
+    async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
         """Generate one answer; ``aclose()`` or cancellation aborts it before the engine's next step."""
         vllm = self._running()
         prompt = self._prompt(job.messages)
@@ -112,7 +120,7 @@ class VllmEngine:
             await outputs.aclose()
         raise EngineError("internal", "the engine ended the answer without a result", retryable=True)
 
-    async def score(self, text: str) -> TextScore:
+    async def score(self, text: str) -> NegativeLogLikelihood:
         """Score a text by the log-probabilities of a prompt.
 
         Raises:
@@ -140,7 +148,7 @@ class VllmEngine:
             ) from None
         finally:
             await outputs.aclose()
-        return TextScore(nats=-sum(found), tokens=len(found))
+        return NegativeLogLikelihood(nats=-sum(found), tokens=len(found))
 
     async def wait_until_dead(self) -> None:
         """Return once the engine has died."""

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from schemas.stream import FinishReason, Speculation, Timings, Usage
-from services.worker.engine import EngineError, GenerationResult, Step
+from services.worker.engine import EngineError, EngineStep, GenerationResult
 
 _ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "repetition": "stop"}
 
@@ -32,7 +32,7 @@ class OutputParser:
         self._drafted = 0
         self._accepted = 0
 
-    def step(self, output: Any) -> Step | None:
+    def step(self, output: Any) -> EngineStep | None:
         """Return the step in a ``RequestOutput`` of kind delta; None if it has no token.
 
         Raises:
@@ -54,7 +54,7 @@ class OutputParser:
             drafted = max(drafted, accepted)
         self._drafted += drafted
         self._accepted += accepted
-        return Step(text=completion.text, tokens=tokens, drafted=drafted, accepted=accepted)
+        return EngineStep(text=completion.text, tokens=tokens, drafted=drafted, accepted=accepted)
 
     def done(self, output: Any) -> GenerationResult:
         """Return the result from the finished ``RequestOutput``."""

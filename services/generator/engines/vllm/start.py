@@ -125,7 +125,7 @@ async def in_thread(work: Callable[[], Returned], *, timeout_s: float) -> Return
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Returned] = loop.create_future()
 
-    def settle(value: Returned | None, error: BaseException | None) -> None:
+    def set_result(value: Returned | None, error: BaseException | None) -> None:
         if not result.done():
             if error is not None:
                 result.set_exception(error)
@@ -134,7 +134,7 @@ async def in_thread(work: Callable[[], Returned], *, timeout_s: float) -> Return
 
     def report(value: Returned | None, error: BaseException | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the result is not awaited any more
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(set_result, value, error)
 
     def run() -> None:
         try:

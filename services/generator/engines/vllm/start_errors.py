@@ -77,7 +77,7 @@ _KNOWN: Final[tuple[tuple[re.Pattern[str], _Sentence], ...]] = (
         lambda _: "RAILBUS_VLLM_QUANTIZATION: this vLLM does not support it on this machine",
     ),
 )
-"""The first match counts; more specific patterns come first."""
+"""Known causes by pattern. The first match counts, so more specific patterns come first."""
 
 _TRACEBACK_END: Final = re.compile(r"^(?:\([^)]*\) )?(?:[\w]+\.)*(\w*(?:Error|Exception|Exit|Warning))\b:? ?(.*)")
 _NOT_THE_CAUSE: Final = re.compile(r"Engine core initialization failed|Failed core proc|resource_tracker|leaked")

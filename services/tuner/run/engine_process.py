@@ -17,7 +17,7 @@ from services.tuner.quality.compare import Answers, TextScore
 
 START_TIMEOUT_S: Final = 1_500.0
 REQUEST_TIMEOUT_S: Final = 300.0
-"""Longest time of one request in the child; a command may take that long a turn."""
+"""Longest time of one request in the child; a command may take this long for each of its turns."""
 
 STOP_TIMEOUT_S: Final = 15.0
 IDLE_STOP_TIMEOUT_S: Final = 5.0
@@ -29,12 +29,12 @@ MAX_ERROR_BYTES: Final = 8_192
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
-class SessionError(Exception):
+class EngineProcessError(Exception):
     """The engine could not be started, or ended; the message is its own last line."""
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The first line of a session."""
+    """What an engine says when it is ready."""
 
     engine: str
     model: str
@@ -50,11 +50,11 @@ class _Scores(msgspec.Struct, frozen=True):
     scores: tuple[TextScore, ...] | None
 
 
-class Session:
+class EngineProcess:
     """A running engine.
 
     Attributes:
-        ready: What it said when it was ready.
+        ready: What the engine reported when it was ready.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, ready: Ready, errors: IO[bytes]) -> None:
@@ -66,7 +66,7 @@ class Session:
         """Run a closed loop over the prompts, ``at_once`` at a time.
 
         Raises:
-            SessionError: The engine ended.
+            EngineProcessError: The engine ended.
         """
         loop = {"prompts": list(prompts), "at_once": at_once, "output": output}
         longest = REQUEST_TIMEOUT_S * (1 + len(prompts) / at_once)
@@ -76,7 +76,7 @@ class Session:
         """Answer the questions greedily, and score the texts.
 
         Raises:
-            SessionError: The engine ended.
+            EngineProcessError: The engine ended.
         """
         command = {"type": "answers", "questions": list(questions), "output": output}
         said = await self._ask(command, _Texts, REQUEST_TIMEOUT_S * len(questions))
@@ -85,7 +85,7 @@ class Session:
 
     async def _ask(self, command: Mapping[str, Any], kind: type[StructT], longest_s: float) -> StructT:
         if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("the session has no pipes")
+            raise RuntimeError("the engine has no pipes")
         try:
             async with asyncio.timeout(longest_s):
                 self._process.stdin.write(json.dumps(command).encode() + b"\n")
@@ -93,9 +93,9 @@ class Session:
                 line = await self._process.stdout.readline()
             return msgspec.json.decode(line, type=kind)
         except TimeoutError:
-            raise SessionError(f"no answer within {longest_s:.0f} s") from None
+            raise EngineProcessError(f"no answer within {longest_s:.0f} s") from None
         except (OSError, ValueError, msgspec.DecodeError):  # it has ended, with or without half a line
-            raise SessionError(await self._last_words()) from None
+            raise EngineProcessError(await self._last_words()) from None
 
     async def _last_words(self) -> str:
         with contextlib.suppress(TimeoutError):
@@ -105,11 +105,11 @@ class Session:
 
 
 @asynccontextmanager
-async def session(env: Mapping[str, str]) -> AsyncIterator[Session]:
+async def engine_process(env: Mapping[str, str]) -> AsyncIterator[EngineProcess]:
     """Start an engine with these variables and end it afterwards; an empty variable is not set.
 
     Raises:
-        SessionError: It did not start.
+        EngineProcessError: It did not start.
     """
     full = {name: value for name, value in {**os.environ, **env}.items() if value}
     with tempfile.TemporaryFile() as errors:
@@ -119,23 +119,23 @@ async def session(env: Mapping[str, str]) -> AsyncIterator[Session]:
             limit=MAX_LINE_BYTES,
         )  # fmt: skip
         try:
-            yield Session(process, await _ready(process, errors), errors)
+            yield EngineProcess(process, await _ready(process, errors), errors)
         finally:
             await _end(process)
 
 
 async def _ready(process: asyncio.subprocess.Process, errors: IO[bytes]) -> Ready:
     if process.stdout is None:
-        raise RuntimeError("the session has no pipes")
+        raise RuntimeError("the engine has no pipes")
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             return msgspec.json.decode(await process.stdout.readline(), type=Ready)
     except TimeoutError:
-        raise SessionError(f"not ready within {START_TIMEOUT_S:.0f} s") from None
+        raise EngineProcessError(f"not ready within {START_TIMEOUT_S:.0f} s") from None
     except (ValueError, msgspec.DecodeError):
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await process.wait()
-        raise SessionError(last_words(process.returncode, errors)) from None
+        raise EngineProcessError(last_words(process.returncode, errors)) from None
 
 
 def last_words(code: int | None, errors: IO[bytes]) -> str:

@@ -1,14 +1,33 @@
-"""A failing run as plain text: a lane for each process and each partition, faults marked, around the violation."""
+"""A failing run, explained: its fewest faults, and a timeline as plain text.
+
+The timeline has a lane for each process and each partition, with the faults marked, around the violation.
+"""
 
 import re
 from collections.abc import Iterator
 
+from services.simulator.plan import Plan
 from services.simulator.simulation import SECOND, T0_US
+from services.simulator.tree.units import WorldClasses
+from services.simulator.world import World
 
 LANE_CHARS = 14
 MOST_LINES = 160
 
 Line = tuple[int, str, str]
+
+
+def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
+    """Leave out one fault after the other, with everything else fixed, until none can be spared."""
+    index = 0
+    while index < len(plan.faults):
+        smaller = plan.without(index)
+        violation = World(smaller, parts).run().violation
+        if violation is not None and violation.promise == promise:
+            plan, index = smaller, 0
+        else:
+            index += 1
+    return plan
 
 
 def draw_timeline(lines: list[Line], sentence: str) -> str:

@@ -1,7 +1,8 @@
 """The recorded stream log through safety's own decisions, under another policy.
 
 Nothing of it depends on time: what safety writes follows from the text and the policy. Recorded recalls and clearances
-are not shown to it; they are what its own are compared with. The service's queue is left out: it only shares out time.
+are not read by it; its own are compared with them. The service's queue is left out, because it only decides whose turn
+it is.
 """
 
 from collections import deque
@@ -11,10 +12,10 @@ from typing import Final
 
 from schemas.base import AnyEvent, Event
 from schemas.registry import reads
-from schemas.requests import LONGEST_TOTAL_MS, Request
-from schemas.stream import Chunk, Cleared, Recall, StreamEvent, Verdict
+from schemas.requests import LONGEST_TOTAL_MS
+from schemas.stream import Chunk, Cleared, Recall, StreamEvent
 from schemas.topics import STREAMS
-from services.policy import AdmissionRequest, Policy, RulingError
+from services.policy import Policy
 from services.safety.checks.executor import Check
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, Tier, Unchecked
 from services.safety.decide.recalls import CheckContext
@@ -24,10 +25,10 @@ from services.safety.partition import SafetyPartition
 UNCHECKED: Final = "unchecked"
 """The category of a recall because a check gave no answer: it says nothing about the policy."""
 
-ADMISSION: Final = "admission"
-"""The name of the input rail that Rego decides."""
-
 _GIVEN: Final = reads("safety")[STREAMS.name] - {Cleared, Recall}
+
+KINDS: Final = frozenset(kind.__name__ for kind in _GIVEN | {Cleared, Recall})
+"""The kinds of events that ``PolicyReplay.take`` looks at."""
 
 RunId = tuple[str, int, str]
 """A request's id, an attempt and a run."""
@@ -35,7 +36,7 @@ RunId = tuple[str, int, str]
 
 @dataclass(slots=True)
 class JudgedRun:
-    """What was recorded about one run, and what the policy says.
+    """The recorded findings of one run, and those of the policy.
 
     Attributes:
         recorded: Recalls on the log, by id.
@@ -46,7 +47,7 @@ class JudgedRun:
     judged: list[tuple[Recall, int]] = field(default_factory=list)
 
 
-class Judge:
+class PolicyReplay:
     """Judges the stream log of one archive, partition by partition, record by record.
 
     Args:
@@ -60,7 +61,6 @@ class Judge:
         chunks: How many chunks of requests that were open were judged.
         requests: How many requests were judged.
         versions: Which policy versions the recorded recalls and clearances are of, and how many.
-        admissions: Requests by id: whether admission refused it then and would now; only those where both are known.
     """
 
     def __init__(self, policy: Policy, checks: Mapping[Tier, Check], wanted: Callable[[str], bool]) -> None:
@@ -71,22 +71,10 @@ class Judge:
         self._number: int | None = None
         self._partition = SafetyPartition(LONGEST_TOTAL_MS * 1_000, catching_up=False)
         self._ends: dict[str, int] = {}  # by run, how many code points of its text there are
-        self._asked: dict[str, bool] = {}  # by request id, whether admission refuses it under the policy
         self.runs: dict[RunId, JudgedRun] = {}
         self.chunks = 0
         self.requests: set[str] = set()
         self.versions: dict[str, int] = {}
-        self.admissions: dict[str, tuple[bool, bool]] = {}
-
-    def ask(self, request: Request) -> None:
-        """Judge a request's admission; call it before the stream log is judged."""
-        if request.attempt > 1 or not self._wanted(request.request_id):
-            return
-        question = AdmissionRequest.of(request)
-        try:
-            self._asked[request.request_id] = not self._policy.admit(question).allow
-        except RulingError:
-            self._asked[request.request_id] = True
 
     async def take(self, partition: int, events: Sequence[AnyEvent]) -> None:
         """Judge events of the stream log, in order of their offsets."""
@@ -112,8 +100,6 @@ class Judge:
 
     async def _take(self, event: StreamEvent) -> None:
         """Judge anything but a chunk."""
-        if isinstance(event, Verdict):
-            self._on_verdict(event)
         request = self._partition.check_of(event, self._policy, self._context)
         if request is not None:
             self.requests.add(event.request_id)
@@ -127,12 +113,6 @@ class Judge:
             self._run(event).recorded.setdefault(event.recall_id, event)
         if isinstance(event, Recall | Cleared):
             self.versions[event.policy_version] = self.versions.get(event.policy_version, 0) + 1
-
-    def _on_verdict(self, event: Verdict) -> None:
-        results = {rail.rail: rail.result for rail in event.rails}
-        now = self._asked.pop(event.request_id, None)
-        if now is not None and results.get(ADMISSION) in {"passed", "blocked"}:
-            self.admissions[event.request_id] = (results[ADMISSION] == "blocked", now)
 
     async def _perform(self, request: RequestCheck, outputs_by_attempt: Sequence[AttemptOutputs]) -> None:
         """Answer the checks, one after the other, and note the recalls."""

@@ -1,0 +1,86 @@
+"""Recorded traffic to judge again: the events of an archive, or of the topics of a running broker."""
+
+import argparse
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Self
+
+from schemas.base import AnyEvent
+from schemas.ids import time_ms
+from schemas.requests import LONGEST_TOTAL_MS
+from schemas.topics import Topic
+from services.archive.live import live_records
+from services.archive.reader import Archive, received
+from services.archive.sealing import KeyStore
+from services.archive.store import Store
+from services.bus import BusSettings
+from services.runtime.settings import load_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Where the events are, and of which requests.
+
+    Attributes:
+        archive: The archive; None for the topics of a broker.
+        kafka: The broker, ``HOST:PORT``; None for the one that the environment names.
+        from_ms: Requests from this time on, milliseconds since 1970.
+        to_ms: Requests before this time.
+    """
+
+    archive: Archive | None
+    kafka: str | None = None
+    from_ms: int = 0
+    to_ms: int = 2**47
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        """Return what these options name.
+
+        Raises:
+            UserError: There is no such archive, or its keys cannot be read.
+        """
+        keys = None if args.keys is None else KeyStore(args.keys)
+        archive = None if args.archive is None else Archive(Store(args.archive), keys)
+        return cls(archive=archive, kafka=args.kafka, from_ms=args.from_ms, to_ms=args.to_ms)
+
+    def wants(self, request_id: str) -> bool:
+        """Return whether a request was made in the wanted period."""
+        return self.from_ms <= time_ms(request_id) < self.to_ms
+
+    async def events(
+        self, topics: Sequence[Topic], kinds: Collection[str] | None = None
+    ) -> AsyncIterator[tuple[int, list[AnyEvent]]]:
+        """Yield each partition with a batch of its events: partition by partition, in order of offset.
+
+        Args:
+            topics: Of these topics.
+            kinds: Only events of these kinds; None for all.
+        """
+        if self.archive is None:
+            records = await live_records(self._bus, self.from_ms, topics)
+            for partition, own in groupby(records, key=lambda record: record.partition):
+                events = [event.event for record in own if (event := received(record)) is not None]
+                yield partition, [each for each in events if kinds is None or type(each).__name__ in kinds]
+            return
+        until_ms = min(int(self.to_ms) + 2 * LONGEST_TOTAL_MS, 2**52)  # of when requests may have events that matter
+        for file in self.archive.files([topic.name for topic in topics], self.from_ms, until_ms):
+            for found in self.archive.events(file, kinds):
+                yield file.partition, found
+
+    @property
+    def _bus(self) -> BusSettings:
+        return load_settings(BusSettings, {"RAILBUS_KAFKA_BOOTSTRAP": self.kafka} if self.kafka else {})
+
+
+def add_traffic_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``Traffic.of``, which ``railbus audit rejudge`` passes to the programs that it starts."""
+    parser.add_argument("--policy", type=Path, required=True, help="folder of the policy to judge by")
+    parser.add_argument("--archive", help="the archive; without it the topics of --kafka are read")
+    parser.add_argument("--keys", type=Path, help="the archiver's key store, where texts are sealed")
+    parser.add_argument("--kafka", help="the broker, HOST:PORT")
+    parser.add_argument("--from-ms", type=int, default=0, help="requests from this time on, milliseconds since 1970")
+    parser.add_argument("--to-ms", type=int, default=2**47, help="requests before this time")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")

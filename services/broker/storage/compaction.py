@@ -1,0 +1,116 @@
+"""Compaction: of the records of one key only the newest stays, at its own offset. No I/O.
+
+As in Kafka, a batch that loses records keeps its first and last offset, so that the log has no gap between batches:
+readers go from batch to batch, and step over offsets that have no record any more. Neighbouring batches that lost all
+their records are replaced by one empty batch. A tombstone (a record without a value) that is the newest of its key goes
+too once it is old enough for every reader to have seen it.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from services.broker.protocol import record_batch as batches
+from services.broker.protocol.record_batch import BatchHeader
+
+_LARGEST_SPAN: Final = 2**31
+_UNBOUNDED_BYTES: Final = 2**31 - 1
+
+
+class UnreadableBatch(Exception):
+    """A batch cannot be decompressed here, so its keys are unknown."""
+
+
+class Survivor(NamedTuple):
+    """A batch after compaction: its bytes, its offsets and its largest timestamp."""
+
+    data: bytes
+    base: int
+    span: int
+    max_timestamp_ms: int
+
+
+def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
+    """Return the offset of each key's newest record in these batches; raises `UnreadableBatch`."""
+    found: dict[bytes, int] = {}
+    for batch in data:
+        for record in _records(batch):
+            if record.key is not None:
+                found[record.key] = record.offset
+    return found
+
+
+def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: int) -> Iterator[Survivor]:
+    """Yield what stays of these batches, in order and without a gap.
+
+    Args:
+        data: Consecutive batches.
+        newest: The offset of each key's newest record.
+        drop_before_ms: Tombstones of batches that are older go.
+    """
+    gap: Survivor | None = None
+    for batch in data:
+        kept = _compacted(batch, newest, drop_before_ms)
+        if kept is not None and gap is not None:
+            yield gap
+            gap = None
+        if kept is not None:
+            yield kept
+            continue
+        header = batches.parse(batch)
+        if gap is not None and gap.span + header.span < _LARGEST_SPAN:
+            gap = _empty(gap.base, gap.span + header.span, max(gap.max_timestamp_ms, header.max_timestamp_ms))
+            continue
+        if gap is not None:
+            yield gap
+        gap = _empty(header.base_offset, header.span, header.max_timestamp_ms)
+    if gap is not None:
+        yield gap
+
+
+def has_record_without_key(batch: bytes) -> bool:
+    """Return whether compaction would not know what a record of this batch is about; raises `UnreadableBatch`."""
+    return any(record.key is None for record in _records(batch))
+
+
+def _records(batch: bytes) -> list[Any]:
+    try:
+        return list(DefaultRecordBatch(bytearray(batch)))
+    except Exception as error:  # noqa: BLE001 - codecs raise anything, for a missing package or for invalid data
+        raise UnreadableBatch(str(error)) from None
+
+
+def _compacted(batch: bytes, newest: dict[bytes, int], drop_before_ms: int) -> Survivor | None:
+    """Return the batch with the records that stay; None if none does."""
+    header = batches.parse(batch)
+    records = _records(batch)
+    old = header.max_timestamp_ms < drop_before_ms
+    kept = [
+        record
+        for record in records
+        if record.key is None or (newest[record.key] == record.offset and not (old and record.value is None))
+    ]
+    if not kept:
+        return None
+    if len(kept) == len(records):
+        return Survivor(batch, header.base_offset, header.span, header.max_timestamp_ms)
+    builder = DefaultRecordBatchBuilder(
+        magic=2, compression_type=header.codec, is_transactional=0, producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch, base_sequence=header.base_sequence, batch_size=_UNBOUNDED_BYTES,
+    )  # fmt: skip
+    for record in kept:
+        builder.append(
+            record.offset - header.base_offset, record.timestamp, record.key, record.value, list(record.headers)
+        )
+    return _survivor(bytearray(builder.build()), header)
+
+
+def _survivor(data: bytearray, original: BatchHeader) -> Survivor:
+    """Give a rebuilt batch the offsets and times of the batch that it replaces."""
+    batches.take_place_of(data, original)
+    return Survivor(bytes(data), original.base_offset, original.span, original.max_timestamp_ms)
+
+
+def _empty(base: int, span: int, max_timestamp_ms: int) -> Survivor:
+    return Survivor(batches.empty(base, span, max_timestamp_ms), base, span, max_timestamp_ms)

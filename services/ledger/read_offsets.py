@@ -1,0 +1,67 @@
+"""The offsets up to which each partition was read, kept in the ledger's table with the entries."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from schemas.topics import Topic
+from services.books import TableChange
+from services.bus import BusSettings, RawTailReader, StoredRecord
+
+LOOK_S: Final = 30.0
+"""Longest wait for the log's answer whether it has a record."""
+
+
+class RecordsLost(RuntimeError):
+    """Faust skipped records. The ledger's entries end before them, so the next process begins with them."""
+
+
+class ReadOffsets:
+    """For each partition of a topic, the offset after the last record that was taken.
+
+    Args:
+        table: What the ledger's table has now.
+        sources: Topic -> its name in the table's keys.
+    """
+
+    def __init__(self, table: Mapping[bytes, bytes], sources: Mapping[str, str]) -> None:
+        self._table = table
+        self._sources = sources
+
+    def next_offset(self, topic: str, partition: int) -> int:
+        """Return the offset to read next; 0 before the first record, wherever the log begins."""
+        return int(self._table.get(_key(self._sources[topic], partition), b"0"))
+
+    def missing(self, message: Any) -> range:
+        """Return the offsets that should have come before this record; none for a repeated record."""
+        return range(self.next_offset(message.topic, message.partition), message.offset)
+
+    def change(self, message: Any) -> TableChange:
+        """Return the change of the table once this record is taken. Offsets never decrease."""
+        key = _key(self._sources[message.topic], message.partition)
+        return TableChange(key, b"%d" % max(self.next_offset(message.topic, message.partition), message.offset + 1))
+
+
+def _key(source: str, partition: int) -> bytes:
+    return b"%d/o/%s" % (partition, source.encode())
+
+
+async def first_offset(bus: BusSettings, topic: Topic, partition: int, since: int) -> int | None:
+    """Return the first offset at or after this one that the log has a record at; None if it does not answer in time."""
+    found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def note(records: Sequence[StoredRecord]) -> None:
+        if not found.done():
+            found.set_result(records[0].offset)
+
+    reader = RawTailReader(bus, handler=note)
+    reading = asyncio.create_task(reader.run(), name="ledger-look")
+    try:
+        async with asyncio.timeout(LOOK_S):
+            await reader.follow(topic, partition, since)
+            return await found
+    except TimeoutError:
+        return None
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)

@@ -1,0 +1,37 @@
+"""How deep a policy's Rego and its data are nested: the compiler's time doubles with every level. Pure."""
+
+import re
+from typing import Final
+
+from services.policy.errors import PolicyFault
+
+MAX_REGO_DEPTH: Final = 12
+"""Brackets within brackets; a tenth of a second. 20 would take minutes, and 20,000 end the process."""
+
+MAX_DATA_DEPTH: Final = 64
+
+_REGO: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|`[^`]*`|#[^\n]*|(?P<open>[\[({])|(?P<close>[\])}])')
+_JSON: Final = re.compile(r'"(?:\\.|[^"\\])*"|(?P<open>[\[{])|(?P<close>[\]}])')
+
+
+def rego_depth_fault(name: str, text: str) -> PolicyFault | None:
+    """Return the fault of a module whose brackets are nested too deeply, with its line."""
+    return _fault(name, text, _REGO, MAX_REGO_DEPTH)
+
+
+def data_depth_fault(name: str, text: str) -> PolicyFault | None:
+    """Return the fault of JSON that is nested too deeply, with its line."""
+    return _fault(name, text, _JSON, MAX_DATA_DEPTH)
+
+
+def _fault(name: str, text: str, tokens: re.Pattern[str], most: int) -> PolicyFault | None:
+    depth = 0
+    for token in tokens.finditer(text):
+        if token["open"]:
+            depth += 1
+        elif token["close"]:
+            depth -= 1
+        if depth > most:
+            line = text.count("\n", 0, token.start()) + 1
+            return PolicyFault(name, line, f"is nested too deeply; the limit is {most} brackets within each other")
+    return None

@@ -1,0 +1,117 @@
+"""Try a policy in a process of its own, before a service uses it.
+
+Some mistakes end the process that compiles or evaluates a policy, or keep it busy for minutes: the Rego engine is not
+Python, and has no limit of memory, of its stack or of the time that a compilation takes.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+from typing import Final
+
+import msgspec
+
+from services.policy.engines.decision_log import RegoDecision
+from services.policy.errors import BrokenPolicy, PolicyFault
+from services.policy.rulings import ADMISSION
+from services.policy.source.files import Files
+
+TRIAL_S: Final = 20
+"""Longest time of a trial, and most seconds of CPU; a shipped policy takes a third of a second."""
+
+MAX_TRIAL_BYTES: Final = 2 << 30
+"""Most address space of a trial; a shipped policy takes an eighth."""
+
+MAX_ANSWER_NS: Final = 500_000_000
+"""Longest time of an answer of Rego; one of a shipped policy takes 0.02 ms."""
+
+_STEPS: Final = {
+    "build": (".", "its files are compiled"),
+    "admission": ("rego/admission.rego", "it is asked about an unknown tenant"),
+    "findings": ("rego/findings.rego", "it is asked about each category"),
+    "golden": ("golden", "its cases are asked"),
+}
+
+
+def try_policy(files: Files) -> None:
+    """Build a policy and ask its Rego in another process.
+
+    Raises:
+        BrokenPolicy: The files have faults, or the process ended or took too long.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    given = msgspec.msgpack.encode(dict(files))
+    # Safe path: nothing is imported from the folder that the service was started in.
+    command = [sys.executable, "-P", "-c", "from services.policy.trial import main; main()"]
+    try:
+        ended = subprocess.run(  # noqa: S603 - this module; the files are data on its standard input
+            command, input=given, capture_output=True, env=environment, timeout=3 * TRIAL_S, check=False
+        )
+        output, why = ended.stdout, f"ended the process ({_name(ended.returncode, ended.stderr)})"
+        if ended.returncode == 0:
+            faults = msgspec.json.decode(output.splitlines()[-1], type=list[tuple[str, int, str]])
+            if faults:
+                raise BrokenPolicy([PolicyFault(*fault) for fault in faults])
+            return
+    except subprocess.TimeoutExpired as late:
+        output, why = late.stdout or b"", f"took more than {3 * TRIAL_S} s"
+    step = output.decode(errors="replace").split()
+    path, doing = _STEPS.get(step[-1] if step else "", (".", "it is tried"))
+    message = f"{why} when {doing}; make it simpler: fewer levels, smaller numbers, shorter texts"
+    raise BrokenPolicy([PolicyFault(path, 0, message)])
+
+
+def _name(status: int, said: bytes) -> str:
+    if status == -24:
+        return f"more than {TRIAL_S} s of CPU"
+    if status in {-6, -9, -11}:
+        return f"signal {-status}: its memory or its stack was not enough"
+    last = said.decode(errors="replace").strip().rpartition("\n")[2]  # of a traceback, what went wrong
+    return f"status {status}: {last[:300]}" if last else f"status {status}"
+
+
+def main() -> None:
+    """Read the files from standard input; write each step, and at last the faults as JSON."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (TRIAL_S, TRIAL_S + 2))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_TRIAL_BYTES, MAX_TRIAL_BYTES))
+    files = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=dict[str, bytes])
+    try:
+        _try_here(files)
+        faults: tuple[PolicyFault, ...] = ()
+    except BrokenPolicy as broken:
+        faults = broken.faults
+    _say(msgspec.json.encode([(fault.path, fault.line, fault.message) for fault in faults]))
+
+
+def _try_here(files: Files) -> None:
+    """Do with the files what a service would, and what their golden cases ask.
+
+    Raises:
+        BrokenPolicy: They have faults, or an answer takes too long.
+    """
+    from services.policy.golden import cases, run_case  # here, because they import much
+    from services.policy.lint import admission_faults, finding_faults
+    from services.policy.load import build
+
+    _say(b"build")
+    policy = build(files)
+    slow: list[RegoDecision] = []
+    policy.listen(lambda decision: slow.append(decision) if decision.took_ns > MAX_ANSWER_NS else None)
+    _say(b"admission")
+    admission_faults(policy)  # an answer that is none is denied, request by request
+    _say(b"findings")
+    finding_faults(policy)
+    _say(b"golden")
+    for case in cases(policy):
+        run_case(policy, case)
+    if slow:
+        path = _STEPS["admission" if slow[0].entry_point == ADMISSION else "findings"][0]
+        message = f"an answer takes {slow[0].took_ns / 1e6:.0f} ms, and nothing else is done meanwhile; make it simpler"
+        raise BrokenPolicy([PolicyFault(path, 0, message)])
+
+
+def _say(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()

@@ -1,0 +1,1 @@
+"""Judge recorded prompts again, under any policy: ``railbus audit rejudge``."""

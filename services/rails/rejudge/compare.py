@@ -1,0 +1,123 @@
+"""A recorded verdict against the one under another policy. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from schemas.requests import Delivery, Egress, Message
+from schemas.stream import RailOutcome, RailResult, Verdict, VerdictDecision
+from services.rails.decide import VerdictContent
+
+VerdictChange = Literal[
+    "denied", "masked", "admitted", "denied by other rails", "other text masked", "egress", "delivery"
+]
+"""What is different now. ``admitted`` is a prompt that was denied or masked and would reach the model as it is."""
+
+_ANSWERS: Final[frozenset[RailResult]] = frozenset({"passed", "blocked", "masked"})
+
+
+class JudgedPrompt(NamedTuple):
+    """What a verdict says, without what depends on time.
+
+    Attributes:
+        decision: Allow, deny or mask.
+        blocked: Rails that refused the prompt.
+        acted: Rails that refused the prompt or masked a part of it.
+        unanswered: Rails that gave no answer: cancelled, late or broken.
+        details: By rail, which of its rules decided what; rails without one are left out.
+        masked: The prompt with its spans masked; never shown.
+        egress: Whether the prompt may leave the premises.
+        delivery: Stricter than asked for; None where the verdict has none.
+    """
+
+    decision: VerdictDecision
+    blocked: frozenset[str]
+    acted: frozenset[str]
+    unanswered: frozenset[str]
+    details: Mapping[str, str]
+    masked: tuple[Message, ...] | None
+    egress: Egress
+    delivery: Delivery | None
+
+    @classmethod
+    def of(cls, verdict: Verdict | VerdictContent) -> Self:
+        """Return what a verdict says."""
+        rails: tuple[RailOutcome, ...] = verdict.rails
+        return cls(
+            decision=verdict.decision,
+            blocked=frozenset(one.rail for one in rails if one.result == "blocked"),
+            acted=frozenset(one.rail for one in rails if one.result in {"blocked", "masked"}),
+            unanswered=frozenset(one.rail for one in rails if one.result not in _ANSWERS),
+            details={one.rail: one.detail for one in rails if one.detail and one.result in _ANSWERS},
+            masked=verdict.masked,
+            egress=verdict.egress,
+            delivery=verdict.delivery,
+        )
+
+    @property
+    def says_nothing(self) -> bool:
+        """Return whether a rail gave no answer and none refused: this does not follow from the policy."""
+        return bool(self.unanswered) and not self.blocked
+
+    def row(self) -> dict[str, Any]:
+        """Return it without any text of the prompt."""
+        return {"decision": self.decision, "rails": dict(self.details), "egress": self.egress}
+
+
+class VerdictDifference(NamedTuple):
+    """A request whose verdict would be another."""
+
+    request_id: str
+    change: VerdictChange
+    before: JudgedPrompt
+    after: JudgedPrompt
+
+
+@dataclass(slots=True)
+class VerdictComparison:
+    """All differences.
+
+    Attributes:
+        same: Verdicts that are the same.
+        unanswered: Verdicts, recorded or now, because a rail gave no answer; they are not compared.
+        left_out: Recorded verdicts that follow from rails that are not asked again.
+        blocked: By rail, how many prompts it refuses under the policy.
+    """
+
+    same: int = 0
+    unanswered: int = 0
+    left_out: int = 0
+    blocked: Counter[str] = field(default_factory=Counter)
+    differences: list[VerdictDifference] = field(default_factory=list)
+
+    def add(self, request_id: str, before: JudgedPrompt, after: JudgedPrompt, left_out: frozenset[str]) -> None:
+        """Compare one request; rails in ``left_out`` were not asked again."""
+        self.blocked.update(after.blocked)
+        if before.says_nothing or after.says_nothing:
+            self.unanswered += 1
+        elif before.blocked <= left_out and before.acted & left_out:
+            self.left_out += 1
+        elif (change := change_of(before, after, left_out)) is None:
+            self.same += 1
+        else:
+            self.differences.append(VerdictDifference(request_id, change, before, after))
+
+
+def change_of(
+    before: JudgedPrompt, after: JudgedPrompt, left_out: frozenset[str] = frozenset()
+) -> VerdictChange | None:
+    """Return the difference; None if there is none.
+
+    The first rail that refuses a prompt cancels the others, so a recorded verdict does not name every rail that
+    would have refused. Two verdicts are the same if the recorded rails still refuse.
+    """
+    if before.decision != after.decision:
+        return {"deny": "denied", "mask": "masked", "allow": "admitted"}[after.decision]  # type: ignore[return-value]
+    if before.decision == "deny":
+        return None if before.blocked - left_out <= after.blocked else "denied by other rails"
+    if before.masked != after.masked:
+        return "other text masked"
+    if before.egress != after.egress:
+        return "egress"
+    return "delivery" if before.delivery is not None and before.delivery != after.delivery else None

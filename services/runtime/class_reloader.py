@@ -1,0 +1,97 @@
+"""The classes of the policy in force, read again when its ``policy.toml`` changes.
+
+For edge and router, whose images have no ``services.policy``. The rules are those of its ``PolicyReloader``: an edit
+counts when the file was the same for two polls, and one that cannot be used changes nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from services.runtime.errors import UserError
+from services.runtime.logging import logger
+from services.runtime.metrics import POLICY_REFUSED
+from services.runtime.service_classes import ServiceClasses, read_service_classes
+
+WATCH_INTERVAL_S: Final = 1.0
+
+Fingerprint = tuple[int, int, int] | None
+"""Inode, modification time (ns) and size of the file; None while it is missing."""
+
+
+class ClassReloader:
+    """Holds the current classes. A request keeps those that it began with.
+
+    Args:
+        folder: The policy's folder.
+        service: Whose log says what was read.
+        apply: Called in the event loop with changed classes before they are current; may raise ``UserError``.
+
+    Raises:
+        UserError: The first policy cannot be read, or something in its tables is wrong.
+    """
+
+    def __init__(self, folder: Path, service: str, apply: Callable[[ServiceClasses], None] | None = None) -> None:
+        self._file = folder / "policy.toml"
+        self._log = logger(service)
+        self._apply = apply
+        self._seen = self._fingerprint()
+        self._settled = True
+        self.current = read_service_classes(folder)
+        self._longest_ms = self.current.longest_total_ms("interactive")
+
+    async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
+        """Load changes until cancelled. The file is read in a thread: it may be on a slow disk."""
+        while True:
+            await asyncio.sleep(interval_s)
+            classes = await asyncio.to_thread(self.poll)
+            if classes is not None:
+                self.adopt(classes)
+
+    def poll(self) -> ServiceClasses | None:
+        """Return the classes of a changed file, once it has not changed between two polls; else None."""
+        seen = self._fingerprint()
+        if seen != self._seen:
+            self._seen, self._settled = seen, False
+            return None
+        if self._settled:
+            return None
+        self._settled = True
+        try:
+            return read_service_classes(self._file.parent)
+        except UserError as error:
+            self._refuse(error)
+            return None
+
+    def adopt(self, classes: ServiceClasses) -> None:
+        """Make these classes the current ones, or refuse them and say why."""
+        try:
+            self._check_longest(classes)
+            if self._apply is not None:
+                self._apply(classes)
+        except UserError as error:
+            self._refuse(error)
+            return
+        self.current = classes
+        self._log.info("the policy's classes are now %s", ", ".join(classes.names))
+
+    def _check_longest(self, classes: ServiceClasses) -> None:
+        """Refuse deadlines longer than services read back: they chose at their start how far to read."""
+        longest_ms = classes.longest_total_ms("interactive")
+        if longest_ms > self._longest_ms:
+            raise UserError(
+                f"{self._file}: total_ms of an interactive class may be {longest_ms} ms now, and was {self._longest_ms}"
+                " when this service began: lower it, or restart edge, router and safety"
+            )
+
+    def _refuse(self, error: UserError) -> None:
+        POLICY_REFUSED.inc()
+        self._log.error("the policy's classes stay as they were: %s", error)
+
+    def _fingerprint(self) -> Fingerprint:
+        try:
+            status = self._file.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size

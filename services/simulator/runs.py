@@ -1,0 +1,105 @@
+"""Many runs: one after the other or in several processes, what they came to, and a failing one explained."""
+
+import gc
+import hashlib
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from services.simulator.failing_run import draw_timeline, shrink
+from services.simulator.plan import FAULT_KINDS, draw
+from services.simulator.world import Result, World
+
+PART: Final = 10
+"""How many seeds a worker runs at a time."""
+
+MOST_TOLD: Final = 20
+"""Most failing seeds that are told one by one."""
+
+
+@dataclass
+class Summary:
+    """What many runs came to."""
+
+    results: list[Result] = field(default_factory=list)
+    cpu_s: float = 0.0
+
+    @property
+    def broken(self) -> list[Result]:
+        return [each for each in self.results if each.violation is not None]
+
+    def __str__(self) -> str:
+        results, runs = self.results, max(len(self.results), 1)
+        whole = hashlib.blake2b("".join(each.digest for each in results).encode(), digest_size=8).hexdigest()
+        requests, faults = sum(each.requests for each in results), sum(each.faults for each in results)
+        return (
+            f"{len(results)} runs, {requests} requests ({requests / runs:.1f} a run,"
+            f" {sum(each.healthy for each in results)} judged healthy), {faults} faults ({faults / runs:.1f} a run),"
+            f" {sum(each.rebalances for each in results)} rebalances, {sum(each.records for each in results)} records,"
+            f" {sum(each.events for each in results)} events, {len(results) / max(self.cpu_s, 1e-9):.1f} runs/s of CPU,"
+            f" {len(self.broken)} violations, schedule {whole}"
+        )
+
+
+def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float = 0.0, workers: int = 1) -> Summary:
+    """Run each seed, within about this many seconds of CPU; report each one that breaks a promise as it is found.
+
+    Args:
+        seeds: Which; the results are in their order, however many workers there are.
+        kinds: The kinds of fault that there may be.
+        seconds: Of all workers together; 0 for no limit.
+        workers: How many processes run seeds at the same time.
+    """
+    summary = Summary()
+    parts = [seeds[at : at + PART] for at in range(0, len(seeds), PART)]
+    if workers == 1:
+        _gather(summary, map(partial(run_part, kinds), parts), seconds)
+        return summary
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        _gather(summary, pool.map(partial(run_part, kinds), parts), seconds)
+        pool.shutdown(cancel_futures=True)
+    return summary
+
+
+def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]:
+    """Run some seeds; return what they came to, and the seconds of CPU."""
+    began_s, results = time.process_time(), list[Result]()
+    gc.freeze()
+    gc.disable()  # a run is short; what it leaves is collected while it is still in the processor's cache
+    for seed in seeds:
+        results.append(World(draw(seed, kinds)).run())
+        gc.collect()
+    gc.enable()
+    return results, time.process_time() - began_s
+
+
+def _gather(summary: Summary, parts: Iterator[tuple[list[Result], float]], seconds: float) -> None:
+    for results, cpu_s in parts:
+        summary.results += results
+        summary.cpu_s += cpu_s
+        for result in results:
+            if result.violation is not None and len(summary.broken) <= MOST_TOLD:
+                sys.stdout.write(f"seed {result.seed}: {result.violation}\n")
+                sys.stdout.flush()
+        if 0 < seconds < summary.cpu_s:
+            return
+
+
+def explain(result: Result, kinds: tuple[str, ...] = FAULT_KINDS) -> str:
+    """Shrink a failing run to its fewest faults, and draw it."""
+    if result.violation is None:
+        return f"seed {result.seed} breaks no promise"
+    plan = shrink(draw(result.seed, kinds), result.violation.promise)
+    again = World(plan, trace=True).run()
+    lines = [
+        f"seed {result.seed}: {again.violation}",
+        f"{len(plan.faults)} of {result.faults} faults are needed:",
+        *map(str, plan.faults),
+        draw_timeline(again.lines or [], str(again.violation)),
+    ]
+    return "\n".join(lines)

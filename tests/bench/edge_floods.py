@@ -1,0 +1,145 @@
+"""What a client without a key makes an edge keep: its resident memory under each flood, against idle.
+
+    python -m tests.bench.edge_floods [--seconds 6] [--sockets 500]
+
+The edge is a process of its own on the embedded broker, with its default limits, but of connections per address: the
+floods come from one. Its memory is sampled ten times a second. The bar is less than twice the memory of an idle edge.
+"""
+
+import argparse
+import asyncio
+import gzip
+import json
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from websockets.asyncio.client import connect
+
+from services.bus import BusSettings, ensure_topics
+from tests.support.brokers import Broker
+from tests.support.processes import ServiceProcess, free_port
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+PAUSE_S = 0.02
+
+
+async def hold(port, sent, seconds):
+    """Open a connection, send something, read nothing."""
+    with suppress(OSError, asyncio.IncompleteReadError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
+        writer.transport.pause_reading()
+        writer.write(sent)
+        await asyncio.sleep(seconds)
+        writer.transport.abort()
+
+
+async def again(port, sent, seconds):
+    """Send the same again and again, and read nothing."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        with suppress(OSError, TimeoutError):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_024)
+            writer.transport.pause_reading()
+            for _ in range(20):
+                writer.write(sent)
+                await asyncio.wait_for(writer.drain(), 1)
+                await asyncio.sleep(PAUSE_S)
+            writer.transport.abort()
+
+
+async def refs(port, _, seconds):
+    """Send control messages with a large ``ref``, and never read their replies."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        with suppress(Exception):
+            async with connect(
+                f"ws://127.0.0.1:{port}/v1/stream", max_queue=1, open_timeout=2, close_timeout=0.1
+            ) as socket:
+                for number in range(20):
+                    await asyncio.wait_for(
+                        socket.send(json.dumps({"type": "nonsense", "ref": f"{number}" + "x" * 900_000})), 1
+                    )
+
+
+async def silent_sockets(port, _, seconds):
+    with suppress(Exception):
+        async with connect(f"ws://127.0.0.1:{port}/v1/stream", open_timeout=2, close_timeout=0.1):
+            await asyncio.sleep(seconds)
+
+
+def body(text):
+    return HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(text), text)
+
+
+def question(chars):
+    return body(json.dumps({"messages": [{"role": "user", "content": "x" * chars}], "stream": True}).encode())
+
+
+BOMB = gzip.compress(b" " * 100_000_000)
+FLOODS = {
+    "silent connections": (hold, b"", 1.0),
+    "half a head": (hold, HEAD + b"X-Slow: ", 1.0),
+    "half a body": (hold, HEAD + b"Content-Length: 900000\r\n\r\n" + b" " * 800_000, 0.2),
+    "long heads": (again, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 100_000, 0.1),
+    "questions of 250,000 characters, answers unread": (again, question(250_000), 0.05),
+    "short questions, answers unread": (again, question(10), 0.1),
+    "deeply nested bodies": (again, body(b"[" * 500_000), 0.05),
+    "gzip bombs": (again, HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(BOMB), BOMB), 0.05),
+    "websockets without a hello": (silent_sockets, b"", 0.3),
+    "websockets that read no replies": (refs, b"", 0.05),
+}
+"""How each flood is made, what it sends, and its share of the sockets."""
+
+
+async def most_mib(process, flood):
+    most = 0.0
+    while not flood.done():
+        most = max(most, process.memory_info().rss / 2**20)
+        await asyncio.sleep(0.1)
+    await flood
+    return most
+
+
+async def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--sockets", type=int, default=500)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Broker("embedded", Path(folder) / "data", in_memory=True)
+        broker.launch()
+        edge = None
+        try:
+            await asyncio.to_thread(broker.wait_until_ready)
+            await ensure_topics(BusSettings(bootstrap=broker.address, partitions=2))
+            port = free_port()
+            edge = ServiceProcess(
+                "services.edge", RAILBUS_KAFKA_BOOTSTRAP=broker.address, RAILBUS_PARTITIONS="2",
+                RAILBUS_EDGE_PORT=str(port), RAILBUS_MAX_ADDRESS_CONNECTIONS="100000", RAILBUS_LOG_LEVEL="ERROR",
+            )  # fmt: skip
+            await edge.ready()
+            await asyncio.sleep(3)
+            process = psutil.Process(edge.pid)
+            idle_mib = process.memory_info().rss / 2**20
+            print(
+                f"| flood, on one edge after the other floods | sockets | most MiB | idle {idle_mib:.0f} MiB, times |"
+            )
+            print("|---|---|---|---|")
+            for name, (made, sent, share) in FLOODS.items():
+                count = max(int(given.sockets * share), 1)
+                flood = asyncio.gather(*(made(port, sent, given.seconds) for _ in range(count)))
+                mib = await most_mib(process, flood)
+                print(f"| {name} | {count} | {mib:.0f} | {mib / idle_mib:.2f} |", flush=True)
+                await asyncio.sleep(1)
+            print(f"| 3 s after all of them | 0 | {process.memory_info().rss / 2**20:.0f} | |")
+        finally:
+            if edge is not None:
+                edge.kill()
+            broker.kill()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

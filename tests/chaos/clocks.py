@@ -1,0 +1,147 @@
+"""A tree of two of everything whose hosts disagree about the time of day: ``python -m tests.chaos.clocks --skew-s 2``.
+
+Of each service one process is ahead by so much and the other behind; the broker is right. First people ask for answers
+that come at once, with a deadline of the first token that is shorter than the clocks are apart: each cutover is wrong.
+Then for answers that do not come: each cutover is due at the deadline, counted from when the broker has the request.
+Its lateness is the broker's time of the cutover minus that, so it has the way to the router and back in it.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+
+from schemas.requests import Request
+from schemas.stream import Closed, Cutover
+from schemas.topics import REQUESTS, STREAMS
+from services.bus import BusSettings, Received, TailReader
+from tests.chaos.cluster.tree import PARTITIONS, ClusterTree
+from tests.integration.rails.lab import copy_patient_policy
+from tests.support.waiting import PATIENCE_S, News
+
+TTFT_MS = 3_000
+LATE_TTFT_MS = 500
+DEADLINES = {"verdict_ms": 10_000, "stall_ms": 10_000, "total_ms": 60_000}
+
+
+class SkewedTree(ClusterTree):
+    """Of each service one process is ahead, the other behind."""
+
+    def __init__(self, folder, skew_s, **options):
+        super().__init__(folder, **options)
+        self._skew_s = skew_s
+
+    def place(self, service):
+        made = super().place(service)
+        ahead = sum(place.service == service for place in self.places) % 2
+        made.command = ("tests.support.skewed", str(self._skew_s if ahead else -self._skew_s), *made.command)
+        return made
+
+
+class Times:
+    """What the broker has, with its time."""
+
+    def __init__(self, bootstrap):
+        self.bus = BusSettings(bootstrap=bootstrap, partitions=PARTITIONS)
+        self.at_ms, self.news = {}, News()  # (request, kind): the first
+        self.closed, self.triggers = {}, Counter()
+        self._tail = TailReader(self.bus, handler=self._on_records)
+
+    async def follow(self):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tail.run())
+            for topic in (REQUESTS, STREAMS):
+                for number in range(topic.partitions(PARTITIONS)):
+                    await self._tail.follow(topic, number, "beginning")
+
+    def _on_records(self, records):
+        for record in records:
+            event = record.event if isinstance(record, Received) else None
+            if isinstance(event, Request | Cutover | Closed):
+                self.at_ms.setdefault((event.request_id, type(event)), record.timestamp_ms)
+            if isinstance(event, Cutover):
+                self.triggers[event.trigger] += 1
+            if isinstance(event, Closed):
+                self.closed.setdefault(event.request_id, event.outcome)
+        self.news.tell()
+
+
+async def ask(http, edge, number, model, ttft_ms):
+    """Return the request's id."""
+    body = {
+        "model": model, "messages": [{"role": "user", "content": f"Tell me story number {number}."}], "max_tokens": 60,
+        "railbus": {"deadlines": {**DEADLINES, "ttft_ms": ttft_ms}},
+    }  # fmt: skip
+    async with http.post(f"{edge}/v1/chat/completions", json=body) as response:
+        assert response.status == 200, await response.text()
+        await response.read()
+        return response.headers["X-Request-Id"].removeprefix("chatcmpl-")
+
+
+async def play(folder, *, skew_s, healthy, late, at_once):
+    """Return the times, and the ids of both kinds of requests."""
+    (folder / "policy").mkdir()
+    tree = SkewedTree(
+        folder, skew_s, policy=copy_patient_policy(folder / "policy"), scale=0.5, with_cloud=True, nodes=0
+    )
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(tree.close)
+        await tree.open()
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        times = Times(tree.bootstrap)
+        following = asyncio.create_task(times.follow())
+        try:
+            edges, room = tree.edges(), asyncio.Semaphore(at_once)
+
+            async def one(number, model, ttft_ms):
+                async with room:
+                    return await ask(http, edges[number % len(edges)], number, model, ttft_ms)
+
+            soon = await asyncio.gather(*(one(n, "simulated-n60", TTFT_MS) for n in range(healthy)))
+            await times.news.until(lambda: set(soon) <= times.closed.keys(), within_s=PATIENCE_S)
+            wrong = Counter(times.triggers)
+            never = await asyncio.gather(*(one(n, "simulated-n60-slow30000", LATE_TTFT_MS) for n in range(late)))
+            await times.news.until(lambda: set(never) <= times.closed.keys(), within_s=PATIENCE_S)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        assert tree.trouble == []
+    return times, soon, never, wrong
+
+
+def late_ms(times, never):
+    """Return by how much each cutover was after its deadline, by the broker's clock."""
+    return sorted(
+        times.at_ms[request_id, Cutover] - times.at_ms[request_id, Request] - LATE_TTFT_MS for request_id in never
+    )
+
+
+async def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.clocks", description=__doc__)
+    parser.add_argument("--skew-s", type=float, nargs="+", default=[0.0, 2.0], help="one tree for each")
+    parser.add_argument("--healthy", type=int, default=200)
+    parser.add_argument("--late", type=int, default=100)
+    parser.add_argument("--at-once", type=int, default=4)
+    given = parser.parse_args()
+    print("| clocks | healthy: outcomes, wrong cutovers | late: cutovers | after the deadline p50 / p99 / max ms |")
+    print("|---|---|---|---|")
+    for skew_s in given.skew_s:
+        with tempfile.TemporaryDirectory() as folder:
+            times, soon, never, wrong = await play(
+                Path(folder), skew_s=skew_s, healthy=given.healthy, late=given.late, at_once=given.at_once
+            )
+        late = late_ms(times, never)
+        outcomes = dict(Counter(times.closed[request_id] for request_id in soon))
+        print(
+            f"| +-{skew_s} s | {outcomes}, {wrong.total()} | {len(late)} of {len(never)} | {late[len(late) // 2]} /"
+            f" {late[int(len(late) * 0.99)]} / {late[-1]} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,17 @@
+"""Hosts whose clocks are 4 s apart: no cutover is wrong, and none comes before its deadline."""
+
+from collections import Counter
+
+import pytest
+
+from tests.chaos.clocks import LATE_TTFT_MS, late_ms, play
+
+
+@pytest.mark.slow
+async def test_no_deadline_is_moved_by_the_time_of_day_of_a_host(tmp_path):
+    times, soon, never, wrong = await play(tmp_path, skew_s=2.0, healthy=24, late=8, at_once=2)
+    assert Counter(times.closed[request_id] for request_id in soon) == {"completed": 24}
+    assert wrong.total() == 0
+    late = late_ms(times, never)
+    assert len(late) == 8
+    assert late[0] >= -10, f"{LATE_TTFT_MS} ms are counted from when the broker had the request"

@@ -1,0 +1,46 @@
+"""A change of ``[classes]`` while the edge runs: the class can be asked for, and it can go again."""
+
+import asyncio
+
+from tests.integration.edge.lab import ASK
+from tests.support.waiting import until
+
+BEFORE = "[deadlines]\ntotal_ms = [1, 60000]\n"
+EXPRESS = BEFORE + "[classes.express]\ndeadlines = { total_ms = 1500 }\n"
+WRONG = BEFORE + "[classes.express]\ndeadlines = { total_ms = 99999999 }\n"
+CHOSEN = {"X-Railbus-Class": "express"}
+
+
+async def test_a_class_comes_and_goes_without_a_restart(lab, tmp_path):
+    file = tmp_path / "policy.toml"
+    file.write_text(BEFORE)
+    url = await lab.edge(policy=tmp_path)
+    chat = f"{url}/v1/chat/completions"
+
+    async def refused() -> bool:
+        """Ask; answer the request if there is one."""
+        asking = asyncio.create_task(lab.http.post(chat, json=ASK, headers=CHOSEN))
+        coming = asyncio.create_task(lab.next_request())
+        await asyncio.wait({asking, coming}, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            seen.append(await coming)
+            await lab.write_plain(seen[-1], "x")
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        async with await asking as response:
+            assert response.status in {200, 400}
+            return response.status == 400
+
+    async def accepted() -> bool:
+        return not await refused()
+
+    seen = []
+    assert await refused()
+    file.write_text(EXPRESS)
+    await until(accepted, "the class can be asked for", within_s=30, every_s=0.2)
+    assert (seen[-1].service_class, seen[-1].deadlines.total_ms) == ("express", 1_500)
+    file.write_text(WRONG)
+    await asyncio.sleep(3)  # three polls: it is read, and changes nothing
+    assert await accepted()
+    file.write_text(BEFORE)
+    await until(refused, "the class is gone", within_s=30, every_s=0.2)

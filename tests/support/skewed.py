@@ -1,0 +1,22 @@
+"""``python -m tests.support.skewed SECONDS MODULE``: run a module on a host whose time of day is wrong by so much.
+
+Only the time of day is: the monotonic clock of a host knows no time of day.
+"""
+
+import runpy
+import sys
+import time
+
+
+def skew(seconds: float) -> None:
+    """Move this process's time of day."""
+    by_ns, true_time, true_time_ns = int(seconds * 1e9), time.time, time.time_ns
+    time.time = lambda: true_time() + seconds
+    time.time_ns = lambda: true_time_ns() + by_ns
+
+
+if __name__ == "__main__":
+    skew(float(sys.argv[1]))
+    module = sys.argv[2]
+    sys.argv[:] = [module, *sys.argv[3:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,0 +1,47 @@
+"""The events of an archive: all that can be read, in order, or those of some kinds."""
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from schemas.stream import Chunk, Finished
+from schemas.topics import STREAMS
+from services.archive.reader import received
+from services.archive.traffic import Traffic
+from tests.support.archives import make_archive, stored
+from tests.unit.safety.world import RunWriter, request_id
+
+
+def odd(records):
+    """Some records as other programs write them: headers in another order, more of them, or none that can be read."""
+    found = []
+    for number, record in enumerate(records):
+        headers = {
+            0: record.headers[::-1],
+            1: (("traceparent", b"x"), *record.headers),
+            2: (("kind", b"Rumour"), ("v", b"1")),
+            3: (),
+        }.get(number % 9, record.headers)
+        found.append(record._replace(headers=headers, value=b"{}" if number % 9 == 4 else record.value))
+    return found
+
+
+async def test_every_event_that_can_be_read_comes_once_in_order(tmp_path):
+    events = [event for number in range(7) for event in RunWriter(number).whole(["ab", "cd", "ef"])]
+    records = odd(stored(events, STREAMS.name))
+    archive = make_archive(tmp_path / "archive", records, per_file=8)
+    wanted = [each.event for record in records if (each := received(record)) is not None]
+    assert 0 < len(wanted) < len(events)
+
+    async def read(kinds=None):
+        return [event async for _, some in Traffic(archive=archive).events([STREAMS], kinds) for event in some]
+
+    assert await read() == wanted
+    assert await read({"Chunk", "Finished"}) == [event for event in wanted if isinstance(event, Chunk | Finished)]
+
+
+def test_a_request_is_wanted_by_its_own_time():
+    at_ms = int(request_id(3).replace("-", "")[:12], 16)
+    assert Traffic(archive=None, from_ms=at_ms, to_ms=at_ms + 1).wants(request_id(3))
+    assert not Traffic(archive=None, from_ms=at_ms + 1).wants(request_id(3))
+    assert not Traffic(archive=None, to_ms=at_ms).wants(request_id(3))
