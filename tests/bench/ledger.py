@@ -79,12 +79,12 @@ class Waited:
         return self.end_ms - self.begin_ms
 
 
-async def closes(count: int, at_once: int, max_tokens: int, *, governed: bool) -> dict[str, Any]:
+async def closes(count: int, at_once: int, model: str, max_tokens: int, *, governed: bool) -> dict[str, Any]:
     """Ask, take the time of each answer, and compare."""
     with tempfile.TemporaryDirectory() as folder, running_tree(
         Path(folder), "--engine", "simulated", "--no-redis", governed=governed, start_s=300
     ) as tree:  # fmt: skip
-        waited = await ask(tree.url, count, at_once, max_tokens)
+        waited = await ask(tree.url, count, at_once, model, max_tokens)
         entries = await entries_of(tree.kafka, set(waited))
     gaps = [waited[each].ms - sum_ms(entry) for each, entry in entries.items()]
     near = sum(abs(gap) <= max(NEAR_SHARE * waited[each].ms, NEAR_MS) for each, gap in zip(entries, gaps, strict=True))
@@ -106,12 +106,12 @@ def _percentiles(values: list[float]) -> dict[str, float]:
     return {f"p{share}": round(ordered[int(share / 100 * (len(ordered) - 1))], 3) for share in (50, 95, 99, 99.9)}
 
 
-async def ask(url: str, count: int, at_once: int, max_tokens: int) -> dict[str, Waited]:
+async def ask(url: str, count: int, at_once: int, model: str, max_tokens: int) -> dict[str, Waited]:
     """Return how long each answer took, by request id: one process a client, see ``tests.bench.kit.stopwatch``."""
     host, port = url.removeprefix("http://").split(":")
     clients = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.bench.kit.stopwatch", host, port, str(count // at_once), str(first),
+            sys.executable, "-m", "tests.bench.kit.stopwatch", host, port, model, str(count // at_once), str(first),
             str(at_once), str(max_tokens), stdout=asyncio.subprocess.PIPE,
         )
         for first in range(at_once)
@@ -180,18 +180,15 @@ def main() -> None:
     two.add_argument("--requests", type=int, default=1_000)
     two.add_argument("--at-once", type=int, default=4)
     two.add_argument("--max-tokens", type=int, default=32)
+    two.add_argument("--tokens", type=int, help="each answer has so many; without it their lengths are drawn")
     two.add_argument("--no-governed", action="store_true", help="without rails and safety")
     options = parser.parse_args()
     if options.what == "rate":
         print(json.dumps(uvloop.run(rate(options.requests))))
     else:
-        print(
-            json.dumps(
-                uvloop.run(
-                    closes(options.requests, options.at_once, options.max_tokens, governed=not options.no_governed)
-                )
-            )
-        )
+        model, most = ("default", options.max_tokens) if options.tokens is None else (f"simulated-n{options.tokens}", options.tokens)
+        found = closes(options.requests, options.at_once, model, most, governed=not options.no_governed)
+        print(json.dumps(uvloop.run(found)))
 
 
 if __name__ == "__main__":

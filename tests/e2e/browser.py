@@ -25,6 +25,9 @@ NAVIGATING = -32_000
 """The protocol's code for a script whose page went away under it."""
 
 
+READ = 'location.href !== "about:blank" && document.readyState !== "loading"'
+"""Whether the whole document was read: a test that asks earlier sees the beginning of a page."""
+
 LOST_S = 5
 """After that a script is asked again."""
 
@@ -97,6 +100,7 @@ async def browsing(url, size=(1_000, 1_080)):
                 async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=2**26) as socket:
                     page = Page(socket)
                     await page.call("Page.navigate", url=url)
+                    await page.until(READ)
                     yield page
         finally:
             with suppress(ProcessLookupError):

@@ -20,11 +20,12 @@ PATIENCE_S = 60.0
 
 def main() -> None:
     """Ask ``count`` questions from number ``first`` on, each ``step`` after the last."""
-    host, port, count, first, step, max_tokens = sys.argv[1], *map(int, sys.argv[2:])
+    host, port, model = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    count, first, step, max_tokens = map(int, sys.argv[4:])
     connection = socket.create_connection((host, port), PATIENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for number in range(first, first + count * step, step):
-        body = json.dumps({"model": "default", "stream": True, "max_tokens": max_tokens,
+        body = json.dumps({"model": model, "stream": True, "max_tokens": max_tokens,
                            "messages": [{"role": "user", "content": prompt(12, number)}]}).encode()  # fmt: skip
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
