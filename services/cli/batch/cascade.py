@@ -11,7 +11,7 @@ import orjson
 from services.cli.batch.client import JobClient, input_file_id
 from services.cli.batch.progress import TokenPrices
 from services.cli.batch.runner import JobInput, JobOptions, run_job, say
-from services.cli.batch.tiers import Tiers, affordable, best, sampled, score_of
+from services.cli.batch.tiers import Tiers, affordable, best, sampled, scorer_of
 from services.jobs.job_state import JobState
 from services.jobs.lines import BadLine, parse_line
 from services.physics.cascade import rank_correlation, recall
@@ -144,12 +144,12 @@ def _select(client: JobClient, file_id: str, names: set[str], model: str, out: B
 
 
 def _read(tiers: Tiers, folders: list[Path]) -> _TierRun:
-    run = _TierRun(folders)
+    run, score_of = _TierRun(folders), scorer_of(tiers.score)
     for line in _lines(folders):
         value = orjson.loads(line)
         name = value["custom_id"]
         run.names.append(name)
-        score = score_of(value["response"]["body"]["choices"][0]["message"]["content"], tiers.score)
+        score = score_of(value["response"]["body"]["choices"][0]["message"]["content"])
         if score is not None:
             run.scores[name] = score
     return run

@@ -4,14 +4,16 @@ import math
 import random
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import orjson
 
+from services.cli.batch.cel_score import cel_scorer, finite
 from services.runtime.errors import UserError
 
 SAMPLE_SEED: Final = 0
@@ -27,11 +29,14 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         regex: The first group is the score, in the last place where it matches.
         json: Path of a number in an answer that is a JSON object, such as ``rating.total``.
+        cel: An expression in the Common Expression Language over ``answer``, its text, and ``json``, its value (null
+            where it is no JSON). All numbers of ``json`` are doubles. True is 1.
         sample: How many lines the next tier answers first, to see how well the scores agree.
     """
 
     regex: str | None = None
     json: str | None = None
+    cel: Annotated[str, msgspec.Meta(min_length=1, max_length=10_000)] | None = None
     sample: Annotated[int, msgspec.Meta(ge=3, le=10_000)] = 100
 
 
@@ -87,10 +92,11 @@ def check_tiers(tiers: Tiers) -> None:
         ValueError: Naming the field.
     """
     score = tiers.score
-    if (score.regex is None) == (score.json is None):
-        raise ValueError("score needs either regex or json")
+    if sum(each is not None for each in (score.regex, score.json, score.cel)) != 1:
+        raise ValueError("score needs one of regex, json and cel")
     if score.regex is not None and re.compile(score.regex).groups < 1:
         raise ValueError("score.regex needs a group around the number, such as 'Score: ([0-9]+)'")
+    scorer_of(score)
     if tiers.tier[0].keep != 1:
         raise ValueError("the first tier answers everything: leave its keep out")
     keeps = [tier.keep for tier in tiers.tier]
@@ -98,26 +104,39 @@ def check_tiers(tiers: Tiers) -> None:
         raise ValueError("keep must fall from tier to tier")
 
 
-def score_of(answer: str, score: Score) -> float | None:
-    """Return an answer's score; None where it has none."""
-    found: Any = None
+Scorer = Callable[[str], float | None]
+"""Returns an answer's score; None where it has none."""
+
+
+def scorer_of(score: Score) -> Scorer:
+    """Return what scores answers.
+
+    Raises:
+        UserError: ``score.cel`` needs a package that is not installed.
+        ValueError: ``score.cel`` is no expression.
+    """
     if score.regex is not None:
-        for match in re.finditer(score.regex, answer):
-            found = match[1]
-    elif score.json is not None:
-        try:
-            found = orjson.loads(answer)
-            for name in score.json.split("."):
-                found = found[name]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            return None
-    if isinstance(found, bool) or not isinstance(found, str | int | float):
-        return None
+        return partial(_by_regex, re.compile(score.regex))
+    if score.json is not None:
+        return partial(_by_path, score.json.split("."))
+    return cel_scorer(score.cel or "")
+
+
+def _by_regex(pattern: re.Pattern[str], answer: str) -> float | None:
+    found = None
+    for match in pattern.finditer(answer):
+        found = match[1]
+    return finite(found)
+
+
+def _by_path(path: Sequence[str], answer: str) -> float | None:
     try:
-        value = float(found)
-    except ValueError:
+        found = orjson.loads(answer)
+        for name in path:
+            found = found[name]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
-    return value if math.isfinite(value) else None
+    return None if isinstance(found, bool) else finite(found)
 
 
 def best(scores: Mapping[str, float], count: int) -> list[str]:

@@ -1,12 +1,15 @@
 """What a cascade decides: scores, the best, the budget; and the line of a job's progress."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.batches import BatchTotals
 from services.cli.batch.progress import ProgressLine, TokenPrices, duration
-from services.cli.batch.tiers import Budget, Score, affordable, best, sampled, score_of
+from services.cli.batch.tiers import Budget, Score, affordable, best, read_tiers, sampled, scorer_of
+from services.runtime.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -19,10 +22,40 @@ from services.cli.batch.tiers import Budget, Score, affordable, best, sampled, s
         ('{"rating": true}', Score(json="rating"), None),
         ('{"rating": []}', Score(json="rating.total"), None),
         ("not json", Score(json="rating"), None),
+        ('{"a": 4, "b": [1, 2]}', Score(cel="json.a * 2.0 + json.b[1] - double(size(json.b))"), 8.0),
+        ("Yes, and good", Score(cel='answer.startsWith("Yes") && size(answer) < 20'), 1.0),
+        ("7", Score(cel="json"), 7.0),
+        ('{"a": "x"}', Score(cel="json.a * 2.0"), None),
+        ('{"b": 1}', Score(cel="json.a"), None),
+        ('{"b": 0}', Score(cel="1.0 / json.b"), None),  # infinite
+        ("[" * 900 + "]" * 900, Score(cel="json"), None),
+        ("none", Score(cel="json.a"), None),
     ],
 )
 def test_a_score(answer, score, found):
-    assert score_of(answer, score) == found
+    assert scorer_of(score)(answer) == found
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("0.5\nno", "x"),
+        ("json.a +", "Syntax error"),
+        ("score * 2", "Undefined variable"),
+    ],
+)
+def test_an_expression_that_cannot_be_used_is_refused(tmp_path, expression, found):
+    path = tmp_path / "plan.toml"
+    tiers = '[[tier]]\nmodel = "a"\n[[tier]]\nmodel = "b"\nkeep = 0.1\n'
+    path.write_text(f'{tiers}[score]\ncel = """{expression}"""\n', encoding="utf-8")
+    with pytest.raises(UserError, match=rf"--tiers .*plan.toml: score.cel.*{found}"):
+        read_tiers(path)
+
+
+def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cel", None)
+    with pytest.raises(UserError, match=r"pip install 'railbus\[cel\]'"):
+        scorer_of(Score(cel="1.0"))
 
 
 @given(st.dictionaries(st.text(), st.floats(-1e9, 1e9), max_size=30), st.integers(-1, 40))

@@ -1,0 +1,82 @@
+"""Score an answer by an expression in the Common Expression Language.
+
+Such an expression can neither loop for ever nor touch anything; see https://github.com/google/cel-spec. It needs the
+extra ``cel``.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from services.runtime.errors import UserError
+
+LONGEST_ERROR_CHARS: Final = 200
+
+_FAILED: Final = (ValueError, TypeError, LookupError, RuntimeError, ArithmeticError)
+"""What an expression may end with."""
+
+
+def cel_scorer(expression: str) -> Callable[[str], float | None]:
+    """Return what scores an answer by this expression over ``answer`` and ``json``.
+
+    Raises:
+        UserError: The package is not installed.
+        ValueError: It is no expression, or names something else.
+    """
+    try:
+        import cel
+    except ImportError:
+        raise UserError("score.cel needs the package of the extra cel: pip install 'railbus[cel]'") from None
+    try:
+        program = cel.compile(expression)
+    except ValueError as error:
+        raise ValueError(f"score.cel: {_short(error)}") from None
+
+    def score(answer: str) -> float | None:
+        try:
+            return finite(program.execute({"answer": answer, "json": _doubles(_parsed(answer))}))
+        except _FAILED:  # such as an answer without the field
+            return None
+
+    try:
+        program.execute({"answer": "", "json": None})
+    except RuntimeError as error:
+        if str(error).startswith("Undefined variable"):
+            raise ValueError(f"score.cel may use answer and json: {_short(error)}") from None
+    except _FAILED:
+        pass  # it needs another answer than the empty one
+    return score
+
+
+def finite(found: Any) -> float | None:
+    """Return a value as a finite number; None where it is none."""
+    if not isinstance(found, str | int | float):
+        return None
+    try:
+        value = float(found)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _parsed(answer: str) -> Any:
+    try:
+        return orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _doubles(value: Any) -> Any:
+    """Return a JSON value as CEL has it: every number is a double."""
+    if isinstance(value, dict):
+        return {name: _doubles(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_doubles(each) for each in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _short(error: Exception) -> str:
+    return re.sub(r"\s+", " ", str(error))[:LONGEST_ERROR_CHARS]
