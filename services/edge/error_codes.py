@@ -192,6 +192,10 @@ ERROR_CODES: Final[Mapping[str, ErrorDescription]] = {
         "The client's address (429) or the edge (503) has as many open connections as it may, and this one makes room.",
         "Close idle ones. The operator can raise `RAILBUS_MAX_ADDRESS_CONNECTIONS` or `RAILBUS_MAX_CONNECTIONS`.",
     ),
+    "too_many_bytes": ErrorDescription(
+        (503,), "The bodies and messages of all clients are more than the edge keeps at the same time.",
+        "Wait for `Retry-After`, send the body again, without pauses. The operator raises `RAILBUS_BODY_MEMORY_MB`.",
+    ),
     "too_many_streams": ErrorDescription(
         (429, 503),
         "The connection or the tenant (429), or the edge (503), has as many open streams as it may. Batch requests "

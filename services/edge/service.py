@@ -94,6 +94,7 @@ class EdgeService:
             connections = Connections(
                 limits.connections,
                 self._settings.max_address_connections,
+                self._settings.body_memory_mb * 1_048_576,
                 ConnectionTimeouts.of(self._settings),
                 self._settings.proxies,
             )

@@ -48,6 +48,9 @@ class Settings:
         max_connections: Most connections open at once, whatever they do. A new one beyond the limit replaces the one
             that has been waiting longest for its client; if none waits, it gets 503, and only health checks work.
         max_address_connections: The same for one client address, or for one IPv6 network of 64 bits: 429.
+        body_memory_mb: Most MiB that the bodies and messages have which clients are sending or which are not on the log
+            yet. Beyond it, those that began first and are not whole are dropped with 503; the process may need twice as
+            much for them.
         trusted_proxies: Addresses or networks of the proxies before this edge, separated by commas. For their
             connections, the limit per address counts the address of the client that a request names in the header
             ``proxy_header``. Not set: all clients of a proxy have its address.
@@ -97,6 +100,9 @@ class Settings:
     max_socket_streams: int = setting(16, "most requests on one websocket at once", ge=1, le=10_000)
     max_connections: int = setting(4_096, "most connections open at once", ge=1, le=1_000_000)
     max_address_connections: int = setting(1_024, "most connections of one client address at once", ge=1, le=1_000_000)
+    body_memory_mb: int = setting(
+        24, "most MiB of bodies and messages on their way from clients to the log", ge=8, le=1_000_000
+    )
     trusted_proxies: str = setting("", "addresses or networks of proxies, separated by commas")
     proxy_header: Literal["X-Forwarded-For", "Forwarded"] = setting(
         "X-Forwarded-For", "where proxies name their client"

@@ -134,6 +134,9 @@ DETACHED: Final = Counter(
 )
 EDGE_REQUESTS: Final = Counter("railbus_edge_requests", "Requests accepted and written to the log.")
 EDGE_REFUSED: Final = Counter("railbus_edge_refused", "Requests answered with an error, by HTTP status.", ["status"])
+EDGE_BODY_BYTES: Final = Gauge(
+    "railbus_edge_body_bytes", "Bytes of bodies and messages that clients have sent and that are not on the log yet."
+)
 EDGE_BATCH_WAITING: Final = Gauge(
     "railbus_edge_batch_waiting", "Batch requests over HTTP that wait at the edge for a free stream."
 )

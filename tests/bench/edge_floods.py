@@ -23,6 +23,10 @@ from tests.support.brokers import Broker
 from tests.support.processes import ServiceProcess, free_port
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+SOCKET = (
+    b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 PAUSE_S = 0.02
 
 
@@ -83,6 +87,7 @@ FLOODS = {
     "silent connections": (hold, b"", 1.0),
     "half a head": (hold, HEAD + b"X-Slow: ", 1.0),
     "half a body": (hold, HEAD + b"Content-Length: 900000\r\n\r\n" + b" " * 800_000, 0.2),
+    "half a websocket message": (hold, SOCKET + b"\x81\xff" + (900_000).to_bytes(8, "big") + bytes(800_004), 0.2),
     "long heads": (again, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 100_000, 0.1),
     "questions of 250,000 characters, answers unread": (again, question(250_000), 0.05),
     "short questions, answers unread": (again, question(10), 0.1),

@@ -86,17 +86,37 @@ async def closes(count: int, at_once: int, model: str, max_tokens: int, *, gover
     ) as tree:  # fmt: skip
         waited = await ask(tree.url, count, at_once, model, max_tokens)
         entries = await entries_of(tree.kafka, set(waited))
-    gaps = [waited[each].ms - sum_ms(entry) for each, entry in entries.items()]
-    near = sum(abs(gap) <= max(NEAR_SHARE * waited[each].ms, NEAR_MS) for each, gap in zip(entries, gaps, strict=True))
+    gaps = {each: waited[each].ms - sum_ms(entry) for each, entry in entries.items()}
     before = [_at_ms(entry)[0] - waited[each].begin_ms for each, entry in entries.items()]
     after = [waited[each].end_ms - _at_ms(entry)[1] for each, entry in entries.items()]
     return {
         "requests": len(waited),
         "with_account_and_receipt": len(gaps),
-        "client_ms": _percentiles([each.ms for each in waited.values()]),
-        "gap_ms": _percentiles(gaps),
         "before_the_edge_ms": _percentiles(before),
         "after_the_edge_ms": _percentiles(after),
+        "all": _closing(waited, gaps),
+        **{
+            outcome: _closing(
+                {each: waited[each] for each, entry in entries.items() if _outcome(entry) == outcome}, gaps
+            )
+            for outcome in sorted({_outcome(entry) for entry in entries.values()})
+        },
+    }
+
+
+def _outcome(entry: Entry) -> str:
+    assert entry.facts is not None
+    return entry.facts.outcome
+
+
+def _closing(waited: dict[str, Waited], gaps: dict[str, float]) -> dict[str, Any]:
+    """Return how long clients waited, how much of it no part explains, and how often that is near enough."""
+    known = [each for each in waited if each in gaps]
+    near = sum(abs(gaps[each]) <= max(NEAR_SHARE * waited[each].ms, NEAR_MS) for each in known)
+    return {
+        "requests": len(waited),
+        "client_ms": _percentiles([each.ms for each in waited.values()]),
+        "gap_ms": _percentiles([gaps[each] for each in known]),
         "share_that_closes": round(near / len(waited), 5),
     }
 
@@ -186,7 +206,8 @@ def main() -> None:
     if options.what == "rate":
         print(json.dumps(uvloop.run(rate(options.requests))))
     else:
-        model, most = ("default", options.max_tokens) if options.tokens is None else (f"simulated-n{options.tokens}", options.tokens)
+        model = "default" if options.tokens is None else f"simulated-n{options.tokens}"
+        most = options.tokens or options.max_tokens
         found = closes(options.requests, options.at_once, model, most, governed=not options.no_governed)
         print(json.dumps(uvloop.run(found)))
 

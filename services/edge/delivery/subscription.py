@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from schemas.requests import Request
 from schemas.side_events import DetachReason, Transport
@@ -42,6 +42,29 @@ class ClientConnection:
     resumed_from: OpId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What a stream needs of its request: without the prompt, which is on the log and may be large.
+
+    Attributes:
+        request_id: Its id.
+        tenant: Whose it is.
+        at: When it was received, in microseconds since the epoch.
+        waited_ms: How long it had waited before it was put on the log.
+        total_ms: Its total deadline.
+    """
+
+    request_id: str
+    tenant: str
+    at: int
+    waited_ms: float
+    total_ms: int
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        return cls(request.request_id, request.tenant, request.at, request.waited_ms, request.deadlines.total_ms)
+
+
 class History(NamedTuple):
     """The ops that a client lacks, folded from all events before ``end_offset``."""
 
@@ -69,7 +92,7 @@ class Subscription:
                  "request", "session", "started")  # fmt: skip
 
     def __init__(
-        self, *, request: Request, session: DeliverySession, encoder: Encoder, connection: ClientConnection,
+        self, *, request: OpenRequest, session: DeliverySession, encoder: Encoder, connection: ClientConnection,
         catching_up: bool, on_end: Callable[["Subscription"], None],
     ) -> None:  # fmt: skip
         self.request = request
@@ -97,7 +120,7 @@ class Subscription:
 
     def expired(self, at_us: int) -> bool:
         """Return whether the stream is past its deadline; always False before its history was sent."""
-        deadline_us = self.opened_us + self.request.deadlines.total_ms * 1_000
+        deadline_us = self.opened_us + self.request.total_ms * 1_000
         return self._held is None and at_us >= deadline_us + EXPIRY_MARGIN_US
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:

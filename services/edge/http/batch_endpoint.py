@@ -12,7 +12,7 @@ from services.edge.batches.objects import batch_object, file_object, page_of
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys
 from services.edge.http.connections import handler_of
-from services.edge.http.request_body import read_json_body
+from services.edge.http.request_body import json_body
 from services.edge.requests.parse import parse_json
 
 CHUNK_BYTES: Final = 262_144
@@ -111,7 +111,8 @@ class BatchEndpoint:
     async def create(self, request: web.Request) -> web.Response:
         """Submit a batch: every line of its file is answered in the lane ``batch``."""
         tenant = self._keys.tenant_of(request.headers)
-        return _json(batch_object(await self._jobs.create(tenant, parse_json(await read_json_body(request)))))
+        async with json_body(request) as (body, _):
+            return _json(batch_object(await self._jobs.create(tenant, parse_json(body))))
 
     async def batches(self, request: web.Request) -> web.Response:
         """List the tenant's batches, newest first; ``limit`` and ``after`` choose a part."""

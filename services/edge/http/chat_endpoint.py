@@ -4,12 +4,13 @@ from typing import Final
 
 from aiohttp import web
 
+from services.edge.delivery.subscription import Subscription
 from services.edge.encoders.chat_chunks import OnRestart
 from services.edge.encoders.encoding import ClientContext, Encoding
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys
 from services.edge.http.connections import handler_of
-from services.edge.http.request_body import read_json_body
+from services.edge.http.request_body import json_body
 from services.edge.http.responses import send_stream
 from services.edge.log.positions import parse_request_id
 from services.edge.requests.choose_class import CLASS_HEADER
@@ -37,23 +38,30 @@ class ChatEndpoint:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Ask: take a request and deliver its answer, as chat chunks or in one piece."""
+        opened, ignored = await self._ask(request)  # the prompt is no longer in memory then
+        headers = {"X-Railbus-Ignored": _header_text(ignored)} if ignored else {}
+        return await send_stream(request, opened, buffer_bytes=self._buffer_bytes, headers=headers)
+
+    async def _ask(self, request: web.Request) -> tuple[Subscription, tuple[str, ...]]:
+        """Put the request on the log; return its stream and the fields that are ignored."""
         received_us = handler_of(request).received_us  # before the server parsed it and came to this handler
         tenant = self._keys.tenant_of(request.headers)
         idempotency_key = _idempotency_key(request)
-        body = parse_json(await read_json_body(request))
-        parsed = self._request_service.parse(body, tenant, request.headers.get(CLASS_HEADER))
-        encoding = _chat_encoding(
-            stream=parsed.stream, include_usage=parsed.include_usage, on_restart=parsed.on_restart
-        )
-        opened = await self._request_service.accept(
-            parsed,
-            ClientContext(tenant=tenant, encoding=encoding),
-            received_us=received_us,
-            idempotency_key=idempotency_key,
-            traceparent=request.headers.get("traceparent"),
-        )
-        headers = {"X-Railbus-Ignored": _header_text(parsed.ignored)} if parsed.ignored else {}
-        return await send_stream(request, opened, buffer_bytes=self._buffer_bytes, headers=headers)
+        async with json_body(request) as (body, turn):
+            parsed = self._request_service.parse(parse_json(body), tenant, request.headers.get(CLASS_HEADER))
+            encoding = _chat_encoding(
+                stream=parsed.stream, include_usage=parsed.include_usage, on_restart=parsed.on_restart
+            )
+            if parsed.lane == "batch":
+                turn.set_aside()
+            opened = await self._request_service.accept(
+                parsed,
+                ClientContext(tenant=tenant, encoding=encoding),
+                received_us=received_us,
+                idempotency_key=idempotency_key,
+                traceparent=request.headers.get("traceparent"),
+            )
+        return opened, parsed.ignored
 
     async def read(self, request: web.Request) -> web.StreamResponse:
         """Deliver the answer to an earlier request, as chat chunks from a position on, or in one piece."""

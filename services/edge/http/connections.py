@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from aiohttp import web
 
 from services.edge.encoders.websocket import close_frame
 from services.edge.errors import ApiError
+from services.edge.http.body_room import BodyRoom, BodyTurn, too_many_bytes
 from services.edge.http.connection_table import (
     CONNECTION_KINDS,
     PROXIED,
@@ -78,9 +80,11 @@ class Connections:
     """All connections of the server; closes those that are over a limit or a deadline."""
 
     def __init__(
-        self, most: int, most_per_address: int, timeouts: ConnectionTimeouts, proxies: TrustedProxies = _NO_PROXIES,
+        self, most: int, most_per_address: int, most_body_bytes: int, timeouts: ConnectionTimeouts,
+        proxies: TrustedProxies = _NO_PROXIES,
     ) -> None:  # fmt: skip
         self.proxies = proxies
+        self.bodies: BodyRoom[LimitedHandler] = BodyRoom(most_body_bytes, self._drop)
         self._table: ConnectionTable[LimitedHandler] = ConnectionTable(most, most_per_address)
         self._timeouts = timeouts
         self._closing: dict[LimitedHandler, tuple[asyncio.Transport, float]] = {}
@@ -116,6 +120,7 @@ class Connections:
 
     def lost(self, handler: "LimitedHandler") -> None:
         self._table.close(handler)
+        self.bodies.forget(handler)
         self._closing.pop(handler, None)
 
     def wait(self, handler: "LimitedHandler", what: Wait, now_s: float) -> None:
@@ -147,6 +152,13 @@ class Connections:
         for kind in CONNECTION_KINDS:
             EDGE_CONNECTIONS.labels(kind).set(kinds[kind])
 
+    def _drop(self, handler: "LimitedHandler") -> None:
+        """Close a connection whose body is too much."""
+        self._table.close(handler)
+        self._close(
+            handler, "hello" if handler.is_websocket else "body", too_many_bytes(), asyncio.get_running_loop().time()
+        )
+
     def _close(self, handler: "LimitedHandler", what: Wait, error: ApiError, now_s: float) -> None:
         """Close a connection with the reason, where its client waits for an answer and can take it."""
         transport = handler.transport
@@ -168,7 +180,7 @@ class Connections:
 class LimitedHandler(web.RequestHandler):
     """The web server's protocol, counted in ``Connections``."""
 
-    __slots__ = ("_answered_us", "_bytes_us", "_connections", "_peer")
+    __slots__ = ("_answered_us", "_bytes_us", "_connections", "_peer", "is_websocket")
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -176,6 +188,7 @@ class LimitedHandler(web.RequestHandler):
         self._peer = ""
         self._bytes_us = 0
         self._answered_us = 0
+        self.is_websocket = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -185,6 +198,8 @@ class LimitedHandler(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         self._bytes_us = now_us()
+        if self.is_websocket:
+            self.body_arrived(len(data))
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -228,8 +243,29 @@ class LimitedHandler(web.RequestHandler):
         self._connections.wait(self, what, self._loop.time())
 
     def upgrade(self) -> None:
-        """Note that the connection is a websocket now."""
+        """Note that the connection is a websocket now: all that it sends is messages."""
+        self.is_websocket = True
         self._connections.upgrade(self)
+
+    def body_arrived(self, count: int) -> None:
+        """Count bytes of a body or message that is not whole yet; it may be dropped for them."""
+        self._connections.bodies.add(self, count)
+
+    def body_failed(self) -> None:
+        """Count what has arrived no longer: it will not be a whole body."""
+        self._connections.bodies.forget(self)
+
+    def body_taken(self, count: int) -> None:
+        """Count a whole body or message no longer as one that arrives."""
+        self._connections.bodies.subtract(self, count)
+
+    def body_turn(self, count: int) -> AbstractAsyncContextManager[BodyTurn]:
+        """Work on a whole body or message of so many bytes while the block runs.
+
+        Raises:
+            ApiError: 503, too many others are on their way.
+        """
+        return self._connections.bodies.turn(count)
 
     def busy(self) -> None:
         """Note that the client has sent what the server waited for."""

@@ -1,11 +1,14 @@
 """Read a request's body: JSON, at most 1 MiB, plain or compressed."""
 
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from aiohttp import web
 
 from services.edge.errors import ApiError
+from services.edge.http.body_room import BodyTurn
 from services.edge.http.connections import handler_of
 
 MAX_BODY_BYTES: Final = 1_048_576
@@ -15,12 +18,15 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """Content codings (RFC 9110, section 8.4.1) and zlib's parameter for each."""
 
 
-async def read_json_body(request: web.Request) -> bytes:
+@asynccontextmanager
+async def json_body(request: web.Request) -> AsyncIterator[tuple[bytes, BodyTurn]]:
     """Read and unpack the body; memory stays within the limit however well it is compressed.
+
+    The body has its place in the edge's ``BodyRoom`` while the block runs.
 
     Raises:
         ApiError: 400, the body is not what ``Content-Encoding`` says; 413, it is too large; 415, it is not JSON or
-            has an unsupported encoding.
+            has an unsupported encoding; 503, too many bytes of others are on their way.
     """
     if request.content_type != "application/json":
         raise ApiError(415, "The body must be JSON: send Content-Type: application/json.", code="not_json")
@@ -31,10 +37,33 @@ async def read_json_body(request: web.Request) -> bytes:
             param="Content-Encoding",
         )  # fmt: skip
     connection = handler_of(request)
+    body = await _read(request)
+    connection.body_taken(len(body))
+    async with connection.body_turn(len(body) if encoding == "identity" else MAX_BODY_BYTES) as turn:
+        yield (body if encoding == "identity" else unpack(body, encoding)), turn
+
+
+async def _read(request: web.Request) -> bytes:
+    """Read the body; the web framework's own ``read`` would keep it as long as the request."""
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise body_too_large()
+    connection = handler_of(request)
     connection.wait("body")
-    body = await request.read()
+    body = bytearray()
+    try:
+        async for piece in request.content.iter_any():
+            body += piece
+            connection.body_arrived(len(piece))
+            if len(body) > MAX_BODY_BYTES:
+                break
+    except BaseException:
+        connection.body_failed()
+        raise
     connection.busy()
-    return body if encoding == "identity" else unpack(body, encoding)
+    if len(body) > MAX_BODY_BYTES:
+        connection.body_failed()
+        raise body_too_large()
+    return bytes(body)
 
 
 def unpack(body: bytes, encoding: str) -> bytes:

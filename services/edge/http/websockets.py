@@ -1,7 +1,7 @@
 """The endpoint ``/v1/stream``: several requests on one websocket, every op a JSON message."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -14,7 +14,7 @@ from services.edge.encoders.encoding import ClientContext, Encoding
 from services.edge.encoders.websocket import pong_frame, text_frame
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys, bearer_token
-from services.edge.http.connections import handler_of
+from services.edge.http.connections import LimitedHandler, handler_of
 from services.edge.http.responses import CLOSE_TIMEOUT_S
 from services.edge.log.positions import parse_request_id
 from services.edge.requests.parse import parse_json
@@ -29,6 +29,9 @@ WEBSOCKET_OPS: Final = Encoding(kind="op_frames")
 
 MAX_MESSAGE_BYTES: Final = 1_048_576
 """Most bytes of a client's message."""
+
+MAX_FRAME_HEAD_BYTES: Final = 14
+"""Most bytes of a frame beside its payload (RFC 6455, section 5.2)."""
 
 MAX_REF_CHARS: Final = 256
 """Most characters of a ``ref``: every reply repeats it, and replies count as unread bytes of the client."""
@@ -90,7 +93,7 @@ class WebSocketEndpoint:
         handler = handler_of(request)
         handler.upgrade()
         connection = WebSocketConnection(
-            response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams, handler.busy
+            response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams, handler
         )
         if key is None:
             handler.wait("hello")
@@ -107,11 +110,11 @@ class WebSocketEndpoint:
 
 
 class WebSocketConnection:
-    """One client's connection with its open requests; ``on_hello`` is called when a message was valid."""
+    """One client's connection with its open requests."""
 
     def __init__(
         self, response: web.WebSocketResponse, writer: ClientWriter, request_service: RequestService, keys: ApiKeys,
-        tenant: str | None, limit: int, on_hello: Callable[[], None],
+        tenant: str | None, limit: int, handler: LimitedHandler,
     ) -> None:  # fmt: skip
         self._response = response
         self._writer = writer
@@ -119,7 +122,7 @@ class WebSocketConnection:
         self._keys = keys
         self._tenant = tenant
         self._limit = limit
-        self._on_hello = on_hello
+        self._handler = handler
         self._tasks: dict[asyncio.Task[None], Subscription | None] = {}
         self._too_slow = False  # replies wait unread beyond the limit: nothing more is written or read
 
@@ -127,8 +130,10 @@ class WebSocketConnection:
         """Handle messages until the client disconnects, or leaves too many replies unread."""
         try:
             async for message in self._response:
+                size = _bytes_of(message.data)
+                self._handler.body_taken(size + MAX_FRAME_HEAD_BYTES)
                 if message.type is WSMsgType.TEXT:
-                    self._take(message.data)
+                    self._take(message.data, size)
                 elif message.type is WSMsgType.BINARY:
                     self._say({"type": "error", "error": ApiError(400, "Send text.", code="invalid_json").body})
                 elif message.type is WSMsgType.PING:
@@ -151,7 +156,7 @@ class WebSocketConnection:
         except TimeoutError:
             self._writer.abort()
 
-    def _take(self, data: str) -> None:
+    def _take(self, data: str, size: int) -> None:
         received_us = now_us()
         body: dict[str, Any] = {}
         try:
@@ -160,12 +165,12 @@ class WebSocketConnection:
                 _check_ref(body)
                 self._say({"type": "pong"}, body)
                 return
-            self._dispatch(body, received_us)
-            self._on_hello()
+            self._dispatch(body, size, received_us)
+            self._handler.busy()
         except ApiError as error:
             self._send_error(error, body)
 
-    def _dispatch(self, body: dict[str, Any], received_us: int) -> None:
+    def _dispatch(self, body: dict[str, Any], size: int, received_us: int) -> None:
         _check_ref(body)
         kind = body.get("type")
         if kind == "hello":
@@ -181,7 +186,7 @@ class WebSocketConnection:
                 raise ApiError(
                     429, f"At most {self._limit} requests at once on one connection.", code="too_many_streams"
                 )
-            task = asyncio.create_task(self._stream(body, received_us))
+            task = asyncio.create_task(self._stream(body, size, received_us))
             self._tasks[task] = None
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
         else:
@@ -189,15 +194,17 @@ class WebSocketConnection:
                 400, f"type must be one of {', '.join(CLIENT_MESSAGES)}.", code="invalid_value", param="type"
             )
 
-    async def _stream(self, body: dict[str, Any], received_us: int) -> None:
+    async def _stream(self, body: dict[str, Any], size: int, received_us: int) -> None:
         """Serve one request."""
+        about: dict[str, Any] = {name: body[name] for name in ("ref", "request_id") if name in body}
         try:
-            stream = await self._open(body, received_us)
+            stream = await self._open(body, size, received_us)
         except ApiError as error:
-            self._send_error(error, body)
+            self._send_error(error, about)
             if self._too_slow:
                 await self.close("slow")
             return
+        del body  # the prompt may be large, and the answer may take long
         task = asyncio.current_task()
         if task is not None:
             self._tasks[task] = stream
@@ -207,7 +214,7 @@ class WebSocketConnection:
                     "type": "accepted", "request_id": stream.request.request_id, "at": stream.request.at,
                     "partition": stream.session.partition,
                 },
-                body,
+                about,
             )  # fmt: skip
             await stream.serve(self._writer)
         finally:
@@ -215,7 +222,7 @@ class WebSocketConnection:
         if stream.reason in CLOSE_CODES:
             await self.close(stream.reason)
 
-    async def _open(self, body: dict[str, Any], received_us: int) -> Subscription:
+    async def _open(self, body: dict[str, Any], size: int, received_us: int) -> Subscription:
         client = ClientContext(tenant=self._tenant or "", encoding=WEBSOCKET_OPS)
         if body["type"] == "resume":
             request_id = parse_request_id(_text(body, "request_id") or "")
@@ -224,8 +231,11 @@ class WebSocketConnection:
         prompt = _text(body, "prompt")
         if prompt is not None:
             chat_body.setdefault("messages", [{"role": "user", "content": prompt}])
-        parsed = self._request_service.parse(chat_body, client.tenant)
-        return await self._request_service.accept(parsed, client, received_us=received_us)
+        async with self._handler.body_turn(size) as turn:
+            parsed = self._request_service.parse(chat_body, client.tenant)
+            if parsed.lane == "batch":
+                turn.set_aside()
+            return await self._request_service.accept(parsed, client, received_us=received_us)
 
     def _cancel(self, request_id: str) -> None:
         """Stop delivering a request; the router cancels it unless a client resumes it."""
@@ -266,6 +276,13 @@ def _check_ref(body: dict[str, Any]) -> None:
             400, f"ref may have at most {MAX_REF_CHARS} characters: every reply repeats it.", code="invalid_value",
             param="ref",
         )  # fmt: skip
+
+
+def _bytes_of(payload: object) -> int:
+    """Return how many bytes a message's payload was."""
+    if isinstance(payload, str):
+        return len(payload) if payload.isascii() else len(payload.encode())
+    return len(payload) if isinstance(payload, bytes | bytearray) else 0
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:

@@ -17,7 +17,7 @@ from services.bus import BusError, EventRejected, Position, Producer, partition_
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.receipts import ReceiptWriter
 from services.edge.delivery.session import DeliverySession
-from services.edge.delivery.subscription import EXPIRY_MARGIN_US, ClientConnection, History, Subscription
+from services.edge.delivery.subscription import EXPIRY_MARGIN_US, ClientConnection, History, OpenRequest, Subscription
 from services.edge.encoders.encoding import ClientContext
 from services.edge.errors import ApiError
 from services.edge.log.lookup import LATE_MS, LogLookup, is_too_old
@@ -124,15 +124,15 @@ class RequestService:
         charged = min(tokens_of(parsed.template), self._settings.tokens_burst)
         await self._charge("tokens", client.tenant, received_us, charged)
         try:
-            stream = self._new_stream(parsed, client, received_us, charged, place)
+            request, stream = self._new_stream(parsed, client, received_us, charged, place)
             with _end_on_failure(stream):
                 if idempotency_key is None:
-                    return await self._post(stream, traceparent)
-                record = IdempotencyRecord(stream.request.request_id, _body_hash(stream.request))
+                    return await self._post(request, stream, traceparent)
+                record = IdempotencyRecord(request.request_id, _body_hash(request))
                 known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
                 if known is None:
                     try:
-                        return await self._post(stream, traceparent)
+                        return await self._post(request, stream, traceparent)
                     except _NotTaken:
                         await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
                         raise
@@ -196,7 +196,7 @@ class RequestService:
 
     def _new_stream(
         self, parsed: ParsedRequest, client: ClientContext, received_us: int, charged: int, place: StreamPlace | None
-    ) -> Subscription:
+    ) -> tuple[Request, Subscription]:
         self._check_capacity(client.tenant)  # again: others may have come meanwhile
         reserved = self._partitions.reserve_request_id(received_us // 1_000)
         if reserved is None:
@@ -207,10 +207,9 @@ class RequestService:
             waited_us=now_us() - received_us,
         )  # fmt: skip
         self._hub.index.follow(request_id.encode(), hold.partition, whole=True)
-        return self._stream(request, hold, client, None, catching_up=False, charged=charged, place=place)
+        return request, self._stream(request, hold, client, None, catching_up=False, charged=charged, place=place)
 
-    async def _post(self, stream: Subscription, traceparent: str | None) -> Subscription:
-        request = stream.request
+    async def _post(self, request: Request, stream: Subscription, traceparent: str | None) -> Subscription:
         trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
         try:
             async with asyncio.timeout(POST_S):
@@ -223,14 +222,14 @@ class RequestService:
             raise _NotTaken(_post_error(error)) from None
         EDGE_REQUESTS.inc()
         self._receipts.record_attached(stream)
-        acknowledged.add_done_callback(lambda done: self._on_answered(stream, done))
+        topic = _topic_of(request).name
+        acknowledged.add_done_callback(lambda done: self._on_answered(stream, topic, done))
         await _wait_until_on_log(stream, acknowledged)
         return stream
 
-    def _on_answered(self, stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
+    def _on_answered(self, stream: Subscription, topic: str, acknowledged: asyncio.Future[Position]) -> None:
         """Wake the task that waits for the acknowledgement, and note the request's position."""
         if not acknowledged.cancelled() and acknowledged.exception() is None:
-            topic = _topic_of(stream.request).name
             self._hub.index.note_request(stream.request.request_id.encode(), topic, acknowledged.result().offset)
         stream.on_log.set()
 
@@ -288,6 +287,7 @@ class RequestService:
         catching_up: bool, charged: int = 0, place: StreamPlace | None = None,
     ) -> Subscription:  # fmt: skip
         session = DeliverySession(request.request_id, hold.partition, self._settings.governance)
+        tenant = request.tenant
         connection = ClientConnection(
             name=f"{self._instance}-{next(self._numbers)}",
             transport=client.encoding.transport,
@@ -301,10 +301,10 @@ class RequestService:
             (self._batch_room.admit if place is None else place.release)()  # any stream that has ended makes room
             OPS_SENT.inc(stream.session.stats.ops)
             self._receipts.record_detached(stream)
-            self._give_back(request.tenant, charged - used_tokens(session, charged))
+            self._give_back(tenant, charged - used_tokens(session, charged))
 
         stream = Subscription(
-            request=request, session=session, encoder=client.encoding.encoder(session, request.model),
+            request=OpenRequest.of(request), session=session, encoder=client.encoding.encoder(session, request.model),
             connection=connection, catching_up=catching_up, on_end=on_end,
         )  # fmt: skip
         self._hub.add(stream)
@@ -375,9 +375,7 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     Raises:
         ApiError: The broker refused the request, or did not acknowledge it until its stream expired.
     """
-    longest_ms = min(
-        stream.request.deadlines.total_ms, LONGEST_TOTAL_MS
-    )  # a backlog waits for engines, not for the log
+    longest_ms = min(stream.request.total_ms, LONGEST_TOTAL_MS)  # a backlog waits for engines, not for the log
     ends_us = stream.opened_us + longest_ms * 1_000 + EXPIRY_MARGIN_US
     try:
         async with asyncio.timeout(max(0.0, (ends_us - steady_us()) / 1e6)):

@@ -5,9 +5,11 @@ import json
 import resource
 import subprocess
 from contextlib import closing, contextmanager
+from functools import partial
 
 import aiohttp
 import pytest
+from prometheus_client import REGISTRY
 from websockets.asyncio.client import connect
 
 from services.edge.error_codes import ERROR_CODES
@@ -135,6 +137,49 @@ async def test_beyond_the_limit_of_busy_ones_only_health_checks_pass(lab):
                     assert response.headers["Connection"] == "close"
                     if status == 503:
                         assert (await response.json())["error"]["code"] == "too_many_connections"
+
+
+PART_BYTES = 950_000
+"""Sent of a body or message of a million bytes."""
+
+PART_OF_A_BODY = HALF_A_BODY.replace(b": 1000\r\n", b": 1000000\r\n") + b" " * PART_BYTES
+PART_OF_A_MESSAGE = (
+    b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+     b"\x81\xff" + (1_000_000).to_bytes(8, "big") + bytes(4 + PART_BYTES)
+)  # fmt: skip
+
+
+def body_bytes():
+    return REGISTRY.get_sample_value("railbus_edge_body_bytes")
+
+
+def has_arrived(count):
+    return body_bytes() >= count * PART_BYTES
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [(PART_OF_A_BODY, b"HTTP/1.1 503"), (PART_OF_A_MESSAGE, b"\x03\xf5Too many bytes")],  # 1013
+    ids=["body", "message"],
+)
+async def test_whoever_sends_slowest_makes_room_for_the_bytes_of_others(lab, part, told):
+    url = await lab.edge(body_memory_mb=8)
+    clients = []
+    try:
+        for number in range(12):
+            clients.append(await client(url, part))
+            await until(partial(has_arrived, min(number + 1, 8)))
+            assert body_bytes() <= 8 * 1_048_576
+        for reader, _ in clients[:4]:
+            assert told in await asyncio.wait_for(reader.read(), PATIENCE_S)
+        asking = asyncio.create_task(lab.http.post(f"{url}/v1/chat/completions", json=ASK))
+        await lab.answer("x")
+        assert (await asking).status == 200  # the others have done nothing to it
+    finally:
+        for _, writer in clients:
+            writer.close()
+    await until(lambda: body_bytes() == 0)
 
 
 @contextmanager

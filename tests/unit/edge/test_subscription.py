@@ -9,7 +9,7 @@ from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.held_events import MAX_HELD_EVENTS
 from services.edge.delivery.hub import Hub
 from services.edge.delivery.session import DeliverySession
-from services.edge.delivery.subscription import ClientConnection, Subscription
+from services.edge.delivery.subscription import ClientConnection, OpenRequest, Subscription
 from services.edge.encoders.sse import SseEncoder
 from services.edge.errors import ApiError
 from services.edge.http.responses import LAST_CHUNK, http_chunk
@@ -70,7 +70,7 @@ def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_c
             ended.append(stream.reason)
 
     stream = Subscription(
-        request=request, session=DeliverySession(request_id, 1, AS_STARTED), encoder=SseEncoder(),
+        request=OpenRequest.of(request), session=DeliverySession(request_id, 1, AS_STARTED), encoder=SseEncoder(),
         connection=ClientConnection(name="c", transport="sse", until_closed=until_closed), catching_up=catching_up,
         on_end=on_end,
     )  # fmt: skip

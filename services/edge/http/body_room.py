@@ -1,0 +1,167 @@
+"""A bound for the bytes of all bodies and messages that clients have sent and that are not on the log yet.
+
+What arrives counts from its first byte. If that is too much, whoever began to send first and has not finished is
+dropped: honest clients finish soon. A whole body is parsed, checked and encoded, which takes several times its bytes;
+so whole bodies take turns.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+from typing import Final, Generic, TypeVar
+
+from services.edge.errors import ApiError
+from services.runtime.metrics import EDGE_BODY_BYTES
+
+Key = TypeVar("Key", bound=Hashable)
+
+WORK_SHARE: Final = 1 / 8
+"""Share of the bytes that are worked on at the same time: while they are, there are about four copies of them."""
+
+ASIDE_SHARE: Final = 1 / 2
+"""Share of the bytes that requests may have which wait for a place of the batch lane, for hours perhaps."""
+
+SLACK_BYTES: Final = 256
+"""So many bytes beyond a whole message may be the heads of its frames: they do not count as the next one's."""
+
+TURN_S: Final = 5.0
+"""Longest wait for a turn. Turns are short unless the log does not acknowledge."""
+
+
+class BodyTurn:
+    """The turn of one whole body."""
+
+    def __init__(self, set_aside: Callable[[], None]) -> None:
+        self._set_aside = set_aside
+
+    def set_aside(self) -> None:
+        """Let others have their turns, before a long wait. The bytes still count.
+
+        Raises:
+            ApiError: 503, too many bytes wait like this.
+        """
+        self._set_aside()
+
+
+class BodyRoom(Generic[Key]):
+    """Room for ``most`` bytes.
+
+    Args:
+        most: Most bytes of all bodies.
+        drop: Ends the connection of this key, whose bytes are no longer counted.
+    """
+
+    def __init__(self, most: int, drop: Callable[[Key], None]) -> None:
+        self._most = most
+        self._most_in_work = int(most * WORK_SHARE)
+        self._drop = drop
+        self._total = 0
+        self._incoming: OrderedDict[Key, int] = OrderedDict()  # bytes of what is not whole; the oldest is first
+        self._in_work = 0
+        self._aside = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
+
+    @property
+    def total(self) -> int:
+        """The bytes that are there."""
+        return self._total
+
+    def add(self, key: Key, count: int) -> None:
+        """Count bytes that have arrived; drop others to make room for them, or this key if there is no other."""
+        self._incoming[key] = self._incoming.get(key, 0) + count
+        self._change(count)
+        while self._total > self._most and key in self._incoming:
+            self._drop_oldest(but=key)
+
+    def subtract(self, key: Key, count: int) -> None:
+        """Count a whole message of this key no longer as incoming; what follows it counts as new."""
+        arrived = self._incoming.pop(key, 0)
+        left = arrived - count
+        if left > SLACK_BYTES:
+            self._incoming[key] = left
+            arrived -= left
+        self._change(-arrived)
+
+    def forget(self, key: Key) -> None:
+        """Count nothing that arrived for this key any longer."""
+        self._change(-self._incoming.pop(key, 0))
+
+    @asynccontextmanager
+    async def turn(self, count: int) -> AsyncIterator[BodyTurn]:
+        """Work on a whole body of so many bytes while the block runs, after those that came before.
+
+        Raises:
+            ApiError: 503, there is no room, or the turn does not come.
+        """
+        self._change(count)
+        try:
+            while self._total > self._most and self._incoming:
+                self._drop_oldest()
+            if self._total > self._most:
+                raise too_many_bytes()
+            await self._take_turn(count)
+            aside = 0
+
+            def set_aside() -> None:
+                nonlocal aside
+                if self._aside + count > self._most * ASIDE_SHARE:
+                    raise too_many_bytes()
+                aside = count
+                self._aside += count
+                self._end_turn(count)
+
+            try:
+                yield BodyTurn(set_aside)
+            finally:
+                self._aside -= aside
+                self._end_turn(count - aside)
+        finally:
+            self._change(-count)
+
+    async def _take_turn(self, count: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((count, turn))
+        self._admit()
+        try:
+            async with asyncio.timeout(TURN_S):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self._in_work -= count
+            elif (count, turn) in self._waiting:
+                self._waiting.remove((count, turn))
+            self._admit()
+            if isinstance(error, TimeoutError):
+                raise too_many_bytes() from None
+            raise
+
+    def _end_turn(self, count: int) -> None:
+        self._in_work -= count
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting:
+            count, turn = self._waiting[0]
+            if self._in_work and self._in_work + count > self._most_in_work:
+                return
+            self._waiting.popleft()
+            if not turn.cancelled():  # else its client is gone
+                self._in_work += count
+                turn.set_result(None)
+
+    def _drop_oldest(self, but: Key | None = None) -> None:
+        oldest = next((key for key in self._incoming if key != but), but)
+        if oldest is not None:
+            self.forget(oldest)
+            self._drop(oldest)
+
+    def _change(self, count: int) -> None:
+        self._total += count
+        EDGE_BODY_BYTES.set(self._total)
+
+
+def too_many_bytes() -> ApiError:
+    return ApiError(
+        503, "Too many bytes of requests are on their way: try again.", code="too_many_bytes", retry_after_s=1
+    )
