@@ -243,8 +243,10 @@ class LimitedHandler(web.RequestHandler):
         self._connections.wait(self, what, self._loop.time())
 
     def upgrade(self) -> None:
-        """Note that the connection is a websocket now: all that it sends is messages."""
+        """Note that the connection is a websocket now: all that it has sent beyond the handshake is messages."""
         self.is_websocket = True
+        if self._message_tail:
+            self.body_arrived(len(self._message_tail))
         self._connections.upgrade(self)
 
     def body_arrived(self, count: int) -> None:

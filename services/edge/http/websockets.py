@@ -85,13 +85,13 @@ class WebSocketEndpoint:
         )
         if not _is_handshake(request, response):
             raise ApiError(400, "This address needs a websocket handshake (version 13).", code="not_a_websocket")
+        handler = handler_of(request)
+        handler.upgrade()
         await response.prepare(request)
         transport = request.transport
         if transport is None:
             return response
         writer = ClientWriter(transport, self._settings.client_buffer_bytes)
-        handler = handler_of(request)
-        handler.upgrade()
         connection = WebSocketConnection(
             response, writer, self._request_service, self._keys, tenant, self._settings.max_socket_streams, handler
         )

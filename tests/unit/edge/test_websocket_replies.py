@@ -34,6 +34,16 @@ class UnreadTransport:
         return False
 
 
+class IdleHandler:
+    """The connection's handler, as far as replies need it."""
+
+    def body_taken(self, count):
+        assert count > 0
+
+    def busy(self):
+        pass
+
+
 class ScriptedResponse:
     """A websocket whose client sends these messages; counts how many were taken."""
 
@@ -59,7 +69,7 @@ async def served(messages, keys=KEYED):
     transport, response = UnreadTransport(), ScriptedResponse(messages)
     tenant = "local" if keys.allows_anonymous else None
     connection = WebSocketConnection(
-        response, ClientWriter(transport, LIMIT_BYTES), None, keys, tenant, 16, lambda: None
+        response, ClientWriter(transport, LIMIT_BYTES), None, keys, tenant, 16, IdleHandler()
     )
     await connection.serve()
     return transport, response
