@@ -33,6 +33,8 @@ _KNOWN: Final = {
 }
 """Values of the first two headers, as ``encode`` writes them -> kind and decoder."""
 
+LARGE_BYTES: Final = 16_384
+
 _KIND_BYTES: Final = {kind.cls: (name.encode(), b"%d" % kind.version) for name, kind in KINDS.items()}
 
 
@@ -46,6 +48,8 @@ def encode(event: AnyEvent, traceparent: str | None = None) -> tuple[bytes, list
     if len(value) > MAX_EVENT_BYTES:
         msg = f"{type(event).__name__} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}: shorten its texts"
         raise MalformedEvent(msg)
+    if len(value) > LARGE_BYTES:
+        value = bytes(memoryview(value))  # orjson's own takes up to eight times its length as long as it is kept
     kind, version = _KIND_BYTES[type(event)]
     headers = [(KIND_HEADER, kind), (VERSION_HEADER, version)]
     if traceparent is not None:

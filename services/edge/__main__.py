@@ -5,6 +5,7 @@ import os
 from services.edge.service import EdgeService
 from services.edge.settings import Settings
 from services.runtime import process, settings
+from services.runtime.allocator import return_large_blocks
 from services.runtime.process import say_ready
 
 
@@ -18,4 +19,5 @@ def _say_ready(url: str) -> None:
 
 
 if __name__ == "__main__":
+    return_large_blocks()  # clients send as much as they like
     process.run(main, "edge")

@@ -101,7 +101,7 @@ class Settings:
     max_connections: int = setting(4_096, "most connections open at once", ge=1, le=1_000_000)
     max_address_connections: int = setting(1_024, "most connections of one client address at once", ge=1, le=1_000_000)
     body_memory_mb: int = setting(
-        24, "most MiB of bodies and messages on their way from clients to the log", ge=8, le=1_000_000
+        12, "most MiB of bodies and messages on their way from clients to the log", ge=8, le=1_000_000
     )
     trusted_proxies: str = setting("", "addresses or networks of proxies, separated by commas")
     proxy_header: Literal["X-Forwarded-For", "Forwarded"] = setting(

@@ -1,9 +1,10 @@
 """What a client without a key makes an edge keep: its resident memory under each flood, against idle.
 
-    python -m tests.bench.edge_floods [--seconds 6] [--sockets 500]
+    python -m tests.bench.edge_floods [--seconds 6] [--sockets 500] [--one-edge]
 
 The edge is a process of its own on the embedded broker, with its default limits, but of connections per address: the
-floods come from one. Its memory is sampled ten times a second. The bar is less than twice the memory of an idle edge.
+floods come from one. Each flood strikes a new edge.
+Its memory is sampled ten times a second. The bar is less than twice the memory of an idle edge.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import gzip
 import json
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -108,41 +109,53 @@ async def most_mib(process, flood):
     return most
 
 
+@asynccontextmanager
+async def an_edge(broker):
+    """Start an edge; give its process, its port and its memory while it is idle, in MiB."""
+    port = free_port()
+    edge = ServiceProcess(
+        "services.edge", RAILBUS_KAFKA_BOOTSTRAP=broker.address, RAILBUS_PARTITIONS="2",
+        RAILBUS_EDGE_PORT=str(port), RAILBUS_MAX_ADDRESS_CONNECTIONS="100000", RAILBUS_LOG_LEVEL="ERROR",
+    )  # fmt: skip
+    try:
+        await edge.ready()
+        await asyncio.sleep(3)
+        process = psutil.Process(edge.pid)
+        yield process, port, process.memory_info().rss / 2**20
+    finally:
+        edge.kill()
+
+
+async def strike(names, edge, given):
+    """Flood an edge, one flood after the other, and print a row of each."""
+    process, port, idle_mib = edge
+    for name in names:
+        made, sent, share = FLOODS[name]
+        count = max(int(given.sockets * share), 1)
+        flood = asyncio.gather(*(made(port, sent, given.seconds) for _ in range(count)))
+        mib = await most_mib(process, flood)
+        await asyncio.sleep(3)
+        after = process.memory_info().rss / 2**20
+        print(f"| {name} | {count} | {idle_mib:.0f} | {mib:.0f} | {mib / idle_mib:.2f} | {after:.0f} |", flush=True)
+
+
 async def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--sockets", type=int, default=500)
+    parser.add_argument("--one-edge", action="store_true", help="all floods strike the same edge")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         broker = Broker("embedded", Path(folder) / "data", in_memory=True)
         broker.launch()
-        edge = None
         try:
             await asyncio.to_thread(broker.wait_until_ready)
             await ensure_topics(BusSettings(bootstrap=broker.address, partitions=2))
-            port = free_port()
-            edge = ServiceProcess(
-                "services.edge", RAILBUS_KAFKA_BOOTSTRAP=broker.address, RAILBUS_PARTITIONS="2",
-                RAILBUS_EDGE_PORT=str(port), RAILBUS_MAX_ADDRESS_CONNECTIONS="100000", RAILBUS_LOG_LEVEL="ERROR",
-            )  # fmt: skip
-            await edge.ready()
-            await asyncio.sleep(3)
-            process = psutil.Process(edge.pid)
-            idle_mib = process.memory_info().rss / 2**20
-            print(
-                f"| flood, on one edge after the other floods | sockets | most MiB | idle {idle_mib:.0f} MiB, times |"
-            )
-            print("|---|---|---|---|")
-            for name, (made, sent, share) in FLOODS.items():
-                count = max(int(given.sockets * share), 1)
-                flood = asyncio.gather(*(made(port, sent, given.seconds) for _ in range(count)))
-                mib = await most_mib(process, flood)
-                print(f"| {name} | {count} | {mib:.0f} | {mib / idle_mib:.2f} |", flush=True)
-                await asyncio.sleep(1)
-            print(f"| 3 s after all of them | 0 | {process.memory_info().rss / 2**20:.0f} | |")
+            print("| flood | sockets | idle MiB | most MiB | times | MiB 3 s after |\n|---|---|---|---|---|---|")
+            for names in [[*FLOODS]] if given.one_edge else [[name] for name in FLOODS]:
+                async with an_edge(broker) as edge:
+                    await strike(names, edge, given)
         finally:
-            if edge is not None:
-                edge.kill()
             broker.kill()
 
 

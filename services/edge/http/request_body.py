@@ -49,21 +49,23 @@ async def _read(request: web.Request) -> bytes:
         raise body_too_large()
     connection = handler_of(request)
     connection.wait("body")
-    body = bytearray()
+    pieces: list[bytes] = []  # a growing buffer would be moved again and again
+    size = 0
     try:
         async for piece in request.content.iter_any():
-            body += piece
+            pieces.append(piece)
+            size += len(piece)
             connection.body_arrived(len(piece))
-            if len(body) > MAX_BODY_BYTES:
+            if size > MAX_BODY_BYTES:
                 break
     except BaseException:
         connection.body_failed()
         raise
     connection.busy()
-    if len(body) > MAX_BODY_BYTES:
+    if size > MAX_BODY_BYTES:
         connection.body_failed()
         raise body_too_large()
-    return bytes(body)
+    return b"".join(pieces)
 
 
 def unpack(body: bytes, encoding: str) -> bytes:

@@ -102,6 +102,8 @@ class WebSocketEndpoint:
             await connection.serve()
         finally:
             self._open.discard(connection)
+            if transport.is_closing() and not response.closed:
+                await response.close()  # else its heartbeat keeps it, with half a message, until it fires
         return response
 
     async def stop(self) -> None:
