@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from services.edge.errors import ApiError
 from services.runtime.metrics import EDGE_BODY_BYTES
@@ -30,18 +30,32 @@ TURN_S: Final = 5.0
 
 
 class BodyTurn:
-    """The turn of one whole body."""
+    """The turn of one whole body; its bytes count until it is closed."""
 
-    def __init__(self, set_aside: Callable[[], None]) -> None:
-        self._set_aside = set_aside
+    def __init__(self, room: "BodyRoom[Any]", count: int) -> None:
+        self._room, self._count = room, count
+        self._works, self._aside = True, 0
 
     def set_aside(self) -> None:
-        """Let others have their turns, before a long wait. The bytes still count.
+        """Let others have their turns, before a wait for a place of the batch lane.
 
         Raises:
             ApiError: 503, too many bytes wait like this.
         """
-        self._set_aside()
+        self._room.reserve_aside(self._count)
+        self._aside = self._count
+        self.end_work()
+
+    def end_work(self) -> None:
+        """Let others have their turns: only the log's acknowledgement is awaited. May be called again."""
+        if self._works:
+            self._works = False
+            self._room.end_work(self._count)
+
+    def close(self) -> None:
+        """Count nothing of it any longer."""
+        self.end_work()
+        self._room.reserve_aside(-self._aside)
 
 
 class BodyRoom(Generic[Key]):
@@ -101,21 +115,11 @@ class BodyRoom(Generic[Key]):
             if self._total > self._most:
                 raise too_many_bytes()
             await self._take_turn(count)
-            aside = 0
-
-            def set_aside() -> None:
-                nonlocal aside
-                if self._aside + count > self._most * ASIDE_SHARE:
-                    raise too_many_bytes()
-                aside = count
-                self._aside += count
-                self._end_turn(count)
-
+            turn = BodyTurn(self, count)
             try:
-                yield BodyTurn(set_aside)
+                yield turn
             finally:
-                self._aside -= aside
-                self._end_turn(count - aside)
+                turn.close()
         finally:
             self._change(-count)
 
@@ -136,9 +140,20 @@ class BodyRoom(Generic[Key]):
                 raise too_many_bytes() from None
             raise
 
-    def _end_turn(self, count: int) -> None:
+    def end_work(self, count: int) -> None:
+        """End the work on so many bytes; only ``BodyTurn`` calls this."""
         self._in_work -= count
         self._admit()
+
+    def reserve_aside(self, count: int) -> None:
+        """Count bytes that wait for long; only ``BodyTurn`` calls this.
+
+        Raises:
+            ApiError: 503, there are too many.
+        """
+        if count > 0 and self._aside + count > self._most * ASIDE_SHARE:
+            raise too_many_bytes()
+        self._aside += count
 
     def _admit(self) -> None:
         while self._waiting:

@@ -60,6 +60,7 @@ class ChatEndpoint:
                 received_us=received_us,
                 idempotency_key=idempotency_key,
                 traceparent=request.headers.get("traceparent"),
+                on_posted=turn.end_work,
             )
         return opened, parsed.ignored
 

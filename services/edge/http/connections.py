@@ -184,8 +184,8 @@ class LimitedHandler(web.RequestHandler):
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
-        # The web framework keeps 32 requests with their bodies that a client sends ahead. It stops reading after one.
-        self._max_msg_queue_size, self._msg_queue_resume_size = 1, 0
+        # The web framework keeps 32 requests with their bodies that a client sends ahead. Here it stops reading at two.
+        self._max_msg_queue_size, self._msg_queue_resume_size = 2, 1
         self._connections = connections
         self._peer = ""
         self._bytes_us = 0

@@ -39,8 +39,10 @@ async def json_body(request: web.Request) -> AsyncIterator[tuple[bytes, BodyTurn
     connection = handler_of(request)
     body = await _read(request)
     connection.body_taken(len(body))
-    async with connection.body_turn(len(body) if encoding == "identity" else MAX_BODY_BYTES) as turn:
-        yield (body if encoding == "identity" else unpack(body, encoding)), turn
+    if encoding != "identity":
+        body = unpack(body, encoding)
+    async with connection.body_turn(len(body)) as turn:
+        yield body, turn
 
 
 async def _read(request: web.Request) -> bytes:

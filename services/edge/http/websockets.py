@@ -237,7 +237,7 @@ class WebSocketConnection:
             parsed = self._request_service.parse(chat_body, client.tenant)
             if parsed.lane == "batch":
                 turn.set_aside()
-            return await self._request_service.accept(parsed, client, received_us=received_us)
+            return await self._request_service.accept(parsed, client, received_us=received_us, on_posted=turn.end_work)
 
     def _cancel(self, request_id: str) -> None:
         """Stop delivering a request; the router cancels it unless a client resumes it."""

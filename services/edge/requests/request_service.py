@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import itertools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -89,6 +89,7 @@ class RequestService:
         client: ClientContext,
         *,
         received_us: int,
+        on_posted: Callable[[], None],
         idempotency_key: str | None = None,
         traceparent: str | None = None,
     ) -> Subscription:
@@ -100,6 +101,7 @@ class RequestService:
             parsed: The request.
             client: Its client.
             received_us: When it was received, in microseconds since the epoch: its deadlines count from here.
+            on_posted: Called when the request waits only for the broker's acknowledgement.
             idempotency_key: A later request with the same key gets this one's answer.
             traceparent: The client's W3C trace, if any.
 
@@ -107,17 +109,17 @@ class RequestService:
             ApiError: It is refused.
         """
         if parsed.lane != "batch":
-            return await self._accept(parsed, client, received_us, idempotency_key, traceparent, None)
+            return await self._accept(parsed, client, received_us, on_posted, idempotency_key, traceparent, None)
         place = await self._batch_room.take()
         try:
-            return await self._accept(parsed, client, now_us(), idempotency_key, traceparent, place)
+            return await self._accept(parsed, client, now_us(), on_posted, idempotency_key, traceparent, place)
         except BaseException:
             place.release()
             raise
 
     async def _accept(
-        self, parsed: ParsedRequest, client: ClientContext, received_us: int, idempotency_key: str | None,
-        traceparent: str | None, place: StreamPlace | None,
+        self, parsed: ParsedRequest, client: ClientContext, received_us: int, on_posted: Callable[[], None],
+        idempotency_key: str | None, traceparent: str | None, place: StreamPlace | None,
     ) -> Subscription:  # fmt: skip
         self._check_capacity(client.tenant)
         await self._charge("requests", client.tenant, received_us)
@@ -127,12 +129,12 @@ class RequestService:
             request, stream = self._new_stream(parsed, client, received_us, charged, place)
             with _end_on_failure(stream):
                 if idempotency_key is None:
-                    return await self._post(request, stream, traceparent)
+                    return await self._post(request, stream, traceparent, on_posted)
                 record = IdempotencyRecord(request.request_id, _body_hash(request))
                 known = await self._shared_limits.claim(client.tenant, idempotency_key, record, received_us)
                 if known is None:
                     try:
-                        return await self._post(request, stream, traceparent)
+                        return await self._post(request, stream, traceparent, on_posted)
                     except _NotTaken:
                         await self._shared_limits.forget(client.tenant, idempotency_key, received_us)
                         raise
@@ -209,7 +211,9 @@ class RequestService:
         self._hub.index.follow(request_id.encode(), hold.partition, whole=True)
         return request, self._stream(request, hold, client, None, catching_up=False, charged=charged, place=place)
 
-    async def _post(self, request: Request, stream: Subscription, traceparent: str | None) -> Subscription:
+    async def _post(
+        self, request: Request, stream: Subscription, traceparent: str | None, on_posted: Callable[[], None]
+    ) -> Subscription:
         trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
         try:
             async with asyncio.timeout(POST_S):
@@ -221,6 +225,7 @@ class RequestService:
         except (MalformedEvent, BusError, TimeoutError) as error:
             raise _NotTaken(_post_error(error)) from None
         EDGE_REQUESTS.inc()
+        on_posted()
         self._receipts.record_attached(stream)
         topic = _topic_of(request).name
         acknowledged.add_done_callback(lambda done: self._on_answered(stream, topic, done))

@@ -168,6 +168,26 @@ async def test_a_client_that_leaves_while_it_waits_gives_its_turn_back(admitted_
     assert room.total == 0
 
 
+async def test_who_waits_for_the_log_lets_others_work_and_still_counts():
+    room, _ = a_room()
+    first, second = Worker(room, IN_WORK), Worker(room, IN_WORK)
+    await let_others_run()
+    first.turn.end_work()
+    first.turn.end_work()  # no effect
+    await let_others_run()
+    assert second.has_turn
+    assert room.total == 2 * IN_WORK
+    await first.end()
+    third = Worker(room, 1)
+    await let_others_run()
+    assert not third.has_turn  # the second works
+    await second.end()
+    await let_others_run()
+    assert third.has_turn
+    await third.end()
+    assert room.total == 0
+
+
 async def test_who_waits_for_long_lets_others_work_and_has_half_of_the_room():
     room, _ = a_room()
     waiting = [Worker(room, 90) for _ in range(5)]
