@@ -79,12 +79,12 @@ class Waited:
         return self.end_ms - self.begin_ms
 
 
-async def closes(count: int, at_once: int, model: str, max_tokens: int, *, governed: bool) -> dict[str, Any]:
+async def closes(count: int, at_once: int, max_tokens: int, *, model: str, governed: bool) -> dict[str, Any]:
     """Ask, take the time of each answer, and compare."""
     with tempfile.TemporaryDirectory() as folder, running_tree(
         Path(folder), "--engine", "simulated", "--no-redis", governed=governed, start_s=300
     ) as tree:  # fmt: skip
-        waited = await ask(tree.url, count, at_once, model, max_tokens)
+        waited = await ask(tree.url, count, at_once, max_tokens, model)
         entries = await entries_of(tree.kafka, set(waited))
     gaps = {each: waited[each].ms - sum_ms(entry) for each, entry in entries.items()}
     before = [_at_ms(entry)[0] - waited[each].begin_ms for each, entry in entries.items()]
@@ -126,7 +126,7 @@ def _percentiles(values: list[float]) -> dict[str, float]:
     return {f"p{share}": round(ordered[int(share / 100 * (len(ordered) - 1))], 3) for share in (50, 95, 99, 99.9)}
 
 
-async def ask(url: str, count: int, at_once: int, model: str, max_tokens: int) -> dict[str, Waited]:
+async def ask(url: str, count: int, at_once: int, max_tokens: int, model: str = "default") -> dict[str, Waited]:
     """Return how long each answer took, by request id: one process a client, see ``tests.bench.kit.stopwatch``."""
     host, port = url.removeprefix("http://").split(":")
     clients = [
@@ -208,7 +208,7 @@ def main() -> None:
     else:
         model = "default" if options.tokens is None else f"simulated-n{options.tokens}"
         most = options.tokens or options.max_tokens
-        found = closes(options.requests, options.at_once, model, most, governed=not options.no_governed)
+        found = closes(options.requests, options.at_once, most, model=model, governed=not options.no_governed)
         print(json.dumps(uvloop.run(found)))
 
 

@@ -125,7 +125,7 @@ def test_a_plan_that_cannot_be_run_is_one_sentence(tree):
     for text, said in (
         ('[score]\nregex = "x"\n[[tier]]\nmodel = "a"\n[[tier]]\nmodel = "b"\nkeep = 0.1\n', "group"),
         ('[score]\njson = "x"\n[[tier]]\nmodel = "a"\n[[tier]]\nmodel = "b"\n', "keep must fall"),
-        ('[score]\n[[tier]]\nmodel = "a"\n[[tier]]\nmodel = "b"\nkeep = 0.1\n', "either regex or json"),
+        ('[score]\n[[tier]]\nmodel = "a"\n[[tier]]\nmodel = "b"\nkeep = 0.1\n', "one of regex, json and cel"),
     ):
         path.write_text(text)
         done = tree.railbus("batch", "run", "candidates.txt", "--out", "c", "--tiers", "wrong.toml")
