@@ -1,11 +1,13 @@
 """Recorded traffic to judge again: the events of an archive, or of the topics of a running broker."""
 
 import argparse
-from collections.abc import AsyncIterator, Collection, Sequence
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from schemas.base import AnyEvent
 from schemas.ids import time_ms
@@ -16,7 +18,9 @@ from services.archive.reader import Archive, received
 from services.archive.sealing import KeyStore
 from services.archive.store import Store
 from services.bus import BusSettings
+from services.runtime.errors import UserError
 from services.runtime.settings import load_settings
+from services.runtime.task_groups import first_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +88,12 @@ def add_traffic_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from-ms", type=int, default=0, help="requests from this time on, milliseconds since 1970")
     parser.add_argument("--to-ms", type=int, default=2**47, help="requests before this time")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run_rejudge(work: Coroutine[Any, Any, int]) -> int:
+    """Run a program that judges traffic again; return its exit status, 2 for a user's mistake, which is printed."""
+    try:
+        return asyncio.run(work)
+    except* UserError as mistakes:
+        sys.stderr.write(f"railbus audit: {first_error(mistakes)}\n")
+    return 2

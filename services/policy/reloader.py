@@ -11,6 +11,7 @@ from services.policy.load import build
 from services.policy.policy import Policy
 from services.policy.source.files import fingerprint, read_files, version_of
 from services.policy.trial import try_policy
+from services.runtime.files import SettledChange
 from services.runtime.metrics import POLICY_REFUSED
 
 WATCH_INTERVAL_S: Final = 1.0
@@ -32,8 +33,7 @@ class PolicyReloader:
     def __init__(self, root: Path, prepare: Callable[[Policy], Awaitable[None]] | None = None) -> None:
         self._root = root
         self._prepare = prepare
-        self._seen = fingerprint(root)
-        self._settled = True
+        self._change = SettledChange(fingerprint(root))
         files = read_files(root)
         try_policy(files)
         self.current: Policy = build(files)
@@ -52,14 +52,7 @@ class PolicyReloader:
 
         Files must be unchanged for two polls, so that no unfinished edit is read.
         """
-        seen = fingerprint(self._root)
-        if seen != self._seen:
-            self._seen, self._settled = seen, False
-            return None
-        if self._settled:
-            return None
-        self._settled = True
-        return self._read()
+        return self._read() if self._change.poll(fingerprint(self._root)) else None
 
     async def _adopt(self, policy: Policy) -> None:
         if self._prepare is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from services.runtime.errors import UserError
+from services.runtime.files import SettledChange
 from services.runtime.logging import logger
 from services.runtime.metrics import POLICY_REFUSED
 from services.runtime.service_classes import ServiceClasses, read_service_classes
@@ -36,8 +37,7 @@ class ClassReloader:
         self._file = folder / "policy.toml"
         self._log = logger(service)
         self._apply = apply
-        self._seen = self._fingerprint()
-        self._settled = True
+        self._change = SettledChange(self._fingerprint())
         self.current = read_service_classes(folder)
         self._longest_ms = self.current.longest_total_ms("interactive")
 
@@ -51,13 +51,8 @@ class ClassReloader:
 
     def poll(self) -> ServiceClasses | None:
         """Return the classes of a changed file, once it has not changed between two polls; else None."""
-        seen = self._fingerprint()
-        if seen != self._seen:
-            self._seen, self._settled = seen, False
+        if not self._change.poll(self._fingerprint()):
             return None
-        if self._settled:
-            return None
-        self._settled = True
         try:
             return read_service_classes(self._file.parent)
         except UserError as error:

@@ -1,7 +1,8 @@
-"""Write a file so that a crash or a loss of power leaves the old content or the new one, and nothing between."""
+"""Files that are written whole, and files that somebody edits."""
 
 import os
 import secrets
+from collections.abc import Hashable
 from pathlib import Path
 
 
@@ -26,3 +27,23 @@ def sync_folder(folder: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+class SettledChange:
+    """Notices that files have changed, once they were the same for two polls: no unfinished edit is read.
+
+    Args:
+        seen: Their fingerprint at the start.
+    """
+
+    def __init__(self, seen: Hashable) -> None:
+        self._seen = seen
+        self._settled = True
+
+    def poll(self, seen: Hashable) -> bool:
+        """Return whether they have changed, and no longer do; true once for each change."""
+        if seen != self._seen:
+            self._seen, self._settled = seen, False
+            return False
+        was_settled, self._settled = self._settled, True
+        return not was_settled

@@ -64,28 +64,26 @@ class BodyRoom(Generic[Key]):
     Args:
         most: Most bytes of all bodies.
         drop: Ends the connection of this key, whose bytes are no longer counted.
+
+    Attributes:
+        total: The bytes that are there.
     """
 
     def __init__(self, most: int, drop: Callable[[Key], None]) -> None:
         self._most = most
         self._most_in_work = int(most * WORK_SHARE)
         self._drop = drop
-        self._total = 0
+        self.total = 0
         self._incoming: OrderedDict[Key, int] = OrderedDict()  # bytes of what is not whole; the oldest is first
         self._in_work = 0
         self._aside = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
-    @property
-    def total(self) -> int:
-        """The bytes that are there."""
-        return self._total
-
     def add(self, key: Key, count: int) -> None:
         """Count bytes that have arrived; drop others to make room for them, or this key if there is no other."""
         self._incoming[key] = self._incoming.get(key, 0) + count
         self._change(count)
-        while self._total > self._most and key in self._incoming:
+        while self.total > self._most and key in self._incoming:
             self._drop_oldest(but=key)
 
     def subtract(self, key: Key, count: int) -> None:
@@ -110,9 +108,9 @@ class BodyRoom(Generic[Key]):
         """
         self._change(count)
         try:
-            while self._total > self._most and self._incoming:
+            while self.total > self._most and self._incoming:
                 self._drop_oldest()
-            if self._total > self._most:
+            if self.total > self._most:
                 raise too_many_bytes()
             await self._take_turn(count)
             turn = BodyTurn(self, count)
@@ -132,10 +130,10 @@ class BodyRoom(Generic[Key]):
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
-                self._in_work -= count
+                self.end_work(count)
             elif (count, turn) in self._waiting:
                 self._waiting.remove((count, turn))
-            self._admit()
+                self._admit()  # those behind it may have room
             if isinstance(error, TimeoutError):
                 raise too_many_bytes() from None
             raise
@@ -172,8 +170,8 @@ class BodyRoom(Generic[Key]):
             self._drop(oldest)
 
     def _change(self, count: int) -> None:
-        self._total += count
-        EDGE_BODY_BYTES.set(self._total)
+        self.total += count
+        EDGE_BODY_BYTES.set(self.total)
 
 
 def too_many_bytes() -> ApiError:

@@ -14,13 +14,12 @@ import orjson
 from schemas.requests import Request
 from schemas.stream import Verdict
 from schemas.topics import REQUESTS, REQUESTS_BATCH, STREAMS
-from services.archive.traffic import Traffic, add_traffic_options
+from services.archive.traffic import Traffic, add_traffic_options, run_rejudge
 from services.policy import BrokenPolicy, Policy, load
 from services.rails.evaluator import JAILBREAK, RailsEvaluator, build_evaluator
 from services.rails.jailbreak import JailbreakClassifier
 from services.rails.rejudge.compare import JudgedPrompt, VerdictComparison, VerdictDifference
 from services.runtime.errors import UserError
-from services.runtime.task_groups import first_error
 
 MAX_SHOWN: Final = 200
 """Most differences in the table; ``--json`` has all."""
@@ -152,9 +151,4 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Return 0, 1 if something is different, 2 for a user's mistake."""
-    args = parser().parse_args()
-    try:
-        return asyncio.run(rejudge(args))
-    except* UserError as mistakes:
-        sys.stderr.write(f"railbus audit: {first_error(mistakes)}\n")
-    return 2
+    return run_rejudge(rejudge(parser().parse_args()))

@@ -1,7 +1,6 @@
 """Read recorded answers, judge them again, print what is different."""
 
 import argparse
-import asyncio
 import gc
 import sys
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any, Final
 import orjson
 
 from schemas.topics import STREAMS
-from services.archive.traffic import Traffic, add_traffic_options
+from services.archive.traffic import Traffic, add_traffic_options, run_rejudge
 from services.policy import BrokenPolicy, Policy, load
 from services.runtime.errors import UserError
-from services.runtime.task_groups import first_error
 from services.safety.checks.classifiers import classifiers_check
 from services.safety.checks.executor import Check
 from services.safety.checks.nemo import nemo_check
@@ -154,9 +152,4 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Return 0, 1 if something is different, 2 for a user's mistake."""
-    args = parser().parse_args()
-    try:
-        return asyncio.run(rejudge(args))
-    except* UserError as mistakes:
-        sys.stderr.write(f"railbus audit: {first_error(mistakes)}\n")
-    return 2
+    return run_rejudge(rejudge(parser().parse_args()))

@@ -1,6 +1,7 @@
 """Connections that send too little, or are too many: each ends with one reason, and health checks go on."""
 
 import asyncio
+import gc
 import json
 import resource
 import subprocess
@@ -9,10 +10,13 @@ from functools import partial
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client import REGISTRY
 from websockets.asyncio.client import connect
 
 from services.edge.error_codes import ERROR_CODES
+from services.edge.http.connections import LimitedHandler
+from services.edge.http.websockets import HEARTBEAT_S
 from tests.integration.edge.lab import ASK, PATIENCE_S
 from tests.integration.edge.test_process import command
 from tests.integration.edge.test_websocket import count_until_closed, socket
@@ -180,6 +184,32 @@ async def test_whoever_sends_slowest_makes_room_for_the_bytes_of_others(lab, par
         for _, writer in clients:
             writer.close()
     await until(lambda: body_bytes() == 0)
+
+
+def alive(kind):
+    """Return the objects of a class that something in this process still has."""
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, kind)]
+
+
+async def test_few_requests_that_are_sent_ahead_are_kept(lab):
+    url = await lab.edge()
+    body = json.dumps({"messages": [{"role": "user", "content": "x" * 250_000}], "stream": True}).encode()
+    question = HALF_A_BODY.partition(b"Content-Length")[0] + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    _, writer = await client(url, question * 20)
+    with closing(writer):
+        await until(lambda: any(len(handler._messages) >= 2 for handler in alive(LimitedHandler)))
+        await asyncio.sleep(0.5)  # the rest has time to arrive
+        assert max(len(handler._messages) for handler in alive(LimitedHandler)) <= 3
+
+
+async def test_a_websocket_that_is_gone_is_let_go_of_at_once(lab):
+    url = await lab.edge()
+    _, writer = await client(url, PART_OF_A_MESSAGE)
+    await until(partial(has_arrived, 1))
+    assert alive(web.WebSocketResponse)
+    writer.transport.abort()
+    await until(lambda: not alive(web.WebSocketResponse), within_s=HEARTBEAT_S / 2, every_s=0.2)
 
 
 @contextmanager

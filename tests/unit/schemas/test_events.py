@@ -1,6 +1,7 @@
 """Every event survives its wire format, and its JSON Schema says so too."""
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from schemas.json_schemas import event_schema
 from schemas.registry import KINDS
+from schemas.stream import Chunk
 from schemas.wire import decode, encode, key_of
 from tests.unit.schemas.strategies import any_event, events
 
@@ -57,3 +59,16 @@ def test_every_field_of_every_event_is_described():
             assert part["description"], where
             for field, rule in part["properties"].items():
                 assert rule.get("description"), f"{where}.{field} has no line in the docstring's Attributes"
+
+
+def test_a_large_event_takes_no_more_memory_than_its_bytes():
+    event = Chunk(
+        request_id="r", tenant="t", at=1, source="s", attempt=1, run="r", seq=0, start=0, text="x" * 100_000, tokens=1
+    )
+    tracemalloc.start()
+    try:
+        value, _ = encode(event)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(value) <= taken < 2 * len(value)
