@@ -24,7 +24,7 @@ SCRIPTS = (
     "n40-mail20",
     "n50-leak30",
     "n40-slow600",
-    "n40-die10",
+    "n60-die10",
     "n30-mail5-slow500",
     "n60-mail12-mail40",
     "n24-stall6",

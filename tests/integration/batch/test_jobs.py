@@ -51,7 +51,7 @@ async def test_a_custom_id_that_is_there_twice_runs_nothing(lab):
 
 async def test_a_line_whose_engine_failed_is_tried_again_and_not_for_ever(lab):
     await lab.tree(RAILBUS_BATCH_RETRIES="0")
-    end = await lab.end(await lab.submit(line("a", "One?", model="simulated-n20-die5"), line_attempts=2))
+    end = await lab.end(await lab.submit(line("a", "One?", model="simulated-n20-die2"), line_attempts=2))
     assert (end.totals.completed, end.totals.failed) == (0, 1)
     assert rows(lab.file(end.error_file))[0]["error"]["code"] in {"unavailable", "internal"}
     assert len(set(lab.submitted())) == 2
