@@ -2,9 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Final, NamedTuple
 
 from schemas.ids import time_ms
@@ -12,12 +11,12 @@ from schemas.registry import read_kinds, reads
 from schemas.requests import Request
 from schemas.stream import StreamEvent
 from schemas.topics import STREAMS, TOPICS, Topic
-from services.bus import AtTime, BusSettings, Received, TailReader, UnreadableRecord
+from services.bus import BusSettings, Received, TailReader, UnreadableRecord
 from services.edge.errors import ApiError
 from services.edge.log.positions import LoggedEvent
 from services.edge.log.request_index import RequestIndex
+from services.edge.log.shared_scans import Scan, ScanPlace, ScanQueue, ScanTurn
 from services.edge.log.unreadable import newer_version, takes_text_back
-from services.processor.fair_queue import FairQueue
 
 SKEW_MS: Final = 10_000
 """How far the clock behind a request id may run ahead of the broker's: a look-up starts this much earlier."""
@@ -29,13 +28,16 @@ LOOKUP_TIMEOUT_S: Final = 60.0
 """Longest time for one look-up; a partition replays about 100,000 records a second."""
 
 READERS: Final = 4
-"""Most look-ups that read at once."""
+"""Most partitions that are read at once."""
 
 TENANT_READERS: Final = READERS - 1
-"""Most of them for one tenant, so that another one's look-up can begin at once."""
+"""Most turns at once of one tenant, so that another one's look-up can begin at once."""
 
 SLICE_S: Final = 0.1
-"""How long a look-up reads while others wait; then it waits for its next turn and continues at the same offset."""
+"""How long a turn at reading lasts while others wait; a look-up continues at the same offset in its next turn."""
+
+IDLE_SLICE_S: Final = 1.0
+"""The same for a turn in which no record has come yet."""
 
 MAX_LOOKUPS: Final = 256
 """Most look-ups that read or wait; further ones are refused."""
@@ -48,16 +50,6 @@ _REQUEST_TOPICS: Final = tuple(topic for topic in TOPICS if Request in reads("ed
 """The topics that may hold the ``Request`` event."""
 
 
-class LookupTarget(NamedTuple):
-    """What a look-up searches for: records of this request and these kinds, in this partition before ``end``."""
-
-    request_id: str
-    kinds: frozenset[str]
-    topic: Topic
-    partition: int
-    end: int
-
-
 class FoundRequest(NamedTuple):
     """A ``Request``, and when the broker appended it, by the broker's clock."""
 
@@ -66,44 +58,38 @@ class FoundRequest(NamedTuple):
 
 
 class LookupReader:
-    """One tail reader, used by one look-up at a time."""
+    """One tail reader, for one turn at a time."""
 
     def __init__(self, settings: BusSettings) -> None:
-        self._found: list[Received | UnreadableRecord] = []
-        self._key = b""
-        self._kinds: frozenset[str] = frozenset()
+        self._turn: ScanTurn | None = None
         self.tail = TailReader(settings, handler=self._take, record_filter=self._wants, include_newer=True)
 
-    async def read(
-        self,
-        target: LookupTarget,
-        start: int | AtTime,
-        found: list[Received | UnreadableRecord],
-        enough: Callable[[], object],
-    ) -> int:
-        """Add the records from ``start`` on to ``found`` until they suffice; return the offset to continue at."""
-        self._key, self._kinds, self._found = target.request_id.encode(), target.kinds, found
-        place = (target.topic, target.partition)
-        position = await self.tail.follow(*place, start)
-        try:
-            # A reader has no event for passing an offset, hence the polling.
-            while position < target.end and not enough():
-                await asyncio.sleep(_POLL_S)
-                position = self.tail.position(*place) or position
-        finally:
-            await self.tail.unfollow(*place)
-            self._found = []
-        return position
+    async def start(self, turn: ScanTurn) -> int:
+        """Begin to read for the look-ups of a turn; return the offset of the first record."""
+        self._turn = turn
+        return await self.tail.follow(turn.place.topic, turn.place.partition, turn.begin)
+
+    def position(self, turn: ScanTurn) -> int:
+        """Return the offset of the next record."""
+        return self.tail.position(turn.place.topic, turn.place.partition) or turn.begin
+
+    async def stop(self, turn: ScanTurn) -> None:
+        """Read no more."""
+        await self.tail.unfollow(turn.place.topic, turn.place.partition)
+        self._turn = None
 
     def _wants(self, kind: str, key: bytes | None) -> bool:
-        return key == self._key and kind in self._kinds
+        return self._turn is not None and self._turn.wants(kind, key)
 
     def _take(self, records: Sequence[Received | UnreadableRecord]) -> None:
-        self._found.extend(record for record in records if isinstance(record, Received) or takes_text_back(record))
+        if self._turn is not None:
+            self._turn.take([each for each in records if isinstance(each, Received) or takes_text_back(each)])
 
 
 class LogLookup:
-    """A pool of readers that find requests and their histories on the log; tenants take short turns.
+    """A pool of readers that find requests and their histories on the log.
+
+    Tenants take short turns, and what is read counts for every look-up that needs it: see ``ScanQueue``.
 
     Args:
         settings: How to reach the broker.
@@ -113,14 +99,18 @@ class LogLookup:
     def __init__(self, settings: BusSettings, index: RequestIndex) -> None:
         self._index = index
         self._readers = [LookupReader(settings) for _ in range(READERS)]
-        self._turns = ReaderTurns(self._readers, TENANT_READERS)
+        self._scans = ScanQueue(TENANT_READERS)
+        self._complete: dict[Scan, asyncio.Future[None]] = {}
+        self._changed = asyncio.Event()
+        """Set when a turn may begin."""
         self._under_way: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Keep the readers connected until cancelled."""
+        """Keep the readers connected, and let them read for the look-ups, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for reader in self._readers:
                 group.create_task(reader.tail.run())
+                group.create_task(self._take_turns(reader))
 
     async def find_request(self, request_id: str, partition: int, tenant: str) -> FoundRequest | None:
         """Find the ``Request`` event; return None when it is not on the log."""
@@ -128,16 +118,15 @@ class LogLookup:
             posted = self._index.request(request_id.encode())
             created_ms = time_ms(request_id)
             for topic in _REQUEST_TOPICS:
-                kinds = read_kinds("edge", topic)
                 if posted is not None and posted.topic == topic.name:
-                    target = LookupTarget(request_id, kinds, topic, partition, posted.offset + 1)
-                    found = await self._search(target, posted.offset, tenant)
+                    place = ScanPlace(topic, partition)
+                    found = await self._search(request_id, place, tenant, posted.offset, posted.offset + 1)
                     if found is not None:
                         return found
             for topic in _REQUEST_TOPICS:
-                end = await self._readers[0].tail.offset_at(topic, partition, created_ms + LATE_MS)
-                target = LookupTarget(request_id, read_kinds("edge", topic), topic, partition, end)
-                found = await self._search(target, _begin(request_id), tenant)
+                begin = await self._offset_at(topic, partition, created_ms - SKEW_MS)
+                end = await self._offset_at(topic, partition, created_ms + LATE_MS)
+                found = await self._search(request_id, ScanPlace(topic, partition), tenant, begin, end)
                 if found is not None:
                     return found
         return None
@@ -157,15 +146,16 @@ class LogLookup:
         Raises:
             ApiError: 503, if one of them may take text back and cannot be read.
         """
-        target = LookupTarget(request_id, read_kinds("edge", STREAMS), STREAMS, partition, end)
         async with self._admitted(tenant):
-            found = await self._scan(target, _begin(request_id) if begin is None else begin, tenant)
-        if any(isinstance(record, UnreadableRecord) and record.offset < end for record in found):
+            if begin is None:
+                begin = await self._offset_at(STREAMS, partition, time_ms(request_id) - SKEW_MS)
+            found = await self._read(request_id, ScanPlace(STREAMS, partition), tenant, begin, end)
+        if any(isinstance(record, UnreadableRecord) for record in found):
             raise newer_version()
         return [
             LoggedEvent(record.offset, record.event, record.timestamp_ms)
             for record in found
-            if isinstance(record, Received) and record.offset < end and isinstance(record.event, StreamEvent)
+            if isinstance(record, Received) and isinstance(record.event, StreamEvent)
         ]
 
     async def end_offset(self, partition: int) -> int:
@@ -174,28 +164,66 @@ class LogLookup:
             async with asyncio.timeout(LOOKUP_TIMEOUT_S):
                 return await self._readers[0].tail.end_offset(STREAMS, partition)
 
-    async def _search(self, target: LookupTarget, start: int | AtTime, tenant: str) -> FoundRequest | None:
-        for record in await self._scan(target, start, tenant, first_only=True):
+    async def _search(
+        self, request_id: str, place: ScanPlace, tenant: str, begin: int, end: int
+    ) -> FoundRequest | None:
+        for record in await self._read(request_id, place, tenant, begin, end, first_only=True):
             if isinstance(record, Received) and isinstance(record.event, Request):
-                self._index.note_request(target.request_id.encode(), target.topic.name, record.offset)
+                self._index.note_request(request_id.encode(), place.topic.name, record.offset)
                 return FoundRequest(record.event, record.timestamp_ms)
         return None
 
-    async def _scan(
-        self, target: LookupTarget, start: int | AtTime, tenant: str, *, first_only: bool = False
-    ) -> list[Received | UnreadableRecord]:
-        """Read up to the target's end, in slices while others wait."""
-        found: list[Received | UnreadableRecord] = []
-        position: int | AtTime = start
-        while not isinstance(position, int) or (position < target.end and not (first_only and found)):
-            async with self._turns.turn(tenant) as reader:
-                enough = partial(self._enough, found if first_only else (), asyncio.get_running_loop().time() + SLICE_S)
-                position = await reader.read(target, position, found, enough)
-        return found
+    async def _offset_at(self, topic: Topic, partition: int, log_ms: int) -> int:
+        return await self._readers[0].tail.offset_at(topic, partition, max(0, log_ms))
 
-    def _enough(self, wanted: Sequence[Received | UnreadableRecord], turn_ends_s: float) -> bool:
-        """Return whether a look-up should stop: it found its records, or its turn is over and another one waits."""
-        return bool(wanted) or bool(self._turns.waiting and asyncio.get_running_loop().time() >= turn_ends_s)
+    async def _read(
+        self, request_id: str, place: ScanPlace, tenant: str, begin: int, end: int, *, first_only: bool = False
+    ) -> list[Received | UnreadableRecord]:
+        """Wait until the readers have passed the request's records, or the first one, and return them."""
+        kinds = read_kinds("edge", place.topic)
+        scan = Scan(tenant, place, request_id.encode(), kinds, begin, end, first_only=first_only)
+        if scan.complete:
+            return scan.found
+        complete = self._complete[scan] = asyncio.get_running_loop().create_future()
+        self._scans.put(scan)
+        self._changed.set()
+        try:
+            await complete
+        finally:
+            del self._complete[scan]
+            self._scans.remove(scan)
+        return scan.found
+
+    async def _take_turns(self, reader: LookupReader) -> None:
+        while True:
+            turn = self._scans.begin_turn()
+            if turn is None:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            try:
+                await self._read_turn(reader, turn)
+            finally:
+                await reader.stop(turn)
+                self._scans.end_turn(turn)
+                self._changed.set()
+
+    async def _read_turn(self, reader: LookupReader, turn: ScanTurn) -> None:
+        clock = asyncio.get_running_loop().time
+        self._answer(self._scans.start(turn, await reader.start(turn)))
+        began_s = clock()
+        while not turn.over:
+            # A turn that has not read anything yet waits longer: where every fetch is slow, all would else end unused.
+            is_up = clock() - began_s >= (SLICE_S if turn.progressed else IDLE_SLICE_S)
+            if is_up and self._scans.others_wait():
+                return
+            await asyncio.sleep(_POLL_S)  # a reader has no event for passing an offset
+            self._answer(self._scans.advance(turn, reader.position(turn)))
+
+    def _answer(self, complete: Sequence[Scan]) -> None:
+        for scan in complete:
+            if not self._complete[scan].done():  # it may just have been cancelled
+                self._complete[scan].set_result(None)
 
     @asynccontextmanager
     async def _admitted(self, tenant: str) -> AsyncIterator[None]:
@@ -217,55 +245,6 @@ class LogLookup:
             self._under_way[tenant] -= 1
             if not self._under_way[tenant]:
                 del self._under_way[tenant]
-
-
-class ReaderTurns:
-    """Lends readers: tenants take turns, and each has at most ``per_tenant`` readers. The caller bounds who waits."""
-
-    def __init__(self, readers: Sequence[LookupReader], per_tenant: int) -> None:
-        self._free = list(readers)
-        self._per_tenant = per_tenant
-        self._lent: Counter[str] = Counter()
-        self._queue: FairQueue[asyncio.Future[LookupReader]] = FairQueue()
-
-    @property
-    def waiting(self) -> int:
-        """How many look-ups wait for a reader."""
-        return len(self._queue)
-
-    @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[LookupReader]:
-        """Wait for a reader, and hold it until the block ends."""
-        mine: asyncio.Future[LookupReader] = asyncio.get_running_loop().create_future()
-        self._queue.put(tenant, mine)
-        self._hand_out()
-        try:
-            yield await mine
-        finally:
-            if mine.done() and not mine.cancelled():
-                self._free.append(mine.result())
-                self._lent[tenant] -= 1
-                if not self._lent[tenant]:
-                    del self._lent[tenant]
-            else:
-                mine.cancel()
-                self._queue.retain(lambda other: other is not mine)
-            self._hand_out()
-
-    def _hand_out(self) -> None:
-        while self._free:
-            full = {tenant for tenant, count in self._lent.items() if count >= self._per_tenant}
-            turn = self._queue.get(full)
-            if turn is None:
-                return
-            tenant, waiting = turn
-            if not waiting.done():  # whoever was cancelled waits no more
-                self._lent[tenant] += 1
-                waiting.set_result(self._free.pop())
-
-
-def _begin(request_id: str) -> AtTime:
-    return AtTime(max(0, time_ms(request_id) - SKEW_MS))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Look-ups on the log: tenants take turns with the readers, and a long look-up does not keep one."""
 
 import asyncio
-import contextlib
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -9,7 +9,7 @@ from schemas.ids import uuid7
 from services.bus import BusSettings
 from services.edge.errors import ApiError
 from services.edge.log import lookup
-from services.edge.log.lookup import MAX_LOOKUPS, MAX_TENANT_LOOKUPS, READERS, LogLookup, ReaderTurns
+from services.edge.log.lookup import MAX_LOOKUPS, MAX_TENANT_LOOKUPS, READERS, LogLookup
 from services.edge.log.request_index import RequestIndex
 from services.runtime.clock import now_ms
 from tests.support.waiting import until
@@ -17,22 +17,42 @@ from tests.support.waiting import until
 ENDLESS = 10**12
 
 
+class SlowTail:
+    """The connection of a reader: a log without a beginning or an end, and without records."""
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+    async def offset_at(self, topic, partition, time_ms):
+        return 0
+
+
 class SlowReader:
-    """A reader of a log without an end."""
+    """A reader of such a log, 100 records in a look; it counts its turns."""
 
-    async def read(self, target, start, found, enough):
-        position = start if isinstance(start, int) else 0
-        while position < target.end and not enough():
-            await asyncio.sleep(0.001)
-            position += 1
-        return position
+    def __init__(self):
+        self.tail, self.turns, self._offset = SlowTail(), 0, 0
+
+    async def start(self, turn):
+        self.turns += 1
+        self._offset = turn.begin
+        return turn.begin
+
+    def position(self, turn):
+        self._offset += 100
+        return self._offset
+
+    async def stop(self, turn):
+        await asyncio.sleep(0)
 
 
-def log_lookup():
+@asynccontextmanager
+async def log_lookup(reader=SlowReader):
     it = LogLookup(BusSettings(), RequestIndex())
-    it._readers = [SlowReader() for _ in range(READERS)]
-    it._turns = ReaderTurns(it._readers, lookup.TENANT_READERS)
-    return it
+    it._readers = [reader() for _ in range(READERS)]
+    running = asyncio.create_task(it.run())
+    yield it
+    await ended(running)
 
 
 async def ended(*tasks):
@@ -41,74 +61,74 @@ async def ended(*tasks):
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def history(it, tenant, end):
-    return asyncio.create_task(it.history(uuid7(now_ms(), 1), 0, end, tenant))
+def history(it, tenant, end, partition=0, begin=0):
+    return asyncio.create_task(it.history(uuid7(now_ms(), 1), partition, end, tenant, begin))
 
 
 async def test_a_short_look_up_ends_beside_more_long_ones_than_readers(monkeypatch):
     monkeypatch.setattr(lookup, "SLICE_S", 0.01)
-    it = log_lookup()
-    long = [history(it, tenant, ENDLESS) for tenant in ("a", "a", "a", "a", "b", "c", "d")]
-    await asyncio.sleep(0.05)
-    async with asyncio.timeout(20):
-        assert await it.history(uuid7(now_ms(), 1), 0, 3, "a") == []
-        assert await it.history(uuid7(now_ms(), 1), 0, 3, "new") == []
-    assert not any(task.done() for task in long)
-    await ended(*long)
+    async with log_lookup() as it:
+        begins = [number * 10**9 for number in range(1, 8)]  # too far from each other to share what is read
+        long = [history(it, tenant, ENDLESS, n, begins[n]) for n, tenant in enumerate("aaaabcd")]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(20):
+            assert await history(it, "a", 3) == []
+            assert await history(it, "new", 3) == []
+        assert not any(task.done() for task in long)
+        await ended(*long)
+
+
+async def test_look_ups_of_one_partition_share_a_reader():
+    async with log_lookup() as it:
+        asked = [history(it, tenant, 2_000 * number) for number in range(1, 4) for tenant in "abc"]
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*asked) == [[]] * 9
+        assert sum(reader.turns for reader in it._readers) == 3  # one for each end
 
 
 async def test_one_tenant_leaves_a_reader_to_others():
-    turns, holding = ReaderTurns([SlowReader() for _ in range(READERS)], READERS - 1), []
-
-    async def hold(tenant):
-        async with turns.turn(tenant):
-            holding.append(tenant)
-            await asyncio.Event().wait()
-
-    tasks = [asyncio.create_task(hold("a")) for _ in range(2 * READERS)]
-    await until(lambda: len(holding) == READERS - 1)
-    tasks.append(asyncio.create_task(hold("b")))
-    await until(lambda: "b" in holding)
-    assert turns.waiting == READERS + 1
-    tasks[-1].cancel()
-    tasks[0].cancel()
-    await until(lambda: holding.count("a") == READERS)
-    await ended(*tasks)
-    assert turns.waiting == 0
+    async with log_lookup() as it:
+        first = [history(it, "a", ENDLESS, number) for number in range(READERS - 1)]
+        await until(lambda: sum(reader.turns for reader in it._readers) == READERS - 1)
+        other = history(it, "b", ENDLESS, READERS)
+        await until(lambda: sum(reader.turns for reader in it._readers) == READERS)
+        await ended(*first, other)
 
 
-async def test_a_turn_that_is_cancelled_while_it_is_granted_is_given_back():
-    turns = ReaderTurns([SlowReader()], 1)
+async def test_a_reader_whose_broker_does_not_answer_is_free_when_it_does():
+    answers = asyncio.Event()
 
-    async def take():
-        async with turns.turn("a"):
-            pass
+    class Waiting(SlowReader):
+        async def start(self, turn):
+            await answers.wait()
+            return await super().start(turn)
 
-    for _ in range(3):
-        task = asyncio.create_task(take())
-        await asyncio.sleep(0)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    async with asyncio.timeout(20):
-        await take()
+    async with log_lookup(Waiting) as it:
+        asked = [history(it, "a", 300, number) for number in range(2 * READERS)]
+        await asyncio.sleep(0.05)
+        await ended(*asked[:READERS])
+        answers.set()
+        async with asyncio.timeout(20):
+            assert await asyncio.gather(*asked[READERS:]) == [[]] * READERS
 
 
 async def test_look_ups_are_bounded_for_a_tenant_and_in_all():
-    it, tasks = log_lookup(), []
-    for tenant, status in (("a", 429), ("b", 503)):
-        tasks += [history(it, tenant, ENDLESS) for _ in range(MAX_TENANT_LOOKUPS)]
-        await asyncio.sleep(0)
-        with pytest.raises(ApiError) as refused:
-            await it.history(uuid7(now_ms(), 1), 0, 1, tenant)
-        assert (refused.value.status, refused.value.code) == (status, "busy")
-    assert len(tasks) == MAX_LOOKUPS
-    await ended(*tasks)
-    assert await it.history(uuid7(now_ms(), 1), 0, 1, "a") == []
+    async with log_lookup() as it:
+        tasks = []
+        for tenant, status in (("a", 429), ("b", 503)):
+            tasks += [history(it, tenant, ENDLESS) for _ in range(MAX_TENANT_LOOKUPS)]
+            await asyncio.sleep(0)
+            with pytest.raises(ApiError) as refused:
+                await history(it, tenant, 1)
+            assert (refused.value.status, refused.value.code) == (status, "busy")
+        assert len(tasks) == MAX_LOOKUPS
+        await ended(*tasks)
+        assert await history(it, "a", 1) == []
 
 
 async def test_a_look_up_that_takes_too_long_is_an_error(monkeypatch):
     monkeypatch.setattr(lookup, "LOOKUP_TIMEOUT_S", 0.05)
-    with pytest.raises(ApiError) as late:
-        await log_lookup().history(uuid7(now_ms(), 1), 0, ENDLESS, "a")
-    assert late.value.code == "log_unavailable"
+    async with log_lookup() as it:
+        with pytest.raises(ApiError) as late:
+            await history(it, "a", ENDLESS)
+        assert late.value.code == "log_unavailable"
