@@ -59,16 +59,16 @@ async def test_a_line_whose_engine_failed_is_tried_again_and_not_for_ever(lab):
 
 async def test_a_job_is_paused_and_resumed(lab):
     await lab.tree()
-    batch_id = await lab.submit(lines(400), window_open=8)
+    batch_id = await lab.submit(lines(200, model="simulated-n4-slow500"), window_open=8)  # takes over 12 s
     await lab.until(lambda: lab.done(batch_id) >= 8)
     await lab.control(batch_id, "pause")
     await lab.until(lambda: lab.done(batch_id) == len(set(lab.submitted())))
     paused_at = len(set(lab.submitted()))
-    assert paused_at < 400
+    assert paused_at < 200
     await lab.control(batch_id, "resume")
     end = await lab.end(batch_id)
-    assert end.totals.completed == 400
-    assert len(set(lab.submitted())) == 400
+    assert end.totals.completed == 200
+    assert len(set(lab.submitted())) == 200
 
 
 async def test_a_cancelled_job_keeps_what_is_done_and_says_so_of_the_rest(lab):
