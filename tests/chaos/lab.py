@@ -39,6 +39,7 @@ class ChaosLab:
 
     Attributes:
         seen: By request id, in the order in which the test read it; one request's records of one topic are in order.
+        appended_ms: When the broker appended each of them, by the same index.
         members: Processes that run.
         trouble: What members did that no member may do.
     """
@@ -47,7 +48,7 @@ class ChaosLab:
         self.broker = Broker(kind, folder / "data")
         self.service, self.session_s, self.pause_s = service, session_s, pause_s
         self.env = env
-        self.seen = defaultdict(list)
+        self.seen, self.appended_ms = defaultdict(list), defaultdict(list)
         self.members = []
         self.trouble = []
         self.watch = None
@@ -132,7 +133,9 @@ class ChaosLab:
         at = time.monotonic()
         for record in records:
             if isinstance(record, Received):
-                self.seen[getattr(record.event, "request_id", None)].append(SeenEvent(at, record.event))
+                request_id = getattr(record.event, "request_id", None)
+                self.seen[request_id].append(SeenEvent(at, record.event))
+                self.appended_ms[request_id].append(record.timestamp_ms)
                 if self.watch is not None:
                     self.watch(record)
 

@@ -28,7 +28,7 @@ async def round_of(lab, fault, rng):
             await asyncio.sleep(rng.uniform(*STEP_S))
 
     await run_round(lab, fault, rng, through=[ask], inside=[])
-    patience_s = lab.session_s + 20
+    patience_s = lab.session_s + 60
     await comes_true(lambda: all(lab.events(talk.id, Verdict) for talk, _ in asked), patience_s)
     return conclude(lab, _judge(lab, fault, asked))
 

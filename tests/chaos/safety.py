@@ -92,7 +92,7 @@ async def round_of(lab, fault, rng):
     inside = [Speech(lab, rng, n, (INSIDE,) if n < 4 else (), long=False) for n in range(8)]
     speeches = through + inside
     await run_round(lab, fault, rng, through=[s.play for s in through], inside=[s.play for s in inside])
-    await comes_true(lambda: all(_final(lab, speech) for speech in speeches), lab.session_s + 20)
+    await comes_true(lambda: all(_final(lab, speech) for speech in speeches), lab.session_s + 60)
     found = _judge(lab, fault, speeches)
     if not found.unended:
         await _compare(lab, speeches, found)
@@ -155,8 +155,8 @@ async def _compare(lab, speeches, found):
     again = [Talk(lab) for _ in speeches]
     for speech, copy in zip(speeches, again, strict=True):
         await copy.post(copy.ask(), copy.started(), copy.verdict(), *map(copy.chunk, speech.cuts), copy.finished())
-    if not await comes_true(lambda: all(_final(lab, copy) for copy in again), 30):
-        found.wrong.append("the same answers, undisturbed, are not cleared within 30 s")
+    if not await comes_true(lambda: all(_final(lab, copy) for copy in again), 60):
+        found.wrong.append("the same answers, undisturbed, are not cleared within 60 s")
     for speech, copy in zip(speeches, again, strict=True):
         if (held := _taken(lab, speech)) != (wanted := _taken(lab, copy)):
             found.outcomes += 1

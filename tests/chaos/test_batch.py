@@ -23,7 +23,7 @@ def job(tree, count, **fields):
 @pytest.mark.parametrize("struck", ["rails", "router", "generator", "broker"])
 async def test_a_backlog_survives_the_kill_of_a_service(tmp_path, struck):
     with running_tree(
-        tmp_path, "--engine", "simulated", governed=True, RAILBUS_SIM_BATCH="8", RAILBUS_SIM_TIME_SCALE="2"
+        tmp_path, "--engine", "simulated", governed=True, RAILBUS_SIM_BATCH="8", RAILBUS_SIM_TIME_SCALE="6"
     ) as tree:
         batch, beside = job(tree, REQUESTS), job(tree, BESIDE, lane="interactive")
         running = [asyncio.create_task(each.run()) for each in (batch, beside)]

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 SESSION_UNKNOWN, WRONG_EPOCH = 70, 71
 OFFSET_OUT_OF_RANGE = 1
-WAIT_MS = 10_000
+WAIT_MS = 28_000
 
 
 async def _fetch(

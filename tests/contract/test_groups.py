@@ -16,7 +16,9 @@ from tests.contract.lab import PATIENCE_S, KafkaClients, read_records, unique
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
-SESSION_MS = 2000
+SESSION_MS = 4000
+"""Of a member that is to be missed; the others' is long."""
+
 ILLEGAL_GENERATION = 22
 UNKNOWN_MEMBER_ID = 25
 INVALID_SESSION_TIMEOUT = 26
@@ -42,7 +44,7 @@ class Journal(ConsumerRebalanceListener):
 async def _member(
     lab: KafkaClients, topic: str, group: str, journal: Journal | None = None, **settings: object
 ) -> AIOKafkaConsumer:
-    member = await lab.consumer(group_id=group, session_timeout_ms=SESSION_MS, **settings)
+    member = await lab.consumer(group_id=group, **settings)
     member.subscribe([topic], listener=journal)
     return member
 
@@ -182,8 +184,8 @@ async def test_what_a_paused_member_had_goes_to_the_others_until_it_wakes(lab: K
         paused.send_signal(signal.SIGSTOP)
         await _until_shared(2, awake)
         took_s = time.monotonic() - began
-        # Its session began with its last heartbeat, 0.2 s before at most.
-        assert took_s > SESSION_MS / 1000 - 0.5
+        # Its session began with its last heartbeat, 0.2 s before; on a busy machine it may be two seconds.
+        assert took_s > SESSION_MS / 1000 - 2
         await asyncio.sleep(3 * SESSION_MS / 1000 - took_s)
         assert journal.assigned[told:] == [[0, 1]]
         paused.send_signal(signal.SIGCONT)
@@ -221,7 +223,7 @@ async def test_a_static_member_restarts_without_a_rebalance(lab: KafkaClients) -
 async def test_a_static_member_that_stays_away_loses_its_partitions(lab: KafkaClients) -> None:
     topic, group = await lab.topic(partitions=2), unique("group")
     staying = await _member(lab, topic, group, group_instance_id="staying")
-    leaving = await _member(lab, topic, group, group_instance_id="leaving")
+    leaving = await _member(lab, topic, group, group_instance_id="leaving", session_timeout_ms=SESSION_MS)
     await _until_shared(2, staying, leaving)
 
     await leaving.stop()

@@ -41,7 +41,7 @@ class Member:
 
 @pytest.fixture
 async def settings(broker: Broker) -> BusSettings:
-    return BusSettings(bootstrap=broker.address, session_timeout_ms=6_000, partitions=PARTITIONS)
+    return BusSettings(bootstrap=broker.address, session_timeout_ms=12_000, partitions=PARTITIONS)
 
 
 async def test_a_moved_partition_is_read_only_after_its_owner_has_committed(settings: BusSettings) -> None:

@@ -111,7 +111,7 @@ async def test_a_stable_group_goes_on_without_a_rebalance(own_broker: Broker, la
     members, journals = [], [Journal(), Journal()]
     for name, journal in zip(("one", "two"), journals, strict=True):
         member = await lab.consumer(
-            group_id=group, group_instance_id=name if static else None, session_timeout_ms=10_000
+            group_id=group, group_instance_id=name if static else None, session_timeout_ms=30_000
         )
         member.subscribe([topic], listener=journal)
         members.append(member)

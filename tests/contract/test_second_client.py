@@ -58,7 +58,7 @@ def _consumer(lab: KafkaClients, opened: list[librdkafka.Consumer], **settings: 
         "group.id": unique("group"),
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": 3000,
+        "session.timeout.ms": 20_000,
         "heartbeat.interval.ms": 200,
     }
     consumer = librdkafka.Consumer({**defaults, **settings})

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import aiohttp
 
+from tests.support.waiting import until
+
 PROGRAM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
@@ -95,8 +97,7 @@ async def browsing(url, size=(1_000, 1_080)):
         try:
             port = await _port(Path(folder) / "DevToolsActivePort", process)
             async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                    target = next(tab for tab in await answer.json(content_type=None) if tab["type"] == "page")
+                target = await until(lambda: _tab(session, port), "the browser has a tab")
                 async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=2**26) as socket:
                     page = Page(socket)
                     await page.call("Page.navigate", url=url)
@@ -108,8 +109,14 @@ async def browsing(url, size=(1_000, 1_080)):
             await process.wait()
 
 
+async def _tab(session, port):
+    """The browser's tab; None while it serves and has none yet."""
+    async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+        return next((tab for tab in await answer.json(content_type=None) if tab["type"] == "page"), None)
+
+
 async def _port(path, process):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not path.exists() or not path.read_text().strip():
             assert process.returncode is None, "the browser ended at once"
             await asyncio.sleep(0.05)

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.e2e.patience import PATIENT_ROUTER, patient_policy
 from tests.support.model_server import serve_model
 from tests.support.tree import running_tree
 
@@ -11,7 +12,7 @@ from tests.support.tree import running_tree
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory):
     """One tree with the simulated engine for every test that leaves it as it was."""
-    with running_tree(tmp_path_factory.mktemp("tree"), "--engine", "simulated") as started:
+    with running_tree(tmp_path_factory.mktemp("tree"), "--engine", "simulated", **PATIENT_ROUTER) as started:
         yield started
 
 
@@ -21,12 +22,14 @@ def governed(tmp_path_factory):
 
     Whatever a test kills is started again by the tree.
     """
+    policy = patient_policy(tmp_path_factory.mktemp("policy"))
     with (
         model_server_in_thread() as speaker,
         running_tree(
-            tmp_path_factory.mktemp("governed"), "--engine", "openai", "--upstream-url", speaker.url, governed=True
+            tmp_path_factory.mktemp("governed"), "--engine", "openai", "--upstream-url", speaker.url, governed=True,
+            RAILBUS_POLICY=str(policy), **PATIENT_ROUTER,
         ) as started,
-    ):
+    ):  # fmt: skip
         yield started, speaker
 
 
@@ -38,9 +41,9 @@ def model_server_in_thread():
     thread.start()
     server = serve_model()
     try:
-        yield asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
+        yield asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(30)
     finally:
-        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

@@ -15,7 +15,7 @@ def test_the_documented_client_gets_its_answer(tree, tmp_path):
     program = tmp_path / "client.py"
     program.write_text(code)
     done = subprocess.run(
-        [sys.executable, program, tree.kafka], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+        [sys.executable, program, tree.kafka], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stderr
     text, outcome = done.stdout.rstrip("\n").rsplit("\n", 1)

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     with running_tree(tmp_path_factory.mktemp("batch"), "--engine", "simulated", RAILBUS_SIM_TIME_SCALE="0.05") as tree:
-        wait_until(lambda: tree.said("batch ready"), "the batch service serves")
+        wait_until(lambda: tree.said("batch ready"), "the batch service serves", within_s=90)
         yield tree
 
 
@@ -71,10 +71,18 @@ def test_a_name_that_is_there_twice_is_refused_with_its_lines(tree):
 
 def test_run_goes_on_where_it_was_killed(tree):
     (tree.folder / "many.txt").write_text("".join(f"Question {n}?\n" for n in range(300)))
-    args = ("run", "many.txt", "--out", "many", "--window", "8")
+    # Slow lines: the job lasts longer than it takes to see that it runs, and to kill it.
+    args = ("run", "many.txt", "--out", "many", "--window", "8", "--model", "simulated-n4-slow300")
     first = start(tree, *args)
-    wait_until((tree.folder / "many" / "job.json").exists, "the job is noted")
-    wait_until(lambda: json.loads(tree.railbus("batch", "list", "--json").stdout)[0]["completed"] > 5, "it runs")
+    note = tree.folder / "many" / "job.json"
+    wait_until(note.exists, "the job is noted", within_s=60)
+    batch_id = json.loads(note.read_text())["batch_id"]
+
+    def completed():  # a job is noted before it is on the log
+        jobs = json.loads(tree.railbus("batch", "list", "--json").stdout)
+        return next((job["completed"] for job in jobs if job["batch_id"] == batch_id), 0)
+
+    wait_until(lambda: completed() > 5, "it runs", within_s=60)
     first.send_signal(signal.SIGKILL)
     first.wait()
     tree.kill("batch")
@@ -88,7 +96,8 @@ def test_run_goes_on_where_it_was_killed(tree):
 
 def test_a_job_is_paused_resumed_and_cancelled(tree):
     (tree.folder / "long.txt").write_text("".join(f"Question {n}?\n" for n in range(5_000)))
-    batch_id = tree.railbus("batch", "submit", "long.txt", "--window", "4").stdout.strip()
+    slow = ("--model", "simulated-n4-slow500")  # it must not end before it is paused
+    batch_id = tree.railbus("batch", "submit", "long.txt", "--window", "4", *slow).stdout.strip()
 
     def status():
         return json.loads(tree.railbus("batch", "status", batch_id, "--json").stdout)["status"]
@@ -100,7 +109,7 @@ def test_a_job_is_paused_resumed_and_cancelled(tree):
     tree.railbus("batch", "resume", batch_id)
     assert status() == "in_progress"
     tree.railbus("batch", "cancel", batch_id)
-    wait_until(lambda: status() == "cancelled", "it has ended")
+    wait_until(lambda: status() == "cancelled", "it has ended", within_s=60)
     ended = tree.railbus("batch", "results", batch_id, "--out", "long")
     assert ended.returncode == 1
     out = tree.folder / "long"

@@ -18,7 +18,7 @@ def test_denied_withdrawn_and_redacted_lines(tmp_path):
     with running_tree(
         tmp_path, "--engine", "simulated", governed=True, start_s=120, RAILBUS_SIM_TIME_SCALE="0.1"
     ) as tree:
-        wait_until(lambda: tree.said("batch ready"), "the batch service serves")
+        wait_until(lambda: tree.said("batch ready"), "the batch service serves", within_s=90)
         (tmp_path / "lines.jsonl").write_text(
             line("plain", "What is a library?", "simulated-n6")
             + line("withdrawn", "What is the name?", "simulated-n8-leak3")

@@ -68,7 +68,7 @@ def judge():
 def tree(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cascade")
     with judge() as url, running_tree(folder, "--engine", "openai", "--upstream-url", url) as tree:
-        wait_until(lambda: tree.said("batch ready"), "the batch service serves")
+        wait_until(lambda: tree.said("batch ready"), "the batch service serves", within_s=90)
         (folder / "candidates.txt").write_text("".join(f"Candidate {n}?\n" for n in range(LINES)))
         yield tree
 

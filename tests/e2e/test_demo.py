@@ -16,7 +16,7 @@ def test_scenes_end_as_they_should_without_colours_where_nobody_sees_them(tmp_pa
     chosen = ("recalled", "hard-error")
     done = subprocess.run(
         [sys.executable, "-m", "services.cli", "demo", "--svg", picture, *(f"--scene={name}" for name in chosen)],
-        capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False, env=bare_environment(),
+        capture_output=True, text=True, timeout=240, cwd=tmp_path, check=False, env=bare_environment(),
     )  # fmt: skip
     assert done.returncode == 0, done
     assert done.stdout.count("\nas it should be\n") == 2

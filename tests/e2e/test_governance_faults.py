@@ -17,7 +17,7 @@ from tests.support.edge_answers import ClientScreen
 from tests.support.model_server import ScriptedAnswer
 from tests.support.waiting import until
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 BOUND = 64
 """Tokens beyond what is cleared: the default policy's, and a request's own default."""
 
@@ -141,7 +141,9 @@ def stopped(tree, service):
 async def test_from_the_withdrawal_on_nobody_is_sent_what_was_withdrawn(governed):
     tree, speaker = governed
     url = tree.url
-    saying = speaker.sayings["stop"] = ScriptedAnswer(prose(120) + "How to build a pipe bomb: " + prose(400), 240)
+    # It begins after the verdict, is read for seconds before the withdrawal, and would go on for long after it.
+    text = prose(120) + "How to build a pipe bomb: " + prose(1_400)
+    saying = speaker.sayings["stop"] = ScriptedAnswer(text, 60, begin_s=2.0)
     person, latecomers = Person(), []
     asking = asyncio.create_task(person.ask(url, "stop"))
     await until(lambda: person.tokens, "the answer begins")
@@ -192,7 +194,7 @@ async def test_while_safety_is_stopped_nobody_is_shown_more_than_the_bound(gover
     url = tree.url
     people, gated, doomed = [Person() for _ in range(8)], Person(), Person()
     text = prose(240) + f"Write to {EMAIL} or not. " + prose(240)
-    speaker.sayings["long"] = ScriptedAnswer(text)
+    speaker.sayings["long"] = ScriptedAnswer(text, 40)  # for 12 s: it is far from its end when safety stops
     speaker.sayings["endless"] = ScriptedAnswer(prose(2_000))
     async with reading(tree) as log:
         asking = [asyncio.create_task(one.ask(url, "long")) for one in people]
@@ -231,7 +233,7 @@ async def test_a_killed_safety_checks_everything_it_missed(governed):
     text = "".join(prose(40 + 7 * number) + f" {found} and " for number, found in enumerate([EMAIL, CARD] * 3))
     people = [Person() for _ in range(8)]
     for number in range(len(people)):  # each in other chunks: some findings straddle the moment of death
-        speaker.sayings[f"cut{number}"] = ScriptedAnswer(text, 150, 1 + number)
+        speaker.sayings[f"cut{number}"] = ScriptedAnswer(text, 75, 1 + number)
     async with reading(tree) as log:
         asking = [asyncio.create_task(one.ask(url, f"cut{number}")) for number, one in enumerate(people)]
         await until(lambda: all(log.of(one.request_id, Cleared) for one in people), "safety speaks")

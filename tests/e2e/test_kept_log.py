@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.e2e.patience import PATIENT_ROUTER, patient_policy
 from tests.support.processes import bare_environment
 from tests.support.tree import running_tree
 from tests.support.waiting import wait_until
@@ -15,11 +16,16 @@ QUESTION = ("Name the seasons.", "--model", "simulated-n8", "--json")
 
 
 def ask(tree):
-    """Asks; returns the id once the answer's last receipt is on the log."""
+    """Asks; returns the id once the answer's last receipt and its account are on the log."""
     done = tree.railbus("ask", *QUESTION)
     assert done.returncode == 0, done.stderr
     request_id = json.loads(done.stdout.splitlines()[0])["request_id"]
-    wait_until(lambda: "Detached" in audit(tree, request_id).stdout, "the connection's receipt")
+
+    def is_all_there():
+        shown = audit(tree, request_id).stdout
+        return "Detached" in shown and "Account" in shown
+
+    wait_until(is_all_there, "the connection's receipt and the account", 90)
     return request_id
 
 
@@ -29,10 +35,11 @@ def audit(tree, request_id, *more):
 
 @pytest.mark.slow
 def test_answers_can_be_audited_after_the_tree_was_started_again(tmp_path):
-    with running_tree(tmp_path, *ENGINE, governed=True, start_s=240) as tree:
+    patient = PATIENT_ROUTER | {"RAILBUS_POLICY": str(patient_policy(tmp_path))}
+    with running_tree(tmp_path, *ENGINE, governed=True, start_s=240, **patient) as tree:
         first = ask(tree)
         before = json.loads(audit(tree, first, "--json").stdout)
-    with running_tree(tmp_path, *ENGINE, governed=True, start_s=240) as tree:
+    with running_tree(tmp_path, *ENGINE, governed=True, start_s=240, **patient) as tree:
         assert json.loads(audit(tree, first, "--json").stdout) == before
         assert "Finished" in audit(tree, first).stdout
         second = ask(tree)

@@ -29,8 +29,8 @@ def prompts(events):
 def test_a_masked_prompt_is_asked_again_and_only_that_answer_is_shown(governed):
     tree, speaker = governed
     speaker.sayings["default"] = ScriptedAnswer("Done and dusted.")
-    details = []
-    for _ in range(2):
+
+    def masked():
         asked_once = tree.railbus("ask", "--json", PROMPT)
         ops = [json.loads(line) for line in asked_once.stdout.splitlines()]
         assert [op["trigger"] for op in ops if op["op"] == "restart"] == ["mask"]
@@ -44,9 +44,11 @@ def test_a_masked_prompt_is_asked_again_and_only_that_answer_is_shown(governed):
         assert [one["trigger"] for one in events["Cutover"]] == ["mask"]
         (verdict,) = events["Verdict"]
         assert verdict["decision"] == "mask"
-        details.append({rail["rail"]: rail["detail"] for rail in verdict["rails"]}["pii"])
-    assert details[0].startswith("mask pii/email")
-    assert details[1] == "mask pii/email (remembered)"
+        return {rail["rail"]: rail["detail"] for rail in verdict["rails"]}["pii"]
+
+    assert masked().startswith("mask pii/email")
+    # Rails wait for what is remembered 50 ms at most, and a busy machine may be later.
+    wait_until(lambda: masked() == "mask pii/email (remembered)", "the verdict is remembered", within_s=90)
 
 
 async def test_the_batch_is_judged_and_masked_as_well(governed):

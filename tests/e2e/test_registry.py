@@ -11,6 +11,7 @@ from schemas.requests import Deadlines, Message, Request
 from schemas.topics import REQUESTS, REQUESTS_BATCH, TOPICS
 from services.bus import BusSettings, Producer
 from services.runtime.clock import now_ms, now_us
+from tests.e2e.patience import PATIENT_ROUTER, patient_policy
 from tests.support.tree import running_tree
 from tests.support.waiting import wait_until
 
@@ -41,7 +42,10 @@ SEEN = {
 @pytest.fixture(scope="module")
 def governed_tree(tmp_path_factory):
     folder = tmp_path_factory.mktemp("registry")
-    with running_tree(folder, "--engine", "simulated", "--vertex-emulator", "--no-redis", governed=True) as started:
+    with running_tree(
+        folder, "--engine", "simulated", "--vertex-emulator", "--no-redis", governed=True,
+        RAILBUS_POLICY=str(patient_policy(folder)), **PATIENT_ROUTER,
+    ) as started:  # fmt: skip
         yield started
 
 

@@ -38,7 +38,7 @@ def test_two_of_a_service_answer(tmp_path):
     with running_tree(tmp_path, *ENGINE, *TWO, start_s=240) as tree:
         check(tree)
         tree.kill("edge-2")
-        wait_until(lambda: _answers(tree.state["edges"][1]), "the second edge serves again")
+        wait_until(lambda: _answers(tree.state["edges"][1]), "the second edge serves again", 90)
 
 
 @pytest.mark.slow

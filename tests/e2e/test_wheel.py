@@ -42,7 +42,7 @@ def environment(**more):
     return {name: value for name, value in bare_environment().items() if name not in hidden} | more
 
 
-def run(*command, cwd=None, timeout=60, code=0, **env):
+def run(*command, cwd=None, timeout=180, code=0, **env):
     """Runs a program to its end; a shown failure has both of its streams."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False,
@@ -137,7 +137,7 @@ def tree(railbus, folder, **env):
         assert ready.startswith("ready http://127.0.0.1:"), said
         yield said
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         watchdog.cancel()
         process.kill()

@@ -16,7 +16,7 @@ COMMANDS = {
     "kafka": [sys.executable, str(ROOT / "infra" / "kafka" / "run.py")],
 }
 # The first start of Apache Kafka downloads it.
-START_TIMEOUT_S = {"embedded": 30, "kafka": 600}
+START_TIMEOUT_S = {"embedded": 90, "kafka": 600}
 STOP_TIMEOUT_S = 40
 PREREQUISITE_MISSING = 3
 

@@ -39,7 +39,7 @@ class OpaServer:
             self._popen = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
 
     def wait(self):
-        for _ in range(600):
+        for _ in range(1_800):
             assert self._popen.poll() is None, self._log.read_text()
             try:
                 with urllib.request.urlopen(f"{self.url}/health?bundles", timeout=5) as answer:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,9 @@ from tests.support.waiting import comes_true
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 60.0
+
+_given_ports: Final[deque[int]] = deque(maxlen=100)
 
 
 def bare_environment(**env: str) -> dict[str, str]:
@@ -47,9 +50,16 @@ def is_free(port: int) -> bool:
 def free_port() -> int:
     """Return a free port below those that Linux gives to outgoing connections.
 
-    A client that tries to reconnect while the broker is down could otherwise be given the broker's own port.
+    A client that tries to reconnect while the broker is down could otherwise be given the broker's own port. It is free
+    until its process listens, a second or two later: so each worker of pytest has ports of its own, and none of those
+    that it was given lately is given again.
     """
-    return next(port for port in random.sample(range(20_000, 32_000), 100) if is_free(port))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = [port for port in range(20_000 + worker, 32_000, workers) if port not in _given_ports]
+    port = next(port for port in random.sample(mine, 100) if is_free(port))
+    _given_ports.append(port)
+    return port
 
 
 def go_program(name: str) -> str | None:

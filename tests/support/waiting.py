@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 60.0
 
 
 async def until(

@@ -12,7 +12,7 @@ from tests.chaos.cluster.clients import Person
 from tests.chaos.cluster.faults import Striker, roll
 from tests.chaos.cluster.oracle import judge, read_log
 from tests.chaos.cluster.recovery import blame, recovery
-from tests.chaos.cluster.tree import ClusterTree
+from tests.chaos.cluster.tree import UNHURRIED, ClusterTree
 from tests.integration.rails.lab import copy_patient_policy
 from tests.support.waiting import comes_true
 
@@ -62,8 +62,9 @@ async def play(
     campaign = Campaign()
     (folder / "policy").mkdir()
     tree = ClusterTree(
-        folder, policy=copy_patient_policy(folder / "policy"), scale=scale, with_cloud=with_cloud, nodes=nodes
-    )
+        folder, policy=copy_patient_policy(folder / "policy"), scale=scale, with_cloud=with_cloud, nodes=nodes,
+        env=UNHURRIED if rolling else None,
+    )  # fmt: skip
     async with AsyncExitStack() as stack:
         stack.push_async_callback(tree.close)
         began = time.monotonic()
@@ -78,8 +79,8 @@ async def play(
         )
         watching = asyncio.create_task(tree.watch())
         began = time.monotonic()
-        edges, asked = tree.edges(), bodies(rng, tokens)
-        people = [asyncio.create_task(Person(http, edges, rng, asked, campaign).live()) for _ in range(streams)]
+        asked = bodies(rng, tokens)
+        people = [asyncio.create_task(Person(http, tree.edges, rng, asked, campaign).live()) for _ in range(streams)]
         talking = asyncio.create_task(_report(campaign, began, say))
         striker = Striker(tree, random.Random(seed + 1), every_s, campaign)
         try:

@@ -61,7 +61,7 @@ class Reader:
 
 
 class Person:
-    """Asks one request after another until told to stop."""
+    """Asks one request after another until told to stop, each time at one of the edges there are then."""
 
     def __init__(self, http, edges, rng, bodies, campaign):
         self._http, self._edges, self._rng, self._bodies, self._campaign = http, edges, rng, bodies, campaign
@@ -81,7 +81,7 @@ class Person:
             if reader.request_id:
                 reader.resumes += 1
             try:
-                await go(reader, body, self._rng.choice(self._edges))
+                await go(reader, body, self._rng.choice(self._edges()))
                 trouble = "the connection ended"
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 trouble = repr(error)

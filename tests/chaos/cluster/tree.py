@@ -19,6 +19,9 @@ START_S = 300.0
 
 START_TRIES = 2
 
+UNHURRIED = {"RAILBUS_KAFKA_SESSION_TIMEOUT_MS": "15000", "RAILBUS_CLIENT_GRACE_MS": "30000"}
+"""Where nothing is killed: no process or client that the machine holds up for seconds is taken for a dead one."""
+
 
 class Place:
     """Where a member of a service runs.
@@ -77,8 +80,8 @@ class ClusterTree:
         trouble: What no process may do: end by itself, or not end when told to.
     """
 
-    def __init__(self, folder, *, policy, scale, with_cloud, nodes=3):
-        self._policy, self._scale = policy, scale
+    def __init__(self, folder, *, policy, scale, with_cloud, nodes=3, env=None):
+        self._policy, self._scale, self._env = policy, scale, env or {}
         self._with_cloud = with_cloud
         self.kafka = KafkaCluster(folder / "kafka", nodes) if nodes else Broker("embedded", folder / "broker")
         self.places, self.trouble, self.emulator = [], [], None
@@ -130,7 +133,7 @@ class ClusterTree:
                 "RAILBUS_FALLBACK": "vertex", "RAILBUS_VERTEX_URL": self._cloud_url,
                 "RAILBUS_VERTEX_MODEL": "emulated", "RAILBUS_FALLBACK_RATIO": "1", "RAILBUS_FALLBACK_FREE": "1000",
             }  # fmt: skip
-        made = Place(service, self._made, env)
+        made = Place(service, self._made, env | self._env)
         self.places.append(made)
         return made
 

@@ -1,5 +1,6 @@
 """Archivers, and what they must have archived: every record of the broker, as another client reads it."""
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import ClassVar
@@ -9,6 +10,7 @@ from services.archive.reader import Archive
 from services.archive.store import Store
 from services.bus import RawTailReader, StoredRecord
 from services.cli.common import read_through
+from tests.support.bus import topic_of
 from tests.support.lab import Lab
 from tests.support.processes import ServiceProcess
 from tests.support.request_events import RequestEvents
@@ -55,8 +57,6 @@ class ArchiveLab(Lab):
         """Every record on the broker, of all topics."""
         found: list[StoredRecord] = []
         reader = RawTailReader(self.bus, handler=found.extend)
-        import asyncio
-
         reading = asyncio.create_task(reader.run())
         ends = {}
         for topic in TOPICS:
@@ -69,12 +69,14 @@ class ArchiveLab(Lab):
         return found
 
     async def ask(self, requests: int, chunks: int = 20) -> None:
-        """Write the logs of some requests."""
+        """Write the logs of some requests; return when the broker has all of them."""
+        acks = []
         for _ in range(requests):
             events = RequestEvents()
-            await self.post(events.request, events.started())
-            await self.post(*(events.chunk(seq) for seq in range(chunks)), events.finished(chunks - 1))
-            await self.post(events.attached(), events.detached())
+            said = [events.started(), *(events.chunk(seq) for seq in range(chunks)), events.finished(chunks - 1)]
+            said = [events.request, *said, events.attached(), events.detached()]
+            acks += [await self.producer.post(topic_of(event), event) for event in said]
+        await asyncio.gather(*acks)
 
 
 def places(records: list[StoredRecord]) -> Counter[tuple[str, int, int]]:

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemas.side_events import Cancel
 from tests.integration.batch.lab import BATCH_ID, line, lines, rows
 from tests.support.processes import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 
 async def test_every_line_has_one_result_in_the_order_of_the_input(lab):
@@ -86,7 +86,7 @@ async def test_a_cancelled_job_keeps_what_is_done_and_says_so_of_the_rest(lab):
 async def test_a_job_whose_time_is_over_gives_its_open_lines_up(lab):
     await lab.tree()
     content = line("done", "Yes?") + line("mute", "Never?", model="simulated-mute")
-    end = await lab.end(await lab.submit(content, completion_ms=3_000))
+    end = await lab.end(await lab.submit(content, completion_ms=12_000))
     assert (end.outcome, end.totals.completed, end.totals.failed) == ("expired", 1, 1)
     assert rows(lab.file(end.error_file))[0]["error"]["code"] == "batch_expired"
 
@@ -94,7 +94,8 @@ async def test_a_job_whose_time_is_over_gives_its_open_lines_up(lab):
 async def test_no_working_files_stay(lab):
     await lab.tree()
     await lab.end(await lab.submit(lines(3)))
-    await lab.until(lambda: not any(lab.store.work_folder(BATCH_ID).iterdir()))
+    # Not `lab.until`, which looks when there is news on the log: the end of the job was the last.
+    await until(lambda: not any(lab.store.work_folder(BATCH_ID).iterdir()), "the working files are gone", every_s=0.1)
 
 
 async def test_a_scrape_says_how_the_jobs_are(lab):
@@ -106,14 +107,14 @@ async def test_a_scrape_says_how_the_jobs_are(lab):
     batch_id = await lab.submit(content, window_open=7)
 
     def scraped():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
             families = text_string_to_metric_families(response.read().decode())
         samples = [sample for family in families for sample in family.samples if "_batch_" in sample.name]
         return {" ".join((each.name, *each.labels.values())): each.value for each in samples}
 
     async def shows(**expected):
         found = {name.replace("__", " "): value for name, value in expected.items()}
-        await asyncio.to_thread(wait_until, lambda: found.items() <= scraped().items(), f"a scrape has {found}")
+        await asyncio.to_thread(wait_until, lambda: found.items() <= scraped().items(), f"a scrape has {found}", 90)
 
     await shows(
         railbus_batch_jobs__in_progress=1, railbus_batch_lines_total__completed=30, railbus_batch_lines_total__failed=1,

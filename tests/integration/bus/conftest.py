@@ -19,7 +19,8 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 @pytest.fixture
 def settings(embedded_broker: Broker) -> BusSettings:
-    return BusSettings(bootstrap=embedded_broker.address, session_timeout_ms=6_000)
+    # No member is put out because the machine is busy, and one that could not say goodbye is within a test's patience.
+    return BusSettings(bootstrap=embedded_broker.address, session_timeout_ms=15_000)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from schemas.wire import encode, key_of
 from services.bus import Received, UnreadableRecord, partition_for
 from services.runtime.clock import now_ms
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 """A test that waits longer has failed. Nothing here measures speed."""
 
 

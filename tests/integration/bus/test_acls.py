@@ -154,7 +154,7 @@ async def page_says(reader, text):
 
 async def writable(address, user):
     found = set()
-    producer = AIOKafkaProducer(bootstrap_servers=address, request_timeout_ms=5_000, **as_user(user))
+    producer = AIOKafkaProducer(bootstrap_servers=address, request_timeout_ms=PATIENCE_S * 1_000, **as_user(user))
     await producer.start()
     try:
         for topic in TOPICS:

@@ -68,7 +68,7 @@ async def put(forgetful: Forgetful, topic: Topic, *seqs: int) -> None:
     await producer.stop()
 
 
-@pytest.mark.parametrize(("overlap_ms", "again"), [(0, []), (10_000, [0, 1, 2])])
+@pytest.mark.parametrize(("overlap_ms", "again"), [(0, []), (3_600_000, [0, 1, 2])])
 async def test_a_follower_goes_on_where_the_lost_tail_began(
     forgetful: Forgetful, topic: Topic, overlap_ms: int, again: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,18 +110,19 @@ async def test_group_resumes_at_the_lost_tail_and_new_member_at_the_oldest(
 ) -> None:
     monkeypatch.setattr(fetcher, "OVERLAP_MS", 0)
     got, new = RecordCollector(), RecordCollector()
-    async with running_readers(GroupReader(forgetful.settings, topics=[topic], group="workers", handler=got)):
+    reader = GroupReader(forgetful.settings, topics=[topic], group="workers", handler=got)
+    async with running_readers(reader):
         await put(forgetful, topic, 0, 1, 2)
         forgetful.remember()
         await put(forgetful, topic, 3, 4, 5)
         await got.until_count(6)
-        await asyncio.sleep(0.5)  # committed
+        await until(lambda: not reader._commits.due(), "all is committed")
         await forgetful.lose_the_rest()
         await put(forgetful, topic, 16)
         await got.until(lambda: got.seqs[-1] == 16)
         await put(forgetful, topic, 17, 18, 19)
         await got.until(lambda: got.seqs[-1] == 19)
-        await asyncio.sleep(0.5)
+        await until(lambda: not reader._commits.due(), "all is committed")
     assert got.seqs == [0, 1, 2, 3, 4, 5, 16, 17, 18, 19]
     await forgetful.lose_the_rest()
     async with running_readers(GroupReader(forgetful.settings, topics=[topic], group="workers", handler=new)):
@@ -149,7 +150,13 @@ async def test_what_retention_took_is_passed_over_and_told(forgetful: Forgetful)
     brief = dataclasses.replace(copy_of(STREAMS), retention_ms=1)
     await ensure_topics(forgetful.settings, [brief])
     await put(forgetful, brief, 0, 1, 2)
-    await asyncio.sleep(2.5)  # retention is looked at every second
+    tail = TailReader(forgetful.settings, handler=RecordCollector())
+
+    async def all_gone() -> bool:
+        return await tail.begin_offset(brief, 0) == 3
+
+    async with running_readers(tail):
+        await until(all_gone, "retention is looked at every second", every_s=0.1)
     told: list[object] = []
     async with fetching(forgetful.settings, brief, told) as reading:
         await until(lambda: bool(told))

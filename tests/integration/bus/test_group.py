@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import random
 import time
 from collections.abc import Sequence
@@ -212,6 +213,7 @@ async def test_reading_to_the_end_waits_for_the_end_at_the_call_only(
         assert await reader.read_to_end(everything(topic)), "an empty log is read to its end"
         await fill(producer, topic, 2)
         to_end = asyncio.create_task(reader.read_to_end(everything(topic)))
+        await got.until_count(1)  # there is no room for another
         await asyncio.sleep(0.3)
         assert not to_end.done()
         assert await reader.lag() == 8 - len(got.records)
@@ -353,7 +355,7 @@ async def test_a_static_member_keeps_its_partitions_over_a_restart(
 async def test_a_member_paused_beyond_its_session_knows_it_may_have_lost_all(
     settings: BusSettings, producer: Producer, topic: Topic, group: str
 ) -> None:
-    got = RecordCollector()
+    got, settings = RecordCollector(), dataclasses.replace(settings, session_timeout_ms=6_000)
     reader = GroupReader(settings, topics=[topic], group=group, handler=got, commit="manual")
     assert not reader.in_session
     async with running_readers(reader):

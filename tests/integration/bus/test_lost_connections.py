@@ -19,7 +19,7 @@ from services.bus.kafka.cluster import Cluster
 from tests.integration.bus.lab import LIMIT_S
 from tests.support.brokers import Broker
 
-TOLD_S = 0.5
+TOLD_S = 3.0  # a test that is stalled for a moment still comes before
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def told_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """aiokafka hears of a lost connection two steps of the loop later; here it is half a second."""
+    """aiokafka hears of a lost connection two steps of the loop later; here it is seconds."""
     told = AIOKafkaConnection._on_read_task_error
 
     def later(_: type, ref: Any, task: Any) -> None:

@@ -100,6 +100,7 @@ async def test_the_broker_is_not_there_yet(
             lambda: tail.follow(log, 0, "end"),
         ]
         waiting = [asyncio.ensure_future(start()) for start in starts]
+        await until(lambda: said(caplog, "unreachable"))
         await asyncio.sleep(1.0)
         assert not any(one.done() for one in waiting)
         assert said(caplog, "unreachable") == [f"broker {own.bootstrap} unreachable (connection refused); waiting"]

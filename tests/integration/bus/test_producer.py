@@ -19,7 +19,7 @@ from services.bus import (
     ensure_topics,
     partition_for,
 )
-from tests.integration.bus.lab import RecordCollector, chunk, closed, request_in, running_readers
+from tests.integration.bus.lab import LIMIT_S, RecordCollector, chunk, closed, request_in, running_readers
 from tests.support.bus import any_role, copy_of
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -68,12 +68,12 @@ async def test_only_later_chunks_linger_and_anything_else_takes_them_along(setti
     await producer.start()
     try:
         first, second = request_in(0), request_in(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             await producer.send(topic, chunk(first, 0))
         later = await producer.post(topic, chunk(first, 1))
         await asyncio.sleep(0.3)
         assert not later.done()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             position = await producer.send(topic, chunk(second, 0))
             assert (await later).offset == position.offset - 1
     finally:

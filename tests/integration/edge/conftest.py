@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.edge.lab import EdgeLab, open_lab
+from services.edge.delivery import subscription
+from services.edge.http import connections, responses, websockets
+from services.edge.log import partition_follower
+from services.edge.requests import request_service
+from tests.integration.edge.lab import PATIENCE_S, EdgeLab, open_lab
 from tests.support.brokers import Broker
 
 
@@ -16,6 +20,27 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     yield broker
     if broker.is_running():
         broker.stop()
+
+
+@pytest.fixture(autouse=True)
+def patient_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edge is ready, too, where a busy machine lets the broker answer late."""
+    monkeypatch.setattr(partition_follower, "PROBE_S", PATIENCE_S)
+
+
+@pytest.fixture
+def patient_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream whose deadline is past has a minute to get its answer: of a busy machine two seconds are too little."""
+    for module in (subscription, request_service):
+        monkeypatch.setattr(module, "EXPIRY_MARGIN_US", int(PATIENCE_S * 1e6))
+
+
+@pytest.fixture
+def patient_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that reads nothing for long still gets the reason for which it is dropped, when it reads again."""
+    for module in (responses, websockets, connections):
+        monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(websockets, "HEARTBEAT_S", 2 * PATIENCE_S)
 
 
 @pytest.fixture

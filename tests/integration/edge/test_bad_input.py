@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from services.runtime.service_classes import ServiceClasses
-from tests.integration.edge.lab import ASK
+from tests.integration.edge.lab import ASK, PATIENCE_S
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -156,7 +156,7 @@ async def test_http_1_0(lab, url):
     head = f"POST /v1/chat/completions HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n"
     writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     await lab.answer("a", "b")
-    data = await asyncio.wait_for(reader.read(), 10)
+    data = await asyncio.wait_for(reader.read(), PATIENCE_S)
     writer.close()
     assert data.count(b'"content":"') == 2
     assert data.endswith(b"data: [DONE]\n\n")

@@ -15,15 +15,16 @@ from prometheus_client import REGISTRY
 from websockets.asyncio.client import connect
 
 from services.edge.error_codes import ERROR_CODES
+from services.edge.http import websockets
 from services.edge.http.connections import LimitedHandler
-from services.edge.http.websockets import HEARTBEAT_S
 from tests.integration.edge.lab import ASK, PATIENCE_S
 from tests.integration.edge.test_process import command
 from tests.integration.edge.test_websocket import count_until_closed, socket
-from tests.support.processes import die_with_parent, free_port
+from tests.support.processes import START_TIMEOUT_S, die_with_parent, free_port
 from tests.support.waiting import until
 
 SHORT_MS = 300
+LONG_MS = 600_000
 OPEN_FILES = 256
 FLOOD = 400
 HALF_A_HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
@@ -89,13 +90,26 @@ async def test_a_websocket_without_a_first_message_is_closed(lab, keys_file):
         assert "first message" in closed.reason
 
 
+def alive(kind):
+    """Return the objects of a class that something in this process still has."""
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, kind)]
+
+
+def pass_time(seconds):
+    """Have the edges close what is late, as if so much time had passed: no client can be late by accident."""
+    loop = asyncio.get_running_loop()
+    for connections in {each._connections for each in alive(LimitedHandler) if each._loop is loop}:
+        connections.tick(loop.time() + seconds)
+
+
 async def test_a_websocket_that_said_hello_stays_open(lab, keys_file):
-    url = await lab.edge(api_keys_file=keys_file, hello_timeout_ms=SHORT_MS, request_timeout_ms=SHORT_MS)
+    url = await lab.edge(api_keys_file=keys_file, hello_timeout_ms=LONG_MS, request_timeout_ms=LONG_MS)
     key = {"additional_headers": {"Authorization": "Bearer k-a"}}
     async with socket(url) as greeting, socket(url, **key) as keyed:
         await greeting.send(type="hello", key="k-a")
         await greeting.until(type="welcome")
-        await asyncio.sleep(4 * SHORT_MS / 1_000)
+        pass_time(4 * LONG_MS / 1_000)
         for each in (greeting, keyed):
             await each.send(type="ask", prompt="hello")
             await lab.answer("x")
@@ -103,12 +117,12 @@ async def test_a_websocket_that_said_hello_stays_open(lab, keys_file):
 
 
 async def test_a_stream_outlives_the_time_for_requests(lab):
-    url = await lab.edge(request_timeout_ms=SHORT_MS, idle_timeout_ms=SHORT_MS)
+    url = await lab.edge(request_timeout_ms=LONG_MS, idle_timeout_ms=LONG_MS)
     async with lab.open_stream(url) as stream:
         writer = await lab.next_writer()
         await lab.write(writer.started(), writer.chunk("one "))
         await stream.until(b"one ")
-        await asyncio.sleep(4 * SHORT_MS / 1_000)
+        pass_time(4 * LONG_MS / 1_000)
         await lab.write(writer.chunk("two"), writer.finished(), writer.closed())
         assert b"[DONE]" in await stream.rest()
 
@@ -186,12 +200,6 @@ async def test_whoever_sends_slowest_makes_room_for_the_bytes_of_others(lab, par
     await until(lambda: body_bytes() == 0)
 
 
-def alive(kind):
-    """Return the objects of a class that something in this process still has."""
-    gc.collect()
-    return [each for each in gc.get_objects() if isinstance(each, kind)]
-
-
 async def test_few_requests_that_are_sent_ahead_are_kept(lab):
     url = await lab.edge()
     body = json.dumps({"messages": [{"role": "user", "content": "x" * 250_000}], "stream": True}).encode()
@@ -203,13 +211,14 @@ async def test_few_requests_that_are_sent_ahead_are_kept(lab):
         assert max(len(handler._messages) for handler in alive(LimitedHandler)) <= 3
 
 
-async def test_a_websocket_that_is_gone_is_let_go_of_at_once(lab):
+async def test_a_websocket_that_is_gone_is_let_go_of_at_once(lab, monkeypatch):
+    monkeypatch.setattr(websockets, "HEARTBEAT_S", LONG_MS / 1_000)  # so long would its heartbeat keep it
     url = await lab.edge()
     _, writer = await client(url, PART_OF_A_MESSAGE)
     await until(partial(has_arrived, 1))
     assert alive(web.WebSocketResponse)
     writer.transport.abort()
-    await until(lambda: not alive(web.WebSocketResponse), within_s=HEARTBEAT_S / 2, every_s=0.2)
+    await until(lambda: not alive(web.WebSocketResponse), within_s=PATIENCE_S, every_s=0.2)
 
 
 @contextmanager
@@ -234,7 +243,7 @@ def edge_process(**env):
 
 async def is_healthy(url):
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             reader, writer = await client(url, HEALTH)
             with closing(writer):
                 return (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
@@ -245,7 +254,7 @@ async def is_healthy(url):
 @pytest.mark.parametrize("sent", [b"", HALF_A_HEAD, HALF_A_BODY])
 async def test_health_answers_during_a_flood_of_idle_connections(sent):
     with edge_process() as (url, process):
-        await until(lambda: is_healthy(url), "the edge listens")
+        await until(lambda: is_healthy(url), "the edge listens", within_s=START_TIMEOUT_S)
         flood = [await client(url, sent) for _ in range(FLOOD)]
         try:
             assert [await is_healthy(url) for _ in range(5)] == [True] * 5

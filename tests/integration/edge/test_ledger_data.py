@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import cache
 
 import pytest
 
@@ -13,7 +14,6 @@ from tests.integration.edge.lab import PATIENCE_S
 from tests.support.ledger_windows import request_at, windows_of
 from tests.support.waiting import until
 
-NOW_S = time.time()
 VERSION_99 = (("kind", b"Window"), ("v", b"99"))
 UNREADABLE = [
     ((("kind", b"Window"), ("v", b"1")), b"{"),
@@ -37,10 +37,17 @@ async def publish(lab):
     await producer.stop()
 
 
+@cache
+def first_asked_s():
+    """One time for all tests of this module; not that of its import, which may be an hour ago: too old to be shown."""
+    return time.time()
+
+
 def windows(tenant, count, part=0):
     """Windows of one minute, however often and whenever a test asks for them."""
-    events = [event for number in range(count) for event in request_at(number, 5, NOW_S, tenant=tenant)]
-    return windows_of(events, NOW_S, part)
+    now_s = first_asked_s()
+    events = [event for number in range(count) for event in request_at(number, 5, now_s, tenant=tenant)]
+    return windows_of(events, now_s, part)
 
 
 async def data(lab, url, headers=None, **query):

@@ -14,6 +14,7 @@ from tests.e2e.browser import PROGRAM, browsing
 from tests.integration.edge.lab import open_lab
 from tests.support.brokers import Broker
 from tests.support.ledger_windows import busy_hour
+from tests.support.waiting import until
 from tests.unit.books.events import T0_S, account
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
@@ -28,10 +29,10 @@ FIGURES = """Object.fromEntries([...document.querySelectorAll("#figures div")].m
     one => [one.querySelector("dt").textContent, one.querySelector("dd").firstChild.textContent]))"""
 
 
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory):
-    """A log of this module alone: the page shows all that is on it."""
-    broker = Broker("embedded", tmp_path_factory.mktemp("ledger-page") / "data")
+@pytest.fixture
+def own_broker(tmp_path):
+    """A log of one test alone: the page shows all that is on it, and what an earlier test wrote would grow too old."""
+    broker = Broker("embedded", tmp_path / "data")
     broker.start()
     yield broker
     if broker.is_running():
@@ -112,10 +113,16 @@ async def test_the_page_shows_the_sums_and_filters_them(lab):
     async with browsing(f"{url}/ledger", DESKTOP) as page:
         await emulate(page, DESKTOP)
         await page.until(f"{SHOWN} && {STATUS}?.startsWith('live')")
-        async with lab.http.get(f"{url}/ledger/data") as response:
-            report = await response.json()
+
+        async def agreed():
+            """The report, once the page shows the same one: it asks every few seconds."""
+            async with lab.http.get(f"{url}/ledger/data") as response:
+                report = await response.json()
+            shown = await page.run(FIGURES)
+            return report if shown["Requests"] == str(report["total"]["requests"]) else None
+
+        report = await until(agreed, "the page shows the report", every_s=0.5)
         figures = await page.run(FIGURES)
-        assert figures["Requests"] == str(report["total"]["requests"])
         assert {"In time", "First text", "Whole answer", "Balance", "Recalled", "Fell back", "Cost"} < set(figures)
         assert "–" not in figures.values()
         stages = await page.run('[...document.querySelectorAll("#budget .legend li span")].map(one => one.textContent)')
@@ -156,6 +163,7 @@ async def test_the_page_shows_objectives_the_breaker_and_the_latest_recalls(lab)
         cells = (
             "[...document.querySelectorAll('#%s tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
         )
+        await page.until(f"{cells % 'recalls-table'}.length === 5")  # accounts are read one after the other
         (chat,) = await page.run(cells % "classes-table")
         assert chat[0] == "chat"
         assert chat[1].startswith("no")  # of a busy hour, some failed

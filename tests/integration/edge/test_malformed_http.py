@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import orjson
 import pytest
 
-from tests.integration.edge.lab import ASK, deltas
+from tests.integration.edge.lab import ASK, PATIENCE_S, deltas
 
 BODY = orjson.dumps(ASK)
 PATH = "/v1/chat/completions"
@@ -69,7 +69,7 @@ async def connection(url):
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             yield reader, writer
     finally:
         writer.close()

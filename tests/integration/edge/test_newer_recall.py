@@ -64,7 +64,9 @@ async def test_it_cannot_be_read_again_there(lab, knows_it):
         await write_as_newer(lab, writer.recall(0, 6))
         await lab.write(writer.finished(), writer.closed())
     reader = url if knows_it else await lab.edge()
-    async with lab.http.get(f"{reader}/v1/requests/{writer.request_id}/events") as response:
+    path = f"{reader}/v1/requests/{writer.request_id}/events"
+    await lab.until_text(path, b"newer_version")  # the edge that follows the log has come to the recall
+    async with lab.http.get(path) as response:
         said = await response.read()
     assert b"newer_version" in said
     assert b"secret" not in said

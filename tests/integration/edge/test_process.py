@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lab import UNGOVERNED
+from tests.support.processes import START_TIMEOUT_S, free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +34,7 @@ def command(**env):
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(env, expected):
-    done = subprocess.run(**command(**env), capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(**command(**env), capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
     assert done.returncode == 2
     assert expected in done.stderr
     assert done.stderr.startswith("railbus edge: ")
@@ -47,7 +48,7 @@ async def test_it_serves_and_stops(lab, broker):
         *options["args"], cwd=options["cwd"], env=options["env"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        line = await asyncio.wait_for(process.stdout.readline(), 20)
+        line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
         assert line.startswith(b"ready edge http://127.0.0.1:")
         url = line.split()[-1].decode()
         request, _ = await lab.ask(url)
@@ -59,7 +60,7 @@ async def test_it_serves_and_stops(lab, broker):
             await client.until(b"begun")
             process.terminate()
             assert b"server_stopping" in await client.rest()
-        out, err = await asyncio.wait_for(process.communicate(), 20)
+        out, err = await asyncio.wait_for(process.communicate(), START_TIMEOUT_S)
     finally:
         if process.returncode is None:
             process.kill()
@@ -73,29 +74,30 @@ async def test_it_serves_and_stops(lab, broker):
 
 
 async def test_without_a_broker_it_waits_and_logs_one_line():
-    options = command(RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:1", RAILBUS_EDGE_PORT="18099")
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    options = command(RAILBUS_KAFKA_BOOTSTRAP="127.0.0.1:1", RAILBUS_EDGE_PORT=str(port))
     process = await asyncio.create_subprocess_exec(
         *options["args"], cwd=options["cwd"], env=options["env"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         import aiohttp
 
-        async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+        async with aiohttp.ClientSession() as http, asyncio.timeout(START_TIMEOUT_S):
             while True:
                 try:
-                    async with http.get("http://127.0.0.1:18099/readyz") as response:
+                    async with http.get(f"{url}/readyz") as response:
                         assert response.status == 503
                     break
                 except aiohttp.ClientConnectorError:
                     await asyncio.sleep(0.05)
-            async with http.get("http://127.0.0.1:18099/healthz") as response:
+            async with http.get(f"{url}/healthz") as response:
                 assert response.status == 200
             ask = {"messages": [{"role": "user", "content": "hi"}]}
-            async with http.post("http://127.0.0.1:18099/v1/chat/completions", json=ask) as response:
+            async with http.post(f"{url}/v1/chat/completions", json=ask) as response:
                 assert response.status == 503
                 assert (await response.json())["error"]["code"] == "not_ready"
         process.terminate()
-        _, err = await asyncio.wait_for(process.communicate(), 20)
+        _, err = await asyncio.wait_for(process.communicate(), START_TIMEOUT_S)
     finally:
         if process.returncode is None:
             process.kill()

@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
+import time
 
 import orjson
+import pytest
 
 from schemas.side_events import Attached
 from services.stream import Screen
@@ -78,14 +80,16 @@ async def test_exposure_is_measured(lab):
         await lab.write(
             writer.started(), writer.allowed(), writer.chunk("safe ", tokens=2), writer.cleared(final=False)
         )
+        before_s = time.monotonic()
         await lab.write(writer.chunk("secret", tokens=3))
         await client.until(b"secret")
         await asyncio.sleep(0.05)
         await lab.write(writer.recall(5, 11, "stop"), writer.closed("recalled"))
         await client.rest()
+        longest_ms = (time.monotonic() - before_s) * 1_000
     receipt = await lab.detached(writer.request_id)
     assert receipt.exposed_tokens == 3
-    assert 50 <= receipt.exposure_ms < 5_000
+    assert 50 <= receipt.exposure_ms <= longest_ms
 
 
 async def test_another_edge_continues_the_stream_of_a_stopping_one(lab):
@@ -104,6 +108,7 @@ async def test_another_edge_continues_the_stream_of_a_stopping_one(lab):
         assert (await response.json())["choices"][0]["message"]["content"] == "one two"
 
 
+@pytest.mark.usefixtures("patient_close")
 async def test_a_slow_client_is_dropped_and_can_resume(lab):
     url = await lab.edge(client_buffer_bytes=4_096)
     texts = [f"{number:04d} " + "x" * 8_000 for number in range(1_500)]

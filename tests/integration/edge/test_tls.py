@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from services.runtime.errors import UserError
-from tests.integration.edge.lab import ASK
+from tests.integration.edge.lab import ASK, PATIENCE_S
 from tests.support.certificates import certificate
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
@@ -66,7 +66,7 @@ async def test_a_client_that_does_not_finish_the_handshake_is_disconnected(lab, 
     key, cert, _ = made
     url = await lab.edge(edge_tls_cert=cert, edge_tls_key=key, request_timeout_ms=300)
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         assert await reader.read() == b""
     writer.close()
 

@@ -3,14 +3,15 @@
 import random
 import time
 
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
 from schemas.ids import uuid7
 from schemas.requests import Deadlines, Delivery, Message, Request, Sampling
 from schemas.side_events import Cancel
 from schemas.stream import Chunk, Failed, Finished, Started
-from schemas.topics import STREAMS
+from schemas.topics import REQUESTS, STREAMS
 from tests.support.lab import Lab
-
-PATIENCE_S = 30
+from tests.support.waiting import until
 
 
 class GeneratorLab(Lab):
@@ -62,6 +63,27 @@ class GeneratorLab(Lab):
         """Wait for the last event of an execution."""
         await self.until(lambda: self.events(request_id, Finished, Failed))
         return self.events(request_id, Finished, Failed)[0]
+
+    async def begun_for_good(self, *request_ids):
+        """Wait until the group has committed that these were begun: no generator reads them again."""
+
+        def records():
+            wanted = (record for record in self.log if record.topic == REQUESTS.name)
+            return [record for record in wanted if record.event.request_id in request_ids]
+
+        await self.until(lambda: len(records()) == len(request_ids))
+        async with AIOKafkaConsumer(
+            bootstrap_servers=self.bus.bootstrap, group_id="generator", enable_auto_commit=False
+        ) as group:
+
+            async def committed():
+                for record in records():
+                    at = await group.committed(TopicPartition(record.topic, record.partition))
+                    if at is None or at <= record.offset:
+                        return False
+                return True
+
+            await until(committed, "the group has committed them", every_s=0.1)
 
     def check(self, request_id):
         """Check an execution: one Started, chunks without gap or overlap, one end, in this order."""

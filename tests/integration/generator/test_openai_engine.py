@@ -10,7 +10,8 @@ import pytest
 
 from schemas.requests import Message, Sampling
 from schemas.stream import Speculation, Usage
-from services.generator.engines import make
+from services.generator.engines import make, openai
+from services.generator.engines.chat_completions import client
 from services.runtime.errors import UserError
 from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 from tests.integration.generator.upstream import (
@@ -25,14 +26,22 @@ from tests.integration.generator.upstream import (
     sends,
     stays_open,
 )
+from tests.support.waiting import until
 
-PATIENCE_S = 10
+PATIENCE_S = 30
 
 
 @pytest.fixture
 async def upstream():
     async with running_upstream() as it:
         yield it
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """A client that keeps its connections however long the machine stalls: that they are used again is the question."""
+    monkeypatch.setattr(client, "END_OF_STREAM_TIMEOUT_S", 30.0)
+    monkeypatch.setattr(openai, "KEEPALIVE_S", 60.0)
 
 
 @asynccontextmanager
@@ -107,11 +116,11 @@ async def test_a_list_that_does_not_help(upstream, status, models, message):
 async def test_an_upstream_that_comes_later_is_waited_for(upstream, caplog):
     it = make("openai", {"RAILBUS_UPSTREAM_URL": f"http://127.0.0.1:{unused_port()}"})
     starting = asyncio.create_task(it.start())
+    waits = "upstream at RAILBUS_UPSTREAM_URL: the upstream cannot be reached; waiting"
+    await until(lambda: waits in caplog.messages, "it says that it waits")
     await asyncio.sleep(0.5)
     assert not starting.done()
-    assert [record.getMessage() for record in caplog.records].count(
-        "upstream at RAILBUS_UPSTREAM_URL: the upstream cannot be reached; waiting"
-    ) == 1
+    assert caplog.messages.count(waits) == 1
     it._base = f"{upstream.address}/v1"
     async with asyncio.timeout(PATIENCE_S):
         await starting
@@ -119,6 +128,7 @@ async def test_an_upstream_that_comes_later_is_waited_for(upstream, caplog):
     await it.close()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_connections_are_used_again(upstream):
     async with engine(upstream.address) as it:
         for _ in range(5):
@@ -126,6 +136,7 @@ async def test_connections_are_used_again(upstream):
     assert len(upstream.connections) == 1
 
 
+@pytest.mark.usefixtures("patient")
 async def test_connections_are_bounded(upstream):
     upstream.script = says("a", "b", gap_s=0.02)
     async with engine(upstream.address, RAILBUS_UPSTREAM_CONNECTIONS="3") as it:
@@ -217,10 +228,12 @@ async def test_an_unreachable_upstream_is_an_error():
 
 
 async def test_a_connection_torn_in_the_middle(upstream):
-    upstream.script = breaks_off("one", "two")
+    read = asyncio.Event()
+    upstream.script = breaks_off("one", "two", when=read)
     async with engine(upstream.address) as it:
         items = it.generate(job())
         assert [await anext(items), await anext(items)] == [EngineStep(text="one"), EngineStep(text="two")]
+        read.set()
         with pytest.raises(EngineError, match="the upstream closed the connection") as caught:
             await anext(items)
     assert (caught.value.error_class, caught.value.retryable) == ("unavailable", True)
@@ -303,6 +316,7 @@ async def test_an_abort_closes_the_connection(upstream, script):
                 pass
 
         task = asyncio.create_task(run())
+        await until(lambda: upstream.bodies, "the upstream has the request")
         await asyncio.sleep(0.15)
         assert it.stats().running == 1
         task.cancel()

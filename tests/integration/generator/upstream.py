@@ -90,14 +90,14 @@ def refuses(status, body=b"", **headers):
     return script
 
 
-def breaks_off(*texts):
-    """Stream these texts, then abort the connection."""
+def breaks_off(*texts, when):
+    """Stream these texts, then abort the connection at this event: a client loses what it had not read before."""
 
     async def script(request, _):
         response = await opened(request)
         for text in texts:
             await response.write(event(delta(text)))
-        await asyncio.sleep(0.05)
+        await when.wait()
         request.transport.abort()
         return response
 

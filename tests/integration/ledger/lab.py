@@ -70,8 +70,9 @@ class Lab:
         assert all(isinstance(event, Window) for event in found)
         return found
 
-    async def report(self):
-        async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{self.port}/ledger") as response:
+    async def report(self, port=None):
+        url = f"http://127.0.0.1:{port or self.port}/ledger"
+        async with aiohttp.ClientSession() as client, client.get(url) as response:
             return await response.json()
 
     async def comes_to_the_expected_sums(self):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LONGEST_S = 120
+LONGEST_S = 240
 
 
 def railbus(*arguments, **env):

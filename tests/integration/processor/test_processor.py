@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import random
-import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from tests.integration.bus.conftest import NewTopic
 from tests.integration.bus.lab import chunk, closed, request_in
 from tests.support.brokers import Broker
 from tests.support.bus import any_role, copy_of
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 HOUR_MS = 3_600_000
 
@@ -32,7 +31,7 @@ class Recorder(Core):
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
         self.read_of: dict[int, list[int]] = {}
-        self.ages_us: list[int] = []
+        self.times_us: list[tuple[int, int]] = []  # when each record was appended, and when it was read
         self.due_us: dict[int, int] = {}
         self.open = 0
         self.answer: Sequence[Effect] = ()
@@ -53,7 +52,7 @@ class Recorder(Core):
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
         self.told.append(("read", record.partition))
         self.read_of[record.partition].append(record.offset)
-        self.ages_us.append(now_us - at_us)
+        self.times_us.append((at_us, now_us))
         return self.answer
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:
@@ -87,14 +86,15 @@ async def processing(
     reading = ProcessorConfig(group=group, topics=topics, rewind_ms=rewind_ms, drain_s=drain_s)
     processor = Processor(settings, reading, core, Producer(settings, role=any_role(), name="core"))
     task = asyncio.create_task(processor.run())
+    ready = asyncio.ensure_future(until(lambda: processor.ready, "the processor is ready"))
     try:
-        await asyncio.wait({task, asyncio.ensure_future(until(lambda: processor.ready))}, return_when="FIRST_COMPLETED")
-        if task.done():
-            task.result()
+        await asyncio.wait({task, ready}, return_when="FIRST_COMPLETED")
+        (task if task.done() else ready).result()
         yield processor
     finally:
+        ready.cancel()
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(task, ready, return_exceptions=True)
 
 
 async def test_the_past_is_read_before_a_number_is_decided_about(
@@ -133,8 +133,7 @@ async def test_a_second_member_takes_its_share_and_what_is_kept_notices_nothing(
             async with processing(settings, second, group, topics):
                 await until(lambda: len(first.read_of) == len(second.read_of) == 2)
                 assert first.read_of.keys() | second.read_of.keys() == {0, 1, 2, 3}
-            await until(lambda: len(first.read_of) == 4)
-        await until(lambda: one.ready)  # caught up with what it has gained
+            await until(lambda: len(first.read_of) == 4 and one.ready)  # caught up with what it has gained
         stop.set()
         total = await writing
         moved = {number for what, number in first.told if what == "lost"}
@@ -154,20 +153,28 @@ async def test_the_clock_decides_only_after_what_stands_on_the_log_was_read(
 ) -> None:
     """The process stands still past an alarm while another one writes: its record is read before the alarm is told."""
     core, another = Recorder(), Another(settings)
-    async with processing(settings, core, group, topics):
+
+    async def read_at_once() -> bool:
+        """Write a record that is read within a tenth of a second: the quickest tells how far the clocks differ."""
+        began_us, count = steady_us(), len(core.times_us)
         another.write(topics[1], chunk(request_in(2), 0))
-        await until(lambda: ("read", 2) in core.told)
+        await until(lambda: len(core.times_us) > count)
+        return core.times_us[-1][1] - began_us < 100_000
+
+    async with processing(settings, core, group, topics):
         for _ in range(5):
+            await until(read_at_once, "a record is read at once")
             core.told.clear()
             core.due_us[2] = steady_us() + 150_000
-            writer = threading.Timer(0.1, another.write, (topics[1], chunk(request_in(2), 0)))
-            writer.start()
+            began_us = steady_us()
+            another.write(topics[1], chunk(request_in(2), 0))  # returns when the broker has it; the loop stands still
+            written_us = steady_us()
             time.sleep(0.6)  # noqa: ASYNC251 - a process that is paused
             assert not core.told
             await until(lambda: ("tick", 2) in core.told)
-            writer.join()
             assert [what for what, number in core.told if number == 2] == ["read", "tick"]
-            assert 300_000 < core.ages_us[-1] < 600_000, "appended while nobody read, not when it was read"
+            appended_us, _ = core.times_us[-1]
+            assert began_us - 10_000 < appended_us < written_us + 110_000, "while nobody read, not when it was read"
 
 
 class Another:
@@ -181,7 +188,7 @@ class Another:
     def write(self, topic: Topic, event: Chunk) -> None:
         value, headers = encode(event)
         self._client.produce(topic.name, value, key_of(event), headers=headers)
-        self._client.flush(10)
+        assert self._client.flush(PATIENCE_S) == 0
 
 
 async def test_what_is_done_is_committed_and_what_is_under_way_comes_to_its_end(
@@ -191,7 +198,7 @@ async def test_what_is_done_is_committed_and_what_is_under_way_comes_to_its_end(
     for seq in range(4):
         await producer.send(log, chunk(request_id, seq))
     core = Recorder()
-    async with processing(settings, core, group, [log], rewind_ms=None, drain_s=5.0) as processor:
+    async with processing(settings, core, group, [log], rewind_ms=None, drain_s=30.0) as processor:
         await until(lambda: core.read_of[1] == [0, 1, 2, 3])
         core.open = 2
         processor.perform_all(
@@ -227,9 +234,16 @@ async def test_nothing_is_written_for_another_members_partition(
     async with processing(settings, first, group, [log]) as one, processing(settings, second, group, [log]):
         await until(lambda: len(first.read_of) == len(second.read_of) == 2)
         one.perform_all([Write(answers, closed(request_in(number))) for number in range(4)])
+
+        async def ends() -> dict[int, int]:
+            return {number: await tail.end_offset(answers, number) for number in range(4)}
+
+        async def own_are_written() -> bool:
+            return sum((await ends()).values()) >= len(first.read_of)
+
+        await until(own_are_written, "what it writes for its own partitions")
         await asyncio.sleep(0.3)
-        ends = {number: await tail.end_offset(answers, number) for number in range(4)}
-        assert ends == {number: int(number in first.read_of) for number in range(4)}
+        assert await ends() == {number: int(number in first.read_of) for number in range(4)}
     reading.cancel()
 
 
@@ -245,7 +259,7 @@ async def test_it_is_ready_only_while_the_broker_tells_it_where_the_log_ends(
     topic = copy_of(dataclasses.replace(STREAMS))
     await ensure_topics(settings, [topic])
     async with processing(settings, Recorder(), group, [topic]) as processor:
-        assert processor.ready
+        await until(lambda: processor.ready)
         own_embedded_broker.kill()
         await until(lambda: not processor.ready)
         own_embedded_broker.start()

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 async def opa(tmp_path):
     folder = copy_patient_policy(tmp_path)
     admission = 'name = "admission"\n'
-    replace_in_file(folder, "policy.toml", admission, admission + "deadline_ms = 5_000\n")
+    replace_in_file(folder, "policy.toml", admission, admission + "deadline_ms = 9_000\n")
     server = FakeOpaServer(load(folder))
     server.folder = folder
     yield server
@@ -27,7 +27,7 @@ async def opa(tmp_path):
 async def test_killed_while_judging_a_group_member_answers_everything_once(lab, opa):
     url = await opa.start()
     env = {"RAILBUS_POLICY": str(opa.folder), "RAILBUS_OPA_URL": url}
-    replace_in_file(opa.folder, "policy.toml", "deadline_ms = 5_000", "deadline_ms = 20_000")
+    replace_in_file(opa.folder, "policy.toml", "deadline_ms = 9_000", "deadline_ms = 50_000")
     first, second = lab.start(**env), lab.start(**env)
     await asyncio.gather(first.ready(), second.ready())
 
@@ -36,7 +36,8 @@ async def test_killed_while_judging_a_group_member_answers_everything_once(lab, 
         number += 1
         requests.append(make_request(number, "Who are you?"))
         sources.add((await lab.verdict(requests[-1])).source)
-        assert number < 200
+        assert number < 1_000
+        await asyncio.sleep(0.05)  # the group may be sharing them out for a while
 
     opa.open.clear()
     opa.asked.clear()
@@ -100,18 +101,22 @@ async def test_spoilt_policy_is_refused_and_a_repaired_one_is_taken(lab, tmp_pat
     old = (await lab.verdict(make_request(1, "What is a log?"))).policy_version
 
     line = replace_in_file(folder, "rego/admission.rego", "decision := {", "decision := }{")
-    await until(lambda: f"policy rejected, {old} stays in force: rego/admission.rego:{line}: " in service.stderr)
+    # A policy is tried as a whole, by NeMo too, which takes a busy machine a while.
+    within = {"within_s": 120, "every_s": 0.2}
+    await until(
+        lambda: f"policy rejected, {old} stays in force: rego/admission.rego:{line}: " in service.stderr, **within
+    )
     assert (await lab.verdict(make_request(2, "What is a log?"))).policy_version == old
 
     replace_in_file(folder, "rego/admission.rego", "decision := }{", "decision := {")
     replace_in_file(folder, "nemo/config.yml", "  output:", "  input: {flows: [horoscope]}\n  output:")
-    await until(lambda: "NeMo rejects it" in service.stderr)
+    await until(lambda: "NeMo rejects it" in service.stderr, **within)
     assert (await lab.verdict(make_request(3, "What is a log?"))).policy_version == old
 
     replace_in_file(folder, "nemo/config.yml", "[horoscope]", "[context bloat detection on input]")
     replace_in_file(folder, "policy.toml", 'default = "This request', 'default = "Sorry: this request')
     new = load(folder).version
-    await until(lambda: f"policy default is now {new}" in service.stderr)
+    await until(lambda: f"policy default is now {new}" in service.stderr, **within)
     assert (await lab.verdict(make_request(4, "Write to xylo@example.org."))).policy_version == new
     assert await service.stop() == 0
     lines = [json.loads(line) for line in decisions.read_text().splitlines()]

@@ -8,6 +8,7 @@ from services.policy import load
 from tests.integration.rails.lab import copy_patient_policy, make_request
 from tests.integration.rails.opa import FakeOpaServer
 from tests.support.policies import replace_in_file
+from tests.support.waiting import until
 
 KEY = "AKIA" + "IOSFODNN7EXAMPLQ"
 
@@ -24,6 +25,7 @@ async def test_one_verdict_a_request_with_redis_opa_and_an_edited_policy(lab, re
     missed = make_request(100, "Asked while nobody judges.")
     await lab.ask(missed)
     service = lab.start(
+        "tests.integration.rails.patient_service",
         RAILBUS_POLICY=str(folder),
         RAILBUS_REDIS_URL=redis_server.url,
         RAILBUS_OPA_URL=url,
@@ -66,18 +68,16 @@ async def test_one_verdict_a_request_with_redis_opa_and_an_edited_policy(lab, re
         assert "remembered" not in str(away.rails)
     assert service.stderr.count("Redis is unreachable") == 1
     redis_server.start()
-    for _ in range(600):
-        if "Redis is reachable again" in service.stderr:
-            break
-        await asyncio.sleep(0.05)
+    await until(lambda: "Redis is reachable again" in service.stderr, every_s=0.05)
     async with redis.asyncio.from_url(redis_server.url) as client:
         kept = await client.dbsize()
         back = await lab.verdict(make_request(50, "Hello again.", letter))
         assert (back.decision, back.masked[1:]) == ("mask", masked.masked[1:])
-        for _ in range(600):
-            if await client.dbsize() > kept:
-                break
-            await asyncio.sleep(0.05)
+
+        async def one_more():
+            return await client.dbsize() > kept
+
+        await until(one_more, "it is remembered", every_s=0.05)
         assert await client.dbsize() == kept + 1
     assert service.stderr.count("Redis is reachable again") == 1
 
@@ -87,8 +87,8 @@ async def test_one_verdict_a_request_with_redis_opa_and_an_edited_policy(lab, re
 
     replace_in_file(folder, "policy.toml", 'secret = "The prompt', 'secret = "Beware: the prompt')
     refusal = ""
-    for number in range(100):
-        refusal = (await lab.verdict(make_request(400 + number, f"{KEY}?"))).refusal
+    for number in range(600):
+        refusal = (await lab.verdict(make_request(1_000 + number, f"{KEY}?"))).refusal
         if refusal.startswith("Beware"):
             break
         await asyncio.sleep(0.1)

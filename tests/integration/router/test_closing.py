@@ -19,7 +19,9 @@ from tests.support.request_events import RequestEvents
 
 async def test_answer_is_closed_accounted_for_and_cancelled_as_it_ends(lab: RouterLab) -> None:
     router = await lab.run(RAILBUS_CLIENT_GRACE_MS="200")
-    done, late, gone = RequestEvents(), RequestEvents(deadlines=Deadlines(total_ms=700)), RequestEvents()
+    unhurried = {"ttft_ms": 20_000, "stall_ms": 20_000}  # only what a test waits for may be late
+    done, gone = (RequestEvents(deadlines=Deadlines(**unhurried)) for _ in range(2))
+    late = RequestEvents(deadlines=Deadlines(total_ms=700, **unhurried))
     for person in (done, late, gone):
         await lab.post(person.request, person.started(), person.chunk(0))
     await lab.post(done.finished(0), gone.attached(), gone.detached())
@@ -151,9 +153,9 @@ async def test_killed_routers_close_every_request_once(lab: RouterLab) -> None:
 async def test_batch_request_outlives_what_a_router_usually_reads_again(lab: RouterLab) -> None:
     """The newest account says since when a request is open: the next router reads from there."""
     env = {"RAILBUS_TOTAL_MAX_MS": "1000"}
+    router = await lab.run(**env)
     batch = RequestEvents(lane="batch", deadlines=ServiceClasses().of(None, "batch").deadlines)
     number = partition_for(batch.id, lab.bus.partitions)
-    router = await lab.run(**env)
     await lab.post(batch.request)
     await asyncio.sleep(8.0)  # twice the longest interactive deadline, the margin of the mark, and a second
     neighbour = _request_of(lab, number)

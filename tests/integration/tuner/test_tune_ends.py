@@ -17,7 +17,10 @@ pytestmark = pytest.mark.slow
 
 
 def running(process):
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two
+        return False
 
 
 @pytest.mark.parametrize("by", ["a supervisor", "the terminal"])

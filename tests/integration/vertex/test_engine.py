@@ -34,7 +34,7 @@ async def engine(model: str) -> AsyncIterator[tuple[VertexEngine, VertexEmulator
             await it.close()
 
 
-def job(model: str, *, seconds: float = 10, max_tokens: int = 100) -> Job:
+def job(model: str, *, seconds: float = 60, max_tokens: int = 100) -> Job:
     return Job(
         request_id="r",
         run="run",
@@ -120,10 +120,10 @@ async def test_busy_server_is_asked_again_when_it_says() -> None:
 
 async def test_busy_server_is_not_waited_for_beyond_the_deadline() -> None:
     begin = time.monotonic()
-    error, emulator, _ = await failure("emulated-err429-wait30", seconds=5)
+    error, emulator, _ = await failure("emulated-err429-wait60", seconds=20)
     assert (error.error_class, error.retryable) == ("overloaded", True)
     assert emulator.stats["calls"] == 1
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
 
 
 async def test_server_that_stays_away_is_given_up() -> None:
