@@ -40,14 +40,15 @@ class Scan:
         found: Its records so far, in order.
     """
 
-    __slots__ = ("_first_only", "end", "found", "key", "kinds", "place", "position", "tenant")
+    __slots__ = ("_begin", "_first_only", "end", "found", "key", "kinds", "place", "position", "tenant")
 
     def __init__(
         self, tenant: str, place: ScanPlace, key: bytes, kinds: frozenset[str], begin: int, end: int, *,
         first_only: bool = False,
     ) -> None:  # fmt: skip
         self.tenant, self.place, self.key, self.kinds = tenant, place, key, kinds
-        self.position, self.end = begin, end
+        self._begin = self.position = begin
+        self.end = end
         self.found: list[Received | UnreadableRecord] = []
         self._first_only = first_only
 
@@ -55,6 +56,11 @@ class Scan:
     def complete(self) -> bool:
         """Whether it has seen all it asked for."""
         return self.position >= self.end or bool(self._first_only and self.found)
+
+    def rewind(self, offset: int) -> None:
+        """Forget the records from this offset on: the log has lost them, and gives their offsets to others."""
+        self.position = max(self._begin, min(self.position, offset))
+        self.found = [record for record in self.found if record.offset < offset]
 
 
 class ScanTurn:
@@ -64,11 +70,12 @@ class ScanTurn:
         begin: The offset to start at.
     """
 
-    __slots__ = ("_joined", "_passed", "begin", "owner", "place")
+    __slots__ = ("_joined", "_last", "_passed", "begin", "owner", "place")
 
     def __init__(self, owner: Scan, begin: int) -> None:
         self.owner, self.place, self.begin = owner, owner.place, begin
         self._passed = begin
+        self._last = -1  # offset of the record given last
         self._joined: dict[bytes, list[Scan]] = {}
 
     def __contains__(self, scan: Scan) -> bool:
@@ -105,19 +112,28 @@ class ScanTurn:
     def take(self, records: Sequence[Received | UnreadableRecord]) -> None:
         """Give records to the look-ups they belong to."""
         for record in records:
+            if record.offset <= self._last:
+                self._rewind(record.offset)
+            self._last = record.offset
             for scan in self._joined.get(_key(record), ()):
                 if scan.position <= record.offset < scan.end:
                     scan.found.append(record)
 
     def advance(self, reader_position: int) -> list[Scan]:
         """Note that all records before this offset were given; return the look-ups that are complete now."""
-        self._passed = max(self._passed, reader_position)
+        if reader_position < self._passed:
+            self._rewind(reader_position)
+        self._passed = reader_position
         for scan in self:
             scan.position = max(scan.position, reader_position)
         complete = [scan for scan in self if scan.complete]
         for scan in complete:
             self.leave(scan)
         return complete
+
+    def _rewind(self, offset: int) -> None:
+        for scan in self:
+            scan.rewind(offset)
 
 
 class ScanQueue:

@@ -15,10 +15,17 @@ LOG = 60
 KEYS = [b"a", b"b", b"c"]
 
 
-def record(offset, place=HERE):
+def record(offset, place=HERE, shift=0):
     """Return a record of the request that has every third offset."""
     return UnreadableRecord(
-        place.topic.name, place.partition, offset, 0, KEYS[offset % 3], b"", ((("kind", KIND.encode())),), None
+        place.topic.name,
+        place.partition,
+        offset,
+        0,
+        KEYS[(offset + shift) % 3],
+        b"",
+        ((("kind", KIND.encode())),),
+        None,
     )
 
 
@@ -27,7 +34,7 @@ class Disk:
 
     def __init__(self, queue, oldest=0):
         self.queue, self.oldest, self.read, self.turns = queue, oldest, 0, {}
-        self.complete = []
+        self.complete, self.shift = [], 0
 
     def begin(self):
         turn = self.queue.begin_turn()
@@ -40,7 +47,7 @@ class Disk:
     def step(self, turn, records):
         begin = self.turns[turn]
         end = self.turns[turn] = min(begin + records, LOG)
-        found = [record(offset, turn.place) for offset in range(begin, end)]
+        found = [record(offset, turn.place, self.shift) for offset in range(begin, end)]
         turn.take([each for each in found if turn.wants(KIND, each.key)])
         self.read += end - begin
         self.complete += self.queue.advance(turn, end)
@@ -58,6 +65,10 @@ class Disk:
                 self.step(turn, slice_records)
                 if self.queue.others_wait():
                     self.end(turn)
+
+    def run_turn(self, turn):
+        while turn in self.turns:
+            self.step(turn, 7)
 
     def _end_if_over(self, turn):
         if turn.over:
@@ -153,6 +164,23 @@ def test_records_that_the_log_no_longer_has_are_passed_over():
     assert offsets(gone) == []
     assert offsets(partly) == expected(partly, 30, LOG)
     assert disk.complete == [gone, partly]
+
+
+@pytest.mark.parametrize("noticed", ["when the reader is looked at", "by its next record"])
+def test_offsets_that_the_log_gives_a_second_time_are_read_again(noticed):
+    disk = Disk(queue := ScanQueue(3))
+    early, late = scan(), scan(40)
+    queue.put(early)
+    queue.put(late)
+    turn = disk.begin()
+    disk.step(turn, 20)
+    if noticed == "when the reader is looked at":
+        disk.complete += queue.advance(turn, 10)
+    disk.turns[turn], disk.shift = 10, 1  # the broker has lost its end, and others write there
+    disk.run_turn(turn)
+    assert offsets(early) == [0, 3, 6, 9, *range(11, LOG, 3)]
+    assert offsets(late) == [*range(41, LOG, 3)]
+    assert {*disk.complete} == {early, late}
 
 
 def test_the_first_record_is_enough():
