@@ -81,20 +81,32 @@ class Subscription:
         started: Set when there are bytes to send, or the stream has ended.
         ended: Set at the end.
         reason: Why it ended; None before.
-        ended_us: When its last bytes were about to be written, by the time of day; 0 before.
+        ended_us: When its last bytes were about to be written, by the time of day; 0 before. An answer that was over
+            before its client could be written to, such as a denied one, is written later than it ended.
         quiet_since_us: When it last wrote to the client.
         opened_us: When it was opened. If no router answers, the stream ends at the total deadline counted from here, by
             this process's clock, because the clocks of two hosts cannot be compared.
     """
 
-    __slots__ = ("_buffered", "_held", "_on_end", "_out", "_staged", "_writer", "connection",
+    __slots__ = ("_buffered", "_held", "_on_detached", "_on_end", "_out", "_staged", "_writer", "connection",
                  "encoder", "ended", "ended_us", "history", "on_log", "opened_us", "quiet_since_us", "reason",
                  "request", "session", "started")  # fmt: skip
 
     def __init__(
         self, *, request: OpenRequest, session: DeliverySession, encoder: Encoder, connection: ClientConnection,
-        catching_up: bool, on_end: Callable[["Subscription"], None],
+        catching_up: bool, on_end: Callable[["Subscription"], None], on_detached: Callable[["Subscription"], None],
     ) -> None:  # fmt: skip
+        """Open the stream.
+
+        Args:
+            request: What is delivered.
+            session: Its fold.
+            encoder: Makes bytes of ops.
+            connection: To whom.
+            catching_up: Whether a history is to be sent first.
+            on_end: Called once, when it has ended: what it held is free.
+            on_detached: Called once, when its last bytes were written, or never will be.
+        """
         self.request = request
         self.session = session
         self.encoder = encoder
@@ -107,6 +119,7 @@ class Subscription:
         self.ended_us = 0
         self.quiet_since_us = self.opened_us = steady_us()
         self._on_end = on_end
+        self._on_detached: Callable[[Subscription], None] | None = on_detached
         self._held = HeldEvents() if catching_up else None  # None once the history was sent
         self._out: list[bytes] = []
         self._staged = 0
@@ -163,7 +176,16 @@ class Subscription:
         """Write to the client from now on."""
         self._writer = writer
         if self._out and (self._held is None or self.reason is not None):
+            if self.reason is not None:
+                self.ended_us = now_us()
             self._write()
+        if self.reason is not None:
+            self._detached()
+
+    def written_whole(self) -> None:
+        """Note that the completion of a stream without a writer is about to be written."""
+        self.ended_us = now_us()
+        self._detached()
 
     async def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
         """Send the history as fast as the client reads it, then the events that arrived meanwhile.
@@ -198,12 +220,17 @@ class Subscription:
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
         """End the stream, once; send the pending ops unless the client is gone, or must not have them.
 
+        A client that leaves when the answer is complete and was not written is gone all the same.
+
         Args:
             reason: Why it ends.
             error: What the client is told.
             withhold: Whether what is not sent yet may have been taken back.
         """
         if self.reason is not None:
+            if self.reason == "complete" and reason == "gone" and self._on_detached is not None:
+                self.reason = reason
+                self._detached()
             return
         if withhold:
             self._out.clear()
@@ -217,9 +244,16 @@ class Subscription:
         self.ended_us = now_us()
         self._write()
         self._on_end(self)  # after the write: the client does not wait for it
+        if self._writer is not None or reason != "complete":
+            self._detached()
         self.on_log.set()
         self.started.set()
         self.ended.set()
+
+    def _detached(self) -> None:
+        on_detached, self._on_detached = self._on_detached, None
+        if on_detached is not None:
+            on_detached(self)
 
     def _keep_alive(self, data: bytes) -> None:
         quiet = steady_us() - self.quiet_since_us >= KEEPALIVE_S * 1_000_000

@@ -71,6 +71,7 @@ async def _send_whole(stream: Subscription, headers: dict[str, str]) -> web.Resp
     await stream.serve(None)
     if stream.encoder.error is not None:
         return error_response(stream.encoder.error, headers)
+    stream.written_whole()
     return web.Response(body=stream.encoder.encode_end(), content_type="application/json", headers=headers)
 
 

@@ -305,12 +305,11 @@ class RequestService:
             hold.release()
             (self._batch_room.admit if place is None else place.release)()  # any stream that has ended makes room
             OPS_SENT.inc(stream.session.stats.ops)
-            self._receipts.record_detached(stream)
             self._give_back(tenant, charged - used_tokens(session, charged))
 
         stream = Subscription(
             request=OpenRequest.of(request), session=session, encoder=client.encoding.encoder(session, request.model),
-            connection=connection, catching_up=catching_up, on_end=on_end,
+            connection=connection, catching_up=catching_up, on_end=on_end, on_detached=self._receipts.record_detached,
         )  # fmt: skip
         self._hub.add(stream)
         return stream

@@ -58,7 +58,8 @@ def visible(wire):
     return screen.visible
 
 
-def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_closed=True, ended=None, at_us=None):
+def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_closed=True, ended=None, at_us=None,
+              detached=None):  # fmt: skip
     request = Request(
         request_id=request_id, tenant="t", at=at_us or now_us(), source="edge/1",
         messages=(Message(role="user", content="hi"),), deadlines=Deadlines(total_ms=total_ms),
@@ -72,7 +73,7 @@ def stream_of(hub, *, request_id=ID, catching_up=False, total_ms=60_000, until_c
     stream = Subscription(
         request=OpenRequest.of(request), session=DeliverySession(request_id, 1, AS_STARTED), encoder=SseEncoder(),
         connection=ClientConnection(name="c", transport="sse", until_closed=until_closed), catching_up=catching_up,
-        on_end=on_end,
+        on_end=on_end, on_detached=lambda stream: None if detached is None else detached.append(stream.reason),
     )  # fmt: skip
     hub.add(stream)
     return stream
@@ -172,6 +173,29 @@ async def test_nothing_is_written_to_a_client_that_is_gone():
     wire.closing = True
     hub.handle(records([AnswerWriter(ID).started()]))
     assert (ended, wire.writes) == (["gone"], [])
+
+
+async def test_an_answer_that_was_over_first_is_dated_when_it_is_written():
+    hub, wire, ended, detached = Hub(), Wire(), [], []
+    stream = stream_of(hub, ended=ended, detached=detached)
+    hub.handle(records([AnswerWriter(ID).denied("No."), AnswerWriter(ID).closed("denied")]))
+    over_us = stream.ended_us
+    assert (ended, detached) == (["complete"], [])
+    await asyncio.sleep(0.002)
+    stream.attach(ClientWriter(wire, 10_000))
+    assert detached == ["complete"]
+    assert stream.ended_us >= over_us + 2_000
+    stream.end("gone")
+    assert (ended, detached, stream.reason) == (["complete"], ["complete"], "complete")
+
+
+async def test_a_client_that_left_before_the_answer_was_written_is_gone():
+    hub, ended, detached = Hub(), [], []
+    stream = stream_of(hub, ended=ended, detached=detached)
+    hub.handle(records([AnswerWriter(ID).denied("No."), AnswerWriter(ID).closed("denied")]))
+    stream.end("gone")
+    stream.end("gone")
+    assert (ended, detached) == (["complete"], ["gone"])
 
 
 async def test_events_before_the_connection_is_attached_wait():
