@@ -127,16 +127,35 @@ class Producer:
             MalformedEvent: The event is larger than any reader takes.
             TypeError: The registry does not let the role write such an event on this topic.
         """
+        record = self._record(topic, event, traceparent)
+        if not self._buffer.try_acquire(record.size):
+            await self._buffer.acquire(record.size)
+            self._check_running()
+        return self._accept(topic, event, record)
+
+    def post_now(
+        self, topic: Topic, event: AnyEvent, *, traceparent: str | None = None
+    ) -> asyncio.Future[Position] | None:
+        """Accept an event as ``post`` does, if that needs no waiting; else return None.
+
+        Raises:
+            ProducerClosed: The producer is not running.
+            MalformedEvent: The event is larger than any reader takes.
+            TypeError: The registry does not let the role write such an event on this topic.
+        """
+        record = self._record(topic, event, traceparent)
+        return self._accept(topic, event, record) if self._buffer.try_acquire(record.size) else None
+
+    def _record(self, topic: Topic, event: AnyEvent, traceparent: str | None) -> OutgoingRecord:
         if type(event) not in self._writes.get(topic.name, _NOTHING):
             msg = f"{self._role} may not write {type(event).__name__} on {topic.name}: see schemas.registry"
             raise TypeError(msg)
         value, headers = encode(event, traceparent)
         ack: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        record = OutgoingRecord(key_of(event), value, headers, now_ms(), ack)
         self._check_running()
-        if not self._buffer.try_acquire(record.size):
-            await self._buffer.acquire(record.size)
-            self._check_running()
+        return OutgoingRecord(key_of(event), value, headers, now_ms(), ack)
+
+    def _accept(self, topic: Topic, event: AnyEvent, record: OutgoingRecord) -> asyncio.Future[Position]:
         target = (topic.name, self._partition(topic, record.key))
         lingers = may_linger(event)
         if self._outbox.put(target, record, urgent=not lingers):
@@ -144,7 +163,7 @@ class Producer:
         elif lingers and self._timer is None:
             delay_s = self._settings.linger_ms / 1_000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake.set)
-        return ack
+        return record.ack  # type: ignore[no-any-return] # the outbox does not know what it is
 
     def _check_running(self) -> None:
         if self._ended is not None:

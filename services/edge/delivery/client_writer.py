@@ -12,6 +12,9 @@ CATCH_UP_BATCH_BYTES: Final = 65_536
 DRAIN_TIMEOUT_S: Final = 30.0
 """Longest time for a client to read one batch."""
 
+CLOSE_TIMEOUT_S: Final = 10.0
+"""Longest time for a client to read the last bytes."""
+
 _POLL_S: Final = 0.01
 
 
@@ -22,24 +25,38 @@ class ClientWriter:
         transport: The connection's transport.
         limit: Most bytes that may wait in the process for the client.
         wrap: Frames each write, such as a chunk of a chunked body.
+        head: Is sent before the first bytes, in the same write: the head of a response. Until then there may still be
+            another response.
         terminator: Ends the body, in the same write as its last bytes: a client that waits for the end has it then.
     """
 
-    __slots__ = ("_limit", "_terminator", "_transport", "_wrap")
+    __slots__ = ("_head", "_limit", "_terminator", "_transport", "_wrap")
 
     def __init__(
         self, transport: asyncio.WriteTransport, limit: int, wrap: Callable[[bytes], bytes] | None = None,
-        terminator: bytes = b"",
+        *, head: bytes = b"", terminator: bytes = b"",
     ) -> None:  # fmt: skip
         self._transport = transport
         self._limit = limit
         self._wrap = wrap
+        self._head = head
         self._terminator = terminator
 
     @property
     def unread_bytes(self) -> int:
         """Bytes that wait in the process for the client."""
         return self._transport.get_write_buffer_size()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the head was sent."""
+        return not self._head
+
+    def begin(self) -> None:
+        """Send the head, if it was not sent."""
+        if self._head and not self._transport.is_closing():
+            self._transport.write(self._head)
+        self._head = b""
 
     def write(self, data: bytes, *, last: bool = False) -> WriteFailure | None:
         """Write the bytes, unless the client is gone. If the client is over its limit, this write is its last.
@@ -55,7 +72,8 @@ class ClientWriter:
         if last:
             framed += self._terminator
         if framed:
-            self._transport.write(framed)
+            self._transport.write(self._head + framed if self._head else framed)
+            self._head = b""
         return "slow" if slow else None
 
     def abort(self) -> None:
@@ -71,3 +89,11 @@ class ClientWriter:
                 return None
             await asyncio.sleep(_POLL_S)
         return "slow"
+
+    async def close(self) -> None:
+        """Wait until the client has read all that was written; drop the connection if it does not."""
+        for _ in range(int(CLOSE_TIMEOUT_S / _POLL_S)):
+            if not self.unread_bytes or self._transport.is_closing():
+                return
+            await asyncio.sleep(_POLL_S)
+        self._transport.abort()

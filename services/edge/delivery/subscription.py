@@ -129,7 +129,11 @@ class Subscription:
     @property
     def early_error(self) -> ApiError | None:
         """The error of a stream that ended before it sent anything."""
-        return self.encoder.error if self.reason is not None and self._writer is None else None
+        return None if self.reason is None or self._has_begun else self.encoder.error
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._writer is not None and self._writer.has_begun
 
     def expired(self, at_us: int) -> bool:
         """Return whether the stream is past its deadline; always False before its history was sent."""
@@ -161,10 +165,11 @@ class Subscription:
         """Send the history, then new events; return at the stream's end.
 
         Args:
-            writer: The client's writer; None for a whole completion, which the caller sends after the end.
+            writer: The client's writer, unless it is attached; None for a whole completion, which the caller sends
+                after the end.
             keepalive: The bytes to send while the stream is silent; empty if the connection has its own keep-alive.
         """
-        if writer is not None:
+        if writer is not None and self._writer is None:
             self.attach(writer)
         history, self.history = self.history, None  # it may be large
         if history is not None:
@@ -296,8 +301,11 @@ class Subscription:
         self._out.clear()
         self._staged = 0
         self.quiet_since_us = steady_us()
+        if self.early_error is not None:
+            return  # it is the response
         last = self.reason is not None and self.reason != "gone"
         failure = self._writer.write(data, last=last) if data or last else None
+        self.started.set()
         if failure == "gone" or not draining:
             self._end_on_write_failure(failure)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from services.edge.delivery.client_writer import CLOSE_TIMEOUT_S
 from services.edge.encoders.websocket import close_frame
 from services.edge.errors import ApiError
 from services.edge.http.body_room import BodyRoom, BodyTurn, too_many_bytes
@@ -20,7 +21,7 @@ from services.edge.http.connection_table import (
     Wait,
 )
 from services.edge.http.proxies import TrustedProxies
-from services.edge.http.responses import CLOSE_TIMEOUT_S, raw_error
+from services.edge.http.responses import raw_error
 from services.edge.http.status import PROBE_PATHS
 from services.edge.settings import Settings
 from services.runtime.clock import now_us

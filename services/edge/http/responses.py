@@ -1,12 +1,11 @@
 """HTTP responses: errors, and open streams as server-sent events or as one body."""
 
-import asyncio
 from collections.abc import Mapping
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
 from aiohttp import HttpVersion11, web
-from aiohttp.http import StreamWriter
 
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.delivery.subscription import Subscription, is_set_within
@@ -16,9 +15,6 @@ from services.edge.log.positions import CHAT_ID_PREFIX
 
 FIRST_OP_TIMEOUT_S: Final = 2.0
 """Longest wait for the first op: until then a failure still gets its own HTTP status."""
-
-CLOSE_TIMEOUT_S: Final = 10.0
-"""Longest time for a client to read the last bytes."""
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -50,8 +46,7 @@ def raw_error(error: ApiError) -> bytes:
     }
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
-    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
-    return "\r\n".join([*lines, "", ""]).encode() + error.envelope
+    return _head(HTTPStatus(error.status), headers) + error.envelope
 
 
 async def send_stream(
@@ -78,47 +73,72 @@ async def _send_whole(stream: Subscription, headers: dict[str, str]) -> web.Resp
 async def _send_events(
     request: web.Request, stream: Subscription, buffer_bytes: int, headers: dict[str, str]
 ) -> web.StreamResponse:
-    if stream.history is None:
-        await is_set_within(stream.started, FIRST_OP_TIMEOUT_S)
-        if stream.early_error is not None:
-            return error_response(stream.early_error, headers)
-    response = web.StreamResponse(headers=headers | {"Content-Type": "text/event-stream; charset=utf-8"})
-    await response.prepare(request)
+    response = EventStreamResponse(request, headers)
     transport = request.transport
     if transport is None:
         return response
     # Below the limit uvloop keeps what is written until all callbacks of its turn have run: a millisecond or two.
     transport.set_write_buffer_limits(high=0)
-    if request.version >= HttpVersion11:
-        _frame_ourselves(request)
-        writer = ClientWriter(transport, buffer_bytes, http_chunk, LAST_CHUNK)
-    else:
-        writer = ClientWriter(transport, buffer_bytes)
+    writer = ClientWriter(
+        transport, buffer_bytes, http_chunk if response.is_chunked else None, head=response.head,
+        terminator=LAST_CHUNK if response.is_chunked else b"",
+    )  # fmt: skip
+    if stream.history is None:
+        stream.attach(writer)  # whoever reads the log writes the first bytes: this task is not waited for
+        await is_set_within(stream.started, FIRST_OP_TIMEOUT_S)
+        if stream.early_error is not None:
+            return error_response(stream.early_error, headers)
+    writer.begin()
     await stream.serve(writer, SSE_KEEPALIVE)
-    if not await _finish(response):
-        transport.abort()
+    await writer.close()
     return response
+
+
+class EventStreamResponse(web.StreamResponse):
+    """An open stream, all of which a ``ClientWriter`` writes: the web framework writes nothing.
+
+    Attributes:
+        head: The status line and the headers.
+        is_chunked: Whether the body is chunked; else its end is the connection's.
+    """
+
+    def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
+        super().__init__()
+        self.is_chunked = request.version >= HttpVersion11
+        self._stays_open = self.is_chunked and request.keep_alive
+        if not self._stays_open:
+            self.force_close()
+        own = {
+            "Content-Type": "text/event-stream; charset=utf-8",
+            "Cache-Control": "no-store",
+            "Date": formatdate(usegmt=True),
+            **({"Transfer-Encoding": "chunked"} if self.is_chunked else {}),
+            **({} if self._stays_open else {"Connection": "close"}),
+        }
+        self.head = _head(HTTPStatus.OK, {**COMMON_HEADERS, **own, **headers}, "1.1" if self.is_chunked else "1.0")
+
+    @property
+    def prepared(self) -> bool:
+        """Always true: no other response can follow it."""
+        return True
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether another request may follow on the connection."""
+        return self._stays_open and super().keep_alive is not False
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Write nothing."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write nothing."""
+
+
+def _head(status: HTTPStatus, headers: Mapping[str, str], version: str = "1.1") -> bytes:
+    lines = [f"HTTP/{version} {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def http_chunk(data: bytes) -> bytes:
     """Format one chunk of a chunked body (RFC 9112, section 7.1)."""
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _frame_ourselves(request: web.Request) -> None:
-    """Keep the web framework from ending the chunked body: the last write does."""
-    if not isinstance(request.writer, StreamWriter):
-        raise TypeError("the response must be written by aiohttp's StreamWriter")
-    request.writer.chunked = False
-
-
-async def _finish(response: web.StreamResponse) -> bool:
-    """End the response; return False when the client does not read it in time."""
-    try:
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await response.write_eof()
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True  # the connection is closed: nothing to abort
-    return True

@@ -8,14 +8,13 @@ import orjson
 from aiohttp import WSMsgType, web
 
 from schemas.side_events import DetachReason
-from services.edge.delivery.client_writer import ClientWriter
+from services.edge.delivery.client_writer import CLOSE_TIMEOUT_S, ClientWriter
 from services.edge.delivery.subscription import Subscription
 from services.edge.encoders.encoding import ClientContext, Encoding
 from services.edge.encoders.websocket import pong_frame, text_frame
 from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys, bearer_token
 from services.edge.http.connections import LimitedHandler, handler_of
-from services.edge.http.responses import CLOSE_TIMEOUT_S
 from services.edge.log.positions import parse_request_id
 from services.edge.requests.parse import parse_json
 from services.edge.requests.request_service import RequestService

@@ -215,20 +215,19 @@ class RequestService:
         self, request: Request, stream: Subscription, traceparent: str | None, on_posted: Callable[[], None]
     ) -> Subscription:
         trace = traceparent if traceparent is not None and is_traceparent(traceparent) else None
+        trace = trace or traceparent_for(request.request_id, secrets.randbits(64))
+        topic = _topic_of(request)
         try:
-            async with asyncio.timeout(POST_S):
-                acknowledged = await self._producer.post(
-                    _topic_of(request),
-                    request,
-                    traceparent=trace or traceparent_for(request.request_id, secrets.randbits(64)),
-                )
+            acknowledged = self._producer.post_now(topic, request, traceparent=trace)
+            if acknowledged is None:
+                async with asyncio.timeout(POST_S):
+                    acknowledged = await self._producer.post(topic, request, traceparent=trace)
         except (MalformedEvent, BusError, TimeoutError) as error:
             raise _NotTaken(_post_error(error)) from None
         EDGE_REQUESTS.inc()
         on_posted()
         self._receipts.record_attached(stream)
-        topic = _topic_of(request).name
-        acknowledged.add_done_callback(lambda done: self._on_answered(stream, topic, done))
+        acknowledged.add_done_callback(lambda done: self._on_answered(stream, topic.name, done))
         await _wait_until_on_log(stream, acknowledged)
         return stream
 

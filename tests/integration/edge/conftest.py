@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.edge.delivery import subscription
-from services.edge.http import connections, responses, websockets
+from services.edge.delivery import client_writer, subscription
+from services.edge.http import connections, websockets
 from services.edge.log import partition_follower
 from services.edge.requests import request_service
 from tests.integration.edge.lab import PATIENCE_S, EdgeLab, open_lab
@@ -38,7 +38,7 @@ def patient_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that reads nothing for long still gets the reason for which it is dropped, when it reads again."""
-    for module in (responses, websockets, connections):
+    for module in (client_writer, websockets, connections):
         monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(websockets, "HEARTBEAT_S", 2 * PATIENCE_S)
 

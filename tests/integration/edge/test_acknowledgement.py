@@ -81,9 +81,9 @@ class SilentProducer(Producer):
         self.__dict__.update(producer.__dict__)
         self.error = error
 
-    async def post(self, topic, event, *, traceparent=None):
+    def post_now(self, topic, event, *, traceparent=None):
         if topic.name != "railbus.requests":
-            return await Producer.post(self, topic, event, traceparent=traceparent)
+            return Producer.post_now(self, topic, event, traceparent=traceparent)
         ack = asyncio.get_running_loop().create_future()
         if self.error is not None:
             ack.set_exception(self.error)

@@ -207,3 +207,23 @@ async def test_who_waits_for_long_lets_others_work_and_has_half_of_the_room():
     await let_others_run()
     assert after.has_turn
     await after.end()
+
+
+async def test_a_burst_is_begun_a_few_at_a_time():
+    """Between two groups whoever else has work in the event loop has it done."""
+    room, _ = a_room()
+    turn_of, turns_of_loop = {}, 0
+
+    async def work(number):
+        async with room.turn(1) as turn:
+            turn_of[number] = turns_of_loop
+            turn.end_work()
+
+    workers = [asyncio.create_task(work(number)) for number in range(10)]
+    while not all(worker.done() for worker in workers):
+        turns_of_loop += 1
+        await asyncio.sleep(0)
+    assert list(turn_of) == list(range(10))
+    groups = [sum(turn == each for turn in turn_of.values()) for each in sorted(set(turn_of.values()))]
+    assert groups == [body_room.TURNS_AT_ONCE] * 2 + [2]
+    assert room.total == 0

@@ -123,7 +123,7 @@ async def test_framing_is_put_around_a_write():
 
 async def test_the_last_write_ends_the_body():
     hub, wire = Hub(), Wire()
-    stream_of(hub).attach(ClientWriter(wire, 10_000, http_chunk, LAST_CHUNK))
+    stream_of(hub).attach(ClientWriter(wire, 10_000, http_chunk, terminator=LAST_CHUNK))
     *events, last = plain_answer(ID, ["a", "b"])
     hub.handle(records(events))
     assert not wire.data.endswith(LAST_CHUNK)
@@ -137,7 +137,7 @@ async def test_an_answer_that_was_complete_before_ends_the_body():
     hub, wire = Hub(), Wire()
     stream = stream_of(hub)
     hub.handle(records(plain_answer(ID, ["a", "b"])))
-    stream.attach(ClientWriter(wire, 10_000, http_chunk, LAST_CHUNK))
+    stream.attach(ClientWriter(wire, 10_000, http_chunk, terminator=LAST_CHUNK))
     assert len(wire.writes) == 1
     assert wire.data.endswith(LAST_CHUNK)
 
@@ -145,7 +145,7 @@ async def test_an_answer_that_was_complete_before_ends_the_body():
 async def test_a_body_that_breaks_off_has_no_end():
     hub, wire = Hub(), Wire()
     stream = stream_of(hub)
-    stream.attach(ClientWriter(wire, 10_000, http_chunk, LAST_CHUNK))
+    stream.attach(ClientWriter(wire, 10_000, http_chunk, terminator=LAST_CHUNK))
     hub.handle(records([AnswerWriter(ID).started()]))
     stream.end("gone")
     assert LAST_CHUNK not in wire.data
@@ -196,6 +196,49 @@ async def test_a_client_that_left_before_the_answer_was_written_is_gone():
     stream.end("gone")
     stream.end("gone")
     assert (ended, detached) == (["complete"], ["gone"])
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+async def test_the_head_of_the_response_leaves_with_the_first_bytes():
+    hub, wire = Hub(), Wire()
+    stream = stream_of(hub)
+    stream.attach(ClientWriter(wire, 10_000, http_chunk, head=HEAD, terminator=LAST_CHUNK))
+    assert not stream.started.is_set()
+    hub.handle(records([AnswerWriter(ID).started(), AnswerWriter(ID).chunk("a")]))
+    assert stream.started.is_set()
+    assert len(wire.writes) == 1
+    assert wire.writes[0].startswith(HEAD)
+    hub.handle(records([AnswerWriter(ID).closed()], 2))
+    assert wire.data.count(HEAD) == 1
+
+
+async def test_an_error_before_the_first_bytes_is_left_to_the_response():
+    hub, wire, ended, detached = Hub(), Wire(), [], []
+    stream = stream_of(hub, ended=ended, detached=detached)
+    writer = ClientWriter(wire, 10_000, http_chunk, head=HEAD, terminator=LAST_CHUNK)
+    stream.attach(writer)
+    error = ApiError(503, "No room.", code="no_room")
+    stream.end("error", error)
+    assert (stream.early_error, wire.writes, writer.has_begun) == (error, [], False)
+    assert (ended, detached) == (["error"], ["error"])
+    assert stream.started.is_set()
+
+
+async def test_an_error_after_the_head_is_sent_in_the_stream():
+    hub, wire = Hub(), Wire()
+    stream = stream_of(hub)
+    writer = ClientWriter(wire, 10_000, http_chunk, head=HEAD, terminator=LAST_CHUNK)
+    stream.attach(writer)
+    writer.begin()
+    writer.begin()
+    stream.end("error", ApiError(503, "No room.", code="no_room"))
+    assert stream.early_error is None
+    assert wire.writes[0] == HEAD
+    assert wire.data.count(HEAD) == 1
+    assert b"no_room" in wire.data
+    assert wire.data.endswith(LAST_CHUNK)
 
 
 async def test_events_before_the_connection_is_attached_wait():
