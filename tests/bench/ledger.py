@@ -6,11 +6,13 @@
 ``rate`` counts from the ready line until every record was taken and its changes are on the log; the books of every
 request are checked against one pass of the pure code. ``closes`` asks over HTTP with clients that know nothing of
 Railbus and take the time of each answer; a request closes if the sum of its parts is within 1 % or 0.5 ms of that.
+``--cores-of-their-own``: edge and clients run before all other processes, as if each had a core; needs root on Linux.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
@@ -33,6 +35,11 @@ from tests.support.tree import running_tree
 
 SETTLE_S = 60.0
 NEAR_SHARE, NEAR_MS = 0.01, 0.5
+
+WARM_UP = 20
+"""Requests before those that count: the first of a process take longer."""
+
+_FIRST = 10  # of the kernel's real-time priorities, 1 to 99
 
 
 async def rate(count: int) -> dict[str, Any]:
@@ -79,12 +86,20 @@ class Waited:
         return self.end_ms - self.begin_ms
 
 
-async def closes(count: int, at_once: int, max_tokens: int, *, model: str, governed: bool) -> dict[str, Any]:
+async def closes(
+    count: int, at_once: int, max_tokens: int, *, model: str, governed: bool, own_cores: bool
+) -> dict[str, Any]:
     """Ask, take the time of each answer, and compare."""
     with tempfile.TemporaryDirectory() as folder, running_tree(
         Path(folder), "--engine", "simulated", "--no-redis", governed=governed, start_s=300
     ) as tree:  # fmt: skip
+        if own_cores:
+            run_first(tree.pid("edge"))
+            run_first(os.getpid(), inherited=True)  # clients have what their parent has
+        await ask(tree.url, WARM_UP, 1, max_tokens, model)
         waited = await ask(tree.url, count, at_once, max_tokens, model)
+        if own_cores:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         entries = await entries_of(tree.kafka, set(waited))
     gaps = {each: waited[each].ms - sum_ms(entry) for each, entry in entries.items()}
     before = [_at_ms(entry)[0] - waited[each].begin_ms for each, entry in entries.items()]
@@ -102,6 +117,19 @@ async def closes(count: int, at_once: int, max_tokens: int, *, model: str, gover
             for outcome in sorted({_outcome(entry) for entry in entries.values()})
         },
     }
+
+
+def run_first(pid: int, *, inherited: bool = False) -> None:
+    """Let every thread of a process run before all that is not real-time.
+
+    Raises:
+        SystemExit: The user may not do that.
+    """
+    try:
+        for thread in [pid] if inherited else [each.id for each in psutil.Process(pid).threads()]:
+            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(_FIRST))
+    except PermissionError:
+        raise SystemExit("--cores-of-their-own needs the right to set real-time priorities: run it as root") from None
 
 
 def _outcome(entry: Entry) -> str:
@@ -202,13 +230,17 @@ def main() -> None:
     two.add_argument("--max-tokens", type=int, default=32)
     two.add_argument("--tokens", type=int, help="each answer has so many; without it their lengths are drawn")
     two.add_argument("--no-governed", action="store_true", help="without rails and safety")
+    two.add_argument("--cores-of-their-own", action="store_true", help="edge and clients run before all others")
     options = parser.parse_args()
     if options.what == "rate":
         print(json.dumps(uvloop.run(rate(options.requests))))
     else:
         model = "default" if options.tokens is None else f"simulated-n{options.tokens}"
         most = options.tokens or options.max_tokens
-        found = closes(options.requests, options.at_once, most, model=model, governed=not options.no_governed)
+        found = closes(
+            options.requests, options.at_once, most, model=model, governed=not options.no_governed,
+            own_cores=options.cores_of_their_own,
+        )  # fmt: skip
         print(json.dumps(uvloop.run(found)))
 
 

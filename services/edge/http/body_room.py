@@ -29,6 +29,9 @@ TURNS_AT_ONCE: Final = 4
 """Most bodies that are begun in one round of the event loop. A hundred requests that come at the same moment take
 50 ms: in between, the first are sent to the log, and tokens of open streams to their clients."""
 
+BYTES_AT_ONCE: Final = 65_536
+"""Most bytes of these bodies, if they are more than one: a body of 1 MiB alone takes 10 ms to parse."""
+
 TURN_S: Final = 5.0
 """Longest wait for a turn. Turns are short unless the log does not acknowledge."""
 
@@ -81,7 +84,7 @@ class BodyRoom(Generic[Key]):
         self._incoming: OrderedDict[Key, int] = OrderedDict()  # bytes of what is not whole; the oldest is first
         self._in_work = 0
         self._aside = 0
-        self._begun = 0  # in this round of the event loop
+        self._begun = self._begun_bytes = 0  # in this round of the event loop
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # their bytes are counted
 
     def add(self, key: Key, count: int) -> None:
@@ -163,16 +166,18 @@ class BodyRoom(Generic[Key]):
 
     def _has_place(self, count: int) -> bool:
         fits = not self._in_work or self._in_work + count <= self._most_in_work
-        return fits and self._begun < TURNS_AT_ONCE
+        now = self._begun < TURNS_AT_ONCE and self._begun_bytes + count <= BYTES_AT_ONCE
+        return fits and (now or not self._begun)
 
     def _begin(self, count: int) -> None:
         self._in_work += count
         if not self._begun:
             asyncio.get_running_loop().call_soon(self._begin_round)
         self._begun += 1
+        self._begun_bytes += count
 
     def _begin_round(self) -> None:
-        self._begun = 0
+        self._begun = self._begun_bytes = 0
         self._admit()
 
     def _admit(self) -> None:

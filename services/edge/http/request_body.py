@@ -49,6 +49,11 @@ async def _read(request: web.Request) -> bytes:
     """Read the body; the web framework's own ``read`` would keep it as long as the request."""
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise body_too_large()
+    if request.content.is_eof():  # all of it has come
+        body = request.content.read_nowait()
+        if len(body) > MAX_BODY_BYTES:
+            raise body_too_large()
+        return body
     connection = handler_of(request)
     connection.wait("body")
     pieces: list[bytes] = []  # a growing buffer would be moved again and again

@@ -209,13 +209,14 @@ async def test_who_waits_for_long_lets_others_work_and_has_half_of_the_room():
     await after.end()
 
 
-async def test_a_burst_is_begun_a_few_at_a_time():
+@pytest.mark.parametrize(("size", "together"), [(1, body_room.TURNS_AT_ONCE), (30_000, 2), (200_000, 1)])
+async def test_a_burst_is_begun_a_few_at_a_time(size, together):
     """Between two groups whoever else has work in the event loop has it done."""
-    room, _ = a_room()
+    room = BodyRoom(10_000_000, print)
     turn_of, turns_of_loop = {}, 0
 
     async def work(number):
-        async with room.turn(1) as turn:
+        async with room.turn(size) as turn:
             turn_of[number] = turns_of_loop
             turn.end_work()
 
@@ -225,5 +226,5 @@ async def test_a_burst_is_begun_a_few_at_a_time():
         await asyncio.sleep(0)
     assert list(turn_of) == list(range(10))
     groups = [sum(turn == each for turn in turn_of.values()) for each in sorted(set(turn_of.values()))]
-    assert groups == [body_room.TURNS_AT_ONCE] * 2 + [2]
+    assert groups == [together] * (10 // together) + [10 % together] * (10 % together > 0)
     assert room.total == 0
