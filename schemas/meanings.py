@@ -85,7 +85,8 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "attempts_failed": "Every attempt failed. Void if a further attempt was opened.",
         "cannot_begin": "The next attempt cannot be started. Void if it has started.",
         "no_masked_prompt": "The policy wants a masked prompt, and the verdict holds none.",
-        "too_many_open": "The router has as many open requests as `RAILBUS_ROUTER_MAX_OPEN` allows.",
+        "too_many_open": "The router has as many open requests in that partition as `RAILBUS_ROUTER_MAX_OPEN` allows; "
+        "of the batch lane as `RAILBUS_ROUTER_MAX_BATCH_OPEN` allows.",
         "unreadable": "The `Request` record could not be read. Void if an execution has started.",
     },
     "InputGate": {

@@ -82,6 +82,7 @@ class RouterConfig:
         total_max_ms: Longest total deadline of an interactive request; a longer one is shortened to this. Bounds how
             far back the log is read, and how long closed requests are remembered.
         max_open: Most open interactive requests in one partition; more are closed as ``failed``.
+        max_batch_open: Most open batch requests in one partition, likewise.
         fallback: Where requests go that the self-hosted path cannot serve.
         max_fallbacks: Most attempts of one request in the cloud.
         max_retries: Most further attempts of one request on the self-hosted engines, after a stall or a dead worker.
@@ -106,6 +107,7 @@ class RouterConfig:
     classes: ServiceClasses = UNBOUNDED
     total_max_ms: int = LONGEST_TOTAL_MS
     max_open: int = 25_000
+    max_batch_open: int = 100_000
     fallback: Literal["off", "vertex"] = "off"
     max_fallbacks: int = 1
     max_retries: int = 0

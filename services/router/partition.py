@@ -112,6 +112,7 @@ class RouterPartition:
             if self.deciding and isinstance(event, Request) and self._is_full(event):
                 state.on_request(event, traceparent, at_us, log_ms)
                 state.request = replace(event, messages=())
+                self._batch_open += state.lane == "batch"
                 return [close_too_many_open(state, self._context(now_us))]
         match event:
             case Chunk():
@@ -167,8 +168,10 @@ class RouterPartition:
         self._shared.retry_budget.close(self._budgets.retries)
 
     def _is_full(self, request: Request) -> bool:
-        """Return whether there is no room for a request. Batch requests neither take room nor need it."""
-        return request.lane == "interactive" and len(self.requests) - self._batch_open > self._config.max_open
+        """Return whether there is no room for a request; it is one of ``requests`` already. Each lane has its own."""
+        if request.lane == "batch":
+            return self._batch_open >= self._config.max_batch_open
+        return len(self.requests) - self._batch_open > self._config.max_open
 
     def _count(self, event: Event, at_us: int) -> None:
         """Count for the budgets, even if the request's account was read first, as may happen at start."""

@@ -30,7 +30,9 @@ class Settings:
         total_max_ms: Longest total deadline of an interactive request, if it is to be shorter than the policy's. One
             that asks for more gets this. A router that starts reads twice this much of the log.
         router_max_open: Most interactive requests open at once in one partition. Further ones are closed as
-            ``failed``. Batch requests do not count: who submits them keeps a window.
+            ``failed``.
+        router_max_batch_open: Most batch requests open at once in one partition, likewise. Each takes about 5 KB of the
+            router. A job keeps a window; this is for applications that write batch requests to the log themselves.
         router_instance: A name that no other router has. A restart under the same name within the session timeout
             causes no rebalance.
         fallback: Where requests go that the self-hosted engine cannot serve in time: nowhere, or to Vertex AI.
@@ -64,6 +66,7 @@ class Settings:
     policy: Path = field(default=DEFAULT_POLICY, metadata={"help": "folder of the policy"})
     total_max_ms: int | None = setting(None, "longest total deadline of an interactive request", ge=1_000, le=_DAY_MS)
     router_max_open: int = setting(25_000, "most open interactive requests in one partition", ge=1, le=10_000_000)
+    router_max_batch_open: int = setting(100_000, "most open batch requests in one partition", ge=1, le=10_000_000)
     router_instance: str | None = setting(None, "name of this router, unique: a restart then causes no rebalance")
     fallback: Literal["off", "vertex"] = setting("off", "where late and failed requests go")
     fallback_attempts: int = setting(1, "most attempts of one request in the cloud", ge=1, le=10)
@@ -125,6 +128,7 @@ class Settings:
             classes=classes,
             total_max_ms=total_max_ms,
             max_open=self.router_max_open,
+            max_batch_open=self.router_max_batch_open,
             fallback=self.fallback,
             max_fallbacks=self.fallback_attempts,
             ttft=_within("TTFT", self.ttft_min_ms, self.ttft_max_ms, classes),

@@ -18,9 +18,14 @@ BATCH_SHARE: Final = 0.75
 
 
 class StreamPlace:
-    """A place of one batch request; ``release`` gives it back, and may be called again."""
+    """A place of one batch request; ``release`` gives it back, and may be called again.
 
-    def __init__(self, room: "BatchRoom") -> None:
+    Attributes:
+        waited: Whether there was none when the request came.
+    """
+
+    def __init__(self, room: "BatchRoom", *, waited: bool) -> None:
+        self.waited = waited
         self._room: BatchRoom | None = room
 
     def release(self) -> None:
@@ -58,6 +63,9 @@ class BatchRoom:
         Raises:
             ApiError: 503: too many wait already.
         """
+        if not self._waiting and self._free > 0:
+            self.taken += 1
+            return StreamPlace(self, waited=False)
         if len(self._waiting) >= self._most_streams:
             raise ApiError(503, "Too many batch requests wait: try again.", code="too_many_streams", retry_after_s=10)
         turn: asyncio.Future[StreamPlace] = asyncio.get_running_loop().create_future()
@@ -77,11 +85,15 @@ class BatchRoom:
 
     def admit(self) -> None:
         """Let in whoever has waited longest, as long as there is room. Call it whenever a stream has ended."""
-        room = min(self._most - self.taken, self._most_streams - self._open_streams())
+        room = self._free
         while self._waiting and room > 0:
             turn = self._waiting.popleft()
             if turn.cancelled():
                 continue
             self.taken += 1
             room -= 1
-            turn.set_result(StreamPlace(self))
+            turn.set_result(StreamPlace(self, waited=True))
+
+    @property
+    def _free(self) -> int:
+        return min(self._most - self.taken, self._most_streams - self._open_streams())

@@ -95,7 +95,7 @@ class RequestService:
     ) -> Subscription:
         """Put a new request on the log, and open its stream once the broker has acknowledged it.
 
-        One of the batch lane waits until there is room for it; its deadlines count from then.
+        One of the batch lane waits until there is room for it. If it has waited, its deadlines count from then.
 
         Args:
             parsed: The request.
@@ -111,8 +111,9 @@ class RequestService:
         if parsed.lane != "batch":
             return await self._accept(parsed, client, received_us, on_posted, idempotency_key, traceparent, None)
         place = await self._batch_room.take()
+        received_us = now_us() if place.waited else received_us
         try:
-            return await self._accept(parsed, client, now_us(), on_posted, idempotency_key, traceparent, place)
+            return await self._accept(parsed, client, received_us, on_posted, idempotency_key, traceparent, place)
         except BaseException:
             place.release()
             raise

@@ -62,7 +62,9 @@ def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: E
 def close_too_many_open(state: RequestState, context: EventContext) -> Write:
     """Close a request for which the partition has no room."""
     state.should_write("closed", context.now_us, context)
-    reason = f"{state.config.max_open} requests are open in its partition already"
+    is_batch = state.lane == "batch"
+    most = f"{state.config.max_batch_open} batch" if is_batch else f"{state.config.max_open} interactive"
+    reason = f"{most} requests are open in its partition already"
     return _close(state, CloseDecision("too_many_open", "failed", reason), context)
 
 

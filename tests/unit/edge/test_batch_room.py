@@ -64,6 +64,15 @@ async def test_a_client_that_leaves_as_it_gets_its_place_gives_it_back() -> None
     assert (room.taken, room.waiting) == (0, 0)
 
 
+async def test_a_place_says_whether_it_was_waited_for() -> None:
+    room = BatchRoom(1, lambda: room.taken)
+    place = await room.take()
+    second = asyncio.ensure_future(room.take())
+    await asyncio.sleep(0)
+    place.release()
+    assert (place.waited, (await second).waited) == (False, True)
+
+
 async def test_more_than_may_wait_are_refused() -> None:
     room = BatchRoom(1, lambda: room.taken)
     await room.take()

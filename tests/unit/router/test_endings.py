@@ -278,6 +278,17 @@ def test_a_batch_backlog_is_kept_and_takes_no_room_from_interactive() -> None:
     assert world.endings(first) == []
 
 
+def test_more_batch_requests_than_may_be_open_are_turned_away_until_one_ends() -> None:
+    ids = [rid for n in range(200) if partition_for(rid := request_id(n), PARTITIONS) == 0][:6]
+    world = World(RouterConfig(max_batch_open=2)).put(*(request(rid, lane="batch") for rid in ids[:4]))
+    assert [world.endings(rid) for rid in ids[:4]] == [[], [], ["failed"], ["failed"]]
+    assert world.account(ids[2]).cause == "too_many_open"
+    world.put(started(rid=ids[0]), chunk(0, rid=ids[0]), finished(0, rid=ids[0]))
+    assert world.endings(ids[0]) == ["completed"]
+    world.put(request(ids[4], lane="batch"), request(ids[5], lane="batch"))
+    assert [world.endings(rid) for rid in ids[4:]] == [[], ["failed"]]
+
+
 def test_turned_away_request_that_was_denied_meanwhile_is_denied() -> None:
     ids = [rid for n in range(40) if partition_for(rid := request_id(n), PARTITIONS) == 0][:2]
     world = World(RouterConfig(max_open=1)).put(request(ids[0]))
