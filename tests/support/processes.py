@@ -15,6 +15,7 @@ from typing import Final
 
 import psutil
 
+from services.cli.tree.ports import CANDIDATE_PORTS
 from tests.support.waiting import comes_true
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -48,7 +49,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a free port below those that Linux gives to outgoing connections.
+    """Return a free port below those that Linux gives to outgoing connections, and that ``railbus up`` chooses among.
 
     A client that tries to reconnect while the broker is down could otherwise be given the broker's own port. It is free
     until its process listens, a second or two later: so each worker of pytest has ports of its own, and none of those
@@ -56,7 +57,7 @@ def free_port() -> int:
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    mine = [port for port in range(20_000 + worker, 32_000, workers) if port not in _given_ports]
+    mine = [port for port in range(10_000 + worker, CANDIDATE_PORTS.start, workers) if port not in _given_ports]
     port = next(port for port in random.sample(mine, 100) if is_free(port))
     _given_ports.append(port)
     return port
