@@ -278,7 +278,7 @@ def test_a_batch_backlog_is_kept_and_takes_no_room_from_interactive() -> None:
     assert world.endings(first) == []
 
 
-def test_more_batch_requests_than_may_be_open_are_turned_away_until_one_ends() -> None:
+def test_more_batch_requests_than_may_be_open_are_turned_away() -> None:
     ids = [rid for n in range(200) if partition_for(rid := request_id(n), PARTITIONS) == 0][:6]
     world = World(RouterConfig(max_batch_open=2)).put(*(request(rid, lane="batch") for rid in ids[:4]))
     assert [world.endings(rid) for rid in ids[:4]] == [[], [], ["failed"], ["failed"]]
