@@ -235,6 +235,20 @@ def test_late_words_about_a_closed_request_change_nothing() -> None:
     assert len(world.log) == length + 4
 
 
+def test_a_start_long_after_the_end_is_no_new_request() -> None:
+    other = next(
+        rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == partition_for(RID, PARTITIONS)
+    )
+    world = World(RouterConfig(total_max_ms=1_000)).put(request(lane="batch"), started(), failed(retryable=False))
+    assert world.account().outcome == "failed"
+    world.until(5_000).put(
+        request(other, 5_000), failed(other, 5_010, retryable=False)
+    )  # routers forget the first here
+    world.put(started(at_ms=60_000, run="r2", queue_ms=60_000.0), chunk(0, at_ms=60_001, run="r2")).until(100_000)
+    assert world.account().outcome == "failed"
+    assert world.routers[0].open == 0
+
+
 def test_account_waits_a_moment_for_the_usage_of_a_cancelled_worker() -> None:
     world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started(), chunk(0)).until(1_000)
     assert world.written(Account) == []

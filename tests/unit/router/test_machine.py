@@ -88,8 +88,16 @@ class Routers(SharedLog, RuleBasedStateMachine):
         event = request(
             request_id(number), self.at_ms, fallback=fallback, egress=egress, lane=lane, deadlines=self.deadlines
         )
+        if self.may_be_forgotten(request_id(number)):
+            return
         self.asked.setdefault(number, event)
         self.append(REQUESTS, event)
+
+    def may_be_forgotten(self, rid: str) -> bool:
+        """Return whether routers may have forgotten a request: an id is sent again within the window, or never."""
+        accounts = zip(self.logs[ACCOUNTS.name], self.appended_us[ACCOUNTS.name], strict=True)
+        ends_us = [at_us for event, at_us in accounts if isinstance(event, Account) and event.request_id == rid]
+        return bool(ends_us) and self.now_us >= ends_us[0] + self.policy.window_us
 
     @rule(number=numbers, attempt=attempts, run=runs, hold=st.booleans())
     def worker_starts(self, number: int, attempt: int, run: str, hold: bool) -> None:
@@ -100,6 +108,7 @@ class Routers(SharedLog, RuleBasedStateMachine):
                 attempt,
                 run,
                 received_at=self.asked[number].at,
+                queue_ms=(self.now_us - self.asked[number].at) / MS,
                 deadlines=self.deadlines,
                 input_gate="hold" if hold else GATE,
                 output_check="on" if hold else "off",
