@@ -12,6 +12,9 @@ from tests.chaos.lab import ROUNDS, open_lab, round_random
 from tests.chaos.results import RoundResult
 from tests.integration.rails.lab import copy_patient_policy
 
+TRIES = 3
+"""Of a round, on a machine that is too slow for it."""
+
 SERVICES = ("safety", "rails", "router")
 ROUNDS_OF = {"safety": safety.round_of, "rails": rails.round_of, "router": router.round_of}
 
@@ -70,7 +73,16 @@ async def lab_of(kind, service, folder: Path, *, full):
 
 
 async def play(lab, service, fault, number) -> RoundResult:
-    """One round."""
+    """One round; again, if the machine was too slow for it to say anything."""
+    for _ in range(TRIES):
+        found = await _play_once(lab, service, fault, number)
+        if found.wrong or not found.says_nothing:
+            return found
+    found.wrong.append(f"the machine was too slow for {found.excused} answers of the test's own, {TRIES} times")
+    return found
+
+
+async def _play_once(lab, service, fault, number):
     rng = round_random(service, fault, number)
     if fault in FAULTS or fault == "none":
         return await ROUNDS_OF[service](lab, fault, rng)

@@ -33,6 +33,11 @@ class RoundResult:
         self.reactions += other.reactions
         self.wrong += other.wrong
 
+    @property
+    def says_nothing(self):
+        """Whether the machine was too slow for a fifth of the test's own answers."""
+        return 5 * self.excused > self.answers
+
     def row(self):
         times = [f"{statistics.median(self.reactions):.3f}", f"{max(self.reactions):.3f}"] if self.reactions else "--"
         figures = (self.rounds, self.answers, self.unended, self.visible, self.outcomes, self.cut, self.late)
