@@ -11,7 +11,7 @@ from schemas.stream import Chunk, Cleared, Cutover, Failed, Finished, StreamEven
 from services.bus import Received
 from services.processor import Write
 from services.router.config import RouterConfig
-from services.router.decide.cutovers import has_cloud_deadline, health_outcome, may_fall_back, may_retry, price
+from services.router.decide.cutovers import health_outcome, may_retry, price
 from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
 from services.router.state.breaker import Breaker
 from services.router.state.budget import AttemptBudgets, FallbackBudget
@@ -194,9 +194,9 @@ class RouterPartition:
         self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # an event of it may have come first
         state.request = request
         self._batch_open += state.lane == "batch"
-        if (may_fall_back(state) or may_retry(state)) and now_us < state.deadline_us:
+        if (state.may_fall_back or may_retry(state)) and now_us < state.deadline_us:
             state.prompt_kept = self._shared.take_memory(state.prompt_chars)
-            if self.deciding and has_cloud_deadline(state):
+            if self.deciding and state.has_cloud_deadline:
                 admitted = self._shared.breaker.admits(now_us)
                 state.bypass, state.probe = admitted == "no", admitted == "probe"
         if not state.prompt_kept:

@@ -23,6 +23,7 @@ from services.runtime.metrics import (
     FALLBACK_USED,
     REQUESTS_CLOSED,
     ROUTER_OPEN,
+    labelled,
 )
 from services.runtime.service_classes import ServiceClasses
 
@@ -74,6 +75,7 @@ class RouterService:
         self._processor = Processor(
             settings.bus, reading, self._core, producer, on_written=self._count, on_ready=on_ready
         )
+        ROUTER_OPEN.set_function(lambda: self._core.open)
         BREAKER_OPEN.set_function(lambda: self._core.breaker_open)
         FALLBACK_USED.set_function(lambda: self._core.fallback_used(clock()))
 
@@ -117,16 +119,15 @@ class RouterService:
                 self._core.on_dead_letter(record.event)
 
     def _count(self, write: Write) -> None:
-        ROUTER_OPEN.set(self._core.open)
         match write.event:
             case Cancel():
-                CANCELS.labels(write.event.reason).inc()
+                labelled(CANCELS, write.event.reason).inc()
             case Closed() if write.event.cause is not None:
-                CLOSED_CAUSES.labels(write.event.cause).inc()
+                labelled(CLOSED_CAUSES, write.event.cause).inc()
             case Cutover():
-                CUTOVERS.labels(write.event.trigger).inc()
+                labelled(CUTOVERS, write.event.trigger).inc()
             case Account():
-                REQUESTS_CLOSED.labels(write.event.outcome).inc()
+                labelled(REQUESTS_CLOSED, write.event.outcome).inc()
             case DeadLetter():
                 DEAD_LETTERS.inc()
             case _:

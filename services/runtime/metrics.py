@@ -1,6 +1,7 @@
 """Every metric of the product, named once. Times are milliseconds; labels have few values by construction."""
 
-from typing import Final, get_args
+from functools import lru_cache
+from typing import Any, Final, get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, Histogram, generate_latest
 
@@ -305,6 +306,12 @@ for _outcome in ("completed", "failed"):
     BATCH_LINES.labels(_outcome)
 for _outcome in ("exported", "dropped", "failed"):
     TRACER_SPANS.labels(_outcome)
+
+
+@lru_cache(maxsize=4_096)
+def labelled(metric: Any, *labels: str) -> Any:
+    """Return the child of a metric: its own ``labels`` takes a lock, and as long as decoding a record."""
+    return metric.labels(*labels)
 
 
 def render_metrics() -> tuple[bytes, str]:

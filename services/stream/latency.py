@@ -12,6 +12,7 @@ time that was.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, NamedTuple
 
 from schemas.base import AnyEvent
@@ -149,8 +150,12 @@ def measure(
 
 def stage_times(found: Latency) -> StageTimes:
     """Return the parts until ``Closed``, as an account has them."""
-    names = {name: name.replace(" ", "_").replace("-", "_") + "_ms" for name, _ in found.parts if name != "delivery"}
-    return StageTimes(**{names[name]: ms for name, ms in found.parts if name in names})
+    return StageTimes(**{_field(name): ms for name, ms in found.parts if name != "delivery"})
+
+
+@cache
+def _field(part: Part) -> str:
+    return part.replace(" ", "_").replace("-", "_") + "_ms"
 
 
 def settle(parts: Sequence[int], waited: int) -> list[int]:

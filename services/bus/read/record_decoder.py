@@ -15,7 +15,7 @@ from schemas.trace import is_traceparent
 from schemas.wire import KIND_HEADER, TRACE_HEADER, decode, header
 from services.bus.records import BROKEN_BATCH, Partition, Received, RecordFilter, StoredRecord, UnreadableRecord
 from services.runtime.logging import logger
-from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED
+from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED, labelled
 
 _log = logger("bus")
 
@@ -121,7 +121,7 @@ class RecordDecoder:
         for counts, metric in ((self._consumed, CONSUMED), (self._unwanted, UNWANTED)):
             if counts:
                 for topic, number in counts.items():
-                    metric.labels(topic).inc(number)
+                    labelled(metric, topic).inc(number)
                 counts.clear()
 
     def _broken(self, partition: Partition, item: UnpackedRecord) -> UnreadableRecord:
@@ -170,5 +170,5 @@ class RawDecoder:
     def count(self) -> None:
         """Add the records since the last call to the metrics."""
         for topic, number in self._consumed.items():
-            CONSUMED.labels(topic).inc(number)
+            labelled(CONSUMED, topic).inc(number)
         self._consumed.clear()

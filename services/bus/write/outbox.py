@@ -22,17 +22,14 @@ RECORD_OVERHEAD: Final = 64
 
 
 class OutgoingRecord(NamedTuple):
-    """One record to send; ``ack`` is the caller's future, opaque here."""
+    """One record to send; ``ack`` is the caller's future, opaque here, ``size`` what ``record_size`` says."""
 
     key: bytes | None
     value: bytes
     headers: list[tuple[str, bytes]]
     timestamp_ms: int
     ack: Any
-
-    @property
-    def size(self) -> int:
-        return len(self.value) + len(self.key or b"") + RECORD_OVERHEAD
+    size: int
 
 
 @dataclass(slots=True)
@@ -104,6 +101,11 @@ class Outbox:
         self._queues.clear()
         self.count = 0
         return {partition: records for partition, records in left.items() if records}
+
+
+def record_size(key: bytes | None, value: bytes) -> int:
+    """Return how many bytes a record counts for."""
+    return len(value) + len(key or b"") + RECORD_OVERHEAD
 
 
 def may_linger(event: AnyEvent) -> bool:

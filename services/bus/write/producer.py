@@ -31,10 +31,10 @@ from services.bus.partitioner import partition_for
 from services.bus.records import UNKNOWN_OFFSET, Partition, Position
 from services.bus.settings import BusSettings
 from services.bus.write.byte_semaphore import ByteSemaphore
-from services.bus.write.outbox import Outbox, OutgoingRecord, may_linger
+from services.bus.write.outbox import Outbox, OutgoingRecord, may_linger, record_size
 from services.runtime.clock import now_ms
 from services.runtime.logging import logger
-from services.runtime.metrics import PRODUCED, RECORDS_REFUSED, RESENT, UNACKED, UNSENT
+from services.runtime.metrics import PRODUCED, RECORDS_REFUSED, RESENT, UNACKED, UNSENT, labelled
 
 _log = logger("bus")
 
@@ -153,7 +153,8 @@ class Producer:
         value, headers = encode(event, traceparent)
         ack: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         self._check_running()
-        return OutgoingRecord(key_of(event), value, headers, now_ms(), ack)
+        key = key_of(event)
+        return OutgoingRecord(key, value, headers, now_ms(), ack, record_size(key, value))
 
     def _accept(self, topic: Topic, event: AnyEvent, record: OutgoingRecord) -> asyncio.Future[Position]:
         target = (topic.name, self._partition(topic, record.key))
@@ -227,7 +228,7 @@ class Producer:
             for index, record in enumerate(records):
                 if not record.ack.done():
                     record.ack.set_result(Position(partition, base + index if base >= 0 else UNKNOWN_OFFSET))
-            PRODUCED.labels(topic).inc(len(records))
+            labelled(PRODUCED, topic).inc(len(records))
         else:
             _log.error("%s[%d]: the broker refuses %d event(s) for good: %s", topic, partition, len(records), error)
             _reject(records, EventRejected(f"{topic}: {error}"))

@@ -17,7 +17,7 @@ from services.edge.log.request_index import RequestIndex
 from services.edge.log.unreadable import newer_version, takes_text_back
 from services.runtime.clock import steady_us
 from services.runtime.logging import logger
-from services.runtime.metrics import STREAMS_ACTIVE, TENANT_STREAMS_MOST, TENANTS_ACTIVE
+from services.runtime.metrics import STREAMS_ACTIVE, TENANT_STREAMS_MOST, TENANTS_ACTIVE, labelled
 
 _log = logger("edge")
 
@@ -61,7 +61,7 @@ class Hub:
         self._streams.setdefault(stream.session.request_id.encode(), []).append(stream)
         self._count += 1
         self._by_tenant[stream.request.tenant] += 1
-        STREAMS_ACTIVE.labels(stream.connection.transport).inc()
+        labelled(STREAMS_ACTIVE, stream.connection.transport).inc()
 
     def remove(self, stream: Subscription) -> None:
         key = stream.session.request_id.encode()
@@ -74,7 +74,7 @@ class Hub:
         self._by_tenant[stream.request.tenant] -= 1
         if not self._by_tenant[stream.request.tenant]:
             del self._by_tenant[stream.request.tenant]
-        STREAMS_ACTIVE.labels(stream.connection.transport).dec()
+        labelled(STREAMS_ACTIVE, stream.connection.transport).dec()
 
     def wants(self, kind: str, key: bytes | None) -> bool:
         """Return whether a record belongs to an open stream or a recent one; others are not decoded."""

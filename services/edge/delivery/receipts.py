@@ -1,4 +1,4 @@
-"""Receipts of connections, written to the log in the background so that no stream waits for them."""
+"""Receipts of connections, posted to the log without waiting; while it takes no more, they wait in a queue."""
 
 import asyncio
 from typing import Final
@@ -10,7 +10,7 @@ from services.bus import BusError, Producer
 from services.edge.delivery.subscription import Subscription
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
-from services.runtime.metrics import DETACHED, EDGE_TTFT, EXPOSED_TOKENS, EXPOSURE_MS, SENDS_DROPPED
+from services.runtime.metrics import DETACHED, EDGE_TTFT, EXPOSED_TOKENS, EXPOSURE_MS, SENDS_DROPPED, labelled
 
 _log = logger("edge")
 
@@ -19,17 +19,18 @@ MAX_WAITING: Final = 20_000
 
 
 class ReceiptWriter:
-    """A background writer of ``Attached`` and ``Detached``."""
+    """A writer of ``Attached`` and ``Detached`` for whom no stream waits."""
 
     def __init__(self, producer: Producer, source: str) -> None:
         self._producer = producer
         self._source = source
         self._waiting: asyncio.Queue[Attached | Detached] = asyncio.Queue(MAX_WAITING)
         self._dropping = False
+        self._writes = False
         self._attached: set[str] = set()
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write what waits, until cancelled."""
         while True:
             await self._write(await self._waiting.get())
 
@@ -63,7 +64,7 @@ class ReceiptWriter:
             reason=reason,
             received_us=stream.opened_us - int(stream.request.waited_ms * 1_000),
         )
-        DETACHED.labels(reason).inc()
+        labelled(DETACHED, reason).inc()
         if reason == "slow":
             SENDS_DROPPED.inc()
         if receipt.first_text_ms is not None and stream.connection.resumed_from is None:
@@ -75,15 +76,22 @@ class ReceiptWriter:
 
     def _put(self, receipt: Attached | Detached) -> None:
         try:
+            if not self._writes and self._waiting.empty() and self._producer.post_now(RECEIPTS, receipt) is not None:
+                return
             self._waiting.put_nowait(receipt)
+        except BusError as error:
+            _log.error("a receipt is dropped: %s", error)
         except asyncio.QueueFull:
             if not self._dropping:
                 _log.error("the log is unavailable and %d receipts wait: further ones are dropped", MAX_WAITING)
             self._dropping = True
 
     async def _write(self, receipt: Attached | Detached) -> None:
+        self._writes = True
         try:
             await self._producer.post(RECEIPTS, receipt)
             self._dropping = False
         except BusError as error:
             _log.error("a receipt is dropped: %s", error)
+        finally:
+            self._writes = False

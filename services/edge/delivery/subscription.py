@@ -78,7 +78,6 @@ class Subscription:
     Attributes:
         history: What to send first; None for a new request.
         on_log: Set when an event of the request was read, when its write was acknowledged, or when the stream ended.
-        started: Set when there are bytes to send, or the stream has ended.
         ended: Set at the end.
         reason: Why it ended; None before.
         ended_us: When its last bytes were about to be written, by the time of day; 0 before. An answer that was over
@@ -88,9 +87,9 @@ class Subscription:
             this process's clock, because the clocks of two hosts cannot be compared.
     """
 
-    __slots__ = ("_buffered", "_held", "_on_detached", "_on_end", "_out", "_staged", "_writer", "connection",
-                 "encoder", "ended", "ended_us", "history", "on_log", "opened_us", "quiet_since_us", "reason",
-                 "request", "session", "started")  # fmt: skip
+    __slots__ = ("_buffered", "_held", "_is_on_log", "_on_detached", "_on_end", "_out", "_staged", "_writer",
+                 "connection", "encoder", "ended", "ended_us", "history", "on_log", "opened_us", "quiet_since_us",
+                 "reason", "request", "session")  # fmt: skip
 
     def __init__(
         self, *, request: OpenRequest, session: DeliverySession, encoder: Encoder, connection: ClientConnection,
@@ -113,7 +112,7 @@ class Subscription:
         self.connection = connection
         self.history: History | None = None
         self.on_log = asyncio.Event()
-        self.started = asyncio.Event()
+        self._is_on_log = False
         self.ended = asyncio.Event()
         self.reason: DetachReason | None = None
         self.ended_us = 0
@@ -142,7 +141,9 @@ class Subscription:
 
     def push(self, logged: LoggedEvent, at_us: int) -> None:
         """Fold an event of the request; ``flush`` sends the resulting ops."""
-        self.on_log.set()
+        if not self._is_on_log:
+            self._is_on_log = True
+            self.on_log.set()
         if self.reason is not None:
             return
         if self._held is not None:
@@ -154,10 +155,6 @@ class Subscription:
 
     def flush(self) -> None:
         """Send the pending ops in one write."""
-        if self._writer is None:
-            if self._out:
-                self.started.set()
-            return
         if self._out and self._held is None:
             self._write()
 
@@ -252,7 +249,6 @@ class Subscription:
         if self._writer is not None or reason != "complete":
             self._detached()
         self.on_log.set()
-        self.started.set()
         self.ended.set()
 
     def _detached(self) -> None:
@@ -305,7 +301,6 @@ class Subscription:
             return  # it is the response
         last = self.reason is not None and self.reason != "gone"
         failure = self._writer.write(data, last=last) if data or last else None
-        self.started.set()
         if failure == "gone" or not draining:
             self._end_on_write_failure(failure)
 
@@ -316,6 +311,8 @@ class Subscription:
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
     """Wait for the event; return whether it was set in that time."""
+    if event.is_set():
+        return True
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

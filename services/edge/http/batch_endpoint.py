@@ -111,7 +111,8 @@ class BatchEndpoint:
     async def create(self, request: web.Request) -> web.Response:
         """Submit a batch: every line of its file is answered in the lane ``batch``."""
         tenant = self._keys.tenant_of(request.headers)
-        async with json_body(request) as (body, _):
+        body = await json_body(request)
+        async with handler_of(request).body_turn(len(body)):
             return _json(batch_object(await self._jobs.create(tenant, parse_json(body))))
 
     async def batches(self, request: web.Request) -> web.Response:

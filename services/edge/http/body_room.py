@@ -7,12 +7,10 @@ so whole bodies take turns.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, Self, TypeVar
 
 from services.edge.errors import ApiError
-from services.runtime.metrics import EDGE_BODY_BYTES
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -37,11 +35,23 @@ TURN_S: Final = 5.0
 
 
 class BodyTurn:
-    """The turn of one whole body; its bytes count until it is closed."""
+    """The turn of one whole body: it is taken as a context is entered, and its bytes count until that is left."""
+
+    __slots__ = ("_aside", "_count", "_room", "_works")
 
     def __init__(self, room: "BodyRoom[Any]", count: int) -> None:
         self._room, self._count = room, count
-        self._works, self._aside = True, 0
+        self._works, self._aside = False, 0
+
+    async def __aenter__(self) -> Self:
+        await self._room.begin_work(self._count)
+        self._works = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end_work()
+        self._room.reserve_aside(-self._aside)
+        self._room.count_whole(-self._count)
 
     def set_aside(self) -> None:
         """Let others have their turns, before a wait for a place of the batch lane.
@@ -58,11 +68,6 @@ class BodyTurn:
         if self._works:
             self._works = False
             self._room.end_work(self._count)
-
-    def close(self) -> None:
-        """Count nothing of it any longer."""
-        self.end_work()
-        self._room.reserve_aside(-self._aside)
 
 
 class BodyRoom(Generic[Key]):
@@ -90,7 +95,7 @@ class BodyRoom(Generic[Key]):
     def add(self, key: Key, count: int) -> None:
         """Count bytes that have arrived; drop others to make room for them, or this key if there is no other."""
         self._incoming[key] = self._incoming.get(key, 0) + count
-        self._change(count)
+        self.total += count
         while self.total > self._most and key in self._incoming:
             self._drop_oldest(but=key)
 
@@ -101,33 +106,39 @@ class BodyRoom(Generic[Key]):
         if left > SLACK_BYTES:
             self._incoming[key] = left
             arrived -= left
-        self._change(-arrived)
+        self.total -= arrived
 
     def forget(self, key: Key) -> None:
         """Count nothing that arrived for this key any longer."""
-        self._change(-self._incoming.pop(key, 0))
+        self.total -= self._incoming.pop(key, 0)
 
-    @asynccontextmanager
-    async def turn(self, count: int) -> AsyncIterator[BodyTurn]:
-        """Work on a whole body of so many bytes while the block runs, after those that came before.
+    def turn(self, count: int) -> BodyTurn:
+        """Return the turn to work on a whole body of so many bytes, after those that came before."""
+        return BodyTurn(self, count)
+
+    async def begin_work(self, count: int) -> None:
+        """Count a whole body and wait for its turn; only ``BodyTurn`` calls this.
 
         Raises:
             ApiError: 503, there is no room, or the turn does not come.
         """
-        self._change(count)
+        self.count_whole(count)
         try:
-            while self.total > self._most and self._incoming:
-                self._drop_oldest()
-            if self.total > self._most:
-                raise too_many_bytes()
+            self._make_room()
             await self._take_turn(count)
-            turn = BodyTurn(self, count)
-            try:
-                yield turn
-            finally:
-                turn.close()
-        finally:
-            self._change(-count)
+        except BaseException:
+            self.count_whole(-count)
+            raise
+
+    def count_whole(self, count: int) -> None:
+        """Count the bytes of a whole body; only ``BodyTurn`` calls this."""
+        self.total += count
+
+    def _make_room(self) -> None:
+        while self.total > self._most and self._incoming:
+            self._drop_oldest()
+        if self.total > self._most:
+            raise too_many_bytes()
 
     async def _take_turn(self, count: int) -> None:
         if not self._waiting and self._has_place(count):
@@ -195,10 +206,6 @@ class BodyRoom(Generic[Key]):
         if oldest is not None:
             self.forget(oldest)
             self._drop(oldest)
-
-    def _change(self, count: int) -> None:
-        self.total += count
-        EDGE_BODY_BYTES.set(self.total)
 
 
 def too_many_bytes() -> ApiError:

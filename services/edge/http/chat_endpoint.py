@@ -44,10 +44,12 @@ class ChatEndpoint:
 
     async def _ask(self, request: web.Request) -> tuple[Subscription, tuple[str, ...]]:
         """Put the request on the log; return its stream and the fields that are ignored."""
-        received_us = handler_of(request).received_us  # before the server parsed it and came to this handler
+        connection = handler_of(request)
+        received_us = connection.received_us  # before the server parsed it and came to this handler
         tenant = self._keys.tenant_of(request.headers)
         idempotency_key = _idempotency_key(request)
-        async with json_body(request) as (body, turn):
+        body = await json_body(request)
+        async with connection.body_turn(len(body)) as turn:
             parsed = self._request_service.parse(parse_json(body), tenant, request.headers.get(CLASS_HEADER))
             encoding = _chat_encoding(
                 stream=parsed.stream, include_usage=parsed.include_usage, on_restart=parsed.on_restart

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from services.edge.http.status import PROBE_PATHS
 from services.edge.settings import Settings
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
-from services.runtime.metrics import EDGE_CONNECTIONS, EDGE_REFUSED
+from services.runtime.metrics import EDGE_BODY_BYTES, EDGE_CONNECTIONS, EDGE_REFUSED
 
 _log = logger("edge")
 
@@ -86,6 +85,7 @@ class Connections:
     ) -> None:  # fmt: skip
         self.proxies = proxies
         self.bodies: BodyRoom[LimitedHandler] = BodyRoom(most_body_bytes, self._drop)
+        EDGE_BODY_BYTES.set_function(lambda: self.bodies.total)
         self._table: ConnectionTable[LimitedHandler] = ConnectionTable(most, most_per_address)
         self._timeouts = timeouts
         self._closing: dict[LimitedHandler, tuple[asyncio.Transport, float]] = {}
@@ -264,12 +264,8 @@ class LimitedHandler(web.RequestHandler):
         """Count a whole body or message no longer as one that arrives."""
         self._connections.bodies.subtract(self, count)
 
-    def body_turn(self, count: int) -> AbstractAsyncContextManager[BodyTurn]:
-        """Work on a whole body or message of so many bytes while the block runs.
-
-        Raises:
-            ApiError: 503, too many others are on their way.
-        """
+    def body_turn(self, count: int) -> BodyTurn:
+        """Return the turn to work on a whole body or message of so many bytes."""
         return self._connections.bodies.turn(count)
 
     def busy(self) -> None:

@@ -1,6 +1,7 @@
 """Which web pages may use this edge: a foreign page in the owner's browser must not reach a local server."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
 from services.edge.errors import ApiError
@@ -25,8 +26,8 @@ class OriginGuard:
         Raises:
             ApiError: 403; or 400, when a header is malformed.
         """
-        host_name = "" if host is None else _split(f"//{host}", "Host").hostname
-        if not self.keyed and not (host_name and is_loopback(host_name)):
+        is_local = host is not None and _is_local(host)
+        if not self.keyed and not is_local:
             raise ApiError(
                 403, "Without API keys this server answers only to loopback names, such as 127.0.0.1 or localhost.",
                 code="host_not_allowed",
@@ -38,6 +39,13 @@ class OriginGuard:
                 403, "Pages of other origins may not use this server: name them in RAILBUS_ALLOWED_ORIGINS.",
                 code="origin_not_allowed",
             )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _is_local(host: str) -> bool:
+    """Return whether a ``Host`` means this machine."""
+    name = _split(f"//{host}", "Host").hostname
+    return name is not None and is_loopback(name)
 
 
 def _split(url: str, header: str) -> SplitResult:

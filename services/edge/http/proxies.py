@@ -31,6 +31,8 @@ class TrustedProxies:
 
     def trusts(self, address: str) -> bool:
         """Return whether this is a proxy's address."""
+        if not self.networks:
+            return False
         parsed = _parsed(address)
         return parsed is not None and any(
             parsed in network for network in self.networks if network.version == parsed.version

@@ -1,14 +1,11 @@
 """Read a request's body: JSON, at most 1 MiB, plain or compressed."""
 
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 from aiohttp import web
 
 from services.edge.errors import ApiError
-from services.edge.http.body_room import BodyTurn
 from services.edge.http.connections import handler_of
 
 MAX_BODY_BYTES: Final = 1_048_576
@@ -18,15 +15,14 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """Content codings (RFC 9110, section 8.4.1) and zlib's parameter for each."""
 
 
-@asynccontextmanager
-async def json_body(request: web.Request) -> AsyncIterator[tuple[bytes, BodyTurn]]:
+async def json_body(request: web.Request) -> bytes:
     """Read and unpack the body; memory stays within the limit however well it is compressed.
 
-    The body has its place in the edge's ``BodyRoom`` while the block runs.
+    It may be worked on in its turn: see ``LimitedHandler.body_turn``.
 
     Raises:
         ApiError: 400, the body is not what ``Content-Encoding`` says; 413, it is too large; 415, it is not JSON or
-            has an unsupported encoding; 503, too many bytes of others are on their way.
+            has an unsupported encoding.
     """
     if request.content_type != "application/json":
         raise ApiError(415, "The body must be JSON: send Content-Type: application/json.", code="not_json")
@@ -39,10 +35,7 @@ async def json_body(request: web.Request) -> AsyncIterator[tuple[bytes, BodyTurn
     connection = handler_of(request)
     body = await _read(request)
     connection.body_taken(len(body))
-    if encoding != "identity":
-        body = unpack(body, encoding)
-    async with connection.body_turn(len(body)) as turn:
-        yield body, turn
+    return body if encoding == "identity" else unpack(body, encoding)
 
 
 async def _read(request: web.Request) -> bytes:

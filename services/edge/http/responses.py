@@ -1,7 +1,9 @@
 """HTTP responses: errors, and open streams as server-sent events or as one body."""
 
+import time
 from collections.abc import Mapping
 from email.utils import formatdate
+from functools import cache, lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -85,8 +87,7 @@ async def _send_events(
     )  # fmt: skip
     if stream.history is None:
         stream.attach(writer)  # whoever reads the log writes the first bytes: this task is not waited for
-        await is_set_within(stream.started, FIRST_OP_TIMEOUT_S)
-        if stream.early_error is not None:
+        if await is_set_within(stream.ended, FIRST_OP_TIMEOUT_S) and stream.early_error is not None:
             return error_response(stream.early_error, headers)
     writer.begin()
     await stream.serve(writer, SSE_KEEPALIVE)
@@ -108,14 +109,8 @@ class EventStreamResponse(web.StreamResponse):
         self._stays_open = self.is_chunked and request.keep_alive
         if not self._stays_open:
             self.force_close()
-        own = {
-            "Content-Type": "text/event-stream; charset=utf-8",
-            "Cache-Control": "no-store",
-            "Date": formatdate(usegmt=True),
-            **({"Transfer-Encoding": "chunked"} if self.is_chunked else {}),
-            **({} if self._stays_open else {"Connection": "close"}),
-        }
-        self.head = _head(HTTPStatus.OK, {**COMMON_HEADERS, **own, **headers}, "1.1" if self.is_chunked else "1.0")
+        varying = {"Date": _date(int(time.time())), **headers}
+        self.head = _stream_head(self.is_chunked, self._stays_open) + _header_lines(varying) + b"\r\n"
 
     @property
     def prepared(self) -> bool:
@@ -134,9 +129,28 @@ class EventStreamResponse(web.StreamResponse):
         """Write nothing."""
 
 
-def _head(status: HTTPStatus, headers: Mapping[str, str], version: str = "1.1") -> bytes:
-    lines = [f"HTTP/{version} {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers.items())]
-    return "\r\n".join([*lines, "", ""]).encode()
+def _head(status: HTTPStatus, headers: Mapping[str, str]) -> bytes:
+    return f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() + _header_lines(headers) + b"\r\n"
+
+
+def _header_lines(headers: Mapping[str, str]) -> bytes:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode()
+
+
+@cache
+def _stream_head(is_chunked: bool, stays_open: bool) -> bytes:
+    """Return what the head of every stream begins with."""
+    headers = COMMON_HEADERS | {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
+    if is_chunked:
+        headers["Transfer-Encoding"] = "chunked"
+    if not stays_open:
+        headers["Connection"] = "close"
+    return b"HTTP/1.%d 200 OK\r\n" % is_chunked + _header_lines(headers)
+
+
+@lru_cache(maxsize=2)
+def _date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
 
 
 def http_chunk(data: bytes) -> bytes:

@@ -107,7 +107,8 @@ class PartitionFollower:
     def release(self, partition: int) -> None:
         """End one hold; only ``PartitionHold`` calls this."""
         self._plan.release(partition)
-        self._changed.set()
+        if partition not in self._plan.homes:  # a home is followed without holds
+            self._changed.set()
 
     def retire(self) -> None:
         """Accept no new requests, and keep reading."""

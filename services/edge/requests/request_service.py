@@ -381,11 +381,15 @@ async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[
     """
     longest_ms = min(stream.request.total_ms, LONGEST_TOTAL_MS)  # a backlog waits for engines, not for the log
     ends_us = stream.opened_us + longest_ms * 1_000 + EXPIRY_MARGIN_US
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + (ends_us - steady_us()) / 1e6
+    late = loop.call_at(ends_s, stream.on_log.set)
     try:
-        async with asyncio.timeout(max(0.0, (ends_us - steady_us()) / 1e6)):
-            await stream.on_log.wait()
-    except TimeoutError:
-        raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2) from None
+        await stream.on_log.wait()
+    finally:
+        late.cancel()
+    if not acknowledged.done() and loop.time() >= ends_s:
+        raise ApiError(503, NOT_ACKNOWLEDGED, code="log_unavailable", retry_after_s=2)
     error = acknowledged.exception() if acknowledged.done() else None
     if isinstance(error, EventRejected):
         raise _NotTaken(_post_error(error)) from None

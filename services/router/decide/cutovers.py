@@ -173,14 +173,14 @@ def stall_due_us(state: RequestState) -> int | None:
 
 def fallback_due_us(state: RequestState) -> int | None:
     """Return when the cloud is asked because no first token came; None for never."""
-    if not has_cloud_deadline(state) or state.screen.has_spoken or _fallbacks_used_up(state):
+    if not state.has_cloud_deadline or state.screen.has_spoken or _fallbacks_used_up(state):
         return None
     return state.attempt_opened_us if state.bypass else ttft_due_us(state)
 
 
 def retry_due_us(state: RequestState) -> int | None:
     """Return when a first token is so late that another self-hosted engine is asked; None for never."""
-    if state.lane is None or state.screen.has_spoken or _retries_used_up(state):
+    if state.lane is None or _retries_used_up(state) or state.screen.has_spoken:
         return None
     if state.lane == "batch":
         return state.begun_us + _stall_us(state) if state.begun_us else None
@@ -199,8 +199,11 @@ def ttft_due_us(state: RequestState) -> int:
 
 def all_failed(state: RequestState) -> Failed | None:
     """Return the newest attempt's failure if every attempt that may still become the voice has failed."""
-    failures, candidates = state.failures, state.screen.candidates
-    return failures[max(candidates)] if failures and candidates <= failures.keys() else None
+    failures = state.failures
+    if not failures:
+        return None
+    candidates = state.screen.candidates
+    return failures[max(candidates)] if candidates <= failures.keys() else None
 
 
 def objection(state: RequestState, plan: CutoverPlan, now_us: int, budgets: AttemptBudgets) -> Objection | None:
@@ -282,7 +285,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
     """Return whether the self-hosted path served the request in time; None while open, or when it is not at fault."""
-    if state.bypass or not has_cloud_deadline(state) or state.cloud_attempts:
+    if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
     if state.screen.has_spoken:
         return state.first_chunk_us <= ttft_due_us(state)
@@ -290,19 +293,6 @@ def health_outcome(state: RequestState, now_us: int) -> bool | None:
     if failure is not None:
         return False if failure.error_class in _SELF_HOSTED_FAULTS else None
     return False if now_us >= ttft_due_us(state) else None
-
-
-def may_fall_back(state: RequestState) -> bool:
-    """Return whether the configuration and the request allow the cloud."""
-    request = state.request
-    if request is None or state.config.fallback == "off" or not state.class_has_cloud:
-        return False
-    return request.fallback != "off" and request.egress == "allowed"
-
-
-def has_cloud_deadline(state: RequestState) -> bool:
-    """Return whether a request with a late first token goes to the cloud. A batch request does not."""
-    return state.lane == "interactive" and may_fall_back(state)
 
 
 def may_retry(state: RequestState) -> bool:

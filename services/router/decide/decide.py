@@ -83,10 +83,14 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
         alarm_us = min(alarm_us, state.client_gone_us + state.config.client_grace_ms * 1_000)
     if awaits_verdict(state):
         alarm_us = min(alarm_us, state.received_us + state.deadlines.verdict_ms * 1_000)
-    alarm_us = min((alarm_us, *(due_us for due_us in trigger_times_us(state) if due_us > now_us)))
+    for due_us in trigger_times_us(state):
+        if now_us < due_us < alarm_us:
+            alarm_us = due_us
     if state.over_budget:
         alarm_us = min(alarm_us, now_us + BUDGET_RETRY_US)
-    return min((alarm_us, *(written_us + RETRY_US for written_us in state.pending_writes_us())))
+    for written_us in state.pending_writes_us():
+        alarm_us = min(alarm_us, written_us + RETRY_US)
+    return alarm_us
 
 
 def _next_event(state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:

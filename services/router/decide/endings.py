@@ -103,9 +103,10 @@ def no_masked_prompt(state: RequestState) -> CloseDecision | None:
 
 def awaits_verdict(state: RequestState) -> bool:
     """Return whether the answer is held back until a verdict that was not read yet."""
+    if state.screen.verdict is not None:
+        return False
     voice = state.screen.voice
-    held = "hold" in (state.config.input_gate, "off" if voice is None else voice.input_gate)
-    return held and state.screen.verdict is None
+    return "hold" in (state.config.input_gate, "off" if voice is None else voice.input_gate)
 
 
 def _why_late(state: RequestState) -> str:

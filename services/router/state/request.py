@@ -50,6 +50,8 @@ class RequestState:
         lane: None before the ``Request`` was read.
         service_class: The class whose deadlines apply; None before the ``Request`` was read.
         class_has_cloud: Whether this class may go to the cloud; true before the ``Request`` was read.
+        may_fall_back: Whether the configuration, its class and itself allow the cloud; false before it was read.
+        has_cloud_deadline: Whether a late first token sends it there; a batch request's does not.
         deadlines: Those that apply: what the request asked for within the bounds.
         request: None before it was read; without its messages when the prompt is not kept.
         prompt_kept: Whether the prompt is in memory, for another attempt.
@@ -94,6 +96,8 @@ class RequestState:
     lane: Lane | None = None
     service_class: str | None = None
     class_has_cloud: bool = True
+    may_fall_back: bool = False
+    has_cloud_deadline: bool = False
     request: Request | None = None
     prompt_kept: bool = False
     prompt_chars: int = 0
@@ -141,6 +145,9 @@ class RequestState:
             return False
         found = self.config.classes.of_request(request)
         self.lane, self.service_class, self.class_has_cloud = request.lane, found.name, found.cloud
+        on_premises = self.config.fallback == "off" or request.fallback == "off" or request.egress != "allowed"
+        self.may_fall_back = found.cloud and not on_premises
+        self.has_cloud_deadline = self.may_fall_back and request.lane == "interactive"
         self.request_at, self.stages.posted_ms = request.at, log_ms
         self.traceparent = traceparent
         self.prompt_chars = sum(len(message.content) for message in request.messages)

@@ -40,7 +40,7 @@ class SimulatedProducer:
         number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
         posted: Posted = (event, traceparent, acknowledged)
         lingers = may_linger(event)
-        if self._outbox.put((topic.name, number), OutgoingRecord(None, b"", [], 0, posted), urgent=not lingers):
+        if self._outbox.put((topic.name, number), OutgoingRecord(None, b"", [], 0, posted, 0), urgent=not lingers):
             self._drain()
         elif lingers and not self._lingering:
             self._lingering = True

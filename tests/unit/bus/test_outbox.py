@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from schemas.stream import Chunk, Closed
-from services.bus.write.outbox import BATCH_BYTES, Outbox, OutgoingRecord, may_linger
+from services.bus.write.outbox import BATCH_BYTES, Outbox, OutgoingRecord, may_linger, record_size
 
 LANES = [("a", 0), ("a", 1), ("b", 0)]
 
 
 def letter(number: int, size: int = 10) -> OutgoingRecord:
-    return OutgoingRecord(b"k", b"x" * size, [], number, None)
+    return OutgoingRecord(b"k", b"x" * size, [], number, None, record_size(b"k", b"x" * size))
 
 
 class OutboxMachine(RuleBasedStateMachine):

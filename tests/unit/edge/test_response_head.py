@@ -13,10 +13,11 @@ HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 async def test_the_head_of_the_response_leaves_with_the_first_bytes():
     hub, wire = Hub(), Wire()
     stream = stream_of(hub)
-    stream.attach(ClientWriter(wire, 10_000, http_chunk, head=HEAD, terminator=LAST_CHUNK))
-    assert not stream.started.is_set()
+    writer = ClientWriter(wire, 10_000, http_chunk, head=HEAD, terminator=LAST_CHUNK)
+    stream.attach(writer)
+    assert not writer.has_begun
     hub.handle(records([AnswerWriter(ID).started(), AnswerWriter(ID).chunk("a")]))
-    assert stream.started.is_set()
+    assert writer.has_begun
     assert len(wire.writes) == 1
     assert wire.writes[0].startswith(HEAD)
     hub.handle(records([AnswerWriter(ID).closed()], 2))
@@ -32,7 +33,7 @@ async def test_an_error_before_the_first_bytes_is_left_to_the_response():
     stream.end("error", error)
     assert (stream.early_error, wire.writes, writer.has_begun) == (error, [], False)
     assert (ended, detached) == (["error"], ["error"])
-    assert stream.started.is_set()
+    assert stream.ended.is_set()
 
 
 async def test_an_error_after_the_head_is_sent_in_the_stream():
