@@ -49,8 +49,10 @@ class InFlightLimit:
 
     def set_in_flight(self, taken: int) -> None:
         """Set the number of slots in use, for a handler that counts for itself."""
-        self.acquire(taken - (self._limit - self._free))
-        self.release(0)
+        free = self._limit - taken
+        if free != self._free:
+            self._free = free
+            self.release(0)
 
     async def wait(self) -> None:
         """Wait until a slot is free."""

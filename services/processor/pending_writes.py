@@ -16,7 +16,8 @@ _log = logger("processor")
 class PendingWrites:
     """Sends writes in the order of their decisions, and reports a record as done when its write was acknowledged.
 
-    The queue has no bound of its own: its length counts against the processor's limit of records in flight.
+    While the producer's buffer is full, writes wait in a queue. It has no bound of its own: its length counts against
+    the processor's limit of records in flight.
 
     Args:
         producer: None for a core that writes nothing to the log.
@@ -47,6 +48,7 @@ class PendingWrites:
         self._on_not_written = on_not_written
         self._queue: deque[Write] = deque()
         self._queue_filled = asyncio.Event()
+        self._posting = False
         self._unacknowledged = 0
 
     def __len__(self) -> int:
@@ -59,11 +61,17 @@ class PendingWrites:
         return bool(self._queue or self._unacknowledged)
 
     def append(self, write: Write) -> None:
-        self._queue.append(write)
-        self._queue_filled.set()
+        """Give a write to the producer, at once if it has room."""
+        if self._queue or self._posting or not self._post_now(write):
+            self._queue.append(write)
+            self._queue_filled.set()
 
     async def send(self) -> None:
-        """Give writes to the producer until cancelled."""
+        """Give the writes that wait to the producer until cancelled.
+
+        Raises:
+            BusError: It takes no more.
+        """
         while True:
             await self._queue_filled.wait()
             self._queue_filled.clear()
@@ -71,19 +79,50 @@ class PendingWrites:
                 await self._post(self._queue.popleft())
                 self._on_sent()
 
-    async def _post(self, write: Write) -> None:
-        event = write.event
-        if self._producer is None:
-            raise RuntimeError(f"group {self._group} has no producer, and its core writes {type(event).__name__}")
-        if isinstance(event, Event) and not self._holds(event.request_id):
-            self._finish(write)  # another member has its partition now
-            return
+    def _post_now(self, write: Write) -> bool:
+        """Return whether the write is settled: the producer has it, or it will never be tried."""
+        if self._producer is None or self._is_void(write):
+            return self._producer is not None
         try:
-            acknowledged = await self._producer.post(write.topic, event, traceparent=write.traceparent)
-        except MalformedEvent as error:  # such as a prompt that is over the size limit when it is written again
-            _log.error("%s: an event cannot be written: %s", self._group, error)
-            self._finish(write)
+            acknowledged = self._producer.post_now(write.topic, write.event, traceparent=write.traceparent)
+        except MalformedEvent as error:
+            self._give_up(write, error)
+            return True
+        except BusError:
+            return False  # ``send`` raises it
+        if acknowledged is not None:
+            self._note_posted(write, acknowledged)
+        return acknowledged is not None
+
+    async def _post(self, write: Write) -> None:
+        if self._producer is None:
+            raise RuntimeError(f"group {self._group} has no producer, and its core writes {type(write.event).__name__}")
+        if self._is_void(write):
             return
+        self._posting = True
+        try:
+            acknowledged = await self._producer.post(write.topic, write.event, traceparent=write.traceparent)
+        except MalformedEvent as error:
+            self._give_up(write, error)
+        else:
+            self._note_posted(write, acknowledged)
+        finally:
+            self._posting = False
+
+    def _is_void(self, write: Write) -> bool:
+        """Finish a write whose partition another member has now; return whether it was one."""
+        event = write.event
+        if not isinstance(event, Event) or self._holds(event.request_id):
+            return False
+        self._finish(write)
+        return True
+
+    def _give_up(self, write: Write, error: MalformedEvent) -> None:
+        """Finish a write that no reader would take, such as a prompt that is over the size limit when written again."""
+        _log.error("%s: an event cannot be written: %s", self._group, error)
+        self._finish(write)
+
+    def _note_posted(self, write: Write, acknowledged: asyncio.Future[Position]) -> None:
         self._unacknowledged += 1
         acknowledged.add_done_callback(lambda ack: self._on_acknowledged(write, ack))
         if self._on_written is not None:

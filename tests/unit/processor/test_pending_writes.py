@@ -1,0 +1,128 @@
+"""Writes reach the producer in the order of their decisions, at once while it has room."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import MalformedEvent
+from schemas.topics import STREAMS
+from services.bus import BusError
+from services.processor.core import RecordPosition, Write
+from services.processor.pending_writes import PendingWrites
+from tests.unit.router.world import closed, request_id
+
+
+class SmallProducer:
+    """Has room for so many writes, until somebody makes more."""
+
+    def __init__(self, room):
+        self.room = room
+        self.taken = []
+        self.ended = False
+        self._more = asyncio.Event()
+
+    def make_room(self, count):
+        self.room += count
+        self._more.set()
+
+    def post_now(self, topic, event, *, traceparent=None):
+        if self.ended:
+            raise BusError("the producer is stopped")
+        if event.reason == "too large":
+            raise MalformedEvent("it is too large")
+        return self._take(event) if self.room > 0 else None
+
+    async def post(self, topic, event, *, traceparent=None):
+        while (ack := self.post_now(topic, event)) is None:
+            self._more.clear()
+            await self._more.wait()
+        return ack
+
+    def _take(self, event):
+        self.room -= 1
+        self.taken.append(event)
+        return asyncio.get_running_loop().create_future()
+
+
+class Writer:
+    """``PendingWrites`` with a small producer, and what it reported."""
+
+    def __init__(self, room, held=lambda _: True):
+        self.producer = SmallProducer(room)
+        self.finished = []
+        self.pending = PendingWrites(
+            self.producer, group="g", holds=held, on_sent=lambda: None, on_finished=self.finished.append,
+            on_written=None, on_not_written=None,
+        )  # fmt: skip
+        self.sending = asyncio.create_task(self.pending.send())
+
+    def append(self, number, reason=""):
+        event = replace(closed(rid=request_id(number)), reason=reason)
+        self.pending.append(Write(STREAMS, event, done=RecordPosition("t", 0, number)))
+
+    @property
+    def taken(self):
+        return [event.request_id for event in self.producer.taken]
+
+    async def stop(self):
+        self.sending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.sending
+
+
+async def let_others_run():
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_a_write_is_posted_as_it_is_decided():
+    writer = Writer(room=2)
+    for number in range(3):
+        writer.append(number)
+    assert writer.taken == [request_id(0), request_id(1)]
+    assert len(writer.pending) == 1
+    writer.producer.make_room(1)
+    await let_others_run()
+    assert (writer.taken, len(writer.pending)) == ([request_id(number) for number in range(3)], 0)
+    await writer.stop()
+
+
+@given(st.lists(st.one_of(st.just("write"), st.just("room"), st.just("run")), max_size=40))
+def test_the_order_is_kept_whatever_room_there_is(steps):
+    async def play():
+        writer, count = Writer(room=0), 0
+        for step in steps:
+            if step == "write":
+                writer.append(count)
+                count += 1
+            elif step == "room":
+                writer.producer.make_room(1)
+            else:
+                await let_others_run()
+            assert writer.taken == [request_id(number) for number in range(len(writer.taken))]
+        writer.producer.make_room(count)
+        await let_others_run()
+        assert writer.taken == [request_id(number) for number in range(count)]
+        await writer.stop()
+
+    asyncio.run(play())
+
+
+async def test_what_is_not_ours_or_too_large_is_finished_and_not_written():
+    writer = Writer(room=9, held=lambda rid: rid != request_id(1))
+    for number, reason in enumerate(["", "", "too large", ""]):
+        writer.append(number, reason)
+    assert writer.taken == [request_id(0), request_id(3)]
+    assert [position.offset for position in writer.finished] == [1, 2]
+    await writer.stop()
+
+
+async def test_a_producer_that_has_ended_ends_the_sender():
+    writer = Writer(room=9)
+    writer.producer.ended = True
+    writer.append(0)
+    await let_others_run()
+    assert isinstance(writer.sending.exception(), BusError)
