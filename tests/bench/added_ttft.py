@@ -74,11 +74,13 @@ def measure(streams: int, rounds: int, prompts: str, urls: tuple[str, str], tree
 
 
 @contextmanager
-def railbus_up(checkout: Path, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def railbus_up(
+    checkout: Path, port: int, *options: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a checkout's ``railbus up`` while the block runs."""
     with tempfile.TemporaryDirectory(prefix="railbus-bench-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "services.cli", "up", "--port", str(port), "--data-dir", folder, *options]
-        environment = os.environ | {"PYTHONPATH": str(checkout)}
+        environment = os.environ | {"PYTHONPATH": str(checkout)} | (environment or {})
         tree = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=checkout, env=environment)
         try:
             wait_for(f"http://127.0.0.1:{port}/readyz", tree)

@@ -1,0 +1,161 @@
+"""How many function calls a request costs each service: a figure that a busy machine does not change.
+
+    python -m tests.bench.calls                               this checkout
+    python -m tests.bench.calls --against DIR                 and another one, such as a work tree of an older commit
+    python -m tests.bench.calls --against DIR --by edge       one service, by package
+
+Both trees are governed, with the simulated engine, and get the same bursts of short answers. Calls of Python and of C
+functions are counted by the interpreter's own profiler, in the service's main thread. It tells what a change costs, not
+how long that takes: for processor time see ``tests.bench.added_ttft``.
+"""
+
+import argparse
+import asyncio
+import pstats
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+import psutil
+
+from tests.bench.added_ttft import ROOT, railbus_up
+
+HOOK = Path(__file__).with_name("kit") / "counted"
+SERVICES = ("edge", "router", "rails", "safety", "generator", "broker", "batch", "ledger")
+WARM_UP = 6
+"""Whole bursts in a row before those that count: rails start last, and refuse what they do not judge in time."""
+
+WARM_UP_S = 90.0
+
+SETTLE_S = 2.0
+"""After the last answer: accounts and receipts are written then."""
+
+Calls = Counter[str]
+"""Calls a request, by package."""
+
+
+def count(checkout: Path, port: int, streams: int, bursts: int, options: list[str]) -> dict[str, Calls]:
+    """Return what each service of a checkout calls for a request."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {"PYTHONPATH": f"{checkout}:{HOOK}", "RAILBUS_CALLS_DIR": folder}
+        up = ("--engine", "simulated", "--no-redis", "--governed", *options)
+        with railbus_up(checkout, port, *up, environment=environment) as tree:
+            time.sleep(SETTLE_S)
+            services = [each for each in psutil.Process(tree.pid).children(recursive=True) if _service(each)]
+            wrong = asyncio.run(ask(f"http://127.0.0.1:{port}/v1/chat/completions", streams, bursts, services))
+            if wrong is not None:
+                sys.exit(f"no answer: {wrong}")
+            wanted = {f"{_service(each)}.prof" for each in services}
+            ends = time.monotonic() + 30
+            while {each.name for each in Path(folder).glob("*.prof")} < wanted and time.monotonic() < ends:
+                time.sleep(0.1)
+        files = sorted(Path(folder).glob("*.prof"))
+        return {each.stem: by_package(each, streams * bursts) for each in files}
+
+
+def _service(process: psutil.Process) -> str | None:
+    command = process.cmdline()
+    return next((name for name in SERVICES if f"services.{name}" in command), None)
+
+
+async def ask(url: str, streams: int, bursts: int, services: list[psutil.Process]) -> str | None:
+    """Ask in bursts; the services count from the end of the warm-up until the last receipts are written.
+
+    Return what was said instead of an answer, if anything was.
+    """
+
+    async def one(client: aiohttp.ClientSession, number: int) -> str | None:
+        body = {
+            "model": "simulated-n5", "stream": True,
+            "messages": [{"role": "user", "content": f"Tell me about river number {number}."}],
+        }  # fmt: skip
+        async with client.post(url, json=body) as response:
+            text = await response.text()
+            return None if response.status == 200 and "[DONE]" in text else f"{response.status} {text[:300]}"
+
+    async def burst(client: aiohttp.ClientSession, first: int) -> str | None:
+        said = await asyncio.gather(*(one(client, first + number) for number in range(streams)))
+        await asyncio.sleep(0.1)
+        return next((each for each in said if each is not None), None)
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client:
+        whole, first, ends = 0, 0, time.monotonic() + WARM_UP_S
+        while whole < WARM_UP:
+            wrong = await burst(client, first)
+            if wrong is not None and time.monotonic() > ends:
+                return wrong
+            whole, first = (whole + 1 if wrong is None else 0), first + streams
+        await asyncio.sleep(SETTLE_S)
+        _switch(services)
+        for number in range(bursts):
+            if (wrong := await burst(client, first + number * streams)) is not None:
+                return wrong
+    await asyncio.sleep(SETTLE_S)
+    _switch(services)
+    return None
+
+
+def _switch(services: list[psutil.Process]) -> None:
+    for each in services:
+        each.send_signal(signal.SIGUSR1)
+
+
+def by_package(profile: Path, requests: int) -> Calls:
+    """Return the calls of a profile, for a request."""
+    found: Counter[str] = Counter()
+    for (file, _, _), (_, calls, *_rest) in pstats.Stats(str(profile)).stats.items():  # type: ignore[attr-defined]
+        found[_package(file)] += calls / requests
+    return found
+
+
+def _package(file: str) -> str:
+    if file == "~":
+        return "C functions"
+    for root in ("/site-packages/", "/services/", "/schemas/"):
+        before, _, after = file.rpartition(root)
+        if before:
+            name = "services/" if root == "/services/" else "schemas" if root == "/schemas/" else ""
+            return name + ("" if name == "schemas" else after.split("/")[0].removesuffix(".py"))
+    return "standard library"
+
+
+def show(names: list[str], rows: dict[str, list[float]]) -> None:
+    """Print a table; with two columns, their ratio."""
+    heads = [*names, *(["ratio"] if len(names) > 1 else [])]
+    print(f"| calls a request | {' | '.join(heads)} |")
+    print(f"|{'---|' * (len(heads) + 1)}")
+    for name, values in rows.items():
+        ratio = [f"{values[0] / values[1]:.2f}" if values[1] else "-"] if len(values) > 1 else []
+        print(f"| {name} | {' | '.join([*(f'{value:.0f}' for value in values), *ratio])} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout")
+    parser.add_argument("--by", choices=SERVICES, help="one service, by package")
+    parser.add_argument("--streams", type=int, default=16, help="requests of a burst (%(default)s)")
+    parser.add_argument("--bursts", type=int, default=20)
+    parser.add_argument("--option", action="append", default=[], help="another option of railbus up, here only")
+    parser.add_argument("--port", type=int, default=18090, help="of the edge")
+    given = parser.parse_args()
+    found = [count(ROOT, given.port, given.streams, given.bursts, given.option)]
+    names = ["here"]
+    if given.against is not None:
+        names.append("there")
+        found.append(count(given.against.resolve(), given.port, given.streams, given.bursts, []))
+    if given.by is not None:
+        each = [tree.get(given.by, Counter()) for tree in found]
+        packages = sorted(set().union(*each), key=lambda name: -max(calls[name] for calls in each))
+        show(names, {name: [calls[name] for calls in each] for name in packages})
+        return
+    services = [name for name in SERVICES if any(name in tree for tree in found)]
+    rows = {name: [sum(tree.get(name, Counter()).values()) for tree in found] for name in services}
+    show(names, rows | {"all": [sum(values) for values in zip(*rows.values(), strict=True)]})
+
+
+if __name__ == "__main__":
+    main()
