@@ -44,7 +44,7 @@ from services.jobs.results import write_results
 from services.jobs.store import FolderStore
 from services.runtime.clock import now_ms, now_us, steady_us
 from services.runtime.logging import logger
-from services.runtime.metrics import BATCH_LINES, BATCH_RETRIES
+from services.runtime.metrics import BATCH_LINES, BATCH_RETRIES, labelled
 
 GROUP: Final = "batch"
 STEP_S: Final = 0.1
@@ -318,7 +318,7 @@ class BatchService:
                 await self._submit(state, files, effect)
             case RecordResult():
                 await _persistently(partial(files.append, effect))
-                BATCH_LINES.labels("completed" if isinstance(effect.result, LineAnswer) else "failed").inc()
+                labelled(BATCH_LINES, "completed" if isinstance(effect.result, LineAnswer) else "failed").inc()
             case AskCancel():
                 about: Any = {"tenant": state.created.tenant, "at": now_us(), "source": self._source}
                 cancel = Cancel(request_id=effect.request_id, **about, reason="operator")

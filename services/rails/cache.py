@@ -106,7 +106,7 @@ class RailCache:
         if answers is None:
             answers = await self._find_in_redis(key)
         found = answers is not None and tuple(sorted(answers)) == tuple(sorted(rails))
-        metrics.VERDICT_CACHE.labels("hit" if found else "miss").inc()
+        metrics.labelled(metrics.VERDICT_CACHE, "hit" if found else "miss").inc()
         return answers if found else None
 
     async def keep(self, key: str, answers: Mapping[str, RailAnswer]) -> None:

@@ -210,9 +210,9 @@ class RailsService:
 def _count(write: Write) -> None:
     verdict = write.event
     if isinstance(verdict, Verdict):
-        metrics.VERDICTS.labels(verdict.decision).inc()
+        metrics.labelled(metrics.VERDICTS, verdict.decision).inc()
         metrics.VERDICT_MS.observe(verdict.total_ms)
         for rail in verdict.rails:
-            metrics.RAIL_OUTCOMES.labels(rail.rail, rail.result).inc()
+            metrics.labelled(metrics.RAIL_OUTCOMES, rail.rail, rail.result).inc()
             if rail.result != "cancelled":
-                metrics.RAIL_MS.labels(rail.rail).observe(rail.ms)
+                metrics.labelled(metrics.RAIL_MS, rail.rail).observe(rail.ms)

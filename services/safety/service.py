@@ -102,7 +102,7 @@ class SafetyService:
             self._executor.put(effect)
 
     def _on_outcome(self, check: CheckRequest, outcome: CheckOutcome) -> None:
-        metrics.LOOKS.labels(check.tier, "unchecked" if isinstance(outcome, Unchecked) else "seen").inc()
+        metrics.labelled(metrics.LOOKS, check.tier, "unchecked" if isinstance(outcome, Unchecked) else "seen").inc()
         self._processor.perform_all(self._core.take_outcome(check, outcome, steady_us()))
 
     async def _measure(self) -> None:
@@ -150,6 +150,6 @@ def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
 
 def _count(write: Write) -> None:
     if isinstance(write.event, Recall):
-        metrics.RECALLS.labels(write.event.action, write.event.category).inc()
+        metrics.labelled(metrics.RECALLS, write.event.action, write.event.category).inc()
     else:
         metrics.CLEARED.inc()

@@ -162,12 +162,12 @@ def _count(end: Finished | Failed, events: EventBuilder) -> None:
     metrics.CHUNKS.inc(events.seq)
     metrics.TOKENS.inc(events.tokens)
     if isinstance(end, Finished):
-        metrics.EXECUTIONS.labels("finished").inc()
+        metrics.labelled(metrics.EXECUTIONS, "finished").inc()
         if end.speculation is not None:
             metrics.DRAFTED.inc(end.speculation.drafted)
             metrics.ACCEPTED.inc(end.speculation.accepted)
     elif end.error_class == "cancelled":
-        metrics.EXECUTIONS.labels("cancelled").inc()
+        metrics.labelled(metrics.EXECUTIONS, "cancelled").inc()
     else:
-        metrics.EXECUTIONS.labels("failed").inc()
+        metrics.labelled(metrics.EXECUTIONS, "failed").inc()
         metrics.GENERATOR_FAILURES.labels(end.error_class).inc()
