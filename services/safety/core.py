@@ -10,7 +10,7 @@ from typing import Final
 
 from schemas.registry import reads
 from schemas.requests import LONGEST_TOTAL_MS
-from schemas.stream import Chunk, StreamEvent
+from schemas.stream import Chunk, Cleared, StreamEvent
 from schemas.topics import STREAMS
 from services.bus import Received, UnreadableRecord
 from services.policy import Policy
@@ -202,6 +202,8 @@ class SafetyCore(Core):
             request = known
             request.traceparent = traceparent or request.traceparent
             outputs_by_attempt = request.take(event)
+            if partition.catching_up and isinstance(event, Cleared) and event.final:
+                partition.drop_settled(request)
         for attempt, outputs in outputs_by_attempt:
             self._admit(partition, request, attempt, outputs, effects)
         partition.forget_if_over(request)

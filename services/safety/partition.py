@@ -52,7 +52,7 @@ class SafetyPartition:
         self.lost = False
         self.read_us = 0
         self._closed: OrderedDict[str, None] = OrderedDict()
-        self._held: list[HeldOutput] = []
+        self._held: dict[str, list[HeldOutput]] = {}  # by request
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
         """Return the check of the event's request, a new one if need be; None when there is nothing to check."""
@@ -68,21 +68,34 @@ class SafetyPartition:
         expires_us = self.read_us + longest_us + GRACE_US
         request = self.requests[request_id] = RequestCheck(request_id, event.tenant, policy, expires_us, context)
         if len(self.requests) > MAX_OPEN:
-            self.requests.popitem(last=False)
+            oldest, _ = self.requests.popitem(last=False)
+            self._held.pop(oldest, None)
         return request
 
     def hold(self, request: RequestCheck, attempt: int, outputs: Iterable[RunOutput]) -> None:
         """Hold outputs back."""
-        self._held.extend(HeldOutput(request, attempt, output) for output in outputs)
+        held = self._held.setdefault(request.request_id, [])
+        held.extend(HeldOutput(request, attempt, output) for output in outputs)
+
+    def drop_settled(self, request: RequestCheck) -> None:
+        """Forget what need not be checked again: a final clearance on the log says that another process did.
+
+        Without this, everything that was answered in the time that is read back would be kept until its end, and
+        answers that are still open would have to make room for it.
+        """
+        request.drop_settled()
+        held = self._held.pop(request.request_id, ())
+        if due := [one for one in held if not request.settled(one.attempt)]:
+            self._held[request.request_id] = due
 
     def caught_up(self) -> list[HeldOutput]:
         """End catching up. Return the held outputs that are not on the log."""
         self.catching_up = False
         for request in list(self.requests.values()):
-            request.drop_settled()
+            self.drop_settled(request)
             self.forget_if_over(request)
-        held, self._held = self._held, []
-        return [one for one in held if _is_due(one)]
+        held, self._held = self._held, {}
+        return [one for of_request in held.values() for one in of_request if _is_due(one)]
 
     def forget_if_over(self, request: RequestCheck) -> None:
         """Forget a request that is closed and checked."""

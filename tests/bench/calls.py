@@ -38,15 +38,16 @@ Calls = Counter[str]
 """Calls a request, by package."""
 
 
-def count(checkout: Path, port: int, streams: int, bursts: int, options: list[str]) -> dict[str, Calls]:
+def count(checkout: Path, given: argparse.Namespace, options: list[str]) -> dict[str, Calls]:
     """Return what each service of a checkout calls for a request."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {"PYTHONPATH": f"{checkout}:{HOOK}", "RAILBUS_CALLS_DIR": folder}
         up = ("--engine", "simulated", "--no-redis", "--governed", *options)
-        with railbus_up(checkout, port, *up, environment=environment) as tree:
+        with railbus_up(checkout, given.port, *up, environment=environment) as tree:
             time.sleep(SETTLE_S)
             services = [each for each in psutil.Process(tree.pid).children(recursive=True) if _service(each)]
-            wrong = asyncio.run(ask(f"http://127.0.0.1:{port}/v1/chat/completions", streams, bursts, services))
+            url = f"http://127.0.0.1:{given.port}/v1/chat/completions"
+            wrong = asyncio.run(ask(url, given.streams, given.bursts, given.tokens, services))
             if wrong is not None:
                 sys.exit(f"no answer: {wrong}")
             wanted = {f"{_service(each)}.prof" for each in services}
@@ -54,7 +55,7 @@ def count(checkout: Path, port: int, streams: int, bursts: int, options: list[st
             while {each.name for each in Path(folder).glob("*.prof")} < wanted and time.monotonic() < ends:
                 time.sleep(0.1)
         files = sorted(Path(folder).glob("*.prof"))
-        return {each.stem: by_package(each, streams * bursts) for each in files}
+        return {each.stem: by_package(each, given.streams * given.bursts) for each in files}
 
 
 def _service(process: psutil.Process) -> str | None:
@@ -62,7 +63,7 @@ def _service(process: psutil.Process) -> str | None:
     return next((name for name in SERVICES if f"services.{name}" in command), None)
 
 
-async def ask(url: str, streams: int, bursts: int, services: list[psutil.Process]) -> str | None:
+async def ask(url: str, streams: int, bursts: int, tokens: int, services: list[psutil.Process]) -> str | None:
     """Ask in bursts; the services count from the end of the warm-up until the last receipts are written.
 
     Return what was said instead of an answer, if anything was.
@@ -70,7 +71,7 @@ async def ask(url: str, streams: int, bursts: int, services: list[psutil.Process
 
     async def one(client: aiohttp.ClientSession, number: int) -> str | None:
         body = {
-            "model": "simulated-n5", "stream": True,
+            "model": f"simulated-n{tokens}", "stream": True,
             "messages": [{"role": "user", "content": f"Tell me about river number {number}."}],
         }  # fmt: skip
         async with client.post(url, json=body) as response:
@@ -139,14 +140,15 @@ def main() -> None:
     parser.add_argument("--by", choices=SERVICES, help="one service, by package")
     parser.add_argument("--streams", type=int, default=16, help="requests of a burst (%(default)s)")
     parser.add_argument("--bursts", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=5, help="of an answer (%(default)s)")
     parser.add_argument("--option", action="append", default=[], help="another option of railbus up, here only")
     parser.add_argument("--port", type=int, default=18090, help="of the edge")
     given = parser.parse_args()
-    found = [count(ROOT, given.port, given.streams, given.bursts, given.option)]
+    found = [count(ROOT, given, given.option)]
     names = ["here"]
     if given.against is not None:
         names.append("there")
-        found.append(count(given.against.resolve(), given.port, given.streams, given.bursts, []))
+        found.append(count(given.against.resolve(), given, []))
     if given.by is not None:
         each = [tree.get(given.by, Counter()) for tree in found]
         packages = sorted(set().union(*each), key=lambda name: -max(calls[name] for calls in each))

@@ -71,6 +71,21 @@ def test_what_waits_is_counted_until_it_is_dealt_with():
     assert core.backlog == 0
 
 
+def test_an_open_answer_outlives_all_that_was_answered_after_it(monkeypatch):
+    monkeypatch.setattr(partition_module, "MAX_OPEN", 3)
+    old = RunWriter(99)
+    log = [old.started(), *old.chunks(["Ask bob@corp.example.com! ", "x " * 90])]
+    for number in range(10):
+        answer = RunWriter(number)
+        world = World(policy(), random.Random(0))
+        world.run(answer.whole(["Good day. " * 30]))
+        log += [*world.log, answer.closed()]
+    core, again = replayed(log)
+    assert core.open == 1
+    recalled = [effect.event for effect in again if not isinstance(effect, CheckRequest)]
+    assert old.head["request_id"] in {event.request_id for event in recalled if isinstance(event, Recall)}
+
+
 def test_every_event_carries_time_source_and_trace():
     letters = feed(live(), RunWriter().whole(["Ask bob@corp.example.com! ", "x" * 80]))
     (recall,) = [letter for letter in letters if not isinstance(letter, CheckRequest)]
