@@ -62,7 +62,7 @@ class SafetyPartition:
             return request
         if isinstance(event, Closed) and event.cause not in REFUTABLE_CAUSES:
             self._remember_closed(request_id)
-        if not isinstance(event, Started | Verdict):
+        if not isinstance(event, Started) and not (isinstance(event, Verdict) and _changes_the_check(event)):
             return None
         longest_us = max(self._total_max_us, policy.classes.longest_total_ms("batch") * 1_000)  # its lane is not known
         expires_us = self.read_us + longest_us + GRACE_US
@@ -118,6 +118,11 @@ class SafetyPartition:
         self._closed[request_id] = None
         if len(self._closed) > MAX_CLOSED:
             self._closed.popitem(last=False)
+
+
+def _changes_the_check(verdict: Verdict) -> bool:
+    """Return whether a verdict must be remembered until the answer begins; most of a backlog's need not be."""
+    return verdict.decision == "deny" or (verdict.delivery is not None and verdict.delivery.mode == "gated")
 
 
 def _is_due(one: HeldOutput) -> bool:

@@ -86,6 +86,15 @@ def test_an_open_answer_outlives_all_that_was_answered_after_it(monkeypatch):
     assert old.head["request_id"] in {event.request_id for event in recalled if isinstance(event, Recall)}
 
 
+def test_a_backlog_of_verdicts_leaves_an_open_answer_alone(monkeypatch):
+    monkeypatch.setattr(partition_module, "MAX_OPEN", 3)
+    core, old = live(), RunWriter(99)
+    first, second = old.chunks(["Ask bob@corp.", "example.com! " + "x" * 80])
+    feed(core, [old.verdict(), old.started(), first])
+    feed(core, [RunWriter(number).verdict() for number in range(10)])
+    assert len(recalls(effect.event for effect in feed(core, [second]) if not isinstance(effect, CheckRequest))) == 1
+
+
 def test_every_event_carries_time_source_and_trace():
     letters = feed(live(), RunWriter().whole(["Ask bob@corp.example.com! ", "x" * 80]))
     (recall,) = [letter for letter in letters if not isinstance(letter, CheckRequest)]
