@@ -216,7 +216,10 @@ LOOKS: Final = Counter(
     ["tier", "outcome"],
 )
 LOOKS_OPEN: Final = Gauge("railbus_safety_looks_open", "Windows of text that wait for their check.")
-SAFETY_EXPIRED: Final = Counter("railbus_safety_expired", "Requests forgotten because no Closed event came for them.")
+SAFETY_EXPIRED: Final = Counter(
+    "railbus_safety_expired",
+    "Requests forgotten because no Closed event came for them, or because too many were open in their partition.",
+)
 
 # Tracer.
 TRACER_OPEN: Final = Gauge("railbus_tracer_open", "Requests that have no trace yet.")

@@ -84,6 +84,13 @@ class SafetyCore(Core):
         """Return how many requests are being checked."""
         return sum(len(partition.requests) for partition in self._partitions.values())
 
+    def take_dropped(self) -> int:
+        """Return how many requests were dropped since the last call, because too many were open."""
+        dropped = sum(partition.dropped for partition in self._partitions.values())
+        for partition in self._partitions.values():
+            partition.dropped = 0
+        return dropped
+
     @property
     def pending_checks(self) -> int:
         """Return how many checks have no outcome yet."""

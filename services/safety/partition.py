@@ -40,9 +40,10 @@ class SafetyPartition:
         catching_up: Whether it still reads what was on the log when it was gained.
         lost: Whether another process has the partition now.
         read_us: When the newest event that was read was appended, microseconds since the epoch.
+        dropped: How many requests were dropped because too many were open.
     """
 
-    __slots__ = ("_closed", "_held", "_total_max_us", "catching_up", "lost", "queued", "read_us", "requests")
+    __slots__ = ("_closed", "_held", "_total_max_us", "catching_up", "dropped", "lost", "queued", "read_us", "requests")
 
     def __init__(self, total_max_us: int, *, catching_up: bool) -> None:
         self._total_max_us = total_max_us
@@ -51,6 +52,7 @@ class SafetyPartition:
         self.catching_up = catching_up
         self.lost = False
         self.read_us = 0
+        self.dropped = 0
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._held: dict[str, list[HeldOutput]] = {}  # by request
 
@@ -70,6 +72,7 @@ class SafetyPartition:
         if len(self.requests) > MAX_OPEN:
             oldest, _ = self.requests.popitem(last=False)
             self._held.pop(oldest, None)
+            self.dropped += 1
         return request
 
     def hold(self, request: RequestCheck, attempt: int, outputs: Iterable[RunOutput]) -> None:

@@ -19,6 +19,7 @@ from services.runtime.service_classes import ServiceClasses
 from services.safety.checks.executor import Check, CheckExecutor, CheckFactory
 from services.safety.core import SafetyCore
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, Tier, Unchecked
+from services.safety.partition import MAX_OPEN
 from services.safety.settings import Settings
 
 GROUP: Final = "safety"
@@ -112,6 +113,9 @@ class SafetyService:
                 self._core.expired = 0
                 metrics.SAFETY_EXPIRED.inc(expired)
                 _log.warning("%d request(s) were never closed and were forgotten", expired)
+            if dropped := self._core.take_dropped():
+                metrics.SAFETY_EXPIRED.inc(dropped)
+                _log.error("more than %d requests are open in a partition: %d will not be cleared", MAX_OPEN, dropped)
             metrics.SAFETY_OPEN.set(self._core.open)
             metrics.LOOKS_OPEN.set(self._core.pending_checks)
 

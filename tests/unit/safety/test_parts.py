@@ -95,6 +95,13 @@ def test_a_backlog_of_verdicts_leaves_an_open_answer_alone(monkeypatch):
     assert len(recalls(effect.event for effect in feed(core, [second]) if not isinstance(effect, CheckRequest))) == 1
 
 
+def test_requests_that_are_dropped_are_counted(monkeypatch):
+    monkeypatch.setattr(partition_module, "MAX_OPEN", 3)
+    core = live()
+    feed(core, [RunWriter(number).started() for number in range(5)])
+    assert (core.open, core.take_dropped(), core.take_dropped()) == (3, 2, 0)
+
+
 def test_every_event_carries_time_source_and_trace():
     letters = feed(live(), RunWriter().whole(["Ask bob@corp.example.com! ", "x" * 80]))
     (recall,) = [letter for letter in letters if not isinstance(letter, CheckRequest)]
