@@ -129,7 +129,7 @@ class SimulatedBroker:
         self.labels[request_id] = -3
         self._simulation.note("broker", "FAULT a verdict on an unknown request")
         verdict = Verdict(
-            request_id=request_id, tenant="acme", at=now_us, source="stray", decision="allow", policy_version="scripted"
+            request_id=request_id, tenant="acme", at=now_us, source="stray", decision="deny", policy_version="scripted"
         )
         self.append((STREAMS.name, partition_for(request_id, PARTITIONS)), verdict)
 
