@@ -20,7 +20,7 @@ EXIT_USER: Final = 2
 EXIT_INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells report it."""
 
-GARBAGE_OBJECTS: Final = 10_000
+GARBAGE_OBJECTS: Final = 2_000
 """So many new objects start a collection of garbage: a burst of requests makes some hundred each."""
 
 GRACE_S: Final = 30.0
