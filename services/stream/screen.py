@@ -151,8 +151,7 @@ class Screen:
     @property
     def conclusion(self) -> Conclusion | None:
         """Return how the answer ended by itself, before any ``Closed``: no other cause may close the request then."""
-        verdict = self.verdict
-        if verdict is not None and verdict.decision == "deny":
+        if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:
             shown = self.withdrawn is not None or self.verdict is not None  # a closed gate hides the replacement too

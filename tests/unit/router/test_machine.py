@@ -14,12 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from schemas.base import AnyEvent, Event
 from schemas.requests import Deadlines, Message, Request
 from schemas.side_events import Account, Cancel
-from schemas.stream import Chunk, Closed, Cutover, Finished, Recall, Started, Verdict
+from schemas.stream import Closed, Cutover, Started, Verdict
 from schemas.topics import ACCOUNTS, CONTROL, RECEIPTS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, Topic
 from services.router.config import FallbackLimits, RouterConfig
 from services.router.core import RouterCore
 from services.stream import Close, Screen
 from tests.support.examples import examples
+from tests.unit.router.closing_law import check_closed
 from tests.unit.router.shared_log import SHARED, Member, SharedLog
 from tests.unit.router.world import (
     MS,
@@ -317,32 +318,6 @@ class Routers(SharedLog, RuleBasedStateMachine):
                     assert isinstance(event, Cutover)
                     effective[event.attempt] = event
         return screen, effective, screen.verdict
-
-
-def check_closed(closed: Closed, before: list[AnyEvent], concluded: str | None) -> None:
-    """Said naively, without the fold where it can be."""
-    verdict = next((event for event in before if isinstance(event, Verdict)), None)
-    denied = verdict is not None and verdict.decision == "deny"
-    assert (closed.outcome == "denied") == denied
-    match closed.cause:
-        case "answered" | "denied" | "recalled":
-            assert concluded == closed.cause
-            assert closed.outcome == {"answered": "completed"}.get(closed.cause, closed.cause)
-            if closed.cause == "answered":
-                assert any(isinstance(event, Finished) for event in before)
-            if closed.cause == "recalled":
-                assert any(isinstance(event, Recall) and event.action == "stop" for event in before)
-        case _:
-            assert closed.cause is not None
-            assert concluded is None, "the answer had come to its own end"
-    if closed.cause == "no_verdict":
-        assert verdict is None
-    if closed.cause == "cannot_begin":
-        assert closed.seen_attempts > 1
-    if closed.cause == "no_first_token" and closed.seen_attempts == 1:
-        runs = [event.run for event in before if isinstance(event, Started) and event.attempt == 1][:1]
-        starts = next((n for n, event in enumerate(before) if isinstance(event, Started) and event.attempt == 1), 0)
-        assert not any(isinstance(e, Chunk) and e.attempt == 1 and e.run in runs for e in before[starts:])
 
 
 class PoorRouters(Routers):
