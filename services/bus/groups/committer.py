@@ -45,6 +45,7 @@ class Committer:
         self._patience_s = patience_s
         self._due = asyncio.Event()
         self._handing_over: asyncio.Task[None] | None = None
+        self._failing = False
 
     def soon(self) -> None:
         self._due.set()
@@ -54,7 +55,8 @@ class Committer:
         while True:
             await self._due.wait()
             self._due.clear()
-            await self._commit()
+            if not await self._commit():
+                self._due.set()
             await asyncio.sleep(COMMIT_EVERY_S)
 
     async def commit_last(self, limit_s: float) -> None:
@@ -93,8 +95,11 @@ class Committer:
             if not await self._member.commit(positions):
                 return False  # a rebalance came first; it stays due
         except KafkaError as error:
-            _log.warning("group %s: commit failed: %r", self._group, error)
+            if not self._failing:
+                _log.warning("group %s: a commit failed, and is tried again: %r", self._group, error)
+            self._failing = True
             return False
+        self._failing = False
         self._tracker.committed(positions)
         COMMITS.labels(self._group).inc()
         return True

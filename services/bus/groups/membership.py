@@ -14,13 +14,15 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import (
     CommitFailedError,
+    IllegalGenerationError,
     KafkaError,
     NoError,
     NotCoordinatorForGroupError,
     RebalanceInProgressError,
+    UnknownMemberIdError,
     for_code,
 )
-from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from services.bus.groups.assignor import OwnedPartitions, StickyNumberAssignor
@@ -158,7 +160,9 @@ class GroupMembership:
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
         """Commit offsets of what ``holds``; return false when a rebalance came first. Retry without limit."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
-        if assignment is None or not self.known or not all(map(self.holds, positions)):
+        if assignment is None or not self.known or self._coordinator.rebalancing:
+            return False
+        if not all(map(self.holds, positions)):
             return False
         offsets = {TopicPartition(*partition): OffsetAndMetadata(at, "") for partition, at in positions.items()}
         try:
@@ -187,36 +191,58 @@ class GroupMembership:
 
 
 _STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
+_NOT_A_MEMBER: Final = frozenset({IllegalGenerationError.errno, UnknownMemberIdError.errno})
 
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
-    """Raises group-level errors of an OffsetFetch, which aiokafka 0.14 takes for "nothing committed".
+    """Corrects aiokafka 0.14 in two places.
 
-    Apache Kafka sends such an error while it loads the group, as after a restart of the broker; the member would begin
-    at the oldest or the newest record. Raised here, the error makes aiokafka ask again.
+    It takes a group-level error of an OffsetFetch for "nothing committed". Apache Kafka sends such an error while it
+    loads the group, as after a restart of the broker; the member would begin at the oldest or the newest record. Raised
+    here, the error makes aiokafka ask again.
+
+    It takes the refusal of a commit for our expulsion, even when the commit names a generation that we have left since:
+    the member would join anew and read again what it has begun. A commit becomes that old when it is sent behind a
+    join, because a broker answers the requests of a connection in turn, and a join only once all members have joined.
 
     Attributes:
         contact_s: When the request was sent that the group last answered, by the monotonic clock.
         joining: Whether the group waits for other members before it answers our join. It does not remove us meanwhile.
+        rebalancing: Whether a join was sent and its assignment has not come: a commit would be refused.
     """
 
     contact_s = float("-inf")
     joining = False
+    rebalancing = False
 
     async def _send_req(self, request: Any) -> Any:
-        sent_s, joins = time.monotonic(), isinstance(request, JoinGroupRequest)
-        self.joining |= joins and self.generation > 0
+        sent_s, generation = time.monotonic(), self.generation
+        if isinstance(request, JoinGroupRequest):
+            return await self._join(request)
         try:
             response = await super()._send_req(request)
         finally:
-            self.joining &= not joins
+            self.rebalancing &= not isinstance(request, SyncGroupRequest)
         if isinstance(request, HeartbeatRequest | SyncGroupRequest) and response.error_code in _STILL_A_MEMBER:
             self.contact_s = sent_s
-        code = getattr(response, "error_code", 0) if isinstance(request, OffsetFetchRequest) else 0
-        if code == NotCoordinatorForGroupError.errno:
-            self.coordinator_dead()
-        if code:
+        if isinstance(request, OffsetCommitRequest) and (self.rebalancing or generation != self.generation):
+            codes = {code for _, partitions in response.topics for _, code in partitions}
+            if codes & _NOT_A_MEMBER:
+                raise RebalanceInProgressError(self.group_id)
+        if isinstance(request, OffsetFetchRequest) and (code := getattr(response, "error_code", 0)):
+            if code == NotCoordinatorForGroupError.errno:
+                self.coordinator_dead()
             raise for_code(code)(self.group_id)
+        return response
+
+    async def _join(self, request: Any) -> Any:
+        self.joining, self.rebalancing = self.generation > 0, True
+        joined = False
+        try:
+            response = await super()._send_req(request)
+            joined = response.error_code == NoError.errno
+        finally:
+            self.joining, self.rebalancing = False, joined
         return response
 
 

@@ -1,16 +1,19 @@
-"""Committed offsets while the broker loads the group: asked for again, never taken for "nothing was committed"."""
+"""What a member makes of errors: while the broker loads the group, and while the group is joined again."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import GroupAuthorizationFailedError
-from aiokafka.protocol.commit import OffsetFetchResponse_v3
+from aiokafka.errors import CommitFailedError, GroupAuthorizationFailedError
+from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
+from aiokafka.protocol.group import JoinGroupRequest, JoinGroupResponse_v5, SyncGroupRequest, SyncGroupResponse_v3
+from aiokafka.structs import OffsetAndMetadata
 
 from services.bus.groups.membership import _Coordinator
 
-LOADING, NOT_COORDINATOR, NOT_ALLOWED = 14, 16, 30
+LOADING, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, NOT_ALLOWED = 14, 16, 22, 25, 30
 
 
 def _answer(error: int) -> OffsetFetchResponse_v3:
@@ -23,6 +26,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Any:
     """One that sends nothing: `answers` are what comes back, `lookups` counts how often it looked for its broker."""
     member: Any = object.__new__(_Coordinator)
     member.group_id, member._retry_backoff_ms, member.answers, member.lookups, member.known = "group", 1, [], 0, True
+    member.generation = 2
 
     async def send(self: Any, _request: Any) -> OffsetFetchResponse_v3:
         return _answer(self.answers.pop(0))
@@ -53,3 +57,91 @@ async def test_what_asking_again_cannot_mend_is_raised(coordinator: Any) -> None
 
     with pytest.raises(GroupAuthorizationFailedError):
         await coordinator.fetch_committed_offsets([TopicPartition("topic", 0)])
+
+
+class Joining:
+    """A member of generation 2 whose requests the test answers one by one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.coordinator: Any = object.__new__(_Coordinator)
+        self.coordinator.group_id, self.coordinator.member_id, self.coordinator.generation = "group", "member", 2
+        self.coordinator.coordinator_id, self.coordinator._commit_lock = 0, asyncio.Lock()
+        self.coordinator._rejoin_needed_fut = asyncio.get_running_loop().create_future()
+        self.answers: list[asyncio.Future[Any]] = []
+
+        async def send(_: Any, request: Any) -> Any:
+            self.answers.append(asyncio.get_running_loop().create_future())
+            return await self.answers[-1]
+
+        monkeypatch.setattr(GroupCoordinator, "_send_req", send)
+
+    async def commit(self) -> "asyncio.Task[None]":
+        """Commit; return once it is sent."""
+        offsets = {TopicPartition("topic", 0): OffsetAndMetadata(5, "")}
+        committing = asyncio.create_task(self.coordinator.commit_offsets(None, offsets))
+        await asyncio.sleep(0.01)
+        return committing
+
+    def refuse(self, number: int, error: int) -> None:
+        self.answers[number].set_result(OffsetCommitResponse_v3(0, [("topic", [(0, error)])]))
+
+    @property
+    def is_member(self) -> bool:
+        coordinator = self.coordinator
+        return coordinator.member_id == "member" and not coordinator._rejoin_needed_fut.done()
+
+
+@pytest.fixture
+async def joining(monkeypatch: pytest.MonkeyPatch) -> Joining:
+    return Joining(monkeypatch)
+
+
+@pytest.mark.parametrize("error", [ILLEGAL_GENERATION, UNKNOWN_MEMBER])
+async def test_a_commit_of_a_generation_that_is_over_expels_nobody(joining: Joining, error: int) -> None:
+    committing = await joining.commit()
+    joining.coordinator.generation = 3  # the join that it waited behind was answered
+    joining.refuse(0, error)
+
+    with pytest.raises(CommitFailedError):
+        await committing
+    assert joining.is_member
+    assert joining.coordinator.generation == 3
+
+
+@pytest.mark.parametrize("error", [ILLEGAL_GENERATION, UNKNOWN_MEMBER])
+async def test_the_commit_of_a_member_that_the_group_has_removed_makes_it_join(joining: Joining, error: int) -> None:
+    committing = await joining.commit()
+    joining.refuse(0, error)
+
+    with pytest.raises(CommitFailedError):
+        await committing
+    assert not joining.is_member
+    assert joining.coordinator.generation == -1
+
+
+async def test_from_the_join_to_the_assignment_it_rebalances(joining: Joining) -> None:
+    coordinator, seen = joining.coordinator, []
+    joined = asyncio.create_task(coordinator._send_req(JoinGroupRequest("group", 1, 1, "member", None, "consumer", [])))
+    await asyncio.sleep(0)
+    seen.append((coordinator.joining, coordinator.rebalancing))
+    joining.answers[0].set_result(JoinGroupResponse_v5(0, 0, 3, "range", "member", "member", []))
+    await joined
+    seen.append((coordinator.joining, coordinator.rebalancing))
+    synced = asyncio.create_task(coordinator._send_req(SyncGroupRequest("group", 3, "member", None, [])))
+    await asyncio.sleep(0)
+    seen.append((coordinator.joining, coordinator.rebalancing))
+    joining.answers[1].set_result(SyncGroupResponse_v3(0, 0, b""))
+    await synced
+    seen.append((coordinator.joining, coordinator.rebalancing))
+    assert seen == [(True, True), (False, True), (False, True), (False, False)]
+
+
+async def test_a_join_that_fails_is_no_rebalance_any_more(joining: Joining) -> None:
+    joined = asyncio.create_task(
+        joining.coordinator._send_req(JoinGroupRequest("group", 1, 1, "member", None, "consumer", []))
+    )
+    await asyncio.sleep(0)
+    joining.answers[0].set_exception(GroupAuthorizationFailedError("group"))
+    with pytest.raises(GroupAuthorizationFailedError):
+        await joined
+    assert not joining.coordinator.rebalancing
