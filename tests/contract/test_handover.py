@@ -2,6 +2,8 @@
 
 import asyncio
 import uuid
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -114,42 +116,81 @@ async def test_a_moved_partition_is_read_only_after_its_owner_has_committed(sett
     assert sorted(log) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(5)]
 
 
-async def test_what_is_done_while_the_group_waits_for_a_member_is_not_read_again(settings, topic, fill, lab) -> None:
-    """A commit that is sent while a join waits for its answer is refused, because its generation is over by then."""
-    group, log = new_group(), []
-    members = first, second, third, fourth = [QuickMember(settings, topic, group, log) for _ in range(4)]
-    admin = await lab.admin()
+class WaitingGroup:
+    """A group that waits for a member which settles: another works on, and a newcomer has joined."""
 
-    async def group_waits() -> bool:
-        (response,) = await admin.describe_consumer_groups([group])
-        return response.groups[0][2] == "PreparingRebalance"
+    def __init__(self, settings, topic, admin):
+        self.name, self.log, self._admin = new_group(), [], admin
+        self.members = [QuickMember(settings, topic, self.name, self.log) for _ in range(4)]
 
-    async def committed() -> dict[int, int]:
-        return {at.partition: found.offset for at, found in (await admin.list_consumer_group_offsets(group)).items()}
-
-    first.may_settle.set()
-    async with running_readers(first.reader), running_readers(second.reader):
-        await until(lambda: shared_by(first, second))
-        first.may_settle.clear()
-        first.settling = False
-        async with running_readers(third.reader):
-            await until(lambda: first.settling or second.settling, "one gives a partition to the third")
-            working = second if first.settling else first
-            async with running_readers(fourth.reader):
-                await until(group_waits)
-                await asyncio.sleep(0.2)  # the working member's join waits, too
+    @asynccontextmanager
+    async def running(self):
+        """Yield the member that works on, and how to stop the newcomer."""
+        first, second, third, newcomer = self.members
+        first.may_settle.set()
+        async with running_readers(first.reader), running_readers(second.reader), AsyncExitStack() as last:
+            await until(lambda: shared_by(first, second))
+            first.may_settle.clear()
+            first.settling = False
+            async with running_readers(third.reader):
+                await until(lambda: first.settling or second.settling, "one gives a partition to the third")
+                await last.enter_async_context(running_readers(newcomer.reader))
+                await until(self.waits)
+                await asyncio.sleep(0.2)  # all but one have joined now
+                working = second if first.settling else first
                 working.lost = frozenset()
-                await fill(3)
-                await until(lambda: {(each, 2) for _, each in working.held} <= set(log), "what it kept is read")
-                await asyncio.sleep(0.3)  # a commit would be sent now
-                for member in members:
-                    member.may_settle.set()
-                await until(lambda: shared_by(*members))
-                await until(lambda: len(set(log)) == 12)
+                yield working, last.aclose
 
-                async def all_committed() -> bool:
-                    return await committed() == dict.fromkeys(range(PARTITIONS), 3)
+    async def described(self):
+        (response,) = await self._admin.describe_consumer_groups([self.name])
+        return response.groups[0]
 
-                await until(all_committed, "no further record is needed for that")
-    assert sorted(log) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(3)]
+    async def waits(self) -> bool:
+        return (await self.described())[2] == "PreparingRebalance"
+
+    async def committed(self) -> dict[int, int]:
+        found = await self._admin.list_consumer_group_offsets(self.name)
+        return {at.partition: committed.offset for at, committed in found.items()}
+
+    def release(self) -> None:
+        for member in self.members:
+            member.may_settle.set()
+
+
+@pytest.fixture
+async def group(settings, topic, lab, monkeypatch) -> WaitingGroup:
+    """One that waits for twice as long as the readers of the product would make it."""
+    monkeypatch.setattr("services.bus.groups.group_reader.LAST_COMMIT_S", 6.0)
+    slower = replace(settings, session_timeout_ms=24_000)  # a quarter of it is the other limit
+    return WaitingGroup(slower, topic, await lab.admin())
+
+
+async def test_work_done_while_the_group_waits_is_committed_and_not_read_again(group, fill) -> None:
+    """A join is answered when all have joined, and on its connection nothing else before."""
+    async with group.running() as (working, _):
+        await fill(3)
+        kept = {number for _, number in working.held}
+
+        async def kept_are_committed() -> bool:
+            return kept <= {number for number, at in (await group.committed()).items() if at == 3}
+
+        await until(kept_are_committed)
+        assert await group.waits()
+        group.release()
+        await until(lambda: shared_by(*group.members))
+        await until(lambda: len(set(group.log)) == 12)
+        await until(lambda: working.lost)
+    assert sorted(group.log) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(3)]
     assert len(working.lost) == 1, "what another got; it joined again as the member that it was"
+    assert await group.committed() == dict.fromkeys(range(PARTITIONS), 3)
+
+
+async def test_whoever_stops_while_the_group_waits_is_no_member_any_more(group) -> None:
+    """Else the group would wait for it, too, or give it partitions, until its session ends."""
+    async with group.running() as (_, stop_newcomer):
+        assert len((await group.described())[5]) == 4
+        await stop_newcomer()
+        assert len((await group.described())[5]) == 3
+        assert await group.waits()
+        group.release()
+        await until(lambda: shared_by(*group.members[:3]))

@@ -23,7 +23,7 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
-from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from services.bus.groups.assignor import OwnedPartitions, StickyNumberAssignor
 from services.bus.kafka.clients import REQUEST_TIMEOUT_MS, RETRY_BACKOFF_MS, bounded_close
@@ -160,7 +160,7 @@ class GroupMembership:
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
         """Commit offsets of what ``holds``; return false when a rebalance came first. Retry without limit."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
-        if assignment is None or not self.known or self._coordinator.rebalancing:
+        if assignment is None or not (self.known and self._coordinator.may_commit):
             return False
         if not all(map(self.holds, positions)):
             return False
@@ -172,7 +172,9 @@ class GroupMembership:
         return True
 
     async def leave(self) -> None:
-        """Leave the group, unless the membership is static; takes ``CLOSE_S`` at most."""
+        """Leave the group, unless the membership is static; takes twice ``CLOSE_S`` at most."""
+        if self._coordinator.rebalancing:
+            await bounded_close(self._coordinator.abandon_join())
         await bounded_close(self._coordinator.close())
         task = self._coordinator._coordination_task  # noqa: SLF001 - close() gives up on an unreachable broker
         if not task.done():
@@ -192,43 +194,59 @@ class GroupMembership:
 
 _STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
 _NOT_A_MEMBER: Final = frozenset({IllegalGenerationError.errno, UnknownMemberIdError.errno})
+_BESIDE_JOIN: Final = 2
+"""A third group of connections, after aiokafka's own two."""
 
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
-    """Corrects aiokafka 0.14 in two places.
+    """Corrects aiokafka 0.14 in three places.
 
     It takes a group-level error of an OffsetFetch for "nothing committed". Apache Kafka sends such an error while it
     loads the group, as after a restart of the broker; the member would begin at the oldest or the newest record. Raised
     here, the error makes aiokafka ask again.
 
-    It takes the refusal of a commit for our expulsion, even when the commit names a generation that we have left since:
-    the member would join anew and read again what it has begun. A commit becomes that old when it is sent behind a
-    join, because a broker answers the requests of a connection in turn, and a join only once all members have joined.
+    It takes the refusal of a commit for our expulsion, even when the commit names a generation that is over: the member
+    would join as a new one, and read again what it has begun.
+
+    A broker answers the requests of a connection in turn, and a join only once all members have joined. So what must
+    not wait for other members has a connection of its own meanwhile.
 
     Attributes:
         contact_s: When the request was sent that the group last answered, by the monotonic clock.
         joining: Whether the group waits for other members before it answers our join. It does not remove us meanwhile.
-        rebalancing: Whether a join was sent and its assignment has not come: a commit would be refused.
+        rebalancing: Whether a join was sent, and its assignment has not come.
     """
 
     contact_s = float("-inf")
     joining = False
     rebalancing = False
 
+    @property
+    def may_commit(self) -> bool:
+        """Whether a group that knows us takes commits: not between a join's answer and the assignment."""
+        return self.joining or not self.rebalancing
+
+    async def abandon_join(self) -> None:
+        """Leave the group while it is joined."""
+        node, member_id = self.coordinator_id, self.member_id
+        self._coordination_task.cancel()
+        await asyncio.wait({self._coordination_task})
+        if node is not None and member_id and self._group_instance_id is None:
+            await self._client.send(node, LeaveGroupRequest(self.group_id, member_id), group=_BESIDE_JOIN)
+        self.reset_generation()  # ``close`` need not say goodbye again
+
     async def _send_req(self, request: Any) -> Any:
-        sent_s, generation = time.monotonic(), self.generation
+        sent_s = time.monotonic()
         if isinstance(request, JoinGroupRequest):
             return await self._join(request)
+        if isinstance(request, OffsetCommitRequest):
+            return await self._commit(request)
         try:
             response = await super()._send_req(request)
         finally:
             self.rebalancing &= not isinstance(request, SyncGroupRequest)
         if isinstance(request, HeartbeatRequest | SyncGroupRequest) and response.error_code in _STILL_A_MEMBER:
             self.contact_s = sent_s
-        if isinstance(request, OffsetCommitRequest) and (self.rebalancing or generation != self.generation):
-            codes = {code for _, partitions in response.topics for _, code in partitions}
-            if codes & _NOT_A_MEMBER:
-                raise RebalanceInProgressError(self.group_id)
         if isinstance(request, OffsetFetchRequest) and (code := getattr(response, "error_code", 0)):
             if code == NotCoordinatorForGroupError.errno:
                 self.coordinator_dead()
@@ -243,6 +261,17 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
             joined = response.error_code == NoError.errno
         finally:
             self.joining, self.rebalancing = False, joined
+        return response
+
+    async def _commit(self, request: Any) -> Any:
+        generation = self.generation
+        if self.joining and self.coordinator_id is not None:
+            response = await self._client.send(self.coordinator_id, request, group=_BESIDE_JOIN)
+        else:
+            response = await super()._send_req(request)
+        codes = {code for _, partitions in response.topics for _, code in partitions}
+        if codes & _NOT_A_MEMBER and (self.rebalancing or generation != self.generation):
+            raise RebalanceInProgressError(self.group_id)
         return response
 
 

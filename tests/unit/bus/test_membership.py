@@ -119,21 +119,21 @@ async def test_the_commit_of_a_member_that_the_group_has_removed_makes_it_join(j
     assert joining.coordinator.generation == -1
 
 
-async def test_from_the_join_to_the_assignment_it_rebalances(joining: Joining) -> None:
+async def test_it_commits_until_the_join_is_answered_and_again_once_assigned(joining: Joining) -> None:
     coordinator, seen = joining.coordinator, []
     joined = asyncio.create_task(coordinator._send_req(JoinGroupRequest("group", 1, 1, "member", None, "consumer", [])))
     await asyncio.sleep(0)
-    seen.append((coordinator.joining, coordinator.rebalancing))
+    seen.append((coordinator.rebalancing, coordinator.may_commit))
     joining.answers[0].set_result(JoinGroupResponse_v5(0, 0, 3, "range", "member", "member", []))
     await joined
-    seen.append((coordinator.joining, coordinator.rebalancing))
+    seen.append((coordinator.rebalancing, coordinator.may_commit))
     synced = asyncio.create_task(coordinator._send_req(SyncGroupRequest("group", 3, "member", None, [])))
     await asyncio.sleep(0)
-    seen.append((coordinator.joining, coordinator.rebalancing))
+    seen.append((coordinator.rebalancing, coordinator.may_commit))
     joining.answers[1].set_result(SyncGroupResponse_v3(0, 0, b""))
     await synced
-    seen.append((coordinator.joining, coordinator.rebalancing))
-    assert seen == [(True, True), (False, True), (False, True), (False, False)]
+    seen.append((coordinator.rebalancing, coordinator.may_commit))
+    assert seen == [(True, True), (True, False), (True, False), (False, True)]
 
 
 async def test_a_join_that_fails_is_no_rebalance_any_more(joining: Joining) -> None:
