@@ -185,8 +185,8 @@ class LimitedHandler(web.RequestHandler):
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
-        # The web framework keeps 32 requests with their bodies that a client sends ahead. Here it stops reading at two.
-        self._max_msg_queue_size, self._msg_queue_resume_size = 2, 1
+        # The web framework keeps 32 requests with their bodies that a client sends ahead. Here it stops reading at one.
+        self._max_msg_queue_size, self._msg_queue_resume_size = 1, 0
         self._connections = connections
         self._peer = ""
         self._bytes_us = 0
@@ -200,14 +200,20 @@ class LimitedHandler(web.RequestHandler):
         self._connections.open(self, self._peer, self._loop.time())
 
     def data_received(self, data: bytes) -> None:
-        self._bytes_us = now_us()
+        if data:  # the web framework passes none when it goes on with what it had kept
+            self._bytes_us = now_us()
         if self.is_websocket:
             self.body_arrived(len(data))
         super().data_received(data)
+        if self._messages and (error := getattr(self._messages[-1][0], "exc", None)) is not None:
+            error.with_traceback(None)  # whose frames hold all that was sent
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
         super().connection_lost(exc)
+        # The request under way may go on for long, and holds this object with all that was sent ahead.
+        self._messages.clear()
+        self._message_tail = b""
 
     @property
     def received_us(self) -> int:

@@ -139,6 +139,7 @@ class WebSocketConnection:
                     self._say({"type": "error", "error": ApiError(400, "Send text.", code="invalid_json").body})
                 elif message.type is WSMsgType.PING:
                     self._write(pong_frame(message.data))
+                del message  # of up to a megabyte; the next may be long in coming
                 if self._too_slow:
                     break
         finally:
