@@ -64,25 +64,16 @@ def test_a_users_mistake_is_one_line() -> None:
     assert result == (2, "", "railbus sample: RAILBUS_X=1: must be 2\n")
 
 
-def test_a_users_mistake_inside_a_task_group_is_one_line() -> None:
-    main = """
-async def fail(): raise UserError('no weights')
-async def main():
-    async with asyncio.TaskGroup() as group:
-        group.create_task(fail())
-"""
-    assert finish(start(main)) == (2, "", "railbus sample: no weights\n")
-
-
-def test_what_is_unavailable_is_one_line_and_a_crash() -> None:
-    main = """
+@pytest.mark.parametrize(("error", "code"), [("UserError", 2), ("UnavailableError", 1)])
+def test_what_a_task_group_raises_is_one_line(error: str, code: int) -> None:
+    main = f"""
 from services.runtime.errors import UnavailableError
-async def fail(): raise UnavailableError('its disk is full')
+async def fail(): raise {error}('its disk is full')
 async def main():
     async with asyncio.TaskGroup() as group:
         group.create_task(fail())
 """
-    assert finish(start(main)) == (1, "", "railbus sample: its disk is full\n")
+    assert finish(start(main)) == (code, "", "railbus sample: its disk is full\n")
 
 
 def test_a_crash_says_where() -> None:
