@@ -227,13 +227,13 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
         return self.joining or not self.rebalancing
 
     async def abandon_join(self) -> None:
-        """Leave the group while it is joined."""
+        """Leave the group without the answer to the join under way."""
         node, member_id = self.coordinator_id, self.member_id
         self._coordination_task.cancel()
         await asyncio.wait({self._coordination_task})
         if node is not None and member_id and self._group_instance_id is None:
             await self._client.send(node, LeaveGroupRequest(self.group_id, member_id), group=_BESIDE_JOIN)
-        self.reset_generation()  # ``close`` need not say goodbye again
+        self.reset_generation()  # ``close`` need not leave again
 
     async def _send_req(self, request: Any) -> Any:
         sent_s = time.monotonic()

@@ -211,9 +211,6 @@ class LimitedHandler(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
         super().connection_lost(exc)
-        # The request under way may go on for long, and holds this object with all that was sent ahead.
-        self._messages.clear()
-        self._message_tail = b""
 
     @property
     def received_us(self) -> int:

@@ -26,7 +26,6 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Any:
     """One that sends nothing: `answers` are what comes back, `lookups` counts how often it looked for its broker."""
     member: Any = object.__new__(_Coordinator)
     member.group_id, member._retry_backoff_ms, member.answers, member.lookups, member.known = "group", 1, [], 0, True
-    member.generation = 2
 
     async def send(self: Any, _request: Any) -> OffsetFetchResponse_v3:
         return _answer(self.answers.pop(0))
