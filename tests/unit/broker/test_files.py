@@ -26,6 +26,7 @@ def disk(tmp_path):
     opened.close()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_log(disk):
     wanted = fill(disk.log, 6_000, 3_000)
     assert disk.log.size > 18_000_000

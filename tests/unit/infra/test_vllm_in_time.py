@@ -7,6 +7,8 @@ import pytest
 
 from tests.unit.infra.test_compose import ROOT
 
+pytestmark = pytest.mark.slow  # it waits for what takes too long
+
 SCRIPT = ROOT / "infra" / "vllm-in-time.sh"
 
 

@@ -9,6 +9,7 @@ from services.planner.__main__ import main
 PNG, PANELS = b"\x89PNG", {"roofline.png", "gamma.png", "batch.png", "budget.png"}
 
 
+@pytest.mark.slow
 def test_a_file_holds_every_panel_and_a_folder_one_each(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main(["latency", "--plot", str(tmp_path / "new" / "plan.svg")]) == 0

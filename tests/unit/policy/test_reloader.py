@@ -9,6 +9,8 @@ from services.policy import BrokenPolicy, PolicyFault, PolicyReloader
 from tests.support.policies import copy_policy, replace_in_file
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow  # each policy that is read is tried in a process of its own first
+
 
 def settle(reloader):
     """Poll twice: an edit is loaded when the files are unchanged."""

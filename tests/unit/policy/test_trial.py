@@ -10,6 +10,8 @@ from services.policy.source.files import read_files
 from services.policy.trial import try_policy
 from tests.support.policies import ROOT, copy_policy, replace_in_file
 
+pytestmark = pytest.mark.slow  # each policy is tried in a process of its own
+
 
 def files_with(name, add):
     files = dict(read_files(ROOT / "policies/default"))
