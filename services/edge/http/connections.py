@@ -156,6 +156,10 @@ class Connections:
     def _drop(self, handler: "LimitedHandler") -> None:
         """Close a connection whose body is too much."""
         self._table.close(handler)
+        if handler.has_sent_ahead:  # a reason would stand in the middle of the answer before it
+            if handler.transport is not None:
+                handler.transport.abort()
+            return
         self._close(
             handler, "hello" if handler.is_websocket else "body", too_many_bytes(), asyncio.get_running_loop().time()
         )
@@ -181,7 +185,7 @@ class Connections:
 class LimitedHandler(web.RequestHandler):
     """The web server's protocol, counted in ``Connections``."""
 
-    __slots__ = ("_answered_us", "_bytes_us", "_connections", "_peer", "is_websocket")
+    __slots__ = ("_answered_us", "_bytes_us", "_connections", "_peer", "has_sent_ahead", "is_websocket")
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -191,6 +195,7 @@ class LimitedHandler(web.RequestHandler):
         self._peer = ""
         self._bytes_us = 0
         self._answered_us = 0
+        self.has_sent_ahead = False
         self.is_websocket = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -204,9 +209,16 @@ class LimitedHandler(web.RequestHandler):
             self._bytes_us = now_us()
         if self.is_websocket:
             self.body_arrived(len(data))
+        elif data and self._is_answering():  # these bytes wait for the end of the answer
+            self.has_sent_ahead = True
+            self.body_arrived(len(data))
         super().data_received(data)
         if self._messages and (error := getattr(self._messages[-1][0], "exc", None)) is not None:
             error.with_traceback(None)  # whose frames hold all that was sent
+
+    def _is_answering(self) -> bool:
+        """Return whether a request is being answered of which all has come."""
+        return self._current_request is not None and self._current_request.content.is_eof()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
@@ -228,6 +240,7 @@ class LimitedHandler(web.RequestHandler):
         Raises:
             ApiError: 429 or 503: there are too many connections, and it is no health check.
         """
+        self._take_up_sent_ahead()
         refusal = self._connections.refusal(self)
         self._connections.busy(self)
         proxies = self._connections.proxies
@@ -240,6 +253,7 @@ class LimitedHandler(web.RequestHandler):
     def end(self) -> None:
         """Note that the request is answered."""
         self._answered_us = now_us()
+        self._take_up_sent_ahead()
         if self._connections.proxies.trusts(self._peer):
             self._connections.move(self, PROXIED, self._loop.time())
         self._connections.answered(self, self._loop.time())
@@ -251,9 +265,16 @@ class LimitedHandler(web.RequestHandler):
     def upgrade(self) -> None:
         """Note that the connection is a websocket now: all that it has sent beyond the handshake is messages."""
         self.is_websocket = True
+        self._take_up_sent_ahead()
         if self._message_tail:
             self.body_arrived(len(self._message_tail))
         self._connections.upgrade(self)
+
+    def _take_up_sent_ahead(self) -> None:
+        """Count what was sent ahead no longer: it counts again as it is read."""
+        if self.has_sent_ahead:
+            self.has_sent_ahead = False
+            self._connections.bodies.forget(self)
 
     def body_arrived(self, count: int) -> None:
         """Count bytes of a body or message that is not whole yet; it may be dropped for them."""

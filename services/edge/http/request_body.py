@@ -32,9 +32,7 @@ async def json_body(request: web.Request) -> bytes:
             415, "The Content-Encoding is not supported: send gzip, deflate or none.", code="unsupported_encoding",
             param="Content-Encoding",
         )  # fmt: skip
-    connection = handler_of(request)
     body = await _read(request)
-    connection.body_taken(len(body))
     return body if encoding == "identity" else unpack(body, encoding)
 
 
@@ -65,6 +63,7 @@ async def _read(request: web.Request) -> bytes:
     if size > MAX_BODY_BYTES:
         connection.body_failed()
         raise body_too_large()
+    connection.body_taken(size)
     return b"".join(pieces)
 
 

@@ -5,7 +5,7 @@ import gc
 import json
 import resource
 import subprocess
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import aiohttp
@@ -201,11 +201,51 @@ async def test_whoever_sends_slowest_makes_room_for_the_bytes_of_others(lab, par
     await until(lambda: body_bytes() == 0)
 
 
+def question(characters):
+    body = json.dumps({"messages": [{"role": "user", "content": "x" * characters}], "stream": True}).encode()
+    return HALF_A_BODY.partition(b"Content-Length")[0] + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def test_what_is_sent_ahead_counts_until_its_turn_comes(lab):
+    reader, writer = await client(await lab.edge(), question(10))
+    with closing(writer):
+        first = await lab.next_request()
+        writer.write(question(100_000))
+        await until(lambda: body_bytes() > 100_000)
+        await lab.write_plain(first, "x")
+        second = await lab.next_request()
+        assert len(second.messages[0].content) == 100_000
+        await until(lambda: body_bytes() == 0)
+        await lab.write_plain(second, "y")
+        for _ in range(2):
+            await asyncio.wait_for(reader.readuntil(b"[DONE]"), PATIENCE_S)
+
+
+async def test_what_is_sent_ahead_makes_room_without_a_word_in_the_answer(lab):
+    url = await lab.edge(body_memory_mb=8)
+    reader, writer = await client(url, question(10))
+    others = []
+    try:
+        speaker = await lab.next_writer()
+        await lab.write(speaker.started(), speaker.chunk("begun"))
+        await asyncio.wait_for(reader.readuntil(b"begun"), PATIENCE_S)
+        writer.write(PART_OF_A_BODY)
+        await until(lambda: body_bytes() > 0)
+        others.extend([await client(url, PART_OF_A_BODY) for _ in range(9)])
+        rest = b""
+        with suppress(ConnectionError):
+            while piece := await asyncio.wait_for(reader.read(65_536), PATIENCE_S):
+                rest += piece
+        assert b"HTTP/1.1" not in rest
+        await until(lambda: 7 * PART_BYTES < body_bytes() <= 8 * 1_048_576)
+    finally:
+        for _, other in [(reader, writer), *others]:
+            other.close()
+
+
 async def test_few_requests_that_are_sent_ahead_are_kept(lab):
     url = await lab.edge()
-    body = json.dumps({"messages": [{"role": "user", "content": "x" * 250_000}], "stream": True}).encode()
-    question = HALF_A_BODY.partition(b"Content-Length")[0] + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-    _, writer = await client(url, question * 20)
+    _, writer = await client(url, question(250_000) * 20)
     with closing(writer):
         await until(lambda: any(handler._messages for handler in alive(LimitedHandler)))
         await asyncio.sleep(0.5)  # the rest has time to arrive
