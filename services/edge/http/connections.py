@@ -185,7 +185,7 @@ class Connections:
 class LimitedHandler(web.RequestHandler):
     """The web server's protocol, counted in ``Connections``."""
 
-    __slots__ = ("_answered_us", "_bytes_us", "_connections", "_peer", "has_sent_ahead", "is_websocket")
+    __slots__ = ("_ahead", "_answered_us", "_bytes_us", "_connections", "_peer", "is_websocket")
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -195,7 +195,7 @@ class LimitedHandler(web.RequestHandler):
         self._peer = ""
         self._bytes_us = 0
         self._answered_us = 0
-        self.has_sent_ahead = False
+        self._ahead = 0
         self.is_websocket = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -209,20 +209,16 @@ class LimitedHandler(web.RequestHandler):
             self._bytes_us = now_us()
         if self.is_websocket:
             self.body_arrived(len(data))
-        elif data and self._is_answering():  # these bytes wait for the end of the answer
-            self.has_sent_ahead = True
-            self.body_arrived(len(data))
         super().data_received(data)
+        if self._current_request is not None:
+            self._count_sent_ahead()
         if self._messages and (error := getattr(self._messages[-1][0], "exc", None)) is not None:
             error.with_traceback(None)  # whose frames hold all that was sent
-
-    def _is_answering(self) -> bool:
-        """Return whether a request is being answered of which all has come."""
-        return self._current_request is not None and self._current_request.content.is_eof()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
         super().connection_lost(exc)
+        self._messages.clear()  # a cycle keeps this object, with what was sent ahead, until garbage is collected
 
     @property
     def received_us(self) -> int:
@@ -241,6 +237,7 @@ class LimitedHandler(web.RequestHandler):
             ApiError: 429 or 503: there are too many connections, and it is no health check.
         """
         self._take_up_sent_ahead()
+        self._count_sent_ahead()
         refusal = self._connections.refusal(self)
         self._connections.busy(self)
         proxies = self._connections.proxies
@@ -270,10 +267,21 @@ class LimitedHandler(web.RequestHandler):
             self.body_arrived(len(self._message_tail))
         self._connections.upgrade(self)
 
+    @property
+    def has_sent_ahead(self) -> bool:
+        """Whether bodies of requests have come that wait for the answer to the one before them."""
+        return self._ahead > 0
+
+    def _count_sent_ahead(self) -> None:
+        ahead = sum(body.total_bytes for _, body in self._messages)
+        if ahead > self._ahead:
+            arrived, self._ahead = ahead - self._ahead, ahead
+            self.body_arrived(arrived)
+
     def _take_up_sent_ahead(self) -> None:
         """Count what was sent ahead no longer: it counts again as it is read."""
-        if self.has_sent_ahead:
-            self.has_sent_ahead = False
+        if self._ahead:
+            self._ahead = 0
             self._connections.bodies.forget(self)
 
     def body_arrived(self, count: int) -> None:

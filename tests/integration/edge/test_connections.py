@@ -243,6 +243,25 @@ async def test_what_is_sent_ahead_makes_room_without_a_word_in_the_answer(lab):
             other.close()
 
 
+async def test_what_a_client_that_is_gone_has_sent_ahead_is_not_kept(lab):
+    gc.collect()
+    gc.disable()
+    try:
+        _, writer = await client(await lab.edge(), question(10))
+        speaker = await lab.next_writer()
+        await lab.write(speaker.started())
+        writer.write(question(100_000))
+        await until(lambda: body_bytes() > 100_000)
+        writer.transport.abort()
+        while body_bytes():  # that it is gone shows as something is written to it
+            await lab.write(speaker.chunk("x"))
+            await asyncio.sleep(0.05)
+        kept = [each for each in gc.get_objects() if isinstance(each, LimitedHandler) and each._messages]
+        assert kept == []
+    finally:
+        gc.enable()
+
+
 async def test_few_requests_that_are_sent_ahead_are_kept(lab):
     url = await lab.edge()
     _, writer = await client(url, question(250_000) * 20)
