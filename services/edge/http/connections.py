@@ -217,8 +217,11 @@ class LimitedHandler(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
+        # A cycle keeps this object until garbage is collected. Where no request is being handled, the web framework is
+        # about to take the first one.
+        if self._current_request is not None:
+            self._messages.clear()
         super().connection_lost(exc)
-        self._messages.clear()  # a cycle keeps this object, with what was sent ahead, until garbage is collected
 
     @property
     def received_us(self) -> int:
@@ -250,7 +253,6 @@ class LimitedHandler(web.RequestHandler):
     def end(self) -> None:
         """Note that the request is answered."""
         self._answered_us = now_us()
-        self._take_up_sent_ahead()
         if self._connections.proxies.trusts(self._peer):
             self._connections.move(self, PROXIED, self._loop.time())
         self._connections.answered(self, self._loop.time())

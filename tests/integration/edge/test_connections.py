@@ -253,9 +253,10 @@ async def test_what_a_client_that_is_gone_has_sent_ahead_is_not_kept(lab):
         writer.write(question(100_000))
         await until(lambda: body_bytes() > 100_000)
         writer.transport.abort()
-        while body_bytes():  # that it is gone shows as something is written to it
-            await lab.write(speaker.chunk("x"))
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE_S):
+            while body_bytes():  # that it is gone shows as something is written to it
+                await lab.write(speaker.chunk("x"))
+                await asyncio.sleep(0.05)
         kept = [each for each in gc.get_objects() if isinstance(each, LimitedHandler) and each._messages]
         assert kept == []
     finally:
