@@ -156,6 +156,7 @@ class Connections:
     def _drop(self, handler: "LimitedHandler") -> None:
         """Close a connection whose body is too much."""
         self._table.close(handler)
+        handler.let_go_of_messages()
         if handler.has_sent_ahead:  # a reason would stand in the middle of the answer before it
             if handler.transport is not None:
                 handler.transport.abort()
@@ -185,7 +186,7 @@ class Connections:
 class LimitedHandler(web.RequestHandler):
     """The web server's protocol, counted in ``Connections``."""
 
-    __slots__ = ("_ahead", "_answered_us", "_bytes_us", "_connections", "_peer", "is_websocket")
+    __slots__ = ("_ahead", "_answered_us", "_bytes_us", "_connections", "_peer", "_websocket", "is_websocket")
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -196,6 +197,7 @@ class LimitedHandler(web.RequestHandler):
         self._bytes_us = 0
         self._answered_us = 0
         self._ahead = 0
+        self._websocket: web.WebSocketResponse | None = None
         self.is_websocket = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -209,8 +211,10 @@ class LimitedHandler(web.RequestHandler):
             self._bytes_us = now_us()
         if self.is_websocket:
             self.body_arrived(len(data))
+            if self.transport is None or self.transport.is_closing():
+                return
         super().data_received(data)
-        if self._current_request is not None:
+        if self._current_request is not None and not self.is_websocket:
             self._count_sent_ahead()
         if self._messages and (error := getattr(self._messages[-1][0], "exc", None)) is not None:
             error.with_traceback(None)  # whose frames hold all that was sent
@@ -221,6 +225,7 @@ class LimitedHandler(web.RequestHandler):
         # about to take the first one.
         if self._current_request is not None:
             self._messages.clear()
+        self.let_go_of_messages()
         super().connection_lost(exc)
 
     @property
@@ -261,21 +266,32 @@ class LimitedHandler(web.RequestHandler):
         """Start the client's time to send this."""
         self._connections.wait(self, what, self._loop.time())
 
-    def upgrade(self) -> None:
+    def upgrade(self, response: web.WebSocketResponse) -> None:
         """Note that the connection is a websocket now: all that it has sent beyond the handshake is messages."""
+        self._websocket = response
+        self._count_sent_ahead()
+        self._ahead = 0  # it counts on as messages that are not whole
         self.is_websocket = True
-        self._take_up_sent_ahead()
-        if self._message_tail:
-            self.body_arrived(len(self._message_tail))
         self._connections.upgrade(self)
+
+    def let_go_of_messages(self) -> None:
+        """Free the messages that are not whole: many are dropped in one round of the event loop."""
+        self._message_tail = b""
+        parser, self._payload_parser = self._payload_parser, None
+        if parser is not None:
+            parser.feed_eof()
+        if self._websocket is not None:
+            # It has no method for this before it is closed, and that takes long.
+            self._websocket._parser = None  # noqa: SLF001
+            self._websocket = None
 
     @property
     def has_sent_ahead(self) -> bool:
-        """Whether bodies of requests have come that wait for the answer to the one before them."""
+        """Whether requests or messages have come that wait for the answer to the request before them."""
         return self._ahead > 0
 
     def _count_sent_ahead(self) -> None:
-        ahead = sum(body.total_bytes for _, body in self._messages)
+        ahead = len(self._message_tail) + sum(body.total_bytes for _, body in self._messages)
         if ahead > self._ahead:
             arrived, self._ahead = ahead - self._ahead, ahead
             self.body_arrived(arrived)

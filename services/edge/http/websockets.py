@@ -85,7 +85,7 @@ class WebSocketEndpoint:
         if not _is_handshake(request, response):
             raise ApiError(400, "This address needs a websocket handshake (version 13).", code="not_a_websocket")
         handler = handler_of(request)
-        handler.upgrade()
+        handler.upgrade(response)
         await response.prepare(request)
         transport = request.transport
         if transport is None:

@@ -5,6 +5,7 @@ import gc
 import json
 import resource
 import subprocess
+import weakref
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
@@ -199,6 +200,21 @@ async def test_whoever_sends_slowest_makes_room_for_the_bytes_of_others(lab, par
         for _, writer in clients:
             writer.close()
     await until(lambda: body_bytes() == 0)
+
+
+async def test_part_of_a_message_is_freed_as_its_connection_is_dropped(lab):
+    _, writer = await client(await lab.edge(body_memory_mb=8), PART_OF_A_MESSAGE)
+    with closing(writer):
+        await until(partial(has_arrived, 1))
+        assert body_bytes() == 14 + PART_BYTES  # nothing of it is counted twice
+        [handler] = [each for each in alive(LimitedHandler) if each._payload_parser is not None]
+        parser = weakref.ref(handler._payload_parser)
+        bodies = handler._connections.bodies
+        bodies.add(writer, 8 * 1_048_576)
+        assert parser() is None  # many may be dropped in one round of the event loop
+        assert not handler._message_tail
+        bodies.forget(writer)
+        await until(lambda: body_bytes() == 0)
 
 
 def question(characters):
