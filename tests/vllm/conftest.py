@@ -23,15 +23,21 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """Make model folders: ``target``, ``near`` (a close drafter), ``far`` (another model), ``base`` (no template)."""
+    """Make model folders: ``target``, ``near`` (a close drafter), ``far`` (another model), ``base`` (no template).
+
+    Answers of ``endless`` do not end by themselves.
+    """
     root = tmp_path_factory.mktemp("models")
     target = make_model(root / "target", seed=1)
+    endless = make_model(root / "endless", seed=7, ends=False)
     small = make_model(root / "small", seed=5, size=24, spread=0.12)
     return {
         "target": target,
         "near": nudged(target, root / "near", seed=2, noise=0.05),
         "far": make_model(root / "far", seed=3, layers=1),
         "base": make_model(root / "base", seed=4, layers=1, template=False),
+        "endless": endless,
+        "endless_near": nudged(endless, root / "endless_near", seed=8, noise=0.05),
         "small": small,
         "small_draft": nudged(small, root / "small_draft", seed=6, noise=0.5),
     }

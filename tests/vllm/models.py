@@ -42,8 +42,13 @@ def make_tokenizer(folder: Path, size: int, *, template: bool = True):
     tokenizer.save_pretrained(folder)
 
 
-def make_model(folder: Path, *, seed: int, size=128, layers=2, hidden=64, spread=0.3, template=True, context=1024):
-    """Make a target or draft model; every second layer has a sliding window of 64 tokens, where Gemma 3 has 1,024."""
+def make_model(
+    folder: Path, *, seed: int, size=128, layers=2, hidden=64, spread=0.3, template=True, context=1024, ends=True
+):
+    """Make a target or draft model; every second layer has a sliding window of 64 tokens, where Gemma 3 has 1,024.
+
+    Greedy answers of a model that never ``ends`` are as long as they may be. The others end when chance says so.
+    """
     import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
@@ -56,7 +61,11 @@ def make_model(folder: Path, *, seed: int, size=128, layers=2, hidden=64, spread
         tie_word_embeddings=False, initializer_range=spread, query_pre_attn_scalar=32,
         pad_token_id=0, eos_token_id=1, bos_token_id=2, dtype="float32",
     )  # fmt: skip
-    Gemma3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    model = Gemma3ForCausalLM(config).to(torch.float32)
+    if not ends:
+        with torch.no_grad():
+            model.lm_head.weight[config.eos_token_id] = 0  # of 127 other scores some are above 0
+    model.save_pretrained(folder)
     make_tokenizer(folder, size, template=template)
     return folder
 

@@ -28,11 +28,11 @@ class Served:
     def __init__(self, lab, process, health):
         self.lab, self.process, self.health = lab, process, health
 
-    async def ask(self, n, *, tokens=40, lane="interactive", temperature=0.0):
+    async def ask(self, n, *, tokens=40, lane="interactive"):
         request = replace(
             make_request(lane=lane),
             messages=(Message(role="user", content=sentence(n, 12)),),
-            sampling=Sampling(max_tokens=tokens, temperature=temperature),
+            sampling=Sampling(max_tokens=tokens, temperature=0.0),
         )
         await self.lab.send(request)
         return request.request_id
@@ -64,8 +64,8 @@ async def served(models, settings):
             **settings
             | {
                 "RAILBUS_ENGINE": "vllm",
-                "RAILBUS_MODEL_PATH": str(models["target"]),
-                "RAILBUS_VLLM_DRAFT": str(models["near"]),
+                "RAILBUS_MODEL_PATH": str(models["endless"]),
+                "RAILBUS_VLLM_DRAFT": str(models["endless_near"]),
                 "RAILBUS_VLLM_MAX_SEQS": "4",
                 "RAILBUS_HEALTH_PORT": str(health),
             }
@@ -75,13 +75,13 @@ async def served(models, settings):
 
 async def test_an_answer_is_streamed_step_by_step(served):
     lab = served.lab
-    assert lab.ready_line == "generator engine=vllm model=target"
+    assert lab.ready_line == "generator engine=vllm model=endless"
     request_id = await served.ask(1)
     end = await lab.end(request_id)
     lab.check(request_id)
     started, *chunks, finished = lab.events(request_id)
     assert isinstance(started, Started)
-    assert (started.engine, started.model) == ("vllm", "target")
+    assert (started.engine, started.model) == ("vllm", "endless")
     assert finished is end
     assert isinstance(finished, Finished)
     assert all(isinstance(chunk, Chunk) for chunk in chunks)
@@ -115,7 +115,7 @@ async def test_answers_share_steps_and_say_the_same(served):
 
 async def test_a_cancel_frees_the_place_at_once(served):
     lab = served.lab
-    request_id = await served.ask(3, tokens=900, temperature=1.0)
+    request_id = await served.ask(3, tokens=900)
     await lab.chunk(request_id, 2)
     await lab.cancel(request_id)
     end = await lab.end(request_id)
@@ -129,14 +129,16 @@ async def test_a_cancel_frees_the_place_at_once(served):
 
 async def test_people_go_before_batches(served):
     lab = served.lab
-    batch = [await served.ask(10 + n, tokens=200, lane="batch", temperature=1.0) for n in range(12)]
+    batch = [await served.ask(10 + n, tokens=200, lane="batch") for n in range(12)]
     await lab.chunk(batch[0])
     person = await served.ask(4)
     await lab.end(person)
     ended = [event.request_id for record in lab.records if isinstance(event := record.event, Finished)]
     assert sum(request_id in ended for request_id in batch) < len(batch), "the person did not wait for the batch"
     for request_id in batch:
-        assert isinstance(await lab.end(request_id), Finished)
+        end = await lab.end(request_id)
+        assert isinstance(end, Finished)
+        assert end.usage.completion_tokens == 200
 
 
 async def test_its_own_metrics_are_served(served):
@@ -152,7 +154,7 @@ async def test_its_own_metrics_are_served(served):
 async def test_when_the_engine_dies_every_open_answer_says_so(served):
     """Run last: the generator ends."""
     lab = served.lab
-    open_ones = [await served.ask(20 + n, tokens=900, temperature=1.0) for n in range(3)]
+    open_ones = [await served.ask(20 + n, tokens=900) for n in range(3)]
     for request_id in open_ones:
         await lab.chunk(request_id)
     engines = served.engines()
