@@ -264,14 +264,17 @@ class RouterPartition:
         return EventContext(now_us, self._source)
 
     def _finish(self, state: RequestState, now_us: int) -> None:
-        """Forget a request that is done, except its id, which is kept for as long as events may still follow."""
+        """Forget a request that is done, except its id, which is kept for as long as events may still follow.
+
+        Events count from when they were appended: after an outage a router reads them long after.
+        """
         self._release(state)
         self._batch_open -= state.lane == "batch"
         del self.requests[state.request_id]
         self._done[state.request_id] = now_us + self._config.window_us
         while self._done:
             oldest = next(iter(self._done))
-            if self._done[oldest] > now_us:
+            if self._done[oldest] > self._known_us:
                 break
             del self._done[oldest]
 

@@ -249,6 +249,18 @@ def test_a_start_long_after_the_end_is_no_new_request() -> None:
     assert world.routers[0].open == 0
 
 
+def test_a_start_that_is_read_long_after_it_was_appended_is_no_new_request() -> None:
+    """After an outage of the broker: a worker's start waited in its producer, and the router could not read."""
+    other = next(rid for n in range(1, 40) if partition_for(rid := request_id(n), PARTITIONS) == HERE)
+    world = World(RouterConfig(total_max_ms=1_000)).put(request(), failed(retryable=False), request(other))
+    world.late_us = 60_000 * MS
+    world.put(failed(other, retryable=False), started(at_ms=70, run="r2"))
+    assert world.routers[0].open == 0
+    world.until(100_000)
+    assert world.account().outcome == "failed"
+    assert world.endings() == ["failed"]
+
+
 def test_account_waits_a_moment_for_the_usage_of_a_cancelled_worker() -> None:
     world = World().put(request(deadlines=Deadlines(total_ms=1_000)), started(), chunk(0)).until(1_000)
     assert world.written(Account) == []

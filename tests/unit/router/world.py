@@ -129,6 +129,7 @@ class World:
         self.config = config or RouterConfig()
         self.log: list[tuple[Topic, AnyEvent]] = []
         self.now_us = T0
+        self.late_us = 0  # how long after records were appended routers read them
         self.routers: list[RouterCore] = []
         for _ in range(routers):
             self.join()
@@ -222,4 +223,4 @@ class World:
             return []
         partition = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
         record = Received(topic.name, partition, offset, self.now_us // 1_000, event, None)
-        return router.read(record, self.now_us, self.now_us)
+        return router.read(record, self.now_us, self.now_us + self.late_us)
