@@ -97,12 +97,12 @@ class RecallDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckDetails:
-    """The check of the answer.
+    """How the answer was checked.
 
     Attributes:
-        source: The service that wrote the last event about it.
-        ended_at: When that event was on the log.
-        policy_version: Of the policy that it checked with.
+        source: The service that wrote the last event of the check.
+        ended_at: When that event was appended to the log.
+        policy_version: The version of the policy that was used.
         recalls: The recalls in their order, at most 100 of them.
     """
 

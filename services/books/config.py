@@ -33,7 +33,7 @@ class Objectives:
         return self != Objectives()
 
     def kept(self, first_us: int | None, token_us: float | None, pause_us: int, total_us: int | None) -> bool:
-        """Return whether a request took no longer. An answer of one token has no time between two."""
+        """Return whether a request met these targets. An answer of one token has no time between tokens."""
         return (
             (self.first_ms is None or (first_us is not None and first_us <= self.first_ms * 1_000))
             and (self.token_ms is None or token_us is None or token_us <= self.token_ms * 1_000)

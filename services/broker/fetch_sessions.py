@@ -58,13 +58,13 @@ class WaitingFetch(Protocol):
 
 
 class FetchSession(LogWaiter):
-    """What one reader asks for. It is woken by its partitions whether a fetch waits or not.
+    """The partitions that one reader fetches. It learns of new records even while no fetch waits.
 
     Attributes:
-        session_id: Positive.
-        next_epoch: Of the next request.
-        partitions: In the order in which they get room in an answer.
-        waiting: The fetch that waits for them, if one does.
+        session_id: A number above 0.
+        next_epoch: The epoch that the next fetch must have.
+        partitions: The partitions; those that come first get room in an answer first.
+        waiting: The fetch that waits for new records, if there is one.
         used_s: When it was last used, on the monotonic clock.
     """
 

@@ -12,7 +12,7 @@ class LogWaiter:
     __slots__ = ()
 
     def on_growth(self) -> None:
-        """React to a partition that has grown or was deleted."""
+        """Note that one of the partitions has new records or was deleted."""
         raise NotImplementedError
 
 

@@ -26,5 +26,5 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=8_192)
 def partition_for(request_id: str, count: int) -> int:
-    """Return the partition of a request among ``count``; the 8,192 latest ids are cached."""
+    """Return the partition of a request, of ``count`` partitions. The results for the latest 8,192 ids are cached."""
     return (murmur2(request_id.encode()) & 0x7FFFFFFF) % count

@@ -49,7 +49,10 @@ def sticky_assignment(numbers: Iterable[int], owned: Mapping[str, OwnedPartition
 
 
 def handovers(shares: Mapping[str, set[int]], owned: Mapping[str, OwnedPartitions]) -> dict[str, set[int]]:
-    """Return the numbers that a live member owns and another should get; only members that hand over are named."""
+    """Return, per member, the numbers that it must give up because another one should have them now.
+
+    Members that need not commit before another one has the number are left out.
+    """
     holders: dict[int, str] = {}
     for member in _latest_first(owned):
         if owned[member].generation > 0:  # else the group has forgotten it, and others may have had its numbers

@@ -158,7 +158,7 @@ class GroupMembership:
         return {(tp.topic, tp.partition): at.offset for tp, at in found.items()}
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
-        """Commit offsets of what ``holds``; return false when a rebalance came first. Retry without limit."""
+        """Commit offsets; retry without limit. Return false if a rebalance came first; then none is committed."""
         assignment = self._subscription.subscription and self._subscription.subscription.assignment
         if assignment is None or not (self.known and self._coordinator.may_commit):
             return False

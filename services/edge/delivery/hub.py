@@ -103,7 +103,7 @@ class Hub:
         self.log_time.note(records[-1].timestamp_ms, at_us // 1_000)
 
     def tick(self, at_us: int) -> None:
-        """End expired streams, and count those of tenants."""
+        """End expired streams, and update the metrics of open streams per tenant."""
         TENANTS_ACTIVE.set(len(self._by_tenant))
         TENANT_STREAMS_MOST.set(max(self._by_tenant.values(), default=0))
         for stream in self:

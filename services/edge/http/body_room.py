@@ -75,7 +75,7 @@ class BodyRoom(Generic[Key]):
 
     Args:
         most: Most bytes of all bodies.
-        drop: Ends the connection of this key, whose bytes are no longer counted.
+        drop: Called with the key of a connection that must end; its bytes count no longer.
 
     Attributes:
         total: The bytes that are there.

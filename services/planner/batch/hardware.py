@@ -56,7 +56,7 @@ class Deployment:
 
     @property
     def limits(self) -> BatchLimits:
-        """The limits of its batch."""
+        """How many sequences, and how many bytes beside the weights, its batch may have."""
         return BatchLimits(
             sequences=SEQUENCES[self.engine] if self.sequences is None else self.sequences,
             reserved_bytes=0.0 if self.draft is None else weight_bytes(self.draft, self.precision),

@@ -32,7 +32,7 @@ class Check(Protocol):
     """A check of windows of text under one policy."""
 
     async def find(self, text: str) -> tuple[FoundSpan, ...]:
-        """Return the findings in the window; a verdict on the whole window is one finding over all of it.
+        """Return the findings in the text. A check that only says yes or no finds all of the text.
 
         Raises:
             CheckFailed: The check gave no answer.
