@@ -71,8 +71,8 @@ def verify(archive: Archive, keys: Verifier, anchors: Iterable[ChainCheckpoint] 
 
     Args:
         archive: The archive.
-        keys: The public keys that may have signed it.
-        anchors: Checkpoints that were kept elsewhere; the archive must reach as far and agree.
+        keys: The public keys to check signatures with. Other signers are not trusted.
+        anchors: Checkpoints that were kept elsewhere. The archive must have each of them, with the same digest.
     """
     outcome = Verification()
     noted = _noted(archive.store)  # first: what an archiver writes meanwhile has its file before its checkpoint

@@ -91,7 +91,7 @@ class TracerService:
 
 
 def wanted(ratio: float) -> RecordFilter:
-    """Return a filter for the events that the tracer reads, of this share of requests; others are not decoded."""
+    """Return a filter for the tracer's events of a share ``ratio`` of all requests. Other records are not decoded."""
     kinds = read_kinds("tracer", *READ_TOPICS)
     if ratio >= 1:
         return lambda kind, _key: kind in kinds

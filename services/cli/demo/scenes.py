@@ -134,9 +134,9 @@ class _FoldedLog:
     """The stream log of one scene, folded.
 
     Attributes:
-        screen: The fold at its end.
-        cutovers: Trigger and way of each effective cutover.
-        shown: The visible text at the end.
+        screen: The screen after the last event.
+        cutovers: Of each effective cutover, its trigger and whether it continues or regenerates the answer.
+        shown: The visible text after the last event.
         shown_pieces: Number of ``Show`` ops.
         last_voice_text: All text of the last voice.
     """

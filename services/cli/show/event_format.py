@@ -1,6 +1,7 @@
 """Formats an event as one line for people, or as one JSON object for programs. Pure.
 
-Prompts are personal and shown only on request. Answers are shown: operators and auditors read the log for them.
+Prompts are personal and shown only on request. Answers are always shown: they are what operators and auditors
+look for in the log.
 """
 
 import base64

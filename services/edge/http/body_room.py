@@ -71,14 +71,14 @@ class BodyTurn:
 
 
 class BodyRoom(Generic[Key]):
-    """Room for ``most`` bytes.
+    """Bounds the memory that bodies and messages use, over all connections.
 
     Args:
-        most: Most bytes of all bodies.
+        most: The bound, in bytes.
         drop: Called with the key of a connection that must end; its bytes count no longer.
 
     Attributes:
-        total: The bytes that are there.
+        total: Bytes that count now.
     """
 
     def __init__(self, most: int, drop: Callable[[Key], None]) -> None:

@@ -24,7 +24,7 @@ def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int
         values: One value per request.
         ends: Index after each request's last token.
         total: Tokens of all requests.
-        replace_from: A value to replace: a temperature of 0, which cannot be divided by.
+        replace_from: The value to replace. vLLM replaces a temperature of 0, because it divides by it.
         replace_to: Its replacement.
     """
     replaced = values.masked_fill(values == replace_from, replace_to)
