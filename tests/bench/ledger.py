@@ -5,7 +5,8 @@
 
 ``rate`` counts from the ready line until every record was taken and its changes are on the log; the books of every
 request are checked against one pass of the pure code. ``closes`` asks over HTTP with clients that know nothing of
-Railbus and take the time of each answer; a request closes if the sum of its parts is within 1 % or 0.5 ms of that.
+Railbus and take the time of each answer, from their call to send until the kernel has the last byte for them; a request
+closes if the sum of its parts is within 1 % or 0.5 ms of that.
 ``--cores-of-their-own``: edge and clients run before all other processes, as if each had a core; needs root on Linux.
 """
 
@@ -76,10 +77,17 @@ async def _taken(port: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """One answer as its client saw it: when the request was sent, and when the last byte was there. Time of day."""
+    """One answer as its client saw it, by the time of day.
+
+    Attributes:
+        begin_ms: When the request was sent.
+        end_ms: When the last byte was at the client's host, by its kernel.
+        read_ms: When the client's process had it.
+    """
 
     begin_ms: float
     end_ms: float
+    read_ms: float
 
     @property
     def ms(self) -> float:
@@ -104,11 +112,13 @@ async def closes(
     gaps = {each: waited[each].ms - sum_ms(entry) for each, entry in entries.items()}
     before = [_at_ms(entry)[0] - waited[each].begin_ms for each, entry in entries.items()]
     after = [waited[each].end_ms - _at_ms(entry)[1] for each, entry in entries.items()]
+    unread = [each.read_ms - each.end_ms for each in waited.values()]
     return {
         "requests": len(waited),
         "with_account_and_receipt": len(gaps),
         "before_the_edge_ms": _percentiles(before),
         "after_the_edge_ms": _percentiles(after),
+        "client_read_it_later_ms": _percentiles(unread),
         "all": _closing(waited, gaps),
         **{
             outcome: _closing(
@@ -168,7 +178,7 @@ async def ask(url: str, count: int, at_once: int, max_tokens: int, model: str = 
     if any(client.returncode for client in clients):
         raise SystemExit("a client ended with an error, see above")
     lines = [json.loads(line) for out, _ in printed for line in out.splitlines()]
-    return {line["id"]: Waited(line["begin"] * 1e3, line["end"] * 1e3) for line in lines}
+    return {line["id"]: Waited(line["begin"] * 1e3, line["end"] * 1e3, line["read"] * 1e3) for line in lines}
 
 
 async def entries_of(kafka: str, wanted: set[str]) -> dict[str, Entry]:

@@ -15,7 +15,7 @@ from services.edge.http.ledger_endpoint import LedgerEndpoint
 from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.request_body import MAX_BODY_BYTES, body_too_large
-from services.edge.http.responses import COMMON_HEADERS, error_response
+from services.edge.http.responses import COMMON_HEADERS, EventStreamResponse, error_response
 from services.edge.http.status import PROBE_PATHS, StatusEndpoint
 from services.edge.http.websockets import WebSocketEndpoint
 from services.runtime.logging import logger
@@ -33,13 +33,16 @@ def make_app(
     @web.middleware
     async def limit(request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         connection = handler_of(request)
+        written_us: int | None = None
         try:
             response = await handler(request)
+            if isinstance(response, EventStreamResponse):
+                written_us = response.ended_us
             if connection.is_refused and not response.prepared:
                 response.force_close()
             return response
         finally:
-            connection.end()
+            connection.end(written_us)
 
     @web.middleware
     async def guard(request: web.Request, handler: HttpHandler) -> web.StreamResponse:

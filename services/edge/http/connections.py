@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -10,6 +11,7 @@ from aiohttp import web
 from services.edge.delivery.client_writer import CLOSE_TIMEOUT_S
 from services.edge.encoders.websocket import close_frame
 from services.edge.errors import ApiError
+from services.edge.http.arrival import TimedProtocol, request_timestamps
 from services.edge.http.body_room import BodyRoom, BodyTurn, too_many_bytes
 from services.edge.http.connection_table import (
     CONNECTION_KINDS,
@@ -207,8 +209,17 @@ class LimitedHandler(web.RequestHandler):
         self._connections.open(self, self._peer, self._loop.time())
 
     def data_received(self, data: bytes) -> None:
-        if data:  # the web framework passes none when it goes on with what it had kept
-            self._bytes_us = now_us()
+        # The web framework passes none when it goes on with what it had kept.
+        self.bytes_arrived(data, now_us() if data else self._bytes_us)
+
+    def bytes_arrived(self, data: bytes, since_us: int) -> None:
+        """Take what was read.
+
+        Args:
+            data: The bytes.
+            since_us: When they arrived at this host, in microseconds since the epoch.
+        """
+        self._bytes_us = since_us
         if self.is_websocket:
             self.body_arrived(len(data))
             if self.transport is None or self.transport.is_closing():
@@ -230,7 +241,7 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def received_us(self) -> int:
-        """When the newest bytes came; for a request that waited behind another, when that one was answered."""
+        """When the newest bytes arrived at this host; if they waited behind another request, when that was answered."""
         return min(now_us(), max(self._bytes_us, self._answered_us))  # the time of day may have been set back
 
     @property
@@ -255,9 +266,14 @@ class LimitedHandler(web.RequestHandler):
         if refusal is not None and request.path not in PROBE_PATHS:
             raise too_many(refusal)
 
-    def end(self) -> None:
-        """Note that the request is answered."""
-        self._answered_us = now_us()
+    def end(self, written_us: int | None = None) -> None:
+        """Note that the request is answered.
+
+        Args:
+            written_us: When the last of the answer was written: since then the next request may have come. Now, if
+                that is not known.
+        """
+        self._answered_us = now_us() if written_us is None else written_us
         if self._connections.proxies.trusts(self._peer):
             self._connections.move(self, PROXIED, self._loop.time())
         self._connections.answered(self, self._loop.time())
@@ -326,7 +342,7 @@ class LimitedHandler(web.RequestHandler):
 class LimitedSite(web.TCPSite):
     """The listening socket whose connections are counted."""
 
-    __slots__ = ("_factory", "_handshake_s")
+    __slots__ = ("_handshake_s", "_is_timed", "_new_handler")
 
     def __init__(
         self, runner: web.AppRunner, host: str, port: int, *, backlog: int, connections: Connections,
@@ -338,14 +354,21 @@ class LimitedSite(web.TCPSite):
         server, loop = runner.server, asyncio.get_running_loop()
         if server is None:
             raise RuntimeError("set up the runner first")
-        self._factory = lambda: LimitedHandler(server, connections, loop=loop, **options)
+        self._new_handler = partial(LimitedHandler, server, connections, loop=loop, **options)
+        self._is_timed = False
 
     async def start(self) -> None:
         await web.BaseSite.start(self)
-        self._server = await asyncio.get_running_loop().create_server(
-            self._factory, self._host, self._port, backlog=self._backlog, ssl=self._ssl_context,
+        server = self._server = await asyncio.get_running_loop().create_server(
+            self._new_protocol, self._host, self._port, backlog=self._backlog, ssl=self._ssl_context,
             ssl_handshake_timeout=self._handshake_s,
         )  # fmt: skip
+        # What is encrypted is read by the event loop's own code, which does not ask the kernel for times.
+        self._is_timed = self._ssl_context is None and request_timestamps(server.sockets)
+
+    def _new_protocol(self) -> asyncio.BaseProtocol:
+        handler = self._new_handler()
+        return TimedProtocol(handler) if self._is_timed else handler
 
 
 def handler_of(request: web.Request) -> LimitedHandler:

@@ -91,6 +91,7 @@ async def _send_events(
             return error_response(stream.early_error, headers)
     writer.begin()
     await stream.serve(writer, SSE_KEEPALIVE)
+    response.ended_us = stream.ended_us
     await writer.close()
     return response
 
@@ -101,10 +102,12 @@ class EventStreamResponse(web.StreamResponse):
     Attributes:
         head: The status line and the headers.
         is_chunked: Whether the body is chunked; else its end is the connection's.
+        ended_us: When its last bytes were about to be written, by the time of day; None before.
     """
 
     def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
         super().__init__()
+        self.ended_us: int | None = None
         self.is_chunked = request.version >= HttpVersion11
         self._stays_open = self.is_chunked and request.keep_alive
         if not self._stays_open:

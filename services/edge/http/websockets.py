@@ -19,7 +19,6 @@ from services.edge.log.positions import parse_request_id
 from services.edge.requests.parse import parse_json
 from services.edge.requests.request_service import RequestService
 from services.edge.settings import Settings
-from services.runtime.clock import now_us
 
 HEARTBEAT_S: Final = 20.0
 """Interval of pings; a client that does not answer within half of it is gone."""
@@ -159,7 +158,7 @@ class WebSocketConnection:
             self._writer.abort()
 
     def _take(self, data: str, size: int) -> None:
-        received_us = now_us()
+        received_us = self._handler.received_us
         body: dict[str, Any] = {}
         try:
             body = parse_json(data)

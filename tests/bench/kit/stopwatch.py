@@ -3,12 +3,16 @@
 It is a process of its own with the standard library alone: an event loop between the socket and the clock would add
 to each answer the time of the others. Started by ``tests.bench.ledger``; prints one JSON line per answer::
 
-    {"id": ..., "begin": ..., "first": ..., "end": ...}     time of day in seconds
+    {"id": ..., "begin": ..., "end": ..., "read": ...}     time of day in seconds
+
+``end`` is when the last bytes were at this host, by the kernel, and ``read`` when this process had them: on a machine
+with fewer cores than processes it waits for one in between, which is no part of what the server took.
 """
 
 import json
 import re
 import socket
+import struct
 import sys
 import time
 
@@ -17,6 +21,19 @@ from tests.bench.kit.workload import prompt
 _ID = re.compile(rb"X-Request-Id: chatcmpl-(\S+)", re.IGNORECASE)
 PATIENCE_S = 60.0
 
+SO_TIMESTAMPNS = 35  # Linux's; the socket module does not have it
+_TIMESPEC = struct.Struct("@ll")
+
+
+def receive(connection: socket.socket) -> tuple[bytes, float]:
+    """Return what came, and when the kernel had the last of it."""
+    data, messages, _, _ = connection.recvmsg(65_536, socket.CMSG_SPACE(_TIMESPEC.size))
+    for _, kind, control in messages:
+        if kind == SO_TIMESTAMPNS:
+            seconds, nanoseconds = _TIMESPEC.unpack(control)
+            return data, seconds + nanoseconds / 1e9
+    return data, time.time()
+
 
 def main() -> None:
     """Ask ``count`` questions from number ``first`` on, each ``step`` after the last."""
@@ -24,6 +41,7 @@ def main() -> None:
     count, first, step, max_tokens = map(int, sys.argv[4:])
     connection = socket.create_connection((host, port), PATIENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     for number in range(first, first + count * step, step):
         body = json.dumps({"model": model, "stream": True, "max_tokens": max_tokens,
                            "messages": [{"role": "user", "content": prompt(12, number)}]}).encode()  # fmt: skip
@@ -31,18 +49,17 @@ def main() -> None:
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         begin = time.time()
         connection.sendall(request)
-        answer = connection.recv(65_536)
-        first_at = end = time.time()
+        answer, end = receive(connection)
         while not answer.endswith(b"\r\n0\r\n\r\n"):
-            more = connection.recv(65_536)
-            end = time.time()
+            more, end = receive(connection)
             if not more:
                 sys.exit(f"question {number}: the connection was closed after {answer[-200:]!r}")
             answer += more
+        read = time.time()
         found = _ID.search(answer)
         if not answer.startswith(b"HTTP/1.1 200") or found is None:
             sys.exit(f"question {number}: {answer[:300]!r}")
-        print(json.dumps({"id": found[1].decode(), "begin": begin, "first": first_at, "end": end}))
+        print(json.dumps({"id": found[1].decode(), "begin": begin, "end": end, "read": read}))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ class UnreadTransport:
 class IdleHandler:
     """The connection's handler, as far as replies need it."""
 
+    received_us = 0
+
     def body_taken(self, count):
         assert count > 0
 

@@ -1,0 +1,127 @@
+"""When a client's bytes reached this host, by the kernel's clock.
+
+A client waits from the moment its request is here. A busy event loop, or a process that other processes keep from the
+processor, reads the bytes later, and that time must count: for deadlines, and in the account of the request.
+"""
+
+import asyncio
+import socket
+import struct
+import sys
+from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+from services.runtime.clock import now_us
+
+SO_TIMESTAMPNS: Final = 35
+"""Linux's socket option and the type of its control message; ``socket`` does not have it."""
+
+_TIMESPEC: Final = struct.Struct("@ll")
+_CONTROL_BYTES: Final = socket.CMSG_SPACE(_TIMESPEC.size)
+_PEEK: Final = socket.MSG_PEEK | getattr(socket, "MSG_DONTWAIT", 0)
+
+MAX_UNREAD_US: Final = 10_000_000
+"""Bytes that seem older than this, or younger than now, tell that the time of day was set: they count as read now."""
+
+READ_BYTES: Final = 262_144
+
+_read_buffer: Final = bytearray(READ_BYTES)
+"""One for all connections: the event loop fills it and hands it over before it reads from another."""
+
+
+def request_timestamps(sockets: Iterable[Any]) -> bool:
+    """Let the kernel note when bytes arrive on connections to these listening sockets; return whether it can."""
+    if sys.platform != "linux":
+        return False
+    try:
+        for listening in sockets:
+            listening.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+def unread_since_us(connection: socket.socket, read_us: int) -> int:
+    """Return when the first of the bytes that wait to be read arrived; ``read_us`` if the kernel does not say.
+
+    Args:
+        connection: A connection whose listening socket asks for timestamps.
+        read_us: The time of day now, in microseconds since the epoch.
+    """
+    try:
+        _, messages, _, _ = connection.recvmsg(1, _CONTROL_BYTES, _PEEK)
+    except OSError:
+        return read_us
+    for level, kind, data in messages:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack(data)
+            arrived_us: int = seconds * 1_000_000 + nanoseconds // 1_000
+            return arrived_us if read_us - MAX_UNREAD_US <= arrived_us <= read_us else read_us
+    return read_us
+
+
+class TimedHandler(Protocol):
+    """A connection's protocol that is told when its bytes arrived."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def connection_lost(self, exc: BaseException | None) -> None: ...
+
+    def bytes_arrived(self, data: bytes, since_us: int) -> None: ...
+
+    def eof_received(self) -> bool | None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+class TimedProtocol(asyncio.BufferedProtocol):
+    """Passes on what arrives, with the time at which it did.
+
+    The event loop asks a buffered protocol for a buffer just before it reads: only then the kernel can still say when
+    the bytes came.
+    """
+
+    __slots__ = ("_handler", "_since_us", "_socket")
+
+    def __init__(self, handler: TimedHandler) -> None:
+        self._handler: TimedHandler | None = handler
+        self._since_us = 0
+        self._socket: socket.socket | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        known = transport.get_extra_info("socket")
+        if known is not None:
+            # The event loop's own object cannot receive. This one is let go of without closing what both stand for.
+            self._socket = socket.socket(known.family, known.type, known.proto, fileno=known.fileno())
+        if self._handler is not None:
+            self._handler.connection_made(transport)
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002 - asyncio's signature
+        read_us = now_us()
+        self._since_us = read_us if self._socket is None else unread_since_us(self._socket, read_us)
+        return _read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._handler is not None:
+            self._handler.bytes_arrived(bytes(memoryview(_read_buffer)[:nbytes]), self._since_us)
+
+    def eof_received(self) -> bool | None:
+        return None if self._handler is None else self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._handler is not None:
+            self._handler.resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._socket is not None:
+            self._socket.detach()
+            self._socket = None
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.connection_lost(exc)

@@ -1,0 +1,99 @@
+"""A request counts from when its bytes reached the host, although the edge was busy and read them later."""
+
+import contextlib
+import json
+import socket
+import sys
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from services.runtime.clock import now_us
+from tests.integration.edge.lab import ASK
+from tests.integration.edge.test_websocket import socket as websocket
+
+BUSY_S = 0.4
+"""How long the event loop of the edge does nothing, which is also the test's."""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says when bytes arrived")
+
+
+def post(**body):
+    data = json.dumps(ASK | {"stream": True} | body).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+def connected(url):
+    return socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
+
+
+def be_busy():
+    time.sleep(BUSY_S)
+
+
+async def read_answer(lab, client):
+    """Read until the end of a chunked body."""
+    read = bytearray()
+    client.settimeout(0)
+
+    def whole():
+        with contextlib.suppress(BlockingIOError):
+            read.extend(client.recv(65_536))
+        return read.endswith(b"\r\n0\r\n\r\n")
+
+    await lab.until(whole)
+    client.settimeout(None)
+    return bytes(read)
+
+
+async def test_over_http(lab):
+    url = await lab.edge()
+    with connected(url) as client:
+        before_us = now_us()
+        client.sendall(post())
+        be_busy()
+        request = await lab.answer("Hello ", "world")
+        assert request.at <= before_us + BUSY_S * 1e6 / 2
+        assert request.waited_ms >= BUSY_S * 1e3 / 2
+        assert b"world" in await read_answer(lab, client)
+
+
+async def test_the_next_request_on_a_connection(lab):
+    """It came while the edge was still busy with the end of the answer before it."""
+    url = await lab.edge()
+    with connected(url) as client:
+        client.sendall(post())
+        await lab.answer("first")
+        assert b"first" in await read_answer(lab, client)  # the edge has yet to finish its handling
+        before_us = now_us()
+        client.sendall(post())
+        be_busy()
+        request = await lab.answer("second")
+        assert before_us <= request.at <= before_us + BUSY_S * 1e6 / 2
+        assert b"second" in await read_answer(lab, client)
+
+
+async def test_a_request_sent_ahead_counts_from_the_answer_before_it(lab):
+    url = await lab.edge()
+    with connected(url) as client:
+        client.sendall(post())
+        first = await lab.next_request()
+        client.sendall(post())
+        be_busy()  # it has come, and waits for its turn
+        answered_us = now_us()
+        await lab.write_plain(first, "first")
+        request = await lab.answer("second")
+        assert request.at >= answered_us
+        assert request.waited_ms < BUSY_S * 1e3
+
+
+async def test_over_a_websocket(lab):
+    url = await lab.edge()
+    async with websocket(url) as client:
+        await client.send(type="ask", prompt="hello")
+        be_busy()
+        request = await lab.answer("Hello")
+        assert request.waited_ms >= BUSY_S * 1e3 / 2
+        await client.until(op="close")
