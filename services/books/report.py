@@ -68,6 +68,7 @@ def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
         "goodput_per_s": good / seconds if seconds else None,
         "earned_ms": of("earned") / 1_000,
         "spent_ms": of("spent") / 1_000,
+        "spent_first_ms": of("spent_first_ms") / 1_000,
         "balance_ms": (of("earned") - of("spent")) / 1_000,
         "fallback_share": of("fell_back") / requests if requests else None,
         "recalled_share": of("recalled") / requests if requests else None,
@@ -101,7 +102,8 @@ def table(rows: list[Row]) -> list[str]:
     lines = [
         (
             f"{'tenant':16} {'class':11} {'route':11} {'model':20} {'requests':>8}  {'first p50/p95/p99 ms':>22}"
-            f"  {'total p50/p95/p99 ms':>22}  {'in time':>16}  {'earned ms':>10} {'spent ms':>10} {'usd':>9}"
+            f"  {'total p50/p95/p99 ms':>22}  {'in time':>16}  {'earned ms':>10} {'spent ms':>10} {'of first':>10}"
+            f" {'usd':>9}"
         )
     ]
     shown: list[tuple[Mapping[str, str | None], Totals]] = [
@@ -119,8 +121,10 @@ def table(rows: list[Row]) -> list[str]:
         in_time = "-" if bounds is None else f"{of('good') / of('judged'):.1%} ({bounds[0]:.0%}-{bounds[1]:.0%})"
         lines.append(
             f"{names} {of('requests'):8}  {_three(totals, 0):>22}  {_three(totals, 2):>22}  {in_time:>16}"
-            f"  {of('earned') / 1_000:10.0f} {of('spent') / 1_000:10.0f} {of('usd') / 1e9:9.4f}"
+            f"  {of('earned') / 1_000:10.0f} {of('spent') / 1_000:10.0f} {of('spent_first_ms') / 1_000:10.0f}"
+            f" {of('usd') / 1e9:9.4f}"
         )
+    lines += ["", "spent: how much later last texts were visible because of rails and safety; of first: first texts"]
     total = everything(rows)
     requests = total.of("requests")
     lines += ["", "where the time of a request went, on average, in ms:"]

@@ -175,7 +175,7 @@ function figures(report) {
     ["In time", percent(slo.share), slo.interval_95 ? `95 %: ${percent(slo.interval_95[0])} to ${percent(slo.interval_95[1])} of ${whole(slo.judged)}` : "none judged"],
     ["First text", ms(total.first_text.p50), `p95 ${ms(total.first_text.p95)}, p99 ${ms(total.first_text.p99)}`],
     ["Whole answer", ms(total.total.p50), `p95 ${ms(total.total.p95)}, p99 ${ms(total.total.p99)}`],
-    ["Balance", ms(total.balance_ms), `earned ${ms(total.earned_ms)}, spent ${ms(total.spent_ms)}`],
+    ["Balance", ms(total.balance_ms), `earned ${ms(total.earned_ms)}, spent ${ms(total.spent_ms)}; rails and safety held first texts for ${ms(total.spent_first_ms)} in all`],
     ["Recalled", percent(total.recalled_share), `${whole(sums.recalls)} recalls, text shown for ${ms(sums.exposure_ms)}`],
     ["Fell back", percent(total.fallback_share), `${whole(sums.fell_back)} to the cloud, ${whole(sums.retried)} tried again`],
     ["Cost", usd(sums.usd), `${usd(1000 * sums.usd / total.requests)} for 1,000 requests`],
