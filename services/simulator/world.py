@@ -35,7 +35,7 @@ RETENTION_US = 90 * SECOND
 
 
 LONGEST_RUN_US = 12 * SECOND
-"""Within this much more every execution has ended: no total deadline is longer than ten seconds."""
+"""Within this much more every execution and evaluation has ended: no total deadline is longer than ten seconds."""
 
 STALL_CHECK_US = 500 * MS
 

@@ -141,5 +141,10 @@ def has_open(core: object) -> bool:
 
 
 def is_running(core: object) -> bool:
-    """Return whether a worker still runs something, perhaps an answer that nobody waits for: it ends by itself."""
+    """Return whether a core still runs something for which perhaps nobody waits: it ends by itself.
+
+    An answer may outlive its request. A verdict may, too: rails evaluate a request again that they had begun and lost.
+    """
+    if isinstance(core, RailsCore):
+        return core._running.total() > 0
     return isinstance(core, WorkerCore) and bool(core.scheduler.running)
