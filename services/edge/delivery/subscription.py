@@ -49,8 +49,8 @@ class OpenRequest:
     Attributes:
         request_id: Its id.
         tenant: Whose it is.
-        at: When it was received, in microseconds since the epoch.
-        waited_ms: How long it had waited before it was put on the log.
+        at: When it came, in microseconds since the epoch.
+        waited_ms: How long its client had waited before it was put on the log.
         total_ms: Its total deadline.
     """
 
@@ -61,8 +61,10 @@ class OpenRequest:
     total_ms: int
 
     @classmethod
-    def of(cls, request: Request) -> Self:
-        return cls(request.request_id, request.tenant, request.at, request.waited_ms, request.deadlines.total_ms)
+    def of(cls, request: Request, unread_us: int = 0) -> Self:
+        """Return it for a request that had waited to be read for ``unread_us`` before its ``waited_ms`` began."""
+        waited_ms = request.waited_ms + unread_us / 1_000
+        return cls(request.request_id, request.tenant, request.at, waited_ms, request.deadlines.total_ms)
 
 
 class History(NamedTuple):

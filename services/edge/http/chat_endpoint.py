@@ -45,7 +45,7 @@ class ChatEndpoint:
     async def _ask(self, request: web.Request) -> tuple[Subscription, tuple[str, ...]]:
         """Put the request on the log; return its stream and the fields that are ignored."""
         connection = handler_of(request)
-        received_us = connection.received_us  # before the server parsed it and came to this handler
+        arrival = connection.arrival  # before the server parsed it and came to this handler
         tenant = self._keys.tenant_of(request.headers)
         idempotency_key = _idempotency_key(request)
         body = await json_body(request)
@@ -59,7 +59,7 @@ class ChatEndpoint:
             opened = await self._request_service.accept(
                 parsed,
                 ClientContext(tenant=tenant, encoding=encoding),
-                received_us=received_us,
+                arrival=arrival,
                 idempotency_key=idempotency_key,
                 traceparent=request.headers.get("traceparent"),
                 on_posted=turn.end_work,

@@ -24,6 +24,7 @@ from services.edge.http.connection_table import (
 from services.edge.http.proxies import TrustedProxies
 from services.edge.http.responses import raw_error
 from services.edge.http.status import PROBE_PATHS
+from services.edge.requests.parse import Arrival
 from services.edge.settings import Settings
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
@@ -188,7 +189,8 @@ class Connections:
 class LimitedHandler(web.RequestHandler):
     """The web server's protocol, counted in ``Connections``."""
 
-    __slots__ = ("_ahead", "_answered_us", "_bytes_us", "_connections", "_peer", "_websocket", "is_websocket")
+    __slots__ = ("_ahead", "_answered_us", "_bytes_us", "_connections", "_peer", "_read_us", "_websocket",
+                 "is_websocket")  # fmt: skip
 
     def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -196,7 +198,7 @@ class LimitedHandler(web.RequestHandler):
         self._max_msg_queue_size, self._msg_queue_resume_size = 1, 0
         self._connections = connections
         self._peer = ""
-        self._bytes_us = 0
+        self._bytes_us = self._read_us = 0
         self._answered_us = 0
         self._ahead = 0
         self._websocket: web.WebSocketResponse | None = None
@@ -209,17 +211,17 @@ class LimitedHandler(web.RequestHandler):
         self._connections.open(self, self._peer, self._loop.time())
 
     def data_received(self, data: bytes) -> None:
-        # The web framework passes none when it goes on with what it had kept.
-        self.bytes_arrived(data, now_us() if data else self._bytes_us)
+        self.bytes_arrived(data, now_us())
 
     def bytes_arrived(self, data: bytes, since_us: int) -> None:
         """Take what was read.
 
         Args:
-            data: The bytes.
+            data: The bytes; the web framework passes none when it goes on with what it had kept.
             since_us: When they arrived at this host, in microseconds since the epoch.
         """
-        self._bytes_us = since_us
+        if data:
+            self._bytes_us, self._read_us = since_us, now_us()
         if self.is_websocket:
             self.body_arrived(len(data))
             if self.transport is None or self.transport.is_closing():
@@ -240,9 +242,10 @@ class LimitedHandler(web.RequestHandler):
         super().connection_lost(exc)
 
     @property
-    def received_us(self) -> int:
-        """When the newest bytes arrived at this host; if they waited behind another request, when that was answered."""
-        return min(now_us(), max(self._bytes_us, self._answered_us))  # the time of day may have been set back
+    def arrival(self) -> Arrival:
+        """When the newest bytes came; if they waited behind another request, when that was answered."""
+        read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
+        return Arrival(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 
     @property
     def is_refused(self) -> bool:

@@ -16,7 +16,7 @@ from services.edge.errors import ApiError
 from services.edge.http.api_keys import ApiKeys, bearer_token
 from services.edge.http.connections import LimitedHandler, handler_of
 from services.edge.log.positions import parse_request_id
-from services.edge.requests.parse import parse_json
+from services.edge.requests.parse import Arrival, parse_json
 from services.edge.requests.request_service import RequestService
 from services.edge.settings import Settings
 
@@ -158,7 +158,7 @@ class WebSocketConnection:
             self._writer.abort()
 
     def _take(self, data: str, size: int) -> None:
-        received_us = self._handler.received_us
+        arrival = self._handler.arrival
         body: dict[str, Any] = {}
         try:
             body = parse_json(data)
@@ -166,12 +166,12 @@ class WebSocketConnection:
                 _check_ref(body)
                 self._say({"type": "pong"}, body)
                 return
-            self._dispatch(body, size, received_us)
+            self._dispatch(body, size, arrival)
             self._handler.busy()
         except ApiError as error:
             self._send_error(error, body)
 
-    def _dispatch(self, body: dict[str, Any], size: int, received_us: int) -> None:
+    def _dispatch(self, body: dict[str, Any], size: int, arrival: Arrival) -> None:
         _check_ref(body)
         kind = body.get("type")
         if kind == "hello":
@@ -187,7 +187,7 @@ class WebSocketConnection:
                 raise ApiError(
                     429, f"At most {self._limit} requests at once on one connection.", code="too_many_streams"
                 )
-            task = asyncio.create_task(self._stream(body, size, received_us))
+            task = asyncio.create_task(self._stream(body, size, arrival))
             self._tasks[task] = None
             task.add_done_callback(lambda done: self._tasks.pop(done, None))
         else:
@@ -195,11 +195,11 @@ class WebSocketConnection:
                 400, f"type must be one of {', '.join(CLIENT_MESSAGES)}.", code="invalid_value", param="type"
             )
 
-    async def _stream(self, body: dict[str, Any], size: int, received_us: int) -> None:
+    async def _stream(self, body: dict[str, Any], size: int, arrival: Arrival) -> None:
         """Serve one request."""
         about: dict[str, Any] = {name: body[name] for name in ("ref", "request_id") if name in body}
         try:
-            stream = await self._open(body, size, received_us)
+            stream = await self._open(body, size, arrival)
         except ApiError as error:
             self._send_error(error, about)
             if self._too_slow:
@@ -223,7 +223,7 @@ class WebSocketConnection:
         if stream.reason in CLOSE_CODES:
             await self.close(stream.reason)
 
-    async def _open(self, body: dict[str, Any], size: int, received_us: int) -> Subscription:
+    async def _open(self, body: dict[str, Any], size: int, arrival: Arrival) -> Subscription:
         client = ClientContext(tenant=self._tenant or "", encoding=WEBSOCKET_OPS)
         if body["type"] == "resume":
             request_id = parse_request_id(_text(body, "request_id") or "")
@@ -236,7 +236,7 @@ class WebSocketConnection:
             parsed = self._request_service.parse(chat_body, client.tenant)
             if parsed.lane == "batch":
                 turn.set_aside()
-            return await self._request_service.accept(parsed, client, received_us=received_us, on_posted=turn.end_work)
+            return await self._request_service.accept(parsed, client, arrival=arrival, on_posted=turn.end_work)
 
     def _cancel(self, request_id: str) -> None:
         """Stop delivering a request; the router cancels it unless a client resumes it."""

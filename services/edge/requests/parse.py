@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
@@ -25,6 +25,24 @@ DEFAULT_CLASSES: Final = ServiceClasses()
 DEFAULT_MODEL: Final = "default"
 
 _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
+
+
+class Arrival(NamedTuple):
+    """When a request came, in microseconds since the epoch.
+
+    Attributes:
+        at_us: When this host had it. Its client waits from then on, and its account begins.
+        read_us: When the edge read it. Its deadlines count from then: while an edge stands still, every request waits,
+            and another attempt would help none of them.
+    """
+
+    at_us: int
+    read_us: int
+
+    @classmethod
+    def at(cls, now_us: int) -> Self:
+        """Return the arrival of a request whose time begins now."""
+        return cls(now_us, now_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from services.edge.log.lookup import LATE_MS, LogLookup, is_too_old
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.batch_room import BatchRoom, StreamPlace
-from services.edge.requests.parse import ParsedRequest, parse_chat_request
+from services.edge.requests.parse import Arrival, ParsedRequest, parse_chat_request
 from services.edge.requests.rate_limit import tokens_of, used_tokens
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
@@ -84,23 +84,17 @@ class RequestService:
         return parse_chat_request(body, self._classes.current, tenant=tenant, class_header=class_header)
 
     async def accept(
-        self,
-        parsed: ParsedRequest,
-        client: ClientContext,
-        *,
-        received_us: int,
-        on_posted: Callable[[], None],
-        idempotency_key: str | None = None,
-        traceparent: str | None = None,
-    ) -> Subscription:
+        self, parsed: ParsedRequest, client: ClientContext, *, arrival: Arrival, on_posted: Callable[[], None],
+        idempotency_key: str | None = None, traceparent: str | None = None,
+    ) -> Subscription:  # fmt: skip
         """Put a new request on the log, and open its stream once the broker has acknowledged it.
 
-        One of the batch lane waits until there is room for it. If it has waited, its deadlines count from then.
+        One of the batch lane waits until there is room for it. If it has waited, its time counts from then.
 
         Args:
             parsed: The request.
             client: Its client.
-            received_us: When it was received, in microseconds since the epoch: its deadlines count from here.
+            arrival: When it came.
             on_posted: Called when the request waits only for the broker's acknowledgement.
             idempotency_key: A later request with the same key gets this one's answer.
             traceparent: The client's W3C trace, if any.
@@ -109,25 +103,26 @@ class RequestService:
             ApiError: It is refused.
         """
         if parsed.lane != "batch":
-            return await self._accept(parsed, client, received_us, on_posted, idempotency_key, traceparent, None)
+            return await self._accept(parsed, client, arrival, on_posted, idempotency_key, traceparent, None)
         place = await self._batch_room.take()
-        received_us = now_us() if place.waited else received_us
+        arrival = Arrival.at(now_us()) if place.waited else arrival
         try:
-            return await self._accept(parsed, client, received_us, on_posted, idempotency_key, traceparent, place)
+            return await self._accept(parsed, client, arrival, on_posted, idempotency_key, traceparent, place)
         except BaseException:
             place.release()
             raise
 
     async def _accept(
-        self, parsed: ParsedRequest, client: ClientContext, received_us: int, on_posted: Callable[[], None],
+        self, parsed: ParsedRequest, client: ClientContext, arrival: Arrival, on_posted: Callable[[], None],
         idempotency_key: str | None, traceparent: str | None, place: StreamPlace | None,
     ) -> Subscription:  # fmt: skip
         self._check_capacity(client.tenant)
+        received_us = arrival.read_us
         await self._charge("requests", client.tenant, received_us)
         charged = min(tokens_of(parsed.template), self._settings.tokens_burst)
         await self._charge("tokens", client.tenant, received_us, charged)
         try:
-            request, stream = self._new_stream(parsed, client, received_us, charged, place)
+            request, stream = self._new_stream(parsed, client, arrival, charged, place)
             with _end_on_failure(stream):
                 if idempotency_key is None:
                     return await self._post(request, stream, traceparent, on_posted)
@@ -198,19 +193,22 @@ class RequestService:
             return await self._caught_up(stream, position)
 
     def _new_stream(
-        self, parsed: ParsedRequest, client: ClientContext, received_us: int, charged: int, place: StreamPlace | None
+        self, parsed: ParsedRequest, client: ClientContext, arrival: Arrival, charged: int, place: StreamPlace | None
     ) -> tuple[Request, Subscription]:
         self._check_capacity(client.tenant)  # again: others may have come meanwhile
-        reserved = self._partitions.reserve_request_id(received_us // 1_000)
+        reserved = self._partitions.reserve_request_id(arrival.read_us // 1_000)
         if reserved is None:
             raise _NotTaken(ApiError(503, NOT_READY, code="not_ready", retry_after_s=1))
         request_id, hold = reserved
         request = parsed.request(
-            request_id=request_id, tenant=client.tenant, at_us=received_us, source=self._source,
-            waited_us=now_us() - received_us,
+            request_id=request_id, tenant=client.tenant, at_us=arrival.at_us, source=self._source,
+            waited_us=now_us() - arrival.read_us,
         )  # fmt: skip
         self._hub.index.follow(request_id.encode(), hold.partition, whole=True)
-        return request, self._stream(request, hold, client, None, catching_up=False, charged=charged, place=place)
+        unread_us = arrival.read_us - arrival.at_us
+        return request, self._stream(
+            request, hold, client, None, catching_up=False, charged=charged, place=place, unread_us=unread_us
+        )
 
     async def _post(
         self, request: Request, stream: Subscription, traceparent: str | None, on_posted: Callable[[], None]
@@ -289,7 +287,7 @@ class RequestService:
 
     def _stream(
         self, request: Request, hold: PartitionHold, client: ClientContext, position: OpId | None, *,
-        catching_up: bool, charged: int = 0, place: StreamPlace | None = None,
+        catching_up: bool, charged: int = 0, place: StreamPlace | None = None, unread_us: int = 0,
     ) -> Subscription:  # fmt: skip
         session = DeliverySession(request.request_id, hold.partition, self._settings.governance)
         tenant = request.tenant
@@ -308,8 +306,9 @@ class RequestService:
             self._give_back(tenant, charged - used_tokens(session, charged))
 
         stream = Subscription(
-            request=OpenRequest.of(request), session=session, encoder=client.encoding.encoder(session, request.model),
-            connection=connection, catching_up=catching_up, on_end=on_end, on_detached=self._receipts.record_detached,
+            request=OpenRequest.of(request, unread_us), session=session, connection=connection, catching_up=catching_up,
+            encoder=client.encoding.encoder(session, request.model), on_end=on_end,
+            on_detached=self._receipts.record_detached,
         )  # fmt: skip
         self._hub.add(stream)
         return stream

@@ -1,4 +1,7 @@
-"""A request counts from when its bytes reached the host, although the edge was busy and read them later."""
+"""A client waits from when its request reached the host, although the edge was busy and read it later.
+
+Its deadlines count from the reading: while an edge stands still, no request is late for which others could do anything.
+"""
 
 import contextlib
 import json
@@ -56,8 +59,11 @@ async def test_over_http(lab):
         be_busy()
         request = await lab.answer("Hello ", "world")
         assert request.at <= before_us + BUSY_S * 1e6 / 2
-        assert request.waited_ms >= BUSY_S * 1e3 / 2
+        assert request.waited_ms < BUSY_S * 1e3 / 2
         assert b"world" in await read_answer(lab, client)
+    receipt = await lab.detached(request.request_id)
+    assert receipt.first_text_ms >= BUSY_S * 1e3
+    assert receipt.at - request.at >= BUSY_S * 1e6
 
 
 async def test_the_next_request_on_a_connection(lab):
@@ -86,14 +92,14 @@ async def test_a_request_sent_ahead_counts_from_the_answer_before_it(lab):
         await lab.write_plain(first, "first")
         request = await lab.answer("second")
         assert request.at >= answered_us
-        assert request.waited_ms < BUSY_S * 1e3
 
 
 async def test_over_a_websocket(lab):
     url = await lab.edge()
     async with websocket(url) as client:
+        before_us = now_us()
         await client.send(type="ask", prompt="hello")
         be_busy()
         request = await lab.answer("Hello")
-        assert request.waited_ms >= BUSY_S * 1e3 / 2
+        assert request.at <= before_us + BUSY_S * 1e6 / 2
         await client.until(op="close")
