@@ -180,8 +180,6 @@ class Subscription:
         """Write to the client from now on."""
         self._writer = writer
         if self._out and (self._held is None or self.reason is not None):
-            if self.reason is not None:
-                self.ended_us = now_us()
             self._write()
         if self.reason is not None:
             self._detached()
@@ -302,6 +300,8 @@ class Subscription:
         if self.early_error is not None:
             return  # it is the response
         last = self.reason is not None and self.reason != "gone"
+        if last:
+            self.ended_us = now_us()  # again, with as little as possible between it and the write
         failure = self._writer.write(data, last=last) if data or last else None
         if failure == "gone" or not draining:
             self._end_on_write_failure(failure)
