@@ -14,7 +14,7 @@ _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 
 def is_traceparent(text: str) -> bool:
     """Return whether the text is a version-00 ``traceparent``."""
-    return len(text) == LENGTH and _matches(text)
+    return read_traceparent(text.encode("ascii", "replace")) is not None
 
 
 def read_traceparent(value: bytes | None) -> str | None:
@@ -23,14 +23,8 @@ def read_traceparent(value: bytes | None) -> str | None:
 
 
 @lru_cache(maxsize=4_096)
-def _matches(text: str) -> bool:
-    """Cache the result: all events of a request have the same ``traceparent``."""
-    return _TRACEPARENT.fullmatch(text) is not None
-
-
-@lru_cache(maxsize=4_096)
 def _read(value: bytes) -> str | None:
-    """Cache the result, likewise."""
+    """Cache the result: all events of a request have the same ``traceparent``."""
     text = value.decode("ascii", "replace")
     return text if _TRACEPARENT.fullmatch(text) else None
 

@@ -178,6 +178,7 @@ class Fetcher:
     async def _read(self, node: int, connection: FetchConnection) -> None:
         """Read one broker's partitions, until it leads none of ours."""
         failures, session = 0, ClientFetchSession()
+        asked: Mapping[Partition, _ReadPosition] = {}
         try:
             while True:
                 if self._in_flight is not None:
@@ -187,7 +188,10 @@ class Fetcher:
                     return
                 asked_us = self._clock()
                 try:
-                    answer = await self._ask(connection, session, positions)
+                    same = positions is asked and session.goes_on  # only what was read since has another offset
+                    moved = session.answered_for if same else positions
+                    offsets = {partition: positions[partition].offset for partition in moved}
+                    asked, answer = positions, await self._ask(connection, session, offsets, whole=not same)
                 except IncompatibleBrokerVersion as error:
                     raise UserError(f"{error}: Apache Kafka 1.1 or newer is needed") from None
                 except (KafkaError, OSError, TimeoutError):
@@ -209,12 +213,10 @@ class Fetcher:
             self._changed.set()
 
     async def _ask(
-        self, connection: FetchConnection, session: ClientFetchSession, positions: Mapping[Partition, _ReadPosition]
+        self, connection: FetchConnection, session: ClientFetchSession, offsets: Mapping[Partition, int], *, whole: bool
     ) -> Iterator[PartitionData] | None:
-        """Return what is new in these partitions; None when the wait for it was interrupted."""
-        body = await connection.fetch(
-            session.ask({partition: position.offset for partition, position in positions.items()})
-        )
+        """Return what is new from these offsets on; None when the wait for it was interrupted."""
+        body = await connection.fetch(session.ask(offsets, whole=whole))
         if body is None:
             session.reset()
             return None
