@@ -11,7 +11,7 @@ def answer(session: ClientFetchSession, number: int, end: int, read_to: int) -> 
     session.read(PartitionData("topic", number, 0, end, b""), read_to)
 
 
-def test_a_session_opens_with_everything_and_goes_on_with_what_was_read() -> None:
+def test_a_session_opens_whole_and_goes_on_with_what_was_read() -> None:
     session = ClientFetchSession()
     assert not session.goes_on
     assert set(session.ask({A: 0, B: 0}).offsets) == {A, B}
@@ -25,7 +25,7 @@ def test_a_session_opens_with_everything_and_goes_on_with_what_was_read() -> Non
     assert dict(session.ask({B: 2}, whole=False).offsets) == {B: 2}
 
 
-def test_whole_requests_forget_what_they_do_not_name_and_others_forget_nothing() -> None:
+def test_only_whole_requests_forget_what_they_do_not_name() -> None:
     session = ClientFetchSession()
     session.ask({A: 0, B: 0, C: 0})
     answer(session, 0, end=1, read_to=1)
