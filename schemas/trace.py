@@ -14,13 +14,19 @@ _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 
 def is_traceparent(text: str) -> bool:
     """Return whether the text is a version-00 ``traceparent``."""
-    return len(text) == LENGTH and _matches(text)
+    return read_traceparent(text.encode("ascii", "replace")) is not None
+
+
+def read_traceparent(value: bytes | None) -> str | None:
+    """Return the header's value as text if it is a version-00 ``traceparent``, else None."""
+    return _read(value) if value is not None and len(value) == LENGTH else None
 
 
 @lru_cache(maxsize=4_096)
-def _matches(text: str) -> bool:
+def _read(value: bytes) -> str | None:
     """Cache the result: all events of a request have the same ``traceparent``."""
-    return _TRACEPARENT.fullmatch(text) is not None
+    text = value.decode("ascii", "replace")
+    return text if _TRACEPARENT.fullmatch(text) else None
 
 
 def traceparent_for(request_id: str, random_bits: int) -> str:

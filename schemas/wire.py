@@ -3,8 +3,8 @@
 A reader can skip a record by its headers alone. orjson writes the JSON; msgspec parses and validates it in one step.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import orjson
@@ -12,6 +12,7 @@ import orjson
 from schemas.base import AnyEvent, Event
 from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
 from schemas.registry import KINDS, Kind
+from schemas.trace import read_traceparent
 
 MAX_EVENT_BYTES: Final = 1_000_000
 """Largest value written or read: below the brokers' default record limit of 1,048,588 bytes, headers included."""
@@ -23,15 +24,30 @@ TRACE_HEADER: Final = "traceparent"
 Headers = Sequence[tuple[str, bytes]]
 
 
-_DECODERS: Final[dict[str, msgspec.json.Decoder[AnyEvent]]] = {
-    name: msgspec.json.Decoder(kind.cls) for name, kind in KINDS.items()
+class RecordKind(NamedTuple):
+    """What the headers say of a record's value.
+
+    Attributes:
+        name: The kind.
+        parse: Makes the event from the value.
+        has_id: Whether the record's key is the event's request id.
+    """
+
+    name: str
+    parse: Callable[[bytes], AnyEvent]
+    has_id: bool
+
+
+_RECORD_KINDS: Final = {
+    name: RecordKind(name, msgspec.json.Decoder(kind.cls).decode, issubclass(kind.cls, Event))
+    for name, kind in KINDS.items()
 }
 _KNOWN: Final = {
-    (name.encode(), b"%d" % version): (name, _DECODERS[name])
+    (name.encode(), b"%d" % version): _RECORD_KINDS[name]
     for name, kind in KINDS.items()
     for version in range(1, kind.version + 1)
 }
-"""Values of the first two headers, as ``encode`` writes them -> kind and decoder."""
+"""By the values of the first two headers, as ``encode`` writes them."""
 
 LARGE_BYTES: Final = 16_384
 
@@ -83,18 +99,37 @@ def decode(value: bytes | None, headers: Headers, key: bytes | None = None) -> A
         UnknownKind, NewerVersion: Written for a newer reader; skip and count.
         MalformedEvent: The message names the field.
     """
-    kind, decoder = _decoder_by_position(headers) or _decoder_by_name(headers)
+    return decode_as(known_kind(headers) or _kind_by_name(headers), value, key)
+
+
+def decode_as(kind: RecordKind, value: bytes | None, key: bytes | None) -> AnyEvent:
+    """Return the event in a record of this kind.
+
+    Raises:
+        MalformedEvent: The message names the field.
+    """
     if value is None:
-        raise MalformedEvent(f"{kind} has no value; it must be a JSON object")
+        raise MalformedEvent(f"{kind.name} has no value; it must be a JSON object")
     if len(value) > MAX_EVENT_BYTES:
-        raise MalformedEvent(f"{kind} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}")
+        raise MalformedEvent(f"{kind.name} is {len(value)} bytes; the limit is {MAX_EVENT_BYTES}")
     try:
-        event = decoder.decode(value)
+        event = kind.parse(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedEvent(f"{kind}: {error}") from None
-    if isinstance(event, Event) and key != event.request_id.encode():
-        raise MalformedEvent(f"{kind}: the record's key must be its request_id - at `key`")
+        raise MalformedEvent(f"{kind.name}: {error}") from None
+    if kind.has_id and key != event.request_id.encode():  # type: ignore[attr-defined]
+        raise MalformedEvent(f"{kind.name}: the record's key must be its request_id - at `key`")
     return event
+
+
+def traceparent_in(headers: Headers) -> str | None:
+    """Return the record's trace context; None if it has none or an invalid one."""
+    if len(headers) < 3:
+        return None
+    name, value = headers[2]
+    if name == TRACE_HEADER:  # where ``encode`` writes it
+        return read_traceparent(value)
+    trace = header(headers, TRACE_HEADER)
+    return None if trace is None else read_traceparent(trace.encode())
 
 
 class ManyDecoder:
@@ -110,36 +145,35 @@ class ManyDecoder:
         UnknownKind, NewerVersion, MalformedEvent: No record with these headers can be read.
     """
 
-    __slots__ = ("_decode", "_has_key", "kind")
+    __slots__ = ("_kind", "kind")
 
     def __init__(self, headers: Headers) -> None:
-        self.kind, decoder = _decoder_by_position(headers) or _decoder_by_name(headers)
-        self._decode = decoder.decode
-        self._has_key = issubclass(KINDS[self.kind].cls, Event)
+        self._kind = known_kind(headers) or _kind_by_name(headers)
+        self.kind = self._kind.name
 
     def decode(self, value: bytes | None, key: bytes | None) -> AnyEvent | None:
         """Return the event of a record; None if ``decode`` would raise."""
         if value is None or len(value) > MAX_EVENT_BYTES:
             return None
         try:
-            event = self._decode(value)
+            event = self._kind.parse(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        if self._has_key and key != event.request_id.encode():  # type: ignore[attr-defined]
+        if self._kind.has_id and key != event.request_id.encode():  # type: ignore[attr-defined]
             return None
         return event
 
 
-def _decoder_by_position(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]] | None:
-    """Return kind and decoder if the headers are in the order of ``encode``, else None."""
+def known_kind(headers: Headers) -> RecordKind | None:
+    """Return the kind if it is known and the headers are in the order of ``encode``, else None: see ``decode``."""
     if len(headers) < 2:
         return None
     (first, kind), (second, version) = headers[0], headers[1]
     return _KNOWN.get((kind, version)) if first == KIND_HEADER and second == VERSION_HEADER else None
 
 
-def _decoder_by_name(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEvent]]:
-    """Return kind and decoder for headers in any order."""
+def _kind_by_name(headers: Headers) -> RecordKind:
+    """Return the kind for headers in any order."""
     kind = header(headers, KIND_HEADER)
     if kind is None:
         msg = f"header {KIND_HEADER!r} is missing: it must name the event, such as 'Request'"
@@ -148,7 +182,7 @@ def _decoder_by_name(headers: Headers) -> tuple[str, msgspec.json.Decoder[AnyEve
     if known is None:
         raise UnknownKind(f"kind {kind[:64]!r} is not known here")
     _check_version(known, header(headers, VERSION_HEADER))
-    return kind, _DECODERS[kind]
+    return _RECORD_KINDS[kind]
 
 
 def _check_version(kind: Kind, version: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from schemas.base import AnyEvent
 from schemas.errors import UnreadableEvent
@@ -64,6 +64,7 @@ class StoredRecord(NamedTuple):
 BROKEN_BATCH = "railbus-broken-batch"
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
     """A record that cannot be decoded, as it is on the log; the bus has counted and logged it.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -70,7 +70,7 @@ class Policy:
         Raises:
             RulingError: There is no usable answer; fail closed.
         """
-        return self._ask(ADMISSION, asdict(request), read_admission)
+        return self._ask(ADMISSION, msgspec.to_builtins(request), read_admission)
 
     def rule_on(self, finding: Finding) -> Ruling:
         """Return the answer of ``findings.rego``; it depends on the finding alone and is cached.
@@ -82,10 +82,10 @@ class Policy:
         if ruling is None:
             if len(self._rulings) >= _MAX_RULINGS_KEPT:
                 self._rulings.clear()
-            ruling = self._ask(FINDING, asdict(finding), lambda answer: read_ruling(answer, finding.side))
+            ruling = self._ask(FINDING, msgspec.to_builtins(finding), lambda answer: read_ruling(answer, finding.side))
             self._rulings[finding] = ruling
         elif self._listeners:
-            self._notify(FINDING, asdict(finding), _plain(ruling), None, 0)
+            self._notify(FINDING, msgspec.to_builtins(finding), _plain(ruling), None, 0)
         return ruling
 
     def on_broken(self, rail: str) -> OnBroken:

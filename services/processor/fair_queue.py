@@ -33,8 +33,10 @@ class FairQueue(Generic[T]):
 
     def get(self, busy: Container[str] = ()) -> tuple[str, T] | None:
         """Return the next item of the next tenant that is not in ``busy``; None if there is none."""
-        tenant = next((tenant for tenant in self._by_tenant if tenant not in busy), None)
-        if tenant is None:
+        for tenant in self._by_tenant:
+            if tenant not in busy:
+                break
+        else:
             return None
         queue = self._by_tenant.pop(tenant)
         item = queue.popleft()
@@ -45,12 +47,14 @@ class FairQueue(Generic[T]):
 
     def turn(self, most: int) -> tuple[str, list[T]] | None:
         """Return up to ``most`` items of the next tenant; None if there is none."""
-        tenant = next(iter(self._by_tenant), None)
-        if tenant is None:
+        if not self._by_tenant:
             return None
+        tenant = next(iter(self._by_tenant))
         queue = self._by_tenant.pop(tenant)
-        items = [queue.popleft() for _ in range(min(most, len(queue)))]
-        if queue:
+        if len(queue) <= most:
+            items = list(queue)
+        else:
+            items = [queue.popleft() for _ in range(most)]
             self._by_tenant[tenant] = queue
         self._count -= len(items)
         return tenant, items

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from schemas.base import Event
 from schemas.errors import MalformedEvent
@@ -124,19 +125,19 @@ class PendingWrites:
 
     def _note_posted(self, write: Write, acknowledged: asyncio.Future[Position]) -> None:
         self._unacknowledged += 1
-        acknowledged.add_done_callback(lambda ack: self._on_acknowledged(write, ack))
+        acknowledged.add_done_callback(partial(self._on_acknowledged, write))
         if self._on_written is not None:
             self._on_written(write)
 
     def _on_acknowledged(self, write: Write, ack: asyncio.Future[Position]) -> None:
         self._unacknowledged -= 1
         error = None if ack.cancelled() else ack.exception()
-        if isinstance(error, BusError):
+        if error is not None and isinstance(error, BusError):
             _log.warning("%s: an event was not written: %s", self._group, error)
             if self._on_not_written is not None:
                 self._on_not_written(write)
-        if error is None or isinstance(error, EventRejected):  # a rejected event is not tried again
-            self._finish(write)
+        if write.done is not None and (error is None or isinstance(error, EventRejected)):  # it is not tried again
+            self._on_finished(write.done)
 
     def _finish(self, write: Write) -> None:
         if write.done is not None:

@@ -173,16 +173,19 @@ class Processor:
 
     def perform_all(self, effects: Iterable[Effect]) -> None:
         """Perform effects, in order."""
-        for effect in effects:
-            if isinstance(effect, Write):
-                self._pending_writes.append(effect)
-            elif isinstance(effect, RecordDone):
-                self._reader.done(*effect.position)
-            elif self._perform is not None:
-                self._perform(effect)
+        self._perform_each(effects)
         if self._core.busy:
             self._work.set()
         self._update_limit()
+
+    def _perform_each(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Write:
+                self._pending_writes.append(effect)
+            elif type(effect) is RecordDone:
+                self._reader.done(*effect.position)
+            elif self._perform is not None:
+                self._perform(effect)
 
     async def _read(self) -> None:
         """Read until cancelled; finish work in progress before the group is left."""
@@ -273,7 +276,7 @@ class Processor:
                 numbers.add(number)
             at_us = clock.appended_us(record.timestamp_ms, now)
             if effects := read(record, at_us, now):
-                self.perform_all(effects)
+                self._perform_each(effects)
         self._note_skew(records[-1], now)
         self._event_age.observe((now - at_us) / 1_000)
         if len(self._deciding) < len(self._held):

@@ -94,19 +94,37 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
     began = time.perf_counter()
     loop = asyncio.get_running_loop()
     names = {loop.create_task(_timed(name, rail, began), name=f"rail-{name}"): name for name, rail in rails.items()}
+    pending, done = set(names), list[asyncio.Task[RailReport]]()
     ended: dict[str, RailReport] = {}
-    pending = set(names)
+    changed = asyncio.Event()
+
+    def on_end(task: asyncio.Task[RailReport]) -> None:
+        """Note an end. Only the last one and one that decides everything wake the waiter."""
+        if task in pending:
+            pending.discard(task)
+            done.append(task)
+            if not pending or task.cancelled() or task.result().result == "blocked":
+                changed.set()
+
+    for task in names:
+        task.add_done_callback(on_end)
     try:
         while pending and not _blocked(ended):
             left_s = min(deadlines_s[names[task]] for task in pending) - (time.perf_counter() - began)
-            done, pending = await asyncio.wait(pending, timeout=max(left_s, 0), return_when=asyncio.FIRST_COMPLETED)
+            timer = loop.call_later(max(left_s, 0), changed.set)
+            try:
+                await changed.wait()
+            finally:
+                timer.cancel()
+            changed.clear()
             ended |= {names[task]: _in_time(task.result(), deadlines_s[names[task]]) for task in done}
-            if not done:
+            done.clear()
+            if pending and not _blocked(ended):
                 now_s = time.perf_counter() - began
                 late = {task for task in pending if deadlines_s[names[task]] <= now_s}
                 ended |= {names[task]: _late(names[task], deadlines_s[names[task]], began) for task in late}
-                _stop(late)
                 pending -= late
+                _stop(late)
     finally:
         _stop(pending)
     ended |= {names[task]: no_answer(names[task], "cancelled", _ms_since(began)) for task in pending}
@@ -129,6 +147,8 @@ def _late(name: str, deadline_s: float, began: float) -> RailReport:
 
 
 def _stop(tasks: set[asyncio.Task[RailReport]]) -> None:
+    if not tasks:
+        return
     for task in tasks:
         task.cancel()
     asyncio.gather(*tasks, return_exceptions=True)  # do not wait for those that are slow to end

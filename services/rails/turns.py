@@ -6,9 +6,9 @@ Batch requests have a turn when no interactive one waits for it.
 import asyncio
 import time
 from bisect import insort
-from collections import Counter
-from collections.abc import AsyncIterator, Container
-from contextlib import asynccontextmanager
+from collections.abc import Container
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Final
 
 from services.processor.fair_queue import FairQueue
@@ -51,7 +51,7 @@ class TenantShares:
         self._forget(now_s)
         self._recent_s[tenant] = now_s
         begun_s = now_s - took_s
-        sharing = len(self._even_at_s.keys() | {tenant})
+        sharing = len(self._even_at_s) + (tenant not in self._even_at_s)
         self._even_at_s[tenant] = max(self._even_at_s.get(tenant, begun_s), begun_s) + 2 * sharing * took_s
 
     def resting(self, now_s: float) -> dict[str, float]:
@@ -74,11 +74,10 @@ class TenantShares:
         return bool(self._recent_s.keys() - {tenant})
 
     def _forget(self, now_s: float) -> None:
-        even, recent = self._even_at_s, self._recent_s
-        if any(even_at_s <= now_s for even_at_s in even.values()):
-            self._even_at_s = {tenant: even_at_s for tenant, even_at_s in even.items() if even_at_s > now_s}
-        if any(at_s <= now_s - RECENT_S for at_s in recent.values()):
-            self._recent_s = {tenant: at_s for tenant, at_s in recent.items() if at_s > now_s - RECENT_S}
+        for tenant in [tenant for tenant, even_at_s in self._even_at_s.items() if even_at_s <= now_s]:
+            del self._even_at_s[tenant]
+        for tenant in [tenant for tenant, at_s in self._recent_s.items() if at_s <= now_s - RECENT_S]:
+            del self._recent_s[tenant]
 
 
 class Turns:
@@ -99,52 +98,59 @@ class Turns:
     def __init__(self, places: int = 1, *, credit_s: float = CREDIT_S) -> None:
         self._places = places
         self._free = list(range(places))
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         self._shares = TenantShares(credit_s)
         self._waiting: FairQueue[asyncio.Future[int]] = FairQueue()
         self._waiting_batch: FairQueue[asyncio.Future[int]] = FairQueue()
         self._timer: asyncio.TimerHandle | None = None
 
-    @asynccontextmanager
-    async def turn(self, tenant: str, *, batch: bool = False) -> AsyncIterator[int]:
+    def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
         """Wait for a turn, a place, and hold it. The event loop reads its sockets before the next one."""
+        return _Turn(self, tenant, batch=batch)
+
+    def ask(self, tenant: str, *, batch: bool) -> asyncio.Future[int]:
+        """Return what gets a place at the tenant's turn: see ``turn``."""
         loop = asyncio.get_running_loop()
-        mine: asyncio.Future[int] = loop.create_future()
-        (self._waiting_batch if batch else self._waiting).put(tenant, mine)
+        place: asyncio.Future[int] = loop.create_future()
+        (self._waiting_batch if batch else self._waiting).put(tenant, place)
         loop.call_soon(self._hand_out)
-        try:
-            place = await mine
-            begun_s = time.perf_counter()
-            try:
-                yield place
-            finally:
-                now_s = time.perf_counter()
-                self._shares.had(tenant, now_s - begun_s, now_s)
-        finally:
-            if mine.done() and not mine.cancelled():
-                insort(self._free, mine.result())
-                self._held[tenant] -= 1
-                if not self._held[tenant]:
-                    del self._held[tenant]
-                loop.call_soon(self._hand_out)
+        return place
+
+    def charge(self, tenant: str, begun_s: float) -> None:
+        """Count a turn that ended now."""
+        now_s = time.perf_counter()
+        self._shares.had(tenant, now_s - begun_s, now_s)
+
+    def give_back(self, tenant: str, place: int) -> None:
+        """Free a place for the next turn."""
+        insort(self._free, place)
+        if self._held[tenant] == 1:
+            del self._held[tenant]
+        else:
+            self._held[tenant] -= 1
+        asyncio.get_running_loop().call_soon(self._hand_out)
 
     def _hand_out(self) -> None:
-        now_s = time.perf_counter()
-        resting = self._shares.resting(now_s) if self._places == 1 else {}
+        if not self._free:
+            return
+        now_s, alone = time.perf_counter(), self._places == 1
+        resting = self._shares.resting(now_s) if alone else {}
         while self._free:
-            turn = self._next(resting or self._full(now_s))
+            turn = self._next(resting if alone else self._full(now_s))
             if turn is None:
                 break
             tenant, mine = turn
             if not mine.done():  # whoever was cancelled waits no more
-                leaves_first = self._shares.has_others(tenant, now_s) and self._shares.had_most(tenant, now_s)
-                self._held[tenant] += 1
-                mine.set_result(self._free.pop(-1 if leaves_first else 0))
+                self._held[tenant] = self._held.get(tenant, 0) + 1
+                mine.set_result(self._free.pop(-1 if not alone and self._leaves_first(tenant, now_s) else 0))
         if self._free and resting and (len(self._waiting) or len(self._waiting_batch)):
             self._come_back(min(resting.values()) - now_s)
 
     def _next(self, busy: Container[str]) -> tuple[str, asyncio.Future[int]] | None:
         return self._waiting.get(busy) or self._waiting_batch.get(busy)
+
+    def _leaves_first(self, tenant: str, now_s: float) -> bool:
+        return self._shares.has_others(tenant, now_s) and self._shares.had_most(tenant, now_s)
 
     def _full(self, now_s: float) -> Container[str]:
         """Return the tenants that have all places but one, which is for others."""
@@ -156,3 +162,33 @@ class Turns:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(after_s, self._hand_out)
+
+
+class _Turn(AbstractAsyncContextManager[int]):
+    """One turn. A class, because every slice of every prompt takes one, and a generator costs several times as much."""
+
+    __slots__ = ("_batch", "_begun_s", "_place", "_tenant", "_turns")
+
+    def __init__(self, turns: Turns, tenant: str, *, batch: bool) -> None:
+        self._turns = turns
+        self._tenant = tenant
+        self._batch = batch
+        self._place = 0
+        self._begun_s = 0.0
+
+    async def __aenter__(self) -> int:
+        mine = self._turns.ask(self._tenant, batch=self._batch)
+        try:
+            self._place = await mine
+        except asyncio.CancelledError:
+            if not mine.cancelled():  # it was given at the moment of the cancellation
+                self._turns.give_back(self._tenant, mine.result())
+            raise
+        self._begun_s = time.perf_counter()
+        return self._place
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._turns.charge(self._tenant, self._begun_s)
+        self._turns.give_back(self._tenant, self._place)

@@ -100,7 +100,7 @@ class RouterCore(Core):
 
     def read(self, item: Received | UnreadableRecord, at_us: int, now_us: int) -> Writes:
         """Fold one record."""
-        if isinstance(item, UnreadableRecord):
+        if type(item) is UnreadableRecord:
             return self._unreadable(item, now_us)
         event = item.event
         if type(event) not in _KINDS_BY_TOPIC[item.topic]:
@@ -113,7 +113,7 @@ class RouterCore(Core):
             belongs = partition_for(request_id, self._count)
             if belongs != item.partition:
                 return self._unreadable(wrong_partition(item, belongs), now_us)
-        return partition.read(item, at_us, now_us)
+        return partition.read(item, event, at_us, now_us)
 
     def on_dead_letter(self, letter: DeadLetter) -> None:
         """Note that a record has a dead letter, written by this router or another."""

@@ -13,6 +13,7 @@ from services.processor import Write
 from services.router.config import RouterConfig
 from services.router.decide.cutovers import health_outcome, may_retry, price
 from services.router.decide.decide import close_too_many_open, decide, next_alarm_us
+from services.router.decide.effects import AccountMarks
 from services.router.state.breaker import Breaker
 from services.router.state.budget import AttemptBudgets, FallbackBudget
 from services.router.state.oldest_open import OldestOpen
@@ -67,6 +68,7 @@ class RouterPartition:
         self._done: dict[str, int] = {}
         self._batch_open = 0
         self._oldest = OldestOpen()
+        self._newest_context = EventContext(0, source)
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
@@ -97,10 +99,10 @@ class RouterPartition:
         """Change the configuration with which new requests begin."""
         self._config = config
 
-    def read(self, record: Received, at_us: int, now_us: int) -> Writes:  # noqa: C901 - a case a kind
-        """Fold the next record of the partition, which was appended at ``at_us``."""
-        event, traceparent, log_ms = record.event, record.traceparent, record.timestamp_ms
-        if not isinstance(event, Event) or isinstance(event, Cancel):
+    def read(self, record: Received, event: Event, at_us: int, now_us: int) -> Writes:  # noqa: C901 - a case a kind
+        """Fold the next record of the partition, and its event, which was appended at ``at_us``."""
+        traceparent, log_ms = record.traceparent, record.timestamp_ms
+        if type(event) is Cancel:
             return NO_WRITES
         state = self.requests.get(event.request_id)
         if state is None:
@@ -235,23 +237,24 @@ class RouterPartition:
         if not state.known and state.screen.closed is None and known_us >= state.opened_us + self._config.window_us:
             self._finish(state, now_us)
             return NO_WRITES
-        if not state.health_recorded and (served := health_outcome(state, known_us)) is not None:
-            state.health_recorded = True
-            self._shared.breaker.record(now_us, served=served, probe=state.probe)
-        writes = [self._marked(write) for write in decide(state, known_us, self._budgets, self._context(now_us))]
+        if state.has_cloud_deadline and not state.health_recorded:
+            self._record_health(state, now_us)
+        writes = decide(state, known_us, self._budgets, self._context(now_us), self._marks)
         due_us = self._due_us(state)
         if not state.timer_us or due_us < state.timer_us:
             self._set_timer(state, due_us)
         return writes
 
-    def _marked(self, write: Write) -> Write:
-        """Add to an account how far back the partition's next owner must read, and the breaker's state."""
-        account = write.event
-        if not isinstance(account, Account):
-            return write
-        since_us = self._oldest.mark_us(self.requests, len(self.requests), account.request_id, self._known_us)
-        breaker = self._shared.breaker.state
-        return replace(write, event=replace(account, open_since=since_us, breaker=breaker))
+    def _record_health(self, state: RequestState, now_us: int) -> None:
+        served = health_outcome(state, self._known_us)
+        if served is not None:
+            state.health_recorded = True
+            self._shared.breaker.record(now_us, served=served, probe=state.probe)
+
+    def _marks(self, request_id: str) -> AccountMarks:
+        """Return how far back the partition's next owner must read, and the breaker's state."""
+        since_us = self._oldest.mark_us(self.requests, len(self.requests), request_id, self._known_us)
+        return AccountMarks(since_us, self._shared.breaker.state)
 
     def _due_us(self, state: RequestState) -> int:
         return max(next_alarm_us(state, self._known_us), self._known_us + SHORTEST_WAIT_US)
@@ -261,7 +264,9 @@ class RouterPartition:
         heapq.heappush(self._timers, (due_us, state.request_id))
 
     def _context(self, now_us: int) -> EventContext:
-        return EventContext(now_us, self._source)
+        if self._newest_context.now_us != now_us:  # many records are read at the same time
+            self._newest_context = EventContext(now_us, self._source)
+        return self._newest_context
 
     def _finish(self, state: RequestState, now_us: int) -> None:
         """Forget a request that is done, except its id, which is kept for as long as events may still follow.

@@ -6,7 +6,7 @@ answer; ``decide/run.py`` says why.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, final
 
 from schemas.registry import reads
 from schemas.requests import LONGEST_TOTAL_MS
@@ -33,6 +33,7 @@ _TURN_COST: Final = 256
 """The cost of a turn besides its chunks, in characters."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _UnreadText:
     """The rest of a text that is longer than one slice."""
@@ -113,8 +114,10 @@ class SafetyCore(Core):
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
         """Queue an event of the stream log."""
-        event = record.event if isinstance(record, Received) else None
-        if isinstance(record, Received) and isinstance(event, StreamEvent) and type(event) in _READ:
+        if type(record) is UnreadableRecord:
+            return ()
+        event = record.event
+        if type(event) in _READ and isinstance(event, StreamEvent):
             partition = self._partitions[record.partition]
             partition.queued += 1
             partition.read_us = at_us
@@ -157,14 +160,14 @@ class SafetyCore(Core):
                 request: RequestCheck | None = None
                 if partition.lost:
                     pass
-                elif isinstance(event, Chunk):
+                elif type(event) is Chunk:
                     request = partition.requests.get(event.request_id)
                     cost += len(event.text)
                     if request is not None and (outputs := request.add(event)):
                         self._admit(partition, request, event.attempt, outputs, effects)
                 else:
                     request = self._take(partition, event, traceparent, effects)
-                    cost += STEP_CHARS if isinstance(event, _UnreadText) else 0
+                    cost += STEP_CHARS if type(event) is _UnreadText else 0
                 if request is not None and request.unread:
                     self._queue.put_back(tenant, [(partition, _UnreadText(request), None), *items[index + 1 :]])
                     break
@@ -199,7 +202,7 @@ class SafetyCore(Core):
         effects: list[Effect],
     ) -> RequestCheck | None:
         """Take anything but a chunk."""
-        if isinstance(event, _UnreadText):
+        if type(event) is _UnreadText:
             request = event.request
             outputs_by_attempt = request.read()
         else:
@@ -229,13 +232,13 @@ class SafetyCore(Core):
             partition.hold(request, attempt, outputs)
             return
         for output in outputs:
-            if isinstance(output, CheckRequest) or request.new(output):
+            if type(output) is CheckRequest or request.new(output):
                 self._perform(partition, request, attempt, output, effects)
 
     def _perform(
         self, partition: SafetyPartition, request: RequestCheck, attempt: int, output: RunOutput, effects: list[Effect]
     ) -> None:
-        if isinstance(output, CheckRequest):
+        if type(output) is CheckRequest:
             self._pending[output.number] = (partition, request, attempt)
             effects.append(output)
         else:

@@ -103,6 +103,8 @@ class WorkerService:
         self._died = asyncio.Event()
         self._closing = False
         self._answered_s = -STALE_S  # when the broker last answered, by the monotonic clock
+        metrics.GENERATING.set_function(lambda: self._scheduler.running)
+        metrics.GENERATOR_WAITING.set_function(lambda: self._scheduler.waiting)
 
     @property
     def ready(self) -> bool:
@@ -216,6 +218,8 @@ class WorkerService:
 
     def _pump(self) -> None:
         """Start every request that may start now, and that nobody else can have; ``_probe`` looks again."""
+        if not self._scheduler.waiting:
+            return
         batch = self._batch_reader is not None and self._batch_reader.in_session
         while self._may_begin and (picked := self._scheduler.next(steady_us(), batch=batch)) is not None:
             ticket, refusal = picked
@@ -225,8 +229,6 @@ class WorkerService:
                 self._in_flight_of(ticket).release()
                 self._untaken.add(ticket)
                 self._tasks[ticket] = asyncio.create_task(self._execute(ticket))
-        metrics.GENERATING.set(self._scheduler.running)
-        metrics.GENERATOR_WAITING.set(self._scheduler.waiting)
 
     @property
     def _may_begin(self) -> bool:

@@ -29,7 +29,7 @@ async def _fetch(
 
 
 def _values(part: PartitionData, offset: int = 0) -> list[bytes]:
-    return [item.record.value for item in unpack(part.records, offset) if item.record is not None]
+    return [record.value for _, record in unpack(part.records, offset) if record is not None]
 
 
 def _at(topic: str, *offsets: int) -> dict[Partition, int]:

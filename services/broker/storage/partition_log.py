@@ -35,21 +35,31 @@ class TimestampAndOffset(NamedTuple):
 
 
 class PartitionLog:
-    """One partition's log."""
+    """One partition's log.
+
+    Attributes:
+        start: The offset of the oldest record.
+        end: The offset that the next record will have. Both are attributes because every fetch compares them with what
+            it has read, for each of its partitions.
+        size: Bytes of records.
+        deleted: Its topic was deleted; a waiting fetch must be answered.
+    """
 
     def __init__(self, config: TopicConfig, *, now_ms: int = 0, store: SegmentStore | None = None) -> None:
         self.config = config
         self._store = store if store is not None else MemorySegments()
         self._segments = [self._store.begin(0, now_ms)]
         self._producers = ProducerStates()
-        self.size = 0  # bytes of records
+        self.start = self.end = 0
+        self.size = 0
         self._appended_ms = NO_TIME  # the latest append time of a batch
         self._compacted_end = 0  # no segment before this offset was appended to since it was last compacted
-        self.deleted = False  # its topic was deleted; a waiting fetch must be answered
+        self.deleted = False
 
     def restore(self, segments: Sequence[LogSegment], producers: ProducerStates, appended_ms: int) -> None:
         """Continue with what was stored; the newest segment is last."""
         self._segments = list(segments)
+        self.start, self.end = self._segments[0].base, self._segments[-1].end
         self._producers = producers
         self._appended_ms = appended_ms
         self.size = sum(map(len, segments))
@@ -62,16 +72,6 @@ class PartitionLog:
     @property
     def memory_bytes(self) -> int:
         return sum(segment.memory_bytes for segment in self._segments)
-
-    @property
-    def start(self) -> int:
-        """Return the offset of the oldest record."""
-        return self._segments[0].base
-
-    @property
-    def end(self) -> int:
-        """Return the offset that the next record will have."""
-        return self._segments[-1].end
 
     def produce(self, batch: memoryview, version: int, now_ms: int) -> AppendResult:
         """Append a client's batch; raises `BatchRejected`."""
@@ -135,6 +135,7 @@ class PartitionLog:
             segment.born_ms = now_ms
         offset = segment.end
         segment.append(batch, offset, header.span, header.max_timestamp_ms)
+        self.end = segment.end
         self.size += len(batch)
         if header.has_append_time:
             self._appended_ms = max(self._appended_ms, header.max_timestamp_ms)
@@ -219,6 +220,7 @@ class PartitionLog:
         kept = survivors(_batches(closed), newest, now_ms - self.config.delete_retention_ms)
         before, fresh = sum(map(len, closed)), self._store.replace(closed, kept)
         self._segments[: len(closed)] = [fresh]
+        self.start = fresh.base
         self.size += len(fresh) - before
         return True
 
@@ -235,6 +237,7 @@ class PartitionLog:
         oldest = self._segments[0]
         self._store.forget(oldest)
         del self._segments[0]
+        self.start = self._segments[0].base
         self.size -= len(oldest)
 
 

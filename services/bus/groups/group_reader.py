@@ -146,8 +146,8 @@ class GroupReader:
 
     def log_clock(self, partition: Partition) -> LogClock:
         """Return the clock for the records of a partition that are handed over now."""
-        since_us = 0 if self._session is None else self._session.read_up_to_us(partition)
-        return self._clocks.clock(partition, self._leader(partition), since_us)
+        leader, since_us = (None, 0) if self._session is None else self._session.read_up_to_us(partition)
+        return self._clocks.clock(partition, leader, since_us)
 
     def begin_clocks(self, partitions: TopicPartitions, newest_ms: Mapping[Partition, int]) -> None:
         """Reset the clocks of these partitions, and learn from their newest records, so that old ones look old."""
@@ -265,8 +265,10 @@ class _Session:
     def leader(self, partition: Partition) -> int | None:
         return self._cluster.leader(partition)
 
-    def read_up_to_us(self, partition: Partition) -> int:
-        return self._fetcher.read_up_to_us(partition)
+    def read_up_to_us(self, partition: Partition) -> tuple[int | None, int]:
+        """Return the partition's leader, and a time before which nothing was appended that was not handed over."""
+        leader = self._cluster.leader(partition)
+        return leader, self._fetcher.read_up_to_us(partition, leader)
 
     def commit_soon(self) -> None:
         if self._committer is not None:

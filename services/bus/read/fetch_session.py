@@ -22,20 +22,33 @@ class ClientFetchSession:
 
     Attributes:
         behind: Partitions of which the broker had more records than it sent.
+        answered_for: Partitions of the answers since the last request.
     """
 
-    __slots__ = ("_ends", "_epoch", "_offsets", "_session_id", "_turn", "behind")
+    __slots__ = ("_ends", "_epoch", "_offsets", "_session_id", "_turn", "answered_for", "behind")
 
     def __init__(self) -> None:
         self.behind: set[Partition] = set()
+        self.answered_for: list[Partition] = []
         self._session_id = NO_SESSION
         self._epoch = OPEN_EPOCH
         self._offsets: dict[Partition, int] = {}  # as the broker knows them
         self._ends: dict[Partition, int] = {}
         self._turn = 0
 
-    def ask(self, offsets: Mapping[Partition, int]) -> FetchAsk:
-        """Return the next request, for these partitions from these offsets on."""
+    @property
+    def goes_on(self) -> bool:
+        """Return whether the broker keeps a session for us."""
+        return self._epoch != OPEN_EPOCH
+
+    def ask(self, offsets: Mapping[Partition, int], *, whole: bool = True) -> FetchAsk:
+        """Return the next request, for these partitions from these offsets on.
+
+        Args:
+            offsets: Partitions and offsets.
+            whole: Whether these are all; else the others stay as they are, while the session ``goes_on``.
+        """
+        self.answered_for.clear()
         if self._epoch == OPEN_EPOCH:
             self._turn += 1
             self._offsets = dict(offsets)
@@ -45,7 +58,8 @@ class ClientFetchSession:
         known = self._offsets
         changed = {partition: offset for partition, offset in offsets.items() if known.get(partition) != offset}
         known.update(changed)
-        forgotten = [partition for partition in known if partition not in offsets] if len(known) > len(offsets) else []
+        fewer = whole and len(known) > len(offsets)
+        forgotten = [partition for partition in known if partition not in offsets] if fewer else []
         for partition in forgotten:
             del known[partition]
             self._ends.pop(partition, None)
@@ -64,6 +78,7 @@ class ClientFetchSession:
     def read(self, part: PartitionData, offset: int) -> None:
         """Note a partition of an answer that was read up to this offset."""
         partition = (part.topic, part.partition)
+        self.answered_for.append(partition)
         if part.error:
             self._ends.pop(partition, None)
             self.behind.add(partition)

@@ -120,11 +120,14 @@ def _parts(body: bytes, at: int, topics: int) -> Iterator[PartitionData]:
         at += 4
         for _ in range(partitions):
             partition, error, end, _, _, aborted = _ANSWERED.unpack_from(body, at)
-            at += _ANSWERED.size + max(aborted, 0) * _ABORTED_BYTES
+            at += _ANSWERED.size
+            if aborted > 0:
+                at += aborted * _ABORTED_BYTES
             (size,) = _INT32.unpack_from(body, at)
             at += 4
-            yield PartitionData(topic, partition, error, end, body[at : at + max(size, 0)])
-            at += max(size, 0)
+            records_end = at + size if size > 0 else at
+            yield PartitionData(topic, partition, error, end, body[at:records_end])
+            at = records_end
 
 
 class FetchCall:

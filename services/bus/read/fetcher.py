@@ -25,7 +25,7 @@ from services.bus.kafka.cluster import Cluster
 from services.bus.read.fetch_connection import FetchConnection
 from services.bus.read.fetch_session import ClientFetchSession, ask_once
 from services.bus.read.fetch_wire import PartitionData, decode
-from services.bus.read.record_decoder import RawDecoder, RecordDecoder, UnpackedRecord, unpack
+from services.bus.read.record_decoder import BrokenBatch, RawDecoder, RecordDecoder, unpack
 from services.bus.records import Partition, Received, UnreadableRecord
 from services.runtime.clock import steady_us
 from services.runtime.errors import UserError
@@ -57,6 +57,10 @@ class _ReadPosition:
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
+
+
+_Step = tuple[Partition, _ReadPosition, int, Any]
+"""A partition, its position, and what ``unpack`` says."""
 
 
 class _Answer(NamedTuple):
@@ -138,9 +142,13 @@ class Fetcher:
         position = self._positions.get(partition)
         return None if position is None else position.offset
 
-    def read_up_to_us(self, partition: Partition) -> int:
-        """Return a time before which nothing was appended that was not handed over; 0 while none is known."""
-        node = self._cluster.leader(partition)
+    def read_up_to_us(self, partition: Partition, node: int | None) -> int:
+        """Return a time before which nothing was appended that was not handed over; 0 while none is known.
+
+        Args:
+            partition: The partition.
+            node: The broker that leads it.
+        """
         answer = None if node is None else self._answers.get(node)
         if answer is None or partition in answer.behind:
             return 0
@@ -170,6 +178,7 @@ class Fetcher:
     async def _read(self, node: int, connection: FetchConnection) -> None:
         """Read one broker's partitions, until it leads none of ours."""
         failures, session = 0, ClientFetchSession()
+        asked: Mapping[Partition, _ReadPosition] = {}
         try:
             while True:
                 if self._in_flight is not None:
@@ -179,7 +188,10 @@ class Fetcher:
                     return
                 asked_us = self._clock()
                 try:
-                    answer = await self._ask(connection, session, positions)
+                    same = positions is asked and session.goes_on  # only what was read since has another offset
+                    moved = session.answered_for if same else positions
+                    offsets = {partition: positions[partition].offset for partition in moved}
+                    asked, answer = positions, await self._ask(connection, session, offsets, whole=not same)
                 except IncompatibleBrokerVersion as error:
                     raise UserError(f"{error}: Apache Kafka 1.1 or newer is needed") from None
                 except (KafkaError, OSError, TimeoutError):
@@ -201,12 +213,10 @@ class Fetcher:
             self._changed.set()
 
     async def _ask(
-        self, connection: FetchConnection, session: ClientFetchSession, positions: Mapping[Partition, _ReadPosition]
+        self, connection: FetchConnection, session: ClientFetchSession, offsets: Mapping[Partition, int], *, whole: bool
     ) -> Iterator[PartitionData] | None:
-        """Return what is new in these partitions; None when the wait for it was interrupted."""
-        body = await connection.fetch(
-            session.ask({partition: position.offset for partition, position in positions.items()})
-        )
+        """Return what is new from these offsets on; None when the wait for it was interrupted."""
+        body = await connection.fetch(session.ask(offsets, whole=whole))
         if body is None:
             session.reset()
             return None
@@ -248,7 +258,7 @@ class Fetcher:
         positions: Mapping[Partition, _ReadPosition],
         errors: dict[Partition, int],
         session: ClientFetchSession,
-    ) -> Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]:
+    ) -> Iterator[_Step]:
         for part in parts:
             partition = (part.topic, part.partition)
             position = positions.get(partition)
@@ -257,27 +267,31 @@ class Fetcher:
             if part.error:
                 errors[partition] = part.error
             else:
-                for item in unpack(part.records, position.offset) if part.records else ():
-                    yield partition, position, item
+                for next_offset, record in unpack(part.records, position.offset) if part.records else ():
+                    yield partition, position, next_offset, record
             session.read(part, position.offset)
 
-    def _slice(self, items: Iterator[tuple[Partition, _ReadPosition, UnpackedRecord]]) -> bool:
+    def _slice(self, items: Iterator[_Step]) -> bool:
         """Hand over the next records; return whether there may be more."""
         most = MAX_RECORDS if self._in_flight is None else max(1, min(MAX_RECORDS, self._in_flight.free))
         events: list[Any] = []  # as the decoder makes them
         progress: dict[Partition, int] = {}
-        looked_at = 0
-        for partition, position, item in items:
-            if self._positions.get(partition) is not position:
-                continue
-            position.offset = progress[partition] = item.next_offset
-            if item.record is not None:
-                self._read_ms[partition] = item.record.timestamp
+        decode, looked_at = self._decoder.decode, 0
+        current: _ReadPosition | None = None  # it stays so in this slice, because nothing else runs meanwhile
+        for partition, position, next_offset, record in items:
+            if position is not current:
+                if self._positions.get(partition) is not position:
+                    continue
+                current = position
+            position.offset = progress[partition] = next_offset
             looked_at += 1
-            event = self._decoder.decode_item(partition, item)
-            if event is not None:
-                events.append(event)
-            if looked_at >= MAX_RECORDS or len(events) >= most:
+            if record is not None:
+                if type(record) is not BrokenBatch:
+                    self._read_ms[partition] = record.timestamp
+                event = decode(partition, record)
+                if event is not None:
+                    events.append(event)
+            if looked_at >= most and (looked_at >= MAX_RECORDS or len(events) >= most):
                 break
         self._decoder.count()
         if progress:
@@ -339,7 +353,7 @@ async def newest_records(cluster: Cluster, ends: Mapping[Partition, int]) -> dic
             connection.close()
         for part in decode(answer).parts if answer is not None else ():
             partition = (part.topic, part.partition)
-            for item in unpack(part.records, wanted[partition]):
-                if item.record is not None:
-                    found[partition] = item.record
+            for _, record in unpack(part.records, wanted[partition]):
+                if record is not None and type(record) is not BrokenBatch:
+                    found[partition] = record
     return found

@@ -11,8 +11,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from schemas.errors import MalformedEvent, SkippedEvent, UnreadableEvent
 from schemas.topics import DEAD
-from schemas.trace import is_traceparent
-from schemas.wire import KIND_HEADER, TRACE_HEADER, decode, header
+from schemas.wire import KIND_HEADER, decode, decode_as, header, known_kind, traceparent_in
 from services.bus.records import BROKEN_BATCH, Partition, Received, RecordFilter, StoredRecord, UnreadableRecord
 from services.runtime.logging import logger
 from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED, labelled
@@ -23,25 +22,24 @@ REPEAT_S: Final = 60.0
 """The same kind of error on the same topic is logged at most once in this time."""
 
 
-class UnpackedRecord(NamedTuple):
-    """One step through a partition; reading continues at ``next_offset``.
+class BrokenBatch(NamedTuple):
+    """A batch that cannot be unpacked: the offset at which it began, and why."""
 
-    ``record`` is aiokafka's (offset, timestamp, key, value, headers), or None when there is none to read; ``broken``
-    is the reason why a whole batch, which began at ``first``, cannot be read.
-    """
-
-    next_offset: int
-    record: Any = None
-    broken: str | None = None
-    first: int = 0
+    first: int
+    reason: str
 
 
-def unpack(batches: bytes, start: int) -> Iterator[UnpackedRecord]:
+Unpacked = tuple[int, Any]
+"""The offset at which reading continues, and the record before it: aiokafka's (offset, timestamp, key, value, headers),
+a ``BrokenBatch``, or None where there is none to read. A plain tuple, because one is made for each record."""
+
+
+def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
     """Yield the records from offset ``start`` on; control batches and compacted gaps only move the offset."""
     memory = MemoryRecords(batches)
     while memory.has_next():
         batch = memory.next_batch()
-        end = batch.next_offset
+        end, read_to = batch.next_offset, start
         if end <= start:
             continue  # the broker sends whole batches: the first may begin before the offset asked for
         if not batch.is_control_batch:
@@ -50,11 +48,13 @@ def unpack(batches: bytes, start: int) -> Iterator[UnpackedRecord]:
                     raise CorruptRecordException("checksum does not match")  # noqa: TRY301 - one way out for both
                 for record in batch:
                     if record.offset >= start:
-                        yield UnpackedRecord(record.offset + 1, record)
+                        read_to = record.offset + 1
+                        yield read_to, record
             except (CorruptRecordException, UnsupportedCodecError, RuntimeError, ValueError) as error:
                 first = max(start, batch.base_offset)
-                yield UnpackedRecord(end, None, f"the batch up to offset {end - 1} cannot be unpacked: {error}", first)
-        yield UnpackedRecord(end)
+                yield end, BrokenBatch(first, f"the batch up to offset {end - 1} cannot be unpacked: {error}")
+        if read_to != end:
+            yield end, None
 
 
 class DecodeErrorLog:
@@ -94,27 +94,23 @@ class RecordDecoder:
         self._consumed: Counter[str] = Counter()
         self._unwanted: Counter[str] = Counter()
 
-    def decode_item(self, partition: Partition, item: UnpackedRecord) -> Received | UnreadableRecord | None:
-        """Return the event of one step; None for what is skipped, filtered out, or no record."""
-        record = item.record
-        if record is None:
-            return None if item.broken is None else self._broken(partition, item)
+    def decode(self, partition: Partition, record: Any) -> Received | UnreadableRecord | None:
+        """Return the event of a record or ``BrokenBatch``; None for what is skipped or filtered out."""
+        if type(record) is BrokenBatch:
+            return self._broken(partition, record)
+        headers, key = record.headers, record.key
+        kind = known_kind(headers)
         if self._filter is not None:
-            kind = header(record.headers, KIND_HEADER)
-            if kind is not None and not self._filter(
-                kind, record.key
-            ):  # without a kind it is malformed: always reported
+            name = header(headers, KIND_HEADER) if kind is None else kind.name
+            if name is not None and not self._filter(name, key):  # without a name it is malformed: always reported
                 self._unwanted[partition[0]] += 1
                 return None
         try:
-            event = decode(record.value, record.headers, record.key)
+            event = decode(record.value, headers, key) if kind is None else decode_as(kind, record.value, key)
         except UnreadableEvent as error:
             return self._unreadable(partition, record, error)
         self._consumed[partition[0]] += 1
-        trace = header(record.headers, TRACE_HEADER) if len(record.headers) > 2 else None
-        if trace is not None and not is_traceparent(trace):
-            trace = None
-        return Received(*partition, record.offset, record.timestamp, event, trace)
+        return Received(*partition, record.offset, record.timestamp, event, traceparent_in(headers))
 
     def count(self) -> None:
         """Add the records since the last call to the metrics: one update costs as much as decoding a record."""
@@ -124,11 +120,11 @@ class RecordDecoder:
                     labelled(metric, topic).inc(number)
                 counts.clear()
 
-    def _broken(self, partition: Partition, item: UnpackedRecord) -> UnreadableRecord:
-        error = MalformedEvent(item.broken)
-        self._log_error(partition, item.first, error)
+    def _broken(self, partition: Partition, batch: BrokenBatch) -> UnreadableRecord:
+        error = MalformedEvent(batch.reason)
+        self._log_error(partition, batch.first, error)
         MALFORMED.labels(partition[0]).inc()
-        return UnreadableRecord(*partition, item.first, 0, None, None, (), error)
+        return UnreadableRecord(*partition, batch.first, 0, None, None, (), error)
 
     def _unreadable(self, partition: Partition, record: Any, error: UnreadableEvent) -> UnreadableRecord | None:
         self._log_error(partition, record.offset, error)
@@ -154,18 +150,15 @@ class RawDecoder:
     def __init__(self) -> None:
         self._consumed: Counter[str] = Counter()
 
-    def decode_item(self, partition: Partition, item: UnpackedRecord) -> StoredRecord | None:
-        """Return the record of one step, or a placeholder for a batch that cannot be unpacked."""
-        record = item.record
-        if record is not None:
-            self._consumed[partition[0]] += 1
-            return StoredRecord(
-                *partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
-            )
-        if item.broken is None:
-            return None
-        MALFORMED.labels(partition[0]).inc()
-        return StoredRecord(*partition, item.first, 0, None, None, ((BROKEN_BATCH, item.broken.encode()),))
+    def decode(self, partition: Partition, record: Any) -> StoredRecord:
+        """Return the record, or a placeholder for a ``BrokenBatch``."""
+        if type(record) is BrokenBatch:
+            MALFORMED.labels(partition[0]).inc()
+            return StoredRecord(*partition, record.first, 0, None, None, ((BROKEN_BATCH, record.reason.encode()),))
+        self._consumed[partition[0]] += 1
+        return StoredRecord(
+            *partition, record.offset, record.timestamp, record.key, record.value, tuple(record.headers)
+        )
 
     def count(self) -> None:
         """Add the records since the last call to the metrics."""

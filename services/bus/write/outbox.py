@@ -113,7 +113,7 @@ def may_linger(event: AnyEvent) -> bool:
 
     Everything else goes at once, so that the time to the first token, verdicts, recalls and endings are not delayed.
     """
-    return isinstance(event, Chunk) and event.seq > 0
+    return type(event) is Chunk and event.seq > 0
 
 
 def _next_batch(waiting: deque[OutgoingRecord], *, alone: bool) -> list[OutgoingRecord]:

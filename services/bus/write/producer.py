@@ -75,6 +75,7 @@ class Producer:
         self._empty = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop
         self._pump: asyncio.Task[None] | None = None
         self._session = 0
         self._failures = 0
@@ -88,6 +89,7 @@ class Producer:
             UserError: The broker refuses the credentials.
         """
         self._client = await open_producer(self._settings, self._name)
+        self._loop = asyncio.get_running_loop()
         self._ended = None
         self._pump = asyncio.create_task(self._run(), name=f"{self._name}-producer")
 
@@ -130,7 +132,8 @@ class Producer:
         record = self._record(topic, event, traceparent)
         if not self._buffer.try_acquire(record.size):
             await self._buffer.acquire(record.size)
-            self._check_running()
+            if self._ended is not None:
+                raise self._ended
         return self._accept(topic, event, record)
 
     def post_now(
@@ -151,8 +154,9 @@ class Producer:
             msg = f"{self._role} may not write {type(event).__name__} on {topic.name}: see schemas.registry"
             raise TypeError(msg)
         value, headers = encode(event, traceparent)
-        ack: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-        self._check_running()
+        if self._ended is not None:
+            raise self._ended
+        ack: asyncio.Future[Position] = self._loop.create_future()
         key = key_of(event)
         return OutgoingRecord(key, value, headers, now_ms(), ack, record_size(key, value))
 
@@ -163,12 +167,8 @@ class Producer:
             self._wake.set()
         elif lingers and self._timer is None:
             delay_s = self._settings.linger_ms / 1_000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake.set)
+            self._timer = self._loop.call_later(delay_s, self._wake.set)
         return record.ack  # type: ignore[no-any-return] # the outbox does not know what it is
-
-    def _check_running(self) -> None:
-        if self._ended is not None:
-            raise self._ended
 
     def _partition(self, topic: Topic, key: bytes | None) -> int:
         count = topic.partitions(self._settings.partitions)
@@ -239,7 +239,10 @@ class Producer:
     def _release(self, target: Partition, records: list[OutgoingRecord]) -> None:
         if self._outbox.complete_batch(target):
             self._wake.set()
-        self._buffer.release(sum(record.size for record in records))
+        size = 0
+        for record in records:
+            size += record.size
+        self._buffer.release(size)
         if not self._outbox.count:
             self._empty.set()
 

@@ -85,18 +85,22 @@ class Hub:
         at_us = steady_us()
         touched: dict[Subscription, None] = {}
         for record in records:
-            if isinstance(record, UnreadableRecord):
+            if type(record) is UnreadableRecord:
                 self._on_unreadable(record)
                 continue
-            if not isinstance(record.event, StreamEvent):
+            event = record.event
+            if not isinstance(event, StreamEvent):
                 continue
-            if type(record.event) is Started:
-                self._remember(record.event.tenant, record.event.model)
-            logged = LoggedEvent(record.offset, record.event, record.timestamp_ms)
-            key = record.event.request_id.encode()
+            if type(event) is Started:
+                self._remember(event.tenant, event.model)
+            logged = LoggedEvent(record.offset, event, record.timestamp_ms)
+            key = event.request_id.encode()
             self.index.note_event(key, record.offset)
             for stream in self._streams.get(key, ()):
-                self._push(stream, logged, at_us)
+                try:
+                    stream.push(logged, at_us)
+                except Exception:  # noqa: BLE001 - one broken stream must not break the others
+                    self._end_broken(stream)
                 touched[stream] = None
         for stream in touched:
             stream.flush()
@@ -130,12 +134,9 @@ class Hub:
             _log.error("request %s: %s; upgrade this edge", stream.session.request_id, record.error)
             stream.end("error", newer_version(), withhold=True)  # text of this very batch may wait to be sent
 
-    def _push(self, stream: Subscription, logged: LoggedEvent, at_us: int) -> None:
-        try:
-            stream.push(logged, at_us)
-        except Exception:  # noqa: BLE001 - one broken stream must not break the others
-            _log.exception("request %s: cannot follow its log", stream.session.request_id)
-            stream.end("error", ApiError(500, "The server failed to deliver the answer.", code="internal"))
+    def _end_broken(self, stream: Subscription) -> None:
+        _log.exception("request %s: cannot follow its log", stream.session.request_id)
+        stream.end("error", ApiError(500, "The server failed to deliver the answer.", code="internal"))
 
     def models(self, tenant: str) -> list[str]:
         """Return the models that answered a tenant recently, newest first."""

@@ -152,7 +152,7 @@ class DeliverySession:
             return []
         recalled_at = self._screen.visible_at(event.start) if type(event) is Recall else 0
         for op in ops:
-            if isinstance(op, ANSWER_ENDING_OPS):
+            if type(op) in ANSWER_ENDING_OPS:
                 self.answered = True
                 self.refused = self.refused or isinstance(op, Refuse)
                 self.usage = op.usage if isinstance(op, Finish) else self.usage

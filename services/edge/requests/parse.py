@@ -157,7 +157,7 @@ def _template(
     chosen: dict[str, Any] = {
         "model": body.model,
         "delivery": delivery,
-        "deadlines": dataclasses.replace(service_class.deadlines, **asked),
+        "deadlines": dataclasses.replace(service_class.deadlines, **asked) if asked else service_class.deadlines,
         "service_class": service_class.name if named else None,
         "priority": service_class.priority,
         "fallback": extension.fallback,

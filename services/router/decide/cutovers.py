@@ -108,21 +108,22 @@ def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False
     screen = state.screen
     if screen.over or screen.stopped is not None:
         return ()
-    seen_seq = screen.last_seq
     if _wants_mask(state):
-        return (CutoverPlan("mask", "cancel", "generator", seen_seq),)
+        return (CutoverPlan("mask", "cancel", "generator", screen.last_seq),)
     if screen.finished is not None:
         return ()
     failure = all_failed(state)
+    trigger: Trigger = "hard_error"
     if failure is not None:
-        if now_us < _failure_due_us(state, failure):
-            return ()
-        trigger: Trigger = "hard_error"
+        due_us: int | None = _failure_due_us(state, failure)
         retry = failure.error_class == "engine_dead" or state.lane == "batch"
-    elif _is_due(stall_due_us(state), now_us):
-        trigger, retry = "stall", True
+    elif screen.has_spoken:
+        due_us, trigger, retry = stall_due_us(state), "stall", True
     else:
         return _late_first_token(state, now_us)
+    if not _is_due(due_us, now_us):
+        return ()
+    seen_seq = screen.last_seq
     cloud = CutoverPlan(trigger, "cancel", "vertex", seen_seq)
     if not retry:
         return (cloud,)
@@ -149,9 +150,10 @@ def _is_due(due_us: int | None, now_us: int) -> bool:
 def trigger_times_us(state: RequestState) -> list[int]:
     """Return when silence or a failure triggers something, in microseconds since the epoch."""
     failure = all_failed(state)
-    failure_us = None if failure is None else _failure_due_us(state, failure)
-    times = (stall_due_us(state), fallback_due_us(state), retry_due_us(state), failure_us)
-    return [at_us for at_us in times if at_us is not None]
+    times = [] if failure is None else [_failure_due_us(state, failure)]
+    spoken = state.screen.has_spoken
+    silence_us = [stall_due_us(state)] if spoken else [fallback_due_us(state), retry_due_us(state)]
+    return times + [at_us for at_us in silence_us if at_us is not None]
 
 
 def _failure_due_us(state: RequestState, failure: Failed) -> int:
@@ -180,7 +182,7 @@ def fallback_due_us(state: RequestState) -> int | None:
 
 def retry_due_us(state: RequestState) -> int | None:
     """Return when a first token is so late that another self-hosted engine is asked; None for never."""
-    if state.lane is None or _retries_used_up(state) or state.screen.has_spoken:
+    if state.lane is None or state.screen.has_spoken or _retries_used_up(state):
         return None
     if state.lane == "batch":
         return state.begun_us + _stall_us(state) if state.begun_us else None

@@ -6,7 +6,7 @@ runs again after every event and when a timer is due, and returns the decisions 
 
 from typing import Final
 
-from schemas.stream import Closed, Cutover
+from schemas.stream import Closed, Conclusion, Cutover
 from schemas.topics import STREAMS
 from services.processor import Write
 from services.router.config import RETRY_US
@@ -18,7 +18,7 @@ from services.router.decide.cutovers import (
     price,
     trigger_times_us,
 )
-from services.router.decide.effects import after_close, begin_attempts, settled_us, stop_all, stop_losers
+from services.router.decide.effects import MarksOf, after_close, begin_attempts, settled_us, stop_all, stop_losers
 from services.router.decide.endings import (
     CloseDecision,
     answered,
@@ -35,7 +35,9 @@ BUDGET_RETRY_US: Final = 1_000_000
 """How soon to look again at a cutover for which a budget was spent."""
 
 
-def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:
+def decide(
+    state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, marks: MarksOf | None = None
+) -> list[Write]:
     """Return what to write.
 
     Args:
@@ -43,20 +45,22 @@ def decide(state: RequestState, now_us: int, budgets: AttemptBudgets, context: E
         now_us: Everything appended before this was read; deadlines count up to here.
         budgets: The budgets of the partition.
         context: For the events.
+        marks: For the account.
     """
     if state.screen.closed is not None:
-        return after_close(state, state.screen.closed, now_us, context)
+        return after_close(state, state.screen.closed, now_us, context, marks)
     if not state.known:
         return []
     writes: list[Write] = []
-    if state.screen.conclusion == "denied":
+    conclusion = state.screen.conclusion
+    if conclusion == "denied":
         writes += stop_all(state, "denied", context)
     elif state.screen.stopped is not None:
         writes += stop_all(state, "recalled", context)
     elif state.cutovers:
         writes += begin_attempts(state, now_us, context)
         writes += stop_losers(state, context)
-    return writes + _next_event(state, now_us, budgets, context)
+    return writes + _next_event(state, now_us, budgets, context, conclusion)
 
 
 def close_too_many_open(state: RequestState, context: EventContext) -> Write:
@@ -71,11 +75,11 @@ def close_too_many_open(state: RequestState, context: EventContext) -> Write:
 def next_alarm_us(state: RequestState, now_us: int) -> int:
     """Return when time alone may change the decision, in microseconds since the epoch; it may be in the past."""
     if state.screen.closed is not None:
-        written_us = state.pending_since_us("account")
+        written_us = state.pending.get("account")
         return settled_us(state) if written_us is None else written_us + RETRY_US
     if not state.known:
         return state.opened_us + state.config.window_us
-    written_us = state.pending_since_us("closed")
+    written_us = state.pending.get("closed")
     if written_us is not None:
         return written_us + RETRY_US
     alarm_us = state.deadline_us
@@ -88,22 +92,24 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
             alarm_us = due_us
     if state.over_budget:
         alarm_us = min(alarm_us, now_us + BUDGET_RETRY_US)
-    for written_us in state.pending_writes_us():
-        alarm_us = min(alarm_us, written_us + RETRY_US)
+    if state.pending:
+        alarm_us = min(alarm_us, min(state.pending.values()) + RETRY_US)
     return alarm_us
 
 
-def _next_event(state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext) -> list[Write]:
+def _next_event(
+    state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, conclusion: Conclusion | None
+) -> list[Write]:
     """Return the next event for the request's stream log: a closing, a cutover, or none."""
     attempt = state.screen.attempts + 1
-    written_us = state.pending_since_us(cutover_key(attempt))
+    written_us = state.pending.get(cutover_key(attempt)) if state.pending else None
     if written_us is not None and now_us - written_us >= RETRY_US:
         budgets.release(state.request_id)
         written_us = None
     choice = NO_CUTOVER if written_us is not None else choose_cutover(state, now_us, context.now_us, budgets)
     state.over_budget = not BUDGETS.isdisjoint(choice.against)
     ending = (
-        answered(state)
+        answered(state, conclusion)
         or overdue(state, now_us)
         or no_masked_prompt(state)
         or cannot_begin(state)

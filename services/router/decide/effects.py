@@ -1,11 +1,12 @@
 """What follows from effective decisions: workers stopped, attempts begun, accounts written. Pure."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 from schemas.account_details import CheckDetails, RequestDetails, VerdictDetails
 from schemas.requests import Request
-from schemas.side_events import Account, Cancel, CancelReason, StageTimes
+from schemas.side_events import Account, BreakerState, Cancel, CancelReason, StageTimes
 from schemas.stream import Closed, Outcome
 from schemas.topics import ACCOUNTS, CONTROL, DAY_MS, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX
 from services.processor import Write
@@ -66,13 +67,29 @@ def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -
     return [_cancel(state, None, reason, context)]
 
 
-def after_close(state: RequestState, closed: Closed, now_us: int, context: EventContext) -> list[Write]:
+class AccountMarks(NamedTuple):
+    """What an account says beyond its request: see ``Account``."""
+
+    open_since: int | None = None
+    breaker: BreakerState | None = None
+
+
+NO_MARKS: Final = AccountMarks()
+
+MarksOf = Callable[[str], AccountMarks]
+"""Gets a request id."""
+
+
+def after_close(
+    state: RequestState, closed: Closed, now_us: int, context: EventContext, marks: MarksOf | None = None
+) -> list[Write]:
     """Stop the workers of a closed request, and write its account."""
     writes: list[Write] = []
     if closed.outcome != "rejected":  # no worker has an unreadable request
         writes += stop_all(state, _CANCEL_REASONS[closed.outcome], context)
     if now_us >= settled_us(state) and state.should_write("account", now_us, context):
-        writes.append(Write(ACCOUNTS, account_of(state, closed, context), state.traceparent))
+        found = NO_MARKS if marks is None else marks(state.request_id)
+        writes.append(Write(ACCOUNTS, account_of(state, closed, context, found), state.traceparent))
     return writes
 
 
@@ -89,7 +106,7 @@ def _cancel(state: RequestState, attempt: int | None, reason: CancelReason, cont
     return Write(CONTROL, cancel, state.traceparent)
 
 
-def account_of(state: RequestState, closed: Closed, context: EventContext) -> Account:
+def account_of(state: RequestState, closed: Closed, context: EventContext, marks: AccountMarks = NO_MARKS) -> Account:
     """Return the account of a closed request."""
     verdict = state.screen.verdict
     voice = None if state.stages.voice_run is None else closed.attempt
@@ -115,6 +132,8 @@ def account_of(state: RequestState, closed: Closed, context: EventContext) -> Ac
         request=_request_details(state),
         verdict=_verdict_details(state),
         check=_check_details(state),
+        open_since=marks.open_since,
+        breaker=marks.breaker,
         **_times(state),
     )
 

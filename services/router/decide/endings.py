@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from schemas.stream import Cause, Outcome, Trigger
+from schemas.stream import Cause, Conclusion, Outcome, Trigger
 from services.router.decide.cutovers import (
     BUDGETS,
     NOT_WORTH_SAYING,
@@ -24,9 +24,9 @@ class CloseDecision(NamedTuple):
     reason: str
 
 
-def answered(state: RequestState) -> CloseDecision | None:
-    """Return the end for an answer that ended by itself; None while it has not."""
-    conclusion, stopped = state.screen.conclusion, state.screen.stopped
+def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecision | None:
+    """Return the end for an answer that ended by itself, as its screen concludes; None while it has not."""
+    stopped = state.screen.stopped
     if conclusion == "denied":
         return CloseDecision("denied", "denied", "policy refused the prompt")
     if conclusion == "recalled" and stopped is not None:
@@ -78,7 +78,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
 
 def cannot_begin(state: RequestState) -> CloseDecision | None:
     """Return the end if the only candidate attempt can no longer be given to a worker."""
-    if state.screen.voice is not None:
+    if not state.cutovers or state.screen.voice is not None:
         return None
     for attempt, cutover in state.cutovers.items():
         if attempt in state.republished or state.screen.candidates != {attempt} or state.request is None:
@@ -105,8 +105,10 @@ def awaits_verdict(state: RequestState) -> bool:
     """Return whether the answer is held back until a verdict that was not read yet."""
     if state.screen.verdict is not None:
         return False
+    if state.config.input_gate == "hold":
+        return True
     voice = state.screen.voice
-    return "hold" in (state.config.input_gate, "off" if voice is None else voice.input_gate)
+    return voice is not None and voice.input_gate == "hold"
 
 
 def _why_late(state: RequestState) -> str:

@@ -1,6 +1,5 @@
 """The state of one request: the fold of its stream log, its clients, its prompt and its attempts. Pure."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -78,6 +77,7 @@ class RequestState:
         probe: Whether the breaker lets it try the self-hosted path while half open.
         health_recorded: Whether the breaker knows how the self-hosted path served it.
         timer_us: When its earliest timer is due; 0 for none.
+        pending: When each decision was written that was not read back, by its key.
     """
 
     request_id: str
@@ -125,8 +125,8 @@ class RequestState:
     probe: bool = False
     health_recorded: bool = False
     timer_us: int = 0
+    pending: dict[str, int] = field(default_factory=dict)
     _connections: set[str] = field(default_factory=set)
-    _pending: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.screen = Screen(self.request_id, self.config.governance)
@@ -138,7 +138,7 @@ class RequestState:
         """Apply a ``Request``. Return true if it is attempt 1, read for the first time."""
         if request.attempt > 1:
             self.republished.add(request.attempt)
-            self._pending.pop(request_key(request.attempt), None)
+            self.pending.pop(request_key(request.attempt), None)
         if not self.known or (request.attempt == 1 and self.lane is None):  # what ``Started`` said is only a stand-in
             self._know(received_us(request, at_us), self.config.deadlines_of(request))
         if request.attempt > 1 or self.lane is not None:
@@ -225,19 +225,11 @@ class RequestState:
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
         """Return whether to write this decision now: not while an earlier write may still be read back."""
-        written_us = self._pending.get(key)
+        written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False
-        self._pending[key] = context.now_us
+        self.pending[key] = context.now_us
         return True
-
-    def pending_since_us(self, key: str) -> int | None:
-        """Return when this decision was last written; None if it was not, or was read back."""
-        return self._pending.get(key)
-
-    def pending_writes_us(self) -> Iterable[int]:
-        """Return when each decision was written that was not read back."""
-        return self._pending.values()
 
     def running(self) -> list[int]:
         """Return the attempts whose workers may still be running and were not told to stop."""
@@ -254,7 +246,7 @@ class RequestState:
     def _on_cutover(self, event: Cutover, at_us: int, log_ms: int) -> None:
         before = self.screen.attempts
         self.stages.feed(event, log_ms)
-        self._pending.pop(cutover_key(event.attempt), None)
+        self.pending.pop(cutover_key(event.attempt), None)
         if self.screen.attempts == before:
             return
         self.cutovers[event.attempt] = event
@@ -292,7 +284,7 @@ class RequestState:
             self.closed_us = at_us
         if self.screen.closed is not None:
             return
-        self._pending.pop("closed", None)  # it is void: decide again at once
+        self.pending.pop("closed", None)  # it is void: decide again at once
         if event.cause == "unreadable" and not self.known:
             self._know(at_us, self.config.narrow(Deadlines()))  # its own deadlines cannot be read
 

@@ -1,7 +1,7 @@
 """What a run asks of the checks of tiers 1 and 2, and their outcomes. Pure."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 from schemas.stream import Cleared, Recall
 from services.policy import FoundSpan, Policy
@@ -9,6 +9,7 @@ from services.policy import FoundSpan, Policy
 Tier = Literal[1, 2]
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
     """A window of an answer's text to check.

@@ -65,18 +65,21 @@ class RequestCheck:
 
     def take(self, event: StreamEvent) -> list[AttemptOutputs]:
         """Take any event but a chunk."""
-        if isinstance(event, Cleared | Recall):
-            self.note(event)
-        elif isinstance(event, Started):
-            self._begin(event)
-        elif isinstance(event, Verdict):
-            self._on_verdict(event)
-        elif isinstance(event, Closed):
-            return self._on_closed(event)
-        elif isinstance(event, Finished | Failed):
-            run = self._runs.get(event.attempt)
-            if run is not None and run.key.run == event.run:
-                return self._finish([run], event.last_seq)
+        match event:
+            case Cleared() | Recall():
+                self.note(event)
+            case Started():
+                self._begin(event)
+            case Verdict():
+                self._on_verdict(event)
+            case Closed():
+                return self._on_closed(event)
+            case Finished() | Failed():
+                run = self._runs.get(event.attempt)
+                if run is not None and run.key.run == event.run:
+                    return self._finish([run], event.last_seq)
+            case _:
+                pass
         return []
 
     def read(self) -> list[AttemptOutputs]:

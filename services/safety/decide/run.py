@@ -82,8 +82,12 @@ class RunCheck:
     @property
     def done(self) -> bool:
         """Whether it will have no more outputs."""
-        over = self._stopped or self._ended
-        return over and not self._clearing and all(tracker.oldest() is None for tracker in self._trackers)
+        if self._clearing or not (self._stopped or self._ended):
+            return False
+        for tracker in self._trackers:  # noqa: SIM110 - asked after every outcome
+            if tracker.oldest() is not None:
+                return False
+        return True
 
     @property
     def last_seq(self) -> int:
@@ -186,7 +190,7 @@ class RunCheck:
                 if tracker.ask(pending):
                     outputs.append(self._request(tracker, pending, text))
                     self._give_up_oldest(tracker, outputs)
-        self._due = min(tracker.next for tracker in self._trackers)
+        self._due = min([tracker.next for tracker in self._trackers])
 
     def _request(self, tracker: WindowTracker, pending: PendingCheck, text: str) -> CheckRequest:
         return CheckRequest(

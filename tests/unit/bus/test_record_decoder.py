@@ -8,7 +8,7 @@ from schemas.errors import MalformedEvent, NewerVersion, UnknownKind
 from schemas.stream import Chunk, Closed
 from schemas.wire import encode, key_of
 from services.bus import Received, StoredRecord, UnreadableRecord
-from services.bus.read.record_decoder import REPEAT_S, DecodeErrorLog, RawDecoder, RecordDecoder, UnpackedRecord
+from services.bus.read.record_decoder import REPEAT_S, BrokenBatch, DecodeErrorLog, RawDecoder, RecordDecoder
 from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED
 
 TOPIC = "railbus.streams"
@@ -20,16 +20,16 @@ CHUNK = Chunk(request_id=REQUEST, tenant="t", at=1, source="g/1", attempt=1, run
 
 def record(
     value: bytes | None, headers: list[tuple[str, bytes]], key: bytes | None = REQUEST.encode()
-) -> UnpackedRecord:
-    return UnpackedRecord(8, SimpleNamespace(offset=7, timestamp=99, key=key, value=value, headers=headers))
+) -> SimpleNamespace:
+    return SimpleNamespace(offset=7, timestamp=99, key=key, value=value, headers=headers)
 
 
-def good(event: AnyEvent, traceparent: str | None = None) -> UnpackedRecord:
+def good(event: AnyEvent, traceparent: str | None = None) -> SimpleNamespace:
     return record(*encode(event, traceparent), key=key_of(event))
 
 
-def take(intake: RecordDecoder, *items: UnpackedRecord) -> list[Received | UnreadableRecord]:
-    taken = [intake.decode_item((TOPIC, 2), item) for item in items]
+def take(intake: RecordDecoder, *records: SimpleNamespace | BrokenBatch) -> list[Received | UnreadableRecord]:
+    taken = [intake.decode((TOPIC, 2), record) for record in records]
     intake.count()
     return [one for one in taken if one is not None]
 
@@ -146,22 +146,17 @@ def test_a_long_message_is_cut() -> None:
 
 
 def test_a_batch_that_cannot_be_unpacked_is_one_unread() -> None:
-    item = UnpackedRecord(20, None, "the batch up to offset 19 cannot be unpacked: no codec", 10)
-    (unread,) = take(RecordDecoder(), item)
+    batch = BrokenBatch(10, "the batch up to offset 19 cannot be unpacked: no codec")
+    (unread,) = take(RecordDecoder(), batch)
     assert isinstance(unread, UnreadableRecord)
     assert (unread.offset, unread.value) == (10, None)
     assert "no codec" in str(unread.error)
 
 
-def test_a_step_without_a_record_is_nothing() -> None:
-    assert take(RecordDecoder(), UnpackedRecord(20)) == []
-
-
 def test_the_raw_decoder_passes_non_events_and_names_broken_batches() -> None:
     decoder = RawDecoder()
     record = SimpleNamespace(offset=7, timestamp=99, key=None, value=b"\xff", headers=[("kind", None)])
-    found = decoder.decode_item(("railbus.streams", 1), UnpackedRecord(8, record))
+    found = decoder.decode(("railbus.streams", 1), record)
     assert found == StoredRecord("railbus.streams", 1, 7, 99, None, b"\xff", (("kind", None),))
-    broken = decoder.decode_item(("railbus.streams", 1), UnpackedRecord(20, None, "no codec", 10))
+    broken = decoder.decode(("railbus.streams", 1), BrokenBatch(10, "no codec"))
     assert broken == StoredRecord("railbus.streams", 1, 10, 0, None, None, (("railbus-broken-batch", b"no codec"),))
-    assert decoder.decode_item(("railbus.streams", 1), UnpackedRecord(21)) is None

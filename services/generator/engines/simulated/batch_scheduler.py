@@ -7,7 +7,6 @@ Interactive sequences go before those of the batch lane, as under vLLM's priorit
 prefill budget, and where there is no room, the newest batch sequence is displaced and computed again later.
 """
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -110,8 +109,9 @@ class BatchScheduler:
     def remove(self, sequence: SimulatedSequence) -> None:
         """Remove a sequence; do nothing if it has ended already."""
         if self._running.pop(id(sequence), None) is None:
-            with contextlib.suppress(ValueError):
-                self._queue_of(sequence).remove(sequence)
+            queue = self._queue_of(sequence)
+            if sequence in queue:
+                queue.remove(sequence)
 
     def plan(self, now_ms: float) -> StepPlan | None:
         """Return the next step; None if no sequence can take part now."""

@@ -18,6 +18,7 @@
 import random
 import re
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Final
 
 _PART: Final = re.compile(r"([a-z]+)(\d{0,7})")
@@ -61,19 +62,22 @@ class FaultScript:
         return 0 if self.mute is not None else self.stall
 
 
+_KNOWN: Final = frozenset(field.name for field in fields(FaultScript))
+
+
+@lru_cache(maxsize=64)
 def parse_script(text: str) -> FaultScript:
-    """Parse a suffix.
+    """Parse a suffix. The results for the latest 64 are cached: every request with a script asks three times.
 
     Raises:
         ValueError: A part is unknown; the message names it.
     """
-    known = {field.name for field in fields(FaultScript)}
     parts: dict[str, int] = {}
     for part in filter(None, text.split("-")):
         match = _PART.fullmatch(part)
-        if match is None or match[1] not in known or bool(match[2]) == (match[1] == "mute"):
+        if match is None or match[1] not in _KNOWN or bool(match[2]) == (match[1] == "mute"):
             raise ValueError(
-                f"{part!r} is not a part of a script; the parts are {', '.join(sorted(known))}, each with a number"
+                f"{part!r} is not a part of a script; the parts are {', '.join(sorted(_KNOWN))}, each with a number"
             )
         parts[match[1]] = int(match[2] or 0)
     return FaultScript(**parts)

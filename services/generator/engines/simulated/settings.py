@@ -5,6 +5,7 @@ from typing import Literal
 
 from services.generator.engines.simulated.batch_scheduler import CostModel
 from services.generator.engines.simulated.fault_script import FaultScript, parse_script
+from services.physics.efficiency import practical
 from services.physics.gpus import gpu
 from services.physics.models import model
 from services.physics.pairing import SpeculationPair
@@ -75,7 +76,9 @@ class SimulatedSettings:
         except ValueError as error:
             raise UserError(f"RAILBUS_SIM_GPU, _TARGET, _DRAFT or _PRECISION: {error}") from None
         return CostModel(
-            pair=SpeculationPair(target=target, draft=draft, gpu=on, precision=self.sim_precision),
+            pair=SpeculationPair(
+                target=target, draft=draft, gpu=on, precision=self.sim_precision, efficiency=practical(on)
+            ),
             gamma=self.sim_gamma if drafts else 0,
             adaptive=self.sim_adaptive == "on",
             alpha=self.sim_alpha,
