@@ -1,4 +1,4 @@
-"""``railbus``, or ``python -m services.cli``: one subcommand a file in ``services/cli/commands``."""
+"""``railbus``, or ``python -m services.cli``: one subcommand a file, under ``services/cli/commands``."""
 
 import argparse
 import os
@@ -28,6 +28,9 @@ COMMANDS: Final = {
     "simulate": "run the whole tree in virtual time, with faults that a seed decides; a failing seed is drawn",
     "doctor": "list what is installed, what can be reached, and what is missing",
 }
+
+ON_KAFKA: Final = frozenset({"tail", "topics", "acls", "dead"})
+"""Subcommands whose files are in ``services/cli/commands/kafka``."""
 
 FIRST_STEP: Final = "`railbus up --ask` starts everything and asks a sample question"
 
@@ -111,7 +114,8 @@ class _Version(argparse.Action):
 
 
 def _module(name: str) -> ModuleType:
-    return import_module(f"services.cli.commands.{name}")
+    folder = "services.cli.commands.kafka" if name in ON_KAFKA else "services.cli.commands"
+    return import_module(f"{folder}.{name}")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from services.physics.batches import BatchWork, batch_kv
 from services.physics.cascade import chain_recall, recall
-from services.physics.gpus import Gpu
-from services.physics.gpus import gpu as gpu_named
-from services.physics.models import Model
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.gpus import gpu as gpu_named
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import PRECISIONS, Precision
 from services.physics.parallel import ONE, Layout
-from services.physics.precisions import PRECISIONS, Precision
 from services.physics.roofline import KvPrecision
 from services.planner.batch.hardware import (
     Deployment,
