@@ -35,10 +35,15 @@ ON_KAFKA: Final = frozenset({"tail", "topics", "acls", "dead"})
 FIRST_STEP: Final = "`railbus up --ask` starts everything and asks a sample question"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; 2 is a user's mistake, 130 is Ctrl-C."""
+def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> int:
+    """Run one subcommand and return its exit code; 2 is a user's mistake, 130 is Ctrl-C.
+
+    Args:
+        argv: The arguments after the program's name; by default those of the process.
+        interrupt_handler: What handles Ctrl-C while the subcommand runs; by default what does so now.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
-    with _silent_interrupts():
+    with _silent_interrupts(signal.getsignal(signal.SIGINT) if interrupt_handler is None else interrupt_handler):
         from services.runtime.errors import UserError
         from services.runtime.logging import LEVEL_VARIABLE, configure_logging
         from services.runtime.process import EXIT_INTERRUPTED, EXIT_USER
@@ -65,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _silent_interrupts() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: a KeyboardInterrupt in the middle of an import prints a traceback."""
-    handler = signal.getsignal(signal.SIGINT)
+def _silent_interrupts(handler: Any) -> Iterator[None]:
+    """Let Ctrl-C end the process at once, as ``services.cli.entry`` does; afterwards set its handler."""
     if handler is not signal.default_int_handler:
         yield
         return
