@@ -26,7 +26,7 @@ from services.planner.batch.ways import BatchJob, Complexity, ExcludedWay, Found
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The ways to do a job, in order of kind, and those that cannot be taken."""
+    """The ways to run a job, sorted by kind, and those that are impossible."""
 
     ways: tuple[Way, ...]
     refusals: tuple[ExcludedWay, ...]
