@@ -1,8 +1,9 @@
 """Fixtures for every test: embedded brokers as processes of their own."""
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None, max_examples=examples(100))
 if os.environ.get("RAILBUS_RANDOM") != "1":
     settings.load_profile("fixed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage, and never look at what was collected: it lives as long as the run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def ours() -> dict[str, str]:
