@@ -202,7 +202,7 @@ def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
 
 
 def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
-    """Return the offers to which a cascade may pass its best: of each better model, that with most tokens."""
+    """Return the offers for a cascade's later steps: for each better model, the one with most tokens a minute."""
     wanted = prices.scores.get(job.model.name, 0.0)
     better = [api for api in prices.api if prices.scores.get(api.model, 0.0) >= wanted]
     best: dict[str, ApiOffer] = {}
