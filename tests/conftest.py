@@ -37,7 +37,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def ours() -> dict[str, str]:
     """The product's own variables."""
-    return {name: value for name, value in os.environ.items() if name.startswith("RAILBUS_")}
+    return {name: os.environ[name] for name in os.environ if name.startswith("RAILBUS_")}
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +45,10 @@ def environment_as_it_was() -> Iterator[None]:
     """A command that a test runs in this process may set variables; no other test is told."""
     before = ours()
     yield
-    for name in ours().keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
+    if (after := ours()) != before:
+        for name in after.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
