@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.asyncapi import document
-from schemas.json_schemas import event_schema, file_name
+from schemas.documents.asyncapi import document
+from schemas.documents.json_schemas import event_schema, file_name
+from schemas.documents.tables import with_tables
 from schemas.registry import KINDS
-from schemas.tables import with_tables
 
 GENERATED: Final = Path(__file__).parent / "generated"
 README: Final = Path(__file__).parent / "README.md"

@@ -18,21 +18,27 @@ def modules(marker: str) -> tuple[ModuleType, ...]:
     """Return the product's modules whose source has this text; importing all of them would take many seconds."""
     return tuple(
         importlib.import_module(module)
-        for module, _, text in sources()
+        for module, text in texts()
         if marker in text and not module.endswith(".__main__")
     )
 
 
 @cache
 def sources() -> tuple[tuple[str, ast.Module, str], ...]:
-    """Return name, syntax tree and text of every module of the product."""
+    """Return name, syntax tree and text of every module of the product. The trees take seconds to make."""
+    return tuple((name, ast.parse(text), text) for name, text in texts())
+
+
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Return name and text of every module of the product."""
     found = []
     for package in OWN:
         for path in sorted((ROOT / package).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             parts = path.relative_to(ROOT).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found.append((name, ast.parse(text), text))
+            found.append((name, text))
     return tuple(found)
 
 

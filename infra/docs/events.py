@@ -5,7 +5,7 @@ from typing import Any
 
 from infra.docs.discover import anchor, constant, one_line, sentence
 from infra.docs.tables import code, codes, table
-from schemas.json_schemas import event_schema
+from schemas.documents.json_schemas import event_schema
 from schemas.registry import KINDS, ROLES, Kind, kinds_on
 from schemas.topics import DAY_MS, DEFAULT_PARTITIONS, TOPICS
 

@@ -13,7 +13,7 @@ import orjson
 from infra.docs.discover import anchor, calls, classes, constant, one_line, sentence, service_of, sources
 from infra.docs.events import kind_of
 from infra.docs.tables import code, codes, table
-from schemas.json_schemas import attribute_texts, event_schema
+from schemas.documents.json_schemas import attribute_texts, event_schema
 from schemas.registry import KINDS
 
 METHODS = ("get", "post", "put", "delete", "head")

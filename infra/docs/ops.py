@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from infra.docs.discover import anchor, classes, sentence
 from infra.docs.tables import code, table
-from schemas.json_schemas import attribute_descriptions, summary
+from schemas.documents.json_schemas import attribute_descriptions, summary
 
 
 def ops() -> list[type]:

@@ -9,7 +9,7 @@ import msgspec
 from infra.docs.discover import anchor, classes, one_line, sentence
 from infra.docs.events import default_of, kind_of
 from infra.docs.tables import code, table
-from schemas.json_schemas import attribute_texts
+from schemas.documents.json_schemas import attribute_texts
 
 
 def body() -> str:

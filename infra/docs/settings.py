@@ -22,7 +22,7 @@ from infra.docs.discover import (
     sources,
 )
 from infra.docs.tables import code, codes, table
-from schemas.json_schemas import attribute_descriptions, summary
+from schemas.documents.json_schemas import attribute_descriptions, summary
 
 VARIABLE = re.compile(r"RAILBUS_[A-Z0-9_]*[A-Z0-9]")
 UNITS = {

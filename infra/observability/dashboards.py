@@ -18,8 +18,13 @@ QUANTILES: Final = (50, 95, 99)
 
 def sources() -> dict[str, dict[str, Any]]:
     """Return title and rows of each dashboard, by its id."""
-    found: dict[str, dict[str, Any]] = yaml.safe_load((GRAFANA / "panels.yml").read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = read_yaml(GRAFANA / "panels.yml")
     return found
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file has, read by the parser in C where the package has it: it is ten times as fast."""
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def text(uid: str) -> str:

@@ -17,7 +17,7 @@ from services.bus import StoredRecord
 
 
 class _Head(msgspec.Struct):
-    """What most events have; the rest of the JSON is skipped."""
+    """The fields that most events have; the rest of the JSON is skipped."""
 
     request_id: Any = None
     tenant: Any = None

@@ -115,7 +115,7 @@ def seal_all(records: Sequence[tuple[StoredRecord, QueryFields]], keys: KeyStore
 
 
 def unseal(record: StoredRecord, owner: tuple[str, str], keys: KeyStore | None) -> StoredRecord:
-    """Return the record with its value; with none if its key was destroyed or is not known here."""
+    """Return the record with its value decrypted; the value is None if its key was destroyed or is not known here."""
     key = None if keys is None else keys.key(*owner)
     if key is None or record.value is None:
         return record._replace(value=None)

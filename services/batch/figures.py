@@ -1,4 +1,4 @@
-"""What the batch service tells an operator about its jobs, and its gauges."""
+"""The figures of all unfinished jobs, for the operator's log, and the gauges that show them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -67,7 +67,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     recalled_tokens: int = 0
 
     def join(self, other: "Receipt") -> "Receipt":
-        """Return what both say together."""
+        """Return the values of both receipts together, of two clients or of one that came back."""
         return Receipt(
             _least(self.sent_at, other.sent_at),
             _least(self.first_text_us, other.first_text_us),
@@ -91,7 +91,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     read_ms: int = 0
 
     def join(self, other: "Entry") -> "Entry":
-        """Return what both say together."""
+        """Return an entry with what either of the two knows of the request."""
         facts, receipt = self.facts, self.receipt
         if other.facts is not None and (facts is None or _before(other.facts, facts)):
             facts = other.facts

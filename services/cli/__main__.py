@@ -1,4 +1,4 @@
-"""``railbus``, or ``python -m services.cli``: one subcommand a file in ``services/cli/commands``."""
+"""``railbus``, or ``python -m services.cli``: one subcommand a file, under ``services/cli/commands``."""
 
 import argparse
 import os
@@ -29,13 +29,21 @@ COMMANDS: Final = {
     "doctor": "list what is installed, what can be reached, and what is missing",
 }
 
+ON_KAFKA: Final = frozenset({"tail", "topics", "acls", "dead"})
+"""Subcommands whose files are in ``services/cli/commands/kafka``."""
+
 FIRST_STEP: Final = "`railbus up --ask` starts everything and asks a sample question"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; 2 is a user's mistake, 130 is Ctrl-C."""
+def main(argv: Sequence[str] | None = None, interrupt_handler: Any = None) -> int:
+    """Run one subcommand and return its exit code; 2 is a user's mistake, 130 is Ctrl-C.
+
+    Args:
+        argv: The arguments after the program's name; by default those of the process.
+        interrupt_handler: What handles Ctrl-C while the subcommand runs; by default what does so now.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
-    with _silent_interrupts():
+    with _silent_interrupts(signal.getsignal(signal.SIGINT) if interrupt_handler is None else interrupt_handler):
         from services.runtime.errors import UserError
         from services.runtime.logging import LEVEL_VARIABLE, configure_logging
         from services.runtime.process import EXIT_INTERRUPTED, EXIT_USER
@@ -62,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _silent_interrupts() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: a KeyboardInterrupt in the middle of an import prints a traceback."""
-    handler = signal.getsignal(signal.SIGINT)
+def _silent_interrupts(handler: Any) -> Iterator[None]:
+    """Let Ctrl-C end the process at once, as ``services.cli.entry`` does; afterwards set its handler."""
     if handler is not signal.default_int_handler:
         yield
         return
@@ -111,7 +118,8 @@ class _Version(argparse.Action):
 
 
 def _module(name: str) -> ModuleType:
-    return import_module(f"services.cli.commands.{name}")
+    folder = "services.cli.commands.kafka" if name in ON_KAFKA else "services.cli.commands"
+    return import_module(f"{folder}.{name}")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ import os
 from services.edge.service import EdgeService
 from services.edge.settings import Settings
 from services.runtime import process, settings
-from services.runtime.allocator import return_large_blocks
-from services.runtime.process import say_ready
+from services.runtime.process import return_large_blocks, say_ready
 
 
 async def main() -> None:

@@ -11,21 +11,21 @@ from services.bus import Producer, ensure_topics
 from services.edge.batches.job_service import JobService
 from services.edge.delivery.hub import TICK_S, Hub
 from services.edge.delivery.receipts import ReceiptWriter
-from services.edge.http.api_keys import load_keys
+from services.edge.http.access.api_keys import load_keys
+from services.edge.http.access.tls import tls_context
 from services.edge.http.app import ServerLogger, make_app
 from services.edge.http.batch_endpoint import BatchEndpoint
 from services.edge.http.chat_endpoint import ChatEndpoint
 from services.edge.http.connections import Connections, ConnectionTimeouts, LimitedSite
 from services.edge.http.ledger_endpoint import LedgerEndpoint
-from services.edge.http.open_files import connection_limits
 from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.status import StatusEndpoint
-from services.edge.http.tls import tls_context
 from services.edge.http.websockets import WebSocketEndpoint
 from services.edge.ledger.window_reader import WindowReader
 from services.edge.log.lookup import LogLookup
 from services.edge.log.partition_follower import PartitionFollower
+from services.edge.open_files import connection_limits
 from services.edge.requests.request_service import RequestService
 from services.edge.requests.shared_limits import SharedLimits
 from services.edge.settings import Settings

@@ -173,7 +173,7 @@ class LedgerApp:
         return changes
 
     async def _send(self, number: int, change: TableChange) -> Any:
-        """Give a change of the table to the producer; return what waits for the broker."""
+        """Give a change of the table to the producer; return the future of the broker's acknowledgement."""
         topic = self._table.changelog_topic.get_topic_name()
         return await self.app.producer.send(topic, change.key, change.value, number, None, None)
 

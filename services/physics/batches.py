@@ -8,13 +8,13 @@ arithmetic, and its share of each decode step, which reads the weights once and 
 from dataclasses import dataclass
 from typing import Final
 
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
 from services.physics.checks import positive, whole
 from services.physics.efficiency import Efficiency, practical
-from services.physics.gpus import Gpu
-from services.physics.models import Model
 from services.physics.newcomers import PREFILL_BUDGET
 from services.physics.parallel import LINK_SHARE, ONE, PIPELINE_BALANCE, Layout, communication_ms, divided, group
-from services.physics.precisions import Precision
 from services.physics.roofline import (
     KvPrecision,
     decode_ms,

@@ -3,11 +3,11 @@
 from decimal import Decimal, localcontext
 from math import sqrt
 
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
 from services.physics.checks import fraction, not_negative, positive
 from services.physics.efficiency import Efficiency, practical
-from services.physics.gpus import Gpu
-from services.physics.models import Model
-from services.physics.precisions import Precision
 from services.physics.roofline import prefill_ms
 
 _MAX_SERVICES = 200

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
+from services.physics.catalogue.gpus import Gpu
 from services.physics.checks import not_negative
-from services.physics.gpus import Gpu
 
 Engine = Literal["vllm", "nim", "tensorrt-llm", "llama.cpp"]
 

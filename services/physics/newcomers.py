@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
 from services.physics.checks import whole
 from services.physics.efficiency import Efficiency
-from services.physics.gpus import Gpu
-from services.physics.models import Model
-from services.physics.precisions import Precision
 from services.physics.roofline import prefill_ms
 
 PREFILL_BUDGET: Final = 4_096

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
 from services.physics.efficiency import Efficiency, practical
-from services.physics.gpus import Gpu
-from services.physics.models import Model
-from services.physics.precisions import Precision
 from services.physics.roofline import KvPrecision, decode_ms
 from services.physics.speculation import MAX_GAMMA, OVERHEAD, speedup_in_batch
 

@@ -9,10 +9,10 @@ at once (Huang et al., "GPipe", 2019). Data parallelism is the same engine sever
 from dataclasses import dataclass, replace
 from typing import Final
 
+from services.physics.catalogue.gpus import Gpu, Link
+from services.physics.catalogue.models import Model
 from services.physics.checks import whole
 from services.physics.efficiency import Constant
-from services.physics.gpus import Gpu, Link
-from services.physics.models import Model
 from services.physics.roofline import ACTIVATION_BYTES
 
 ALL_REDUCE_US: Final[dict[Link, Constant]] = {

@@ -9,12 +9,12 @@ Times are in milliseconds, sizes in bytes, rates per second.
 
 from typing import Final, Literal, get_args
 
+from services.physics.catalogue.gpus import GIB, Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
+from services.physics.catalogue.precisions import precision as spec_of
 from services.physics.checks import positive, whole
 from services.physics.efficiency import BATCHED, FLOOR, Efficiency
-from services.physics.gpus import GIB, Gpu
-from services.physics.models import Model
-from services.physics.precisions import Precision
-from services.physics.precisions import precision as spec_of
 
 KvPrecision = Literal["bf16", "fp8"]
 

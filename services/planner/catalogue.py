@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from services.physics.configs import model_from_config
-from services.physics.gpus import Gpu
-from services.physics.gpus import gpu as gpu_named
-from services.physics.models import Model
-from services.physics.models import model as model_named
+from services.physics.catalogue.configs import model_from_config
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.gpus import gpu as gpu_named
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.models import model as model_named
 from services.runtime.errors import UserError
 
 CatalogueEntry = TypeVar("CatalogueEntry")

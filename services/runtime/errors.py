@@ -9,7 +9,7 @@ class UserError(Exception):
 
 
 class UnavailableError(Exception):
-    """Something that the process needs is not as it must be now, such as a broker whose disk is full.
+    """Something that the process needs cannot be used at present, such as a broker whose disk is full.
 
     A process that ends with it prints one line without a traceback and exits with code 1: whoever started it may start
     it again.

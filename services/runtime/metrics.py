@@ -313,7 +313,10 @@ for _outcome in ("exported", "dropped", "failed"):
 
 @lru_cache(maxsize=4_096)
 def labelled(metric: Any, *labels: str) -> Any:
-    """Return the child of a metric: its own ``labels`` takes a lock, and as long as decoding a record."""
+    """Return the child of a metric for these labels, kept from the first call.
+
+    The metric's own ``labels`` takes a lock, and as much time as decoding a record.
+    """
     return metric.labels(*labels)
 
 

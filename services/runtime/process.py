@@ -1,6 +1,7 @@
 """How every process starts, stops and reports errors."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import signal
@@ -19,6 +20,13 @@ EXIT_CRASH: Final = 1
 EXIT_USER: Final = 2
 EXIT_INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells report it."""
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+"""Parameters of glibc's ``mallopt(3)``."""
+
+MMAP_BYTES: Final = 65_536
+TRIM_BYTES: Final = 131_072
 
 GARBAGE_OBJECTS: Final = 2_000
 """So many new objects start a collection of garbage: a burst of requests makes some hundred each."""
@@ -53,6 +61,19 @@ def say_ready(text: str) -> None:
     gc.set_threshold(GARBAGE_OBJECTS)
     sys.stdout.write(f"ready {text}\n")
     sys.stdout.flush()
+
+
+def return_large_blocks() -> bool:
+    """Give large blocks back to the system when they are freed; return whether the allocator can be told so.
+
+    By default, glibc keeps up to 32 MiB blocks for reuse once one was freed, between small ones that pin them: a
+    process that got many large messages once stays large.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, MMAP_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, TRIM_BYTES))
 
 
 async def _until_stopped(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:

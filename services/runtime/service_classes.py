@@ -332,5 +332,5 @@ def _defaults(specs: Mapping[str, ClassSpec], field: str) -> dict[str, str]:
 
 
 def _given(spec: Struct | None) -> dict[str, object]:
-    """Return the fields that were named."""
+    """Return the fields that the policy's file sets."""
     return {} if spec is None else {name: ms for name, ms in msgspec.structs.asdict(spec).items() if ms is not None}

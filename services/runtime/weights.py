@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import IO, Final
 
 from services.runtime.errors import UserError
-from services.runtime.progress import Progress
 
 POLL_S: Final = 0.2
 
@@ -99,6 +98,57 @@ class CacheSettings:
             return Path("~/.cache/railbus").expanduser()
         except RuntimeError:
             raise UserError("there is no home folder to cache in: set RAILBUS_CACHE_DIR to a folder") from None
+
+
+class Progress:
+    """The progress of a download: a bar on a terminal, and anywhere else a line when it begins and one when it ends.
+
+    Args:
+        what: Name of the work.
+        total: Its bytes.
+        stream: Where to write.
+        clock: Seconds.
+    """
+
+    WIDTH: Final = 30
+
+    def __init__(self, what: str, total: int, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._total = total
+        self._stream = stream
+        self._live = stream.isatty()
+        self._clock = clock
+        self._began = clock()
+
+    def begin(self) -> None:
+        """Start counting the time."""
+        self._began = self._clock()
+        self._write(f"{self._what} ({self._total / 1e6:.0f} MB, once)", end="" if self._live else "\n")
+
+    def show(self, done: int) -> None:
+        """Draw so many bytes."""
+        if self._live:
+            share = min(1.0, done / self._total)
+            filled = round(share * self.WIDTH)
+            bar = "#" * filled + "." * (self.WIDTH - filled)
+            self._write(f"{self._what} [{bar}] {share:4.0%} of {self._total / 1e6:.0f} MB", end="")
+
+    def end(self, path: Path) -> None:
+        """Say where the file is and how long it took."""
+        self._write(f"{self._what}: done in {self._clock() - self._began:.1f} s, kept in {path.parent}", end="\n")
+
+    def say(self, text: str) -> None:
+        """Write a line of its own."""
+        self._write(text, end="\n")
+
+    def abort(self) -> None:
+        """End the line of a drawn bar, so that the next text begins a new line."""
+        if self._live:
+            self._stream.write("\n")
+
+    def _write(self, text: str, *, end: str) -> None:
+        self._stream.write(f"\r\x1b[K{text}{end}" if self._live else f"{text}{end}")
+        self._stream.flush()
 
 
 def installed(weights: Weights) -> Path | None:

@@ -120,7 +120,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is fixed before a run.
+    """The parameters of a run, fixed before it starts.
 
     Attributes:
         members: How many members each service begins with.

@@ -1,4 +1,4 @@
-"""Many runs: one after the other or in several processes, what they came to, and a failing one explained."""
+"""Run many seeds, one after the other or in several processes; sum up their results and explain a failing one."""
 
 import gc
 import hashlib

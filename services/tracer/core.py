@@ -1,8 +1,8 @@
 """When a request's trace is complete. Pure: accounts and receipts in, ``ExportTrace`` out.
 
 A trace is complete when the account is there and a client had all of the answer, or ``LINGER_US`` after the account.
-What a partition had before it was gained was exported by the member that held it, but for the newest ``OVERLAP_US``:
-these are exported again, with the same ids, because that member may have been killed.
+When a member gains a partition, it exports the traces of the last ``OVERLAP_US`` before again, with the same ids: the
+member that held the partition may have been killed before it had exported them.
 """
 
 from collections.abc import Sequence

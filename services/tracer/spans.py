@@ -91,7 +91,7 @@ def trace_of(account: Account, sent_at: int | None, receipt: Detached | None, tr
     """Return a request's trace; None where the router never read its ``Request``, or is too old to say what it was.
 
     Args:
-        account: Of the request.
+        account: The request's account.
         sent_at: When its client had the last byte, by the edge's clock, in microseconds; None if no client had.
         receipt: The newest receipt.
         traceparent: The trace that the client began, or the edge for it.

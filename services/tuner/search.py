@@ -20,15 +20,15 @@ class Tried:
 
 
 class Search:
-    """A climb: each change is measured against the best settings so far and becomes part of them if it pays.
+    """Hill climbing: each change is measured against the best settings so far, and becomes part of them if it pays.
 
     Args:
         changes: What to try, in this order.
         base: The settings to begin with.
-        defaults: What variables mean that are not set: such a change is none.
+        defaults: The values of variables that are not set: to set one to its default is no change.
         rules: When a change is kept.
-        targets: When all are met the search ends; none never end it.
-        budget_s: Time after which no change is begun; None for any.
+        targets: The search ends when all are met. Without any, it tries every change.
+        budget_s: Time after which no further change is tried; None is no limit.
     """
 
     def __init__(

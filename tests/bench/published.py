@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from services.physics.catalogue.gpus import Gpu, gpu
+from services.physics.catalogue.models import Model, model
+from services.physics.catalogue.precisions import Precision
 from services.physics.efficiency import Efficiency, practical
-from services.physics.gpus import Gpu, gpu
-from services.physics.models import Model, model
 from services.physics.newcomers import burst
-from services.physics.precisions import Precision
 from services.physics.roofline import KvPrecision, decode_ms, prefill_ms
 from services.physics.statistics import median
 from services.planner.bench.fit import nelder_mead

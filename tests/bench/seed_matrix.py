@@ -8,8 +8,8 @@ from functools import cache
 from typing import Final, Literal
 
 from services.physics.batches import BatchWork
-from services.physics.gpus import gpu
-from services.physics.models import model
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.planner.batch.choose import hours_text, money_text
 from services.planner.batch.plan import BatchPlan, plan_batch
 from services.planner.batch.prices import read_prices

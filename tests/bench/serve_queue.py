@@ -16,8 +16,8 @@ from typing import Final
 from services.generator.engines.simulated.batch_scheduler import BatchScheduler, CostModel
 from services.generator.engines.simulated.fault_script import FaultScript
 from services.generator.engines.simulated.sequence import SimulatedSequence
-from services.physics.gpus import gpu
-from services.physics.models import model
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_flop, step_ms
 from services.physics.statistics import median, percentile

@@ -80,7 +80,8 @@ def container_environment(service: Mapping[str, Any], variables: Mapping[str, st
 
 def load() -> dict[str, Any]:
     """Return the file with its anchors merged, and nothing filled in."""
-    loaded: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where the package has it
+    loaded: dict[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), parser)
     return loaded
 
 

@@ -19,7 +19,7 @@ from services.broker.state import ApiRequest
 
 
 def join_group(request: ApiRequest) -> ApiResponse:
-    """Join; answered when every member has."""
+    """Join a group; the answer waits until every member has joined."""
     reader, version, settings = request.body, request.version, request.broker.settings
     group_id, session_ms = reader.string(), reader.i32()
     rebalance_ms = reader.i32() if version >= 1 else session_ms

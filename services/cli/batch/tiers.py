@@ -62,7 +62,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The plan of a cascade, as its file has it."""
 
     score: Score
     tier: Annotated[tuple[Tier, ...], msgspec.Meta(min_length=2, max_length=8)]

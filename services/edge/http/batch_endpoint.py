@@ -10,7 +10,7 @@ from aiohttp import BodyPartReader, web
 from services.edge.batches.job_service import JobService
 from services.edge.batches.objects import batch_object, file_object, page_of
 from services.edge.errors import ApiError
-from services.edge.http.api_keys import ApiKeys
+from services.edge.http.access.api_keys import ApiKeys
 from services.edge.http.connections import handler_of
 from services.edge.http.request_body import json_body
 from services.edge.requests.parse import parse_json

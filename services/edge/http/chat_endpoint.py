@@ -8,7 +8,7 @@ from services.edge.delivery.subscription import Subscription
 from services.edge.encoders.chat_chunks import OnRestart
 from services.edge.encoders.encoding import ClientContext, Encoding
 from services.edge.errors import ApiError
-from services.edge.http.api_keys import ApiKeys
+from services.edge.http.access.api_keys import ApiKeys
 from services.edge.http.connections import handler_of
 from services.edge.http.request_body import json_body
 from services.edge.http.responses import send_stream

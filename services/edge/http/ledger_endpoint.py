@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from services.edge.errors import ApiError
-from services.edge.http.api_keys import ApiKeys
+from services.edge.http.access.api_keys import ApiKeys
 from services.edge.ledger.report import Query
 from services.edge.ledger.window_reader import WindowReader
 from services.edge.ledger.window_store import SPAN_S

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from services.edge.delivery.hub import Hub
 from services.edge.errors import ApiError
-from services.edge.http.api_keys import ApiKeys
+from services.edge.http.access.api_keys import ApiKeys
 from services.runtime.metrics import READY, render_metrics
 
 HEALTH_PATHS: Final = ("/healthz", "/health")

@@ -13,7 +13,7 @@ from services.edge.delivery.subscription import Subscription
 from services.edge.encoders.encoding import ClientContext, Encoding
 from services.edge.encoders.websocket import pong_frame, text_frame
 from services.edge.errors import ApiError
-from services.edge.http.api_keys import ApiKeys, bearer_token
+from services.edge.http.access.api_keys import ApiKeys, bearer_token
 from services.edge.http.connections import LimitedHandler, handler_of
 from services.edge.log.positions import parse_request_id
 from services.edge.requests.parse import Arrival, parse_json

@@ -29,9 +29,9 @@ class Query(NamedTuple):
     """What the reader asks for.
 
     Attributes:
-        minutes: How far back.
-        tenant: Of this tenant alone; None for all that the reader may see.
-        service_class: Of this class alone; None for all.
+        minutes: How far back the report goes.
+        tenant: Only this tenant; None is every tenant that the reader may see.
+        service_class: Only this class; None is every class.
     """
 
     minutes: int = 60

@@ -33,7 +33,7 @@ class FollowPlan:
         self._wanted = wanted
 
     def missing(self) -> frozenset[int]:
-        """Return the next homes that are not followed yet."""
+        """Return the next home partitions that are not followed yet."""
         return self._wanted - self.followed
 
     def switch_homes(self) -> bool:

@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Final
 
 from services.physics.batches import BatchLimits, BatchWork, Throughput, batch_kv, throughput
+from services.physics.catalogue.gpus import GPUS, Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import GGUF, PRECISIONS, Precision
 from services.physics.efficiency import Efficiency, Engine, practical, variants
-from services.physics.gpus import GPUS, Gpu
-from services.physics.models import Model
 from services.physics.pairing import SpeculationPair
 from services.physics.parallel import ALL_REDUCE_US, LINK_SHARE, ONE, PIPELINE_BALANCE, Layout
-from services.physics.precisions import GGUF, PRECISIONS, Precision
 from services.physics.roofline import KvPrecision, weight_bytes
 from services.planner.batch.ways import Range, exactly, spread
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from services.physics.batches import BatchWork, batch_kv
 from services.physics.cascade import chain_recall, recall
-from services.physics.gpus import Gpu
-from services.physics.gpus import gpu as gpu_named
-from services.physics.models import Model
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.gpus import gpu as gpu_named
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import PRECISIONS, Precision
 from services.physics.parallel import ONE, Layout
-from services.physics.precisions import PRECISIONS, Precision
 from services.physics.roofline import KvPrecision
 from services.planner.batch.hardware import (
     Deployment,
@@ -26,7 +26,7 @@ from services.planner.batch.ways import BatchJob, Complexity, ExcludedWay, Found
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """The ways to do a job, in order of kind, and those that cannot be taken."""
+    """The ways to run a job, sorted by kind, and those that are impossible."""
 
     ways: tuple[Way, ...]
     refusals: tuple[ExcludedWay, ...]
@@ -202,7 +202,7 @@ def _three_tiers(job: BatchJob, tiers: tuple[Way, Way, Way]) -> Way:
 
 
 def _refiners(job: BatchJob, prices: PriceFile) -> list[ApiOffer]:
-    """Return the offers to which a cascade may pass its best: of each better model, that with most tokens."""
+    """Return the offers for a cascade's later steps: for each better model, the one with most tokens a minute."""
     wanted = prices.scores.get(job.model.name, 0.0)
     better = [api for api in prices.api if prices.scores.get(api.model, 0.0) >= wanted]
     best: dict[str, ApiOffer] = {}

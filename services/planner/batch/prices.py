@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from services.physics.gpus import GPUS
+from services.physics.catalogue.gpus import GPUS
 from services.runtime.errors import UserError
 
 DEFAULT_FILE: Final = "prices.toml"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from services.physics.batches import BatchWork
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.models import Model
 from services.physics.checks import fraction
-from services.physics.gpus import Gpu
-from services.physics.models import Model
 
 Kind = Literal["measured", "local", "less work", "smaller model", "several GPUs", "rented", "API", "cascade"]
 Complexity = Literal["low", "medium", "high"]

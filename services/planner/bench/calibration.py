@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from services.physics.adaptive import MARGIN, GammaBand
+from services.physics.catalogue.precisions import PRECISIONS
 from services.physics.efficiency import practical
-from services.physics.precisions import PRECISIONS
 from services.physics.statistics import median
 from services.planner.bench.bands import bands
 from services.planner.bench.closed_loops import ShapeMeasurement, accepted_share, alpha, by_position, rows

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
 from services.physics.efficiency import Efficiency, practical
-from services.physics.gpus import Gpu
-from services.physics.models import Model
-from services.physics.precisions import Precision
 from services.physics.roofline import prefill_flop, step_ms
 from services.physics.speculation import OVERHEAD
 from services.physics.statistics import median

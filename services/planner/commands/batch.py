@@ -10,9 +10,9 @@ from typing import Final
 import orjson
 
 from services.physics.batches import BatchWork
-from services.physics.gpus import Gpu
-from services.physics.models import Model
-from services.physics.precisions import PRECISIONS
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import PRECISIONS
 from services.planner.batch.choose import answers, good_enough
 from services.planner.batch.hardware import Deployment, sample_factor
 from services.planner.batch.plan import plan_batch

@@ -7,8 +7,8 @@ from typing import Final, get_args
 
 import orjson
 
+from services.physics.catalogue.precisions import Precision
 from services.physics.efficiency import Engine
-from services.physics.precisions import Precision
 from services.physics.roofline import KvPrecision
 from services.planner.bench import calibration_report
 from services.planner.bench.calibration import calibrate

@@ -9,9 +9,9 @@ from typing import Final
 
 import orjson
 
+from services.physics.catalogue.precisions import PRECISIONS
 from services.physics.checks import positive
 from services.physics.parallel import Layout
-from services.physics.precisions import PRECISIONS
 from services.planner.batch.prices import read_prices
 from services.planner.bench.calibration import calibrate
 from services.planner.bench.results import PLAIN, read_result

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Final
 
+from services.physics.catalogue.gpus import GIB, Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
 from services.physics.checks import fraction, not_negative, whole
 from services.physics.efficiency import Engine, practical
-from services.physics.gpus import GIB, Gpu
-from services.physics.models import Model
 from services.physics.pairing import SpeculationPair
-from services.physics.precisions import Precision
 from services.physics.roofline import KvPrecision, kv_bytes, weight_bytes
 
 MAX_TOKENS: Final = 1_000_000

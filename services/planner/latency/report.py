@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from services.physics.adaptive import GammaBand, format_schedule
-from services.physics.gpus import GIB
+from services.physics.catalogue.gpus import GIB
 from services.planner.latency.plan import LatencyPlan
 from services.planner.latency.plan_input import PlanInput
 

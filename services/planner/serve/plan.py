@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from services.physics.batches import batch_kv
+from services.physics.catalogue.gpus import Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
 from services.physics.checks import positive, whole
 from services.physics.efficiency import practical
-from services.physics.gpus import Gpu
-from services.physics.models import Model
 from services.physics.parallel import Layout, communication_ms, divided, group
-from services.physics.precisions import Precision
 from services.physics.roofline import kv_bytes, prefill_flop, require_fit, step_ms, weight_bytes
 from services.planner.serve.queue import QueueTimes, StepTime, queue_times
 

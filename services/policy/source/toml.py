@@ -1,4 +1,4 @@
-"""Read TOML into typed structures; faults have their line."""
+"""Read TOML into typed structures; an error names its line."""
 
 import re
 import tomllib

@@ -38,20 +38,20 @@ OnAppended = Callable[[Received], None]
 
 
 class SimulatedBroker:
-    """All logs. Records are objects that every reader shares: nothing is encoded.
+    """The logs of all topics. Readers share the record objects: nothing is encoded.
 
     Attributes:
         appended_us: When each record of a partition was appended, by the simulation's time. Its timestamp is what the
             broker's clock showed.
-        skew_us: How far the broker's clock is ahead.
-        newer: The requests of a newer version, and their partitions.
-        stepped_us: The sum of all steps of it, whatever their direction.
+        skew_us: How far the broker's clock is ahead of the simulation's time.
+        newer: Ids of the requests that a newer version wrote, and their partitions.
+        stepped_us: The sum of the sizes of all steps of that clock, forwards and backwards.
         upgraded: Whether safety is of the next version already: an edge that began before cannot read its recalls.
-        newer_recalls: Where those are.
+        newer_recalls: The offsets of the recalls that such an edge cannot read.
         leaders: The node that leads each partition, which sets the times of its records.
 
     Args:
-        simulation: Of the run.
+        simulation: The run's simulation.
         node_skews_us: How far the clock of each of its nodes is ahead. Each partition is led by one of them.
     """
 

@@ -26,7 +26,7 @@ class TextScore(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What one engine answers, greedily.
+    """One engine's answers at temperature 0.
 
     Attributes:
         texts: Its answer to each task; None where it failed.

@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from services.physics.configs import model_from_config
-from services.physics.gpus import gpu as from_catalogue
-from services.physics.precisions import Precision
+from services.physics.catalogue.configs import model_from_config
+from services.physics.catalogue.gpus import gpu as from_catalogue
+from services.physics.catalogue.precisions import Precision
 from tests.bench.gpu import shapes
 from tests.bench.gpu.arms import DRY, FULL, STAGES, Arm, Load, runs
 from tests.bench.gpu.install import install, python_with_vllm

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.physics.gpus import GPUS, Gpu
-from services.physics.models import Model
+from services.physics.catalogue.gpus import GPUS, Gpu
+from services.physics.catalogue.models import Model
+from services.physics.catalogue.precisions import Precision
 from services.physics.pairing import SpeculationPair
-from services.physics.precisions import Precision
 from services.physics.roofline import kv_bytes_per_token, prefill_ms, weight_bytes
 from tests.bench.gpu.arms import SCHEDULE, SPECULATION, Load
 

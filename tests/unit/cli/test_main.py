@@ -5,8 +5,11 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 
 import pytest
+
+from tests.support.brokers import ROOT
 
 
 def railbus(*args, cwd, **env):
@@ -77,6 +80,57 @@ def test_ctrl_c_during_the_imports_ends_the_program_in_silence(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+ENTRY = """
+import signal, sys
+before = set(sys.modules)
+from services.cli.entry import main
+{then}
+"""
+
+
+def run_entry(then, folder):
+    """Run a program that begins as the installed one does; return its exit code, output and errors."""
+    code = ENTRY.format(then=then)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, cwd=folder, check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_the_installed_program_begins_at_the_entry():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["scripts"] == {"railbus": "services.cli.entry:main"}
+
+
+def test_the_entry_imports_nothing_before_ctrl_c_is_silent(tmp_path):
+    code, output, errors = run_entry("print(sorted(set(sys.modules) - before))", tmp_path)
+    assert (code, errors) == (0, "")
+    assert output == "['services', 'services.cli', 'services.cli.entry']\n"
+
+
+def test_ctrl_c_before_the_programs_own_imports_is_silent(tmp_path):
+    interrupt = """
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "services.cli.__main__":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["railbus", "ask", "hi"]
+main()
+"""
+    assert run_entry(interrupt, tmp_path) == (-signal.SIGINT, "", "")
+
+
+def test_ctrl_c_while_the_subcommand_runs_is_exit_code_130(tmp_path):
+    interrupt = """
+from types import SimpleNamespace
+import services.cli.__main__ as program
+command = SimpleNamespace(add_arguments=lambda _: None, run=lambda _: signal.raise_signal(signal.SIGINT))
+program._module = lambda name: command
+sys.argv = ["railbus", "doctor"]
+sys.exit(main())
+"""
+    assert run_entry(interrupt, tmp_path) == (130, "", "")
 
 
 def test_help_names_every_command(tmp_path):

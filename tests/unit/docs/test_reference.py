@@ -8,7 +8,7 @@ import pytest
 from infra.docs import commands, errors, hooks, http, metrics, ops, settings
 from infra.docs.discover import ROOT, constant, modules, sources
 from schemas.acls import grants
-from schemas.meanings import MEANINGS
+from schemas.documents.meanings import MEANINGS
 from schemas.registry import GROUPS, KINDS, ROLES
 from schemas.topics import TOPICS
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.edge.http.connection_table import MAX_REFUSED, PROXIED, ConnectionTable, address_group
-from services.edge.http.open_files import (
+from services.edge.open_files import (
     MAX_BACKLOG,
     MIN_BACKLOG,
     MIN_CONNECTIONS,

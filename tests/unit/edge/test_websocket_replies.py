@@ -6,7 +6,7 @@ from aiohttp import WSMessage, WSMsgType
 
 from services.edge.delivery.client_writer import ClientWriter
 from services.edge.errors import ApiError
-from services.edge.http.api_keys import ApiKeys
+from services.edge.http.access.api_keys import ApiKeys
 from services.edge.http.websockets import MAX_REF_CHARS, WebSocketConnection
 from services.edge.requests.parse import Arrival, parse_chat_request
 from services.runtime.chat_body import MAX_QUOTED_CHARS

@@ -7,8 +7,8 @@ import pytest
 from services.generator.engines.simulated.batch_scheduler import BatchScheduler, CostModel
 from services.generator.engines.simulated.fault_script import FaultScript
 from services.generator.engines.simulated.sequence import SimulatedSequence
-from services.physics.gpus import gpu
-from services.physics.models import model
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.pairing import SpeculationPair
 
 PAIR = SpeculationPair(target=model("gemma-3-27b"), draft=model("gemma-3-4b"), gpu=gpu("h100"))

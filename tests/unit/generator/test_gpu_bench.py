@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from services.physics.configs import model_from_config
-from services.physics.gpus import gpu
+from services.physics.catalogue.configs import model_from_config
+from services.physics.catalogue.gpus import gpu
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_ms
 from tests.bench.gpu import shapes

@@ -9,10 +9,10 @@ from schemas.requests import Deadlines
 from services.generator.engines.vllm.arguments import engine_arguments
 from services.generator.engines.vllm.settings import VllmSettings
 from services.generator.settings import GeneratorSettings
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.deadlines import highest_utilisation
 from services.physics.efficiency import practical
-from services.physics.gpus import gpu
-from services.physics.models import model
 from services.physics.parallel import Layout, communication_ms, group
 from services.physics.roofline import decode_ms, kv_bytes_per_token, prefill_ms, require_fit, weight_bytes
 from services.physics.speculation import speedup

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from services.generator.engines.simulated.batch_scheduler import BatchScheduler, CostModel
 from services.generator.engines.simulated.fault_script import FaultScript, parse_script
 from services.generator.engines.simulated.sequence import SimulatedSequence, scripted_refusal
-from services.physics.gpus import gpu
-from services.physics.models import model
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import prefill_ms
 from services.physics.speculation import tokens_per_step

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.compose_file import load
+
 ROOT = Path(__file__).resolve().parents[3]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+COMPOSE = load()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = {name: service for name, service in SERVICES.items() if "build" in service}
 DOCKERFILE = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8")

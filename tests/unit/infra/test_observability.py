@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from infra.docs.metrics import metrics
 from infra.observability import dashboards
@@ -17,10 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "infra" / "observability"
 RULE_FILES = sorted((FOLDER / "rules").glob("*.yml"))
 RULES: list[dict[str, Any]] = [
-    rule
-    for path in RULE_FILES
-    for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
-    for rule in group["rules"]
+    rule for path in RULE_FILES for group in dashboards.read_yaml(path)["groups"] for rule in group["rules"]
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}

@@ -15,8 +15,8 @@ from services.physics.adaptive import (
     gamma_by_batch,
     probe_after,
 )
-from services.physics.gpus import gpu
-from services.physics.models import model
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.pairing import SpeculationPair
 from tests.support.examples import examples
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.physics.batches import BatchLimits, BatchWork, throughput
-from services.physics.configs import model_from_config
+from services.physics.catalogue.configs import model_from_config
+from services.physics.catalogue.gpus import GIB, GPUS, gpu
+from services.physics.catalogue.models import MODELS, model
+from services.physics.catalogue.precisions import GGUF, PRECISIONS, precision
 from services.physics.efficiency import practical, variants
-from services.physics.gpus import GIB, GPUS, gpu
-from services.physics.models import MODELS, model
 from services.physics.parallel import Layout, communication_ms, divided, group
-from services.physics.precisions import GGUF, PRECISIONS, precision
 from services.physics.roofline import decode_ms, require_fit, weight_bytes, weight_bytes_read
 from tests.support.examples import examples
 

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.physics.batches import BatchLimits, BatchWork, throughput
-from services.physics.configs import model_from_config
+from services.physics.catalogue.configs import model_from_config
+from services.physics.catalogue.gpus import GPUS, gpu
+from services.physics.catalogue.models import MODELS, Model, model
 from services.physics.deadlines import (
     chance_of_waiting_at_most,
     highest_utilisation,
@@ -19,8 +21,6 @@ from services.physics.deadlines import (
 )
 from services.physics.efficiency import FLOOR, practical
 from services.physics.governance import exposure_tokens, governed_start, hidden_fraction
-from services.physics.gpus import GPUS, gpu
-from services.physics.models import MODELS, Model, model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import (
     attended_pairs,

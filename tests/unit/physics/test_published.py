@@ -2,9 +2,9 @@
 
 import pytest
 
+from services.physics.catalogue.gpus import GPUS, gpu
+from services.physics.catalogue.models import Model, model
 from services.physics.efficiency import COMMON, GENERATIONS, SEQUENCE_US, practical
-from services.physics.gpus import GPUS, gpu
-from services.physics.models import Model, model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import FLOOR, decode_ms, prefill_ms, require_fit
 from services.physics.statistics import median

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from services.physics.batches import BatchWork, throughput
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.deadlines import chance_of_waiting_at_most, highest_utilisation, longest_prompt
 from services.physics.efficiency import BATCHED, FLOOR
-from services.physics.gpus import gpu
-from services.physics.models import model
 from services.physics.pairing import SpeculationPair
 from services.physics.roofline import (
     compute_bound_tokens,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.physics.batches import BatchWork
-from services.physics.gpus import gpu
-from services.physics.models import model
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.planner.__main__ import main
 from services.planner.batch.choose import answers, good_enough, hours_text, money_text, pareto_front
 from services.planner.batch.hardware import Deployment, estimate, what_would_fit

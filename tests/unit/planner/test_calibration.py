@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.physics.gpus import gpu
-from services.physics.models import model
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.speculation import tokens_per_step
 from services.planner.__main__ import main
 from services.planner.bench import calibration_report

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.physics.gpus import GPUS, gpu
-from services.physics.models import MODELS, model
+from services.physics.catalogue.gpus import GPUS, gpu
+from services.physics.catalogue.models import MODELS, model
 from services.planner.__main__ import main
 from services.planner.latency.plan import plan_latency
 from services.planner.latency.plan_input import PlanInput, SurroundingLatency

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.physics.batches import BatchWork
-from services.physics.models import model
+from services.physics.catalogue.models import model
 from services.planner.__main__ import main
 from services.planner.batch.sample import measured_ways, sampled_engine, sampled_loop
 from services.planner.batch.sample_file import divided, read_prompts

@@ -3,8 +3,8 @@
 import pytest
 
 from services.physics.batches import BatchWork
-from services.physics.gpus import gpu
-from services.physics.models import model
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.roofline import decode_ms
 from services.planner.batch.hardware import Deployment, estimate
 from tests.bench.seed_matrix import ROWS, judged, plan, way_of

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
 from services.physics.deadlines import chance_of_waiting_at_most, mean_wait_ms
-from services.physics.gpus import gpu
-from services.physics.models import model
 from services.physics.parallel import Layout
 from services.planner.__main__ import main
 from services.planner.commands.promises import limits_of

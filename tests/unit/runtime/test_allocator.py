@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from services.runtime.allocator import return_large_blocks
+from services.runtime.process import return_large_blocks
 
 PROGRAM = """
 import sys
-from services.runtime.allocator import return_large_blocks
+from services.runtime.process import return_large_blocks
 
 def resident():
     with open("/proc/self/statm") as file:

@@ -1,7 +1,7 @@
 import io
 from pathlib import Path
 
-from services.runtime.progress import Progress
+from services.runtime.weights import Progress
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from schemas.__main__ import GENERATED, README, drift, write
-from schemas.asyncapi import document
+from schemas.documents.asyncapi import document
 from schemas.registry import KINDS
 from schemas.topics import TOPICS
 

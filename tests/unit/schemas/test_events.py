@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from schemas.json_schemas import event_schema
+from schemas.documents.json_schemas import event_schema
 from schemas.registry import KINDS
 from schemas.stream import Chunk
 from schemas.wire import decode, encode, key_of

@@ -8,13 +8,13 @@ import pytest
 
 from schemas import base, batches, requests, side_events, stream
 from schemas.__main__ import README
-from schemas.asyncapi import document
 from schemas.base import AnyEvent, Event, envelope, run_envelope
 from schemas.batches import BatchEvent
+from schemas.documents.asyncapi import document
+from schemas.documents.tables import with_tables
 from schemas.registry import KINDS, ROLES, kinds_on, read_kinds, reads, writes
 from schemas.requests import Request
 from schemas.stream import Closed, Cutover, RunEvent, Started, StreamEvent, Verdict
-from schemas.tables import with_tables
 from schemas.topics import DEAD, REQUESTS, REQUESTS_BATCH, REQUESTS_VERTEX, STREAMS, TOPIC_NAMED, TOPICS
 
 SERVICES = Path(__file__).parents[3] / "services"

@@ -5,11 +5,11 @@ from typing import Literal
 
 from services.generator.engines.simulated.batch_scheduler import CostModel
 from services.generator.engines.simulated.fault_script import FaultScript, parse_script
+from services.physics.catalogue.gpus import gpu
+from services.physics.catalogue.models import model
+from services.physics.catalogue.precisions import Precision
 from services.physics.efficiency import practical
-from services.physics.gpus import gpu
-from services.physics.models import model
 from services.physics.pairing import SpeculationPair
-from services.physics.precisions import Precision
 from services.physics.roofline import require_fit
 from services.runtime.errors import UserError
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from schemas.json_schemas import JsonObject, attribute_descriptions, file_name, summary
+from schemas.documents.json_schemas import JsonObject, attribute_descriptions, file_name, summary
 from schemas.registry import KINDS, ROLES, Kind, RoleName, kinds_on, reads, writes
 from schemas.topics import DEFAULT_PARTITIONS, TIMESTAMP_TYPE, TOPICS, Topic
 from schemas.trace import TRACEPARENT_PATTERN

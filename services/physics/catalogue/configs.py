@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from services.physics.models import Model
+from services.physics.catalogue.models import Model
 
 # Published configurations omit the values that equal their class's default (transformers, ``Gemma3TextConfig``).
 _GEMMA3_DEFAULTS: Final[Mapping[str, Any]] = {

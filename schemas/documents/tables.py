@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from schemas.json_schemas import summary
+from schemas.documents.json_schemas import summary
 from schemas.registry import KINDS, ROLES, kinds_on
 from schemas.topics import DAY_MS, DEFAULT_PARTITIONS, TOPICS, Topic
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from services.physics.precisions import PRECISIONS
+from services.physics.catalogue.precisions import PRECISIONS
 
 TERA: Final = 1e12
 GIGA: Final = 1e9

@@ -1,0 +1,1 @@
+"""Documents made from the registry: JSON Schemas, the AsyncAPI document, the README's tables."""

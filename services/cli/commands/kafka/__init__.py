@@ -1,0 +1,1 @@
+"""Subcommands about what is on Kafka: events, topics, rights, records that could not be read."""

@@ -1,0 +1,1 @@
+"""Who may connect: API keys and TLS."""
