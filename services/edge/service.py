@@ -12,13 +12,13 @@ from services.edge.batches.job_service import JobService
 from services.edge.delivery.hub import TICK_S, Hub
 from services.edge.delivery.receipts import ReceiptWriter
 from services.edge.http.access.api_keys import load_keys
+from services.edge.http.access.origins import OriginGuard
 from services.edge.http.access.tls import tls_context
 from services.edge.http.app import ServerLogger, make_app
 from services.edge.http.batch_endpoint import BatchEndpoint
 from services.edge.http.chat_endpoint import ChatEndpoint
 from services.edge.http.connections import Connections, ConnectionTimeouts, LimitedSite
 from services.edge.http.ledger_endpoint import LedgerEndpoint
-from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.status import StatusEndpoint
 from services.edge.http.websockets import WebSocketEndpoint

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from services.bus import BusSettings
-from services.edge.http.proxies import TrustedProxies, trusted_proxies
+from services.edge.http.access.proxies import TrustedProxies, trusted_proxies
 from services.edge.requests.rate_limit import Rate
 from services.edge.requests.shared_limits import Quota
 from services.runtime.errors import UserError

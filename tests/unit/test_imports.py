@@ -73,7 +73,7 @@ PURE = (
     "services.edge.encoders",
     "services.edge.errors",
     "services.edge.http.connection_table",
-    "services.edge.http.proxies",
+    "services.edge.http.access.proxies",
     "services.edge.ledger.report",
     "services.edge.ledger.window_store",
     "services.edge.log.follow_plan",

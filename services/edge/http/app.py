@@ -8,11 +8,11 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http import HttpProcessingError
 
 from services.edge.errors import ApiError
+from services.edge.http.access.origins import OriginGuard
 from services.edge.http.batch_endpoint import BatchEndpoint
 from services.edge.http.chat_endpoint import ChatEndpoint
 from services.edge.http.connections import handler_of
 from services.edge.http.ledger_endpoint import LedgerEndpoint
-from services.edge.http.origins import OriginGuard
 from services.edge.http.page import PageEndpoint
 from services.edge.http.request_body import MAX_BODY_BYTES, body_too_large
 from services.edge.http.responses import COMMON_HEADERS, EventStreamResponse, error_response

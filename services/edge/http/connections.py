@@ -11,6 +11,7 @@ from aiohttp import web
 from services.edge.delivery.client_writer import CLOSE_TIMEOUT_S
 from services.edge.encoders.websocket import close_frame
 from services.edge.errors import ApiError
+from services.edge.http.access.proxies import TrustedProxies
 from services.edge.http.arrival import TimedProtocol, request_timestamps
 from services.edge.http.body_room import BodyRoom, BodyTurn, too_many_bytes
 from services.edge.http.connection_table import (
@@ -21,7 +22,6 @@ from services.edge.http.connection_table import (
     Refusal,
     Wait,
 )
-from services.edge.http.proxies import TrustedProxies
 from services.edge.http.responses import raw_error
 from services.edge.http.status import PROBE_PATHS
 from services.edge.requests.parse import Arrival

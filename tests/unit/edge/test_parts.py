@@ -23,7 +23,7 @@ from services.edge.encoders.sse import SseEncoder, sse_event
 from services.edge.encoders.websocket import WebSocketEncoder, text_frame
 from services.edge.errors import ApiError
 from services.edge.http.access.api_keys import ApiKeys, bearer_token, load_keys
-from services.edge.http.origins import OriginGuard
+from services.edge.http.access.origins import OriginGuard
 from services.edge.http.request_body import MAX_BODY_BYTES, unpack
 from services.edge.http.responses import http_chunk
 from services.edge.log.follow_plan import home_partitions_for, new_local_request_id

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.edge.http.proxies import trusted_proxies
+from services.edge.http.access.proxies import trusted_proxies
 from services.runtime.errors import UserError
 
 PROXIES = "10.0.0.0/8, 2001:db8::/32"
