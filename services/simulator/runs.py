@@ -70,10 +70,12 @@ def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]
     """Run some seeds; return what they came to, and the seconds of CPU."""
     began_s, results = time.process_time(), list[Result]()
     gc.freeze()
-    gc.disable()  # a run is short; what it leaves is collected while it is still in the processor's cache
+    gc.disable()  # a run is short, and leaves little
     for seed in seeds:
-        results.append(World(draw(seed, kinds)).run())
-        gc.collect()
+        world = World(draw(seed, kinds))
+        results.append(world.run())
+        world.take_apart()
+    gc.collect()
     gc.enable()
     return results, time.process_time() - began_s
 

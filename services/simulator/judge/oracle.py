@@ -153,7 +153,7 @@ class LogReplay:
         screen = self.screen
         over = screen.closed is not None
         ops = screen.feed(event, record.timestamp_ms)
-        self.steps.append(Step(now_us, event, screen.attempts, screen.last_seq))
+        self.steps.append(tuple.__new__(Step, (now_us, event, screen.attempts, screen.last_seq)))
         if not ops:
             return
         op_id = ""

@@ -1,6 +1,7 @@
 """A producer in virtual time, around the real outbox: one batch of each partition in flight, order kept."""
 
 from collections.abc import Callable
+from typing import Final
 
 from schemas.base import AnyEvent, Event
 from schemas.topics import Topic
@@ -11,6 +12,8 @@ from services.simulator.kafka.hosts import SimulatedProcess
 from services.simulator.simulation import MS
 
 LINGER_US = 5 * MS
+
+_NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
 Posted = tuple[AnyEvent, str | None, Callable[[], None] | None]
 """An event, its traceparent, and what is called when it is acknowledged."""
@@ -40,7 +43,8 @@ class SimulatedProducer:
         number = partition_for(event.request_id, PARTITIONS) if isinstance(event, Event) else 0
         posted: Posted = (event, traceparent, acknowledged)
         lingers = may_linger(event)
-        if self._outbox.put((topic.name, number), OutgoingRecord(None, b"", [], 0, posted, 0), urgent=not lingers):
+        record = tuple.__new__(OutgoingRecord, (None, b"", _NO_HEADERS, 0, posted, 0))  # quicker than the class itself
+        if self._outbox.put((topic.name, number), record, urgent=not lingers):
             self._drain()
         elif lingers and not self._lingering:
             self._lingering = True
