@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from services.simulator.direct_init import store_directly
 from services.simulator.failing_run import draw_timeline, shrink
 from services.simulator.plan import FAULT_KINDS, draw
 from services.simulator.world import Result, World
@@ -68,6 +69,7 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
 
 def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]:
     """Run some seeds; return what they came to, and the seconds of CPU."""
+    store_directly()
     began_s, results = time.process_time(), list[Result]()
     gc.freeze()
     gc.disable()  # a run is short, and leaves little
