@@ -89,7 +89,9 @@ class SimulatedBroker:
         self.stepped_us += most_us
 
     def append(self, partition: Partition, event: AnyEvent, traceparent: str | None = None) -> None:
-        simulation, log = self._simulation, self.log(partition)
+        simulation, log = self._simulation, self.logs.get(partition)
+        if log is None:
+            log = self.log(partition)
         name, number = partition
         now_us, offset = simulation.now_us, len(log)
         stamp_ms = (now_us + self.skew_us + self._node_skews_us[self.leaders[partition]]) // MS  # as in ``_stamp_ms``

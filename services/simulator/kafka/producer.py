@@ -61,16 +61,16 @@ class SimulatedProducer:
         self._drain()
 
     def _drain(self) -> None:
-        for partition, records in tuple(self._outbox.drain()):
-            self._process.ask(self._append, self._session, partition, tuple(records))
+        for partition, records in self._outbox.drain():
+            self._process.ask(self._append, self._session, partition, records)
 
-    def _append(self, session: int, partition: tuple[str, int], records: tuple[OutgoingRecord, ...]) -> None:
+    def _append(self, session: int, partition: tuple[str, int], records: list[OutgoingRecord]) -> None:
         for record in records:
             event, traceparent, _ = record.ack
             self._broker.append(partition, event, traceparent)
         self._process.ask(self._process.fire, self._on_acknowledged, session, partition, records)
 
-    def _on_acknowledged(self, session: int, partition: tuple[str, int], records: tuple[OutgoingRecord, ...]) -> None:
+    def _on_acknowledged(self, session: int, partition: tuple[str, int], records: list[OutgoingRecord]) -> None:
         if session != self._session:
             return
         again = self._outbox.complete_batch(partition)
