@@ -77,7 +77,7 @@ class Fault(NamedTuple):
         return f"{self.at_us / SECOND:6.3f} s  {self.kind} {whom}{more}, for {self.for_us / MS:.0f} ms"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedAnswer:
     """A worker's answer: the first piece after ``first_us``, the others ``gap_us`` apart.
 
@@ -93,7 +93,7 @@ class PlannedAnswer:
     ungoverned: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedRequest:
     """One request, and what rails and workers will answer.
 
@@ -118,7 +118,7 @@ class PlannedRequest:
     batch: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The parameters of a run, fixed before it starts.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from services.simulator.direct_init import store_directly
 from services.simulator.failing_run import draw_timeline, shrink
 from services.simulator.plan import FAULT_KINDS, draw
 from services.simulator.world import Result, World
@@ -68,12 +69,15 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
 
 def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]:
     """Run some seeds; return what they came to, and the seconds of CPU."""
+    store_directly()
     began_s, results = time.process_time(), list[Result]()
     gc.freeze()
-    gc.disable()  # a run is short; what it leaves is collected while it is still in the processor's cache
+    gc.disable()  # a run is short, and leaves little
     for seed in seeds:
-        results.append(World(draw(seed, kinds)).run())
-        gc.collect()
+        world = World(draw(seed, kinds))
+        results.append(world.run())
+        world.take_apart()
+    gc.collect()
     gc.enable()
     return results, time.process_time() - began_s
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any, Protocol
 
 import orjson
 
@@ -15,6 +16,36 @@ T0_US = 1_700_000_000 * SECOND
 """When every run begins, by the broker's clock."""
 
 Action = Callable[..., None]
+
+
+class Actor(Protocol):
+    """Whose action it is.
+
+    Attributes:
+        undisturbed: Whether it may run at once as long as the broker answers.
+    """
+
+    undisturbed: bool
+
+
+class _Nobody:
+    """Stands for what is no process's action."""
+
+    undisturbed = True
+
+
+_NOBODY = _Nobody()
+
+Gate = Callable[..., None]
+"""Called with the actor, the action and its arguments when something disturbs the actor or the broker is away: it runs
+the action, keeps it for later, or drops it."""
+
+Planned = tuple[int, int, Action, tuple[Any, ...], Actor, Gate]
+"""When, in which order among what is to be done then, what, with what, by whom, and what decides about it otherwise."""
+
+
+def _run(_actor: Actor, action: Action, *args: object) -> None:
+    action(*args)
 
 
 class Simulation:
@@ -28,11 +59,12 @@ class Simulation:
 
     Attributes:
         away: Whether the broker does not answer.
-        heap: What is to be done: when, in which order among what is to be done then, and how. The hot paths push to it.
+        heap: What is to be done. The hot paths push to it.
         next_order: Returns the next number of that order.
+        schedule: What is part of the schedule's hash, each with its time.
     """
 
-    __slots__ = ("_blocked", "_schedule", "away", "events", "heap", "lines", "next_order", "now_us", "random")
+    __slots__ = ("_blocked", "away", "events", "heap", "lines", "next_order", "now_us", "random", "schedule")
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.now_us = T0_US
@@ -41,12 +73,12 @@ class Simulation:
         self.away = False
         self._blocked: list[tuple[Action, tuple[object, ...]]] = []
         self.lines: list[tuple[int, str, str]] | None = [] if trace else None
-        self._schedule: list[tuple[int | str, ...]] = []
-        self.heap: list[tuple[int, int, Action, tuple[object, ...]]] = []
+        self.schedule: list[tuple[int | str, ...]] = []
+        self.heap: list[Planned] = []
         self.next_order = count(1).__next__
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
-        heappush(self.heap, (self.now_us + delay_us, self.next_order(), action, args))
+        heappush(self.heap, (self.now_us + delay_us, self.next_order(), action, args, _NOBODY, _run))
 
     def at_broker(self, action: Action, args: tuple[object, ...]) -> None:
         """Run something at the broker: now, or once it is back."""
@@ -70,9 +102,12 @@ class Simulation:
         heap, pop = self.heap, heappop
         done = 0
         while heap and heap[0][0] <= end_us:
-            self.now_us, _, action, args = pop(heap)
+            self.now_us, _, action, args, actor, gate = pop(heap)
             done += 1
-            action(*args)
+            if actor.undisturbed and not self.away:
+                action(*args)
+            else:
+                gate(actor, action, *args)
         self.now_us = max(self.now_us, end_us)
         self.events += done
 
@@ -83,7 +118,7 @@ class Simulation:
 
     def count(self, *what: int | str) -> None:
         """Make something part of the schedule's hash."""
-        self._schedule.append((self.now_us, *what))
+        self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
         """Put a line on the timeline."""
@@ -93,4 +128,4 @@ class Simulation:
     @property
     def digest(self) -> str:
         """Return the hash of the schedule so far."""
-        return hashlib.blake2b(orjson.dumps(self._schedule), digest_size=8).hexdigest()
+        return hashlib.blake2b(orjson.dumps(self.schedule), digest_size=8).hexdigest()

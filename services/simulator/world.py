@@ -110,6 +110,22 @@ class World:
             self.simulation.digest, violation, self.simulation.lines,
         )  # fmt: skip
 
+    def take_apart(self) -> None:
+        """Let go of everything once it is over: what refers to each other would wait for the garbage collector."""
+        members = [each.member for each in self._instances]
+        parts: list[object] = [self.oracle, self.broker, self._builder, self._clients, *self._clients.all, *members]
+        for member in members:
+            if isinstance(member, Edge):
+                parts += [stream for streams in member.streams.values() for stream in streams]
+            else:
+                parts += [each for each in (member.companion, getattr(member, "worker", None)) if each is not None]
+        for instance in self._instances:
+            instance.process.on_reachable.clear()
+            instance.process.on_unreachable.clear()
+        self.simulation.heap.clear()
+        for part in (*parts, *self._groups.values(), self):
+            vars(part).clear()
+
     def _begin(self) -> None:
         after = self.simulation.after
         for service in SERVICES:

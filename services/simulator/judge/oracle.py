@@ -102,12 +102,11 @@ class Shown:
 def _redacted(chunks: dict[int, str], redactions: list[Recall]) -> list[str]:
     marks: list[Recall | None] = []
     texts, text, start = [""], "", 0
-    for seq in range(len(chunks)):
-        if seq not in chunks:
-            break
-        piece = chunks[seq]
-        for offset in range(start, start + len(piece)):
-            mark = next((recall for recall in redactions if recall.start <= offset < recall.end), None)
+    while (piece := chunks.get(len(texts) - 1)) is not None:
+        here = [recall for recall in redactions if recall.start < start + len(piece) and recall.end > start]
+        text += "" if here else piece
+        for offset in range(start, start + len(piece)) if here else ():
+            mark = next((recall for recall in here if recall.start <= offset < recall.end), None)
             if mark is None:
                 text += piece[offset - start]
             elif mark not in marks:
@@ -153,7 +152,7 @@ class LogReplay:
         screen = self.screen
         over = screen.closed is not None
         ops = screen.feed(event, record.timestamp_ms)
-        self.steps.append(Step(now_us, event, screen.attempts, screen.last_seq))
+        self.steps.append(tuple.__new__(Step, (now_us, event, screen.attempts, screen.last_seq)))
         if not ops:
             return
         op_id = ""
@@ -195,7 +194,8 @@ class Oracle:
     def on_appended(self, record: Received) -> None:
         event, now_us = record.event, self._broker.now_us
         if isinstance(event, StreamEvent):
-            self._replay(record, event, now_us)
+            replay = self.replays.get(event.request_id) or self._begin_replay(event.request_id)
+            replay.take(record, event, now_us)
         if type(event) is Chunk:  # most are chunks, or clear some
             self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
             return
@@ -243,11 +243,9 @@ class Oracle:
         if not connected and event.reason != "complete":
             self._left_us.setdefault(request_id, now_us)
 
-    def _replay(self, record: Received, event: StreamEvent, now_us: int) -> None:
-        replay = self.replays.get(event.request_id)
-        if replay is None:
-            replay = self.replays[event.request_id] = LogReplay(event.request_id)
-        replay.take(record, event, now_us)
+    def _begin_replay(self, request_id: str) -> LogReplay:
+        replay = self.replays[request_id] = LogReplay(request_id)
+        return replay
 
     def _check_recall(self, event: Recall) -> None:
         if event.recall_id in self._recall_ids:

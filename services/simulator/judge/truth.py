@@ -67,7 +67,6 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
             == (getattr(event, "attempt", 0), getattr(event, "run", ""))
             for candidate in candidates
         )
-        contiguous = next(seq for seq in range(len(log) + 1) if seq not in chunks_of_voice) - 1
         match event:
             case Closed():
                 own_end = "denied" if refused else "recalled" if stopped else "answered" if answered else None
@@ -90,7 +89,7 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
                     "attempts_failed": going,
                     "cannot_begin": going and sole is None,
                     "no_first_token": going and heard is None,
-                    "stalled": going and contiguous <= event.seen_seq,
+                    "stalled": going and _contiguous(chunks_of_voice) <= event.seen_seq,
                 }[event.cause]
                 if holds:
                     closed = event
@@ -111,7 +110,7 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
             case Cutover() if not stopped and not refused and event.attempt == attempt + 1:
                 counts = {
                     "ttft": heard is None and last_word is None,
-                    "stall": contiguous <= event.seen_seq and last_word is None,
+                    "stall": _contiguous(chunks_of_voice) <= event.seen_seq and last_word is None,
                     "hard_error": last_word is None,
                     "mask": verdict is not None and verdict.decision == "mask" and not masked,
                 }[event.trigger]
@@ -139,3 +138,8 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
                 answered = True
     denied = verdict is not None and verdict.decision == "deny"
     return Truth(voice, since, gate_open, denied, stopped, last_word is not None, closed, sure)
+
+
+def _contiguous(chunks: set[int]) -> int:
+    """Return the last chunk before the first gap; -1 for none."""
+    return next(seq for seq in range(len(chunks) + 1) if seq not in chunks) - 1

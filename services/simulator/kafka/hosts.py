@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from heapq import heappush
+from typing import Final
 
 from services.simulator.simulation import MS, Action, Simulation
 
@@ -9,14 +10,13 @@ from services.simulator.simulation import MS, Action, Simulation
 class Host:
     """A machine whose time of day is skewed, drifts, and can be stepped; its monotonic clock only drifts."""
 
-    __slots__ = ("_began_us", "_drift_ppm", "_simulation", "_skew_us", "drifts")
+    __slots__ = ("_simulation", "_skew_us", "began_us", "drift_ppm")
 
     def __init__(self, simulation: Simulation, skew_us: int = 0, drift_ppm: int = 0) -> None:
         self._simulation = simulation
         self._skew_us = skew_us
-        self._drift_ppm = drift_ppm
-        self.drifts = drift_ppm != 0
-        self._began_us = simulation.now_us
+        self.drift_ppm = drift_ppm
+        self.began_us = simulation.now_us
 
     @property
     def now_us(self) -> int:
@@ -25,9 +25,7 @@ class Host:
 
     def monotonic_at_us(self, true_us: int) -> int:
         """Return what its monotonic clock shows at this time of the simulation."""
-        if not self._drift_ppm:
-            return true_us
-        return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000
+        return true_us + (true_us - self.began_us) * self.drift_ppm // 1_000_000
 
     def step(self, by_us: int) -> None:
         self._skew_us += by_us
@@ -41,11 +39,13 @@ class SimulatedProcess:
         cut: Whether its host is cut off the broker: requests wait until it is not.
         slow: Factor on the delays of its requests.
         calm_us: Since when nothing disturbs it, by the simulation's time.
+        undisturbed: Whether it is alive, and neither paused nor cut off: the broker hears from it.
     """
 
     __slots__ = (
-        "_blocked", "_deferred", "_offset_us", "alive", "calm_us", "cut", "host", "loses_requests", "name",
-        "on_reachable", "on_unreachable", "paused", "reached_us", "simulation", "slow",
+        "_began_us", "_blocked", "_deferred", "_drift_ppm", "_offset_us", "alive", "calm_us", "cut", "host",
+        "loses_requests", "name", "on_reachable", "on_unreachable", "paused", "reached_us", "simulation", "slow",
+        "undisturbed",
     )  # fmt: skip
 
     def __init__(self, simulation: Simulation, name: str, host: Host) -> None:
@@ -54,9 +54,11 @@ class SimulatedProcess:
         self.host = host
         self.reached_us = simulation.now_us
         self._offset_us = host.now_us - host.monotonic_at_us(simulation.now_us)
+        self._drift_ppm, self._began_us = host.drift_ppm, host.began_us
         self.alive = True
         self.paused = False
         self.cut = False
+        self.undisturbed = True
         self.slow = 1
         self.calm_us = simulation.now_us
         self.loses_requests = False
@@ -68,17 +70,17 @@ class SimulatedProcess:
     @property
     def reachable(self) -> bool:
         """Return whether the broker hears from it."""
-        return self.alive and not self.paused and not self.cut
+        return self.undisturbed
 
     @property
     def now_us(self) -> int:
         """Return the time by this process's clock, as ``services.runtime.clock.steady_us``: no step moves it."""
-        host, true_us = self.host, self.simulation.now_us
-        return (host.monotonic_at_us(true_us) if host.drifts else true_us) + self._offset_us
+        true_us = self.simulation.now_us
+        return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000 + self._offset_us
 
     def steady_at_us(self, true_us: int) -> int:
         """Return what its clock shows at this time of the simulation."""
-        return self.host.monotonic_at_us(true_us) + self._offset_us
+        return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000 + self._offset_us
 
     def note(self, what: str) -> None:
         self.simulation.note(self.name, what)
@@ -86,7 +88,8 @@ class SimulatedProcess:
     def after(self, delay_us: int, action: Action, *args: object) -> None:
         """Run something in this process after a delay."""
         simulation = self.simulation
-        heappush(simulation.heap, (simulation.now_us + delay_us, simulation.next_order(), self.fire, (action, *args)))
+        at_us = simulation.now_us + delay_us
+        heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, FIRE))
 
     def fire(self, action: Action, *args: object) -> None:
         """Run something in this process: now, or when it is no longer paused."""
@@ -101,7 +104,7 @@ class SimulatedProcess:
         """Run something at the broker for this process, after the network's delay."""
         simulation = self.simulation
         at_us = simulation.now_us + (300 + int(simulation.random() * 2_700)) * self.slow
-        heappush(simulation.heap, (at_us, simulation.next_order(), self.arrive, (action, *args)))
+        heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, ARRIVE))
 
     def arrive(self, action: Action, *args: object) -> None:
         """Run what this process had sent to the broker: now, or when both are connected again."""
@@ -120,11 +123,11 @@ class SimulatedProcess:
             self.calm_us = self.simulation.now_us
 
     def pause(self) -> None:
-        self.paused = True
+        self.paused, self.undisturbed = True, False
         self._tell(self.on_unreachable)
 
     def resume(self) -> None:
-        self.paused = False
+        self.paused, self.undisturbed = False, self.alive and not self.cut
         deferred, self._deferred = self._deferred, []
         for action, args in deferred:
             self.simulation.after(0, self.fire, action, *args)
@@ -133,11 +136,11 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def cut_off(self) -> None:
-        self.cut = True
+        self.cut, self.undisturbed = True, False
         self._tell(self.on_unreachable)
 
     def heal(self) -> None:
-        self.cut = False
+        self.cut, self.undisturbed = False, self.alive and not self.paused
         blocked, self._blocked = self._blocked, []
         for action, args in blocked:
             self.simulation.after(self.simulation.between(1 * MS, 20 * MS), self.arrive, action, *args)
@@ -147,7 +150,7 @@ class SimulatedProcess:
 
     def kill(self, *, loses_requests: bool) -> None:
         """End it; with ``loses_requests``, what is on its way to the broker does not arrive."""
-        self.alive = False
+        self.alive = self.undisturbed = False
         self.loses_requests = loses_requests
         self._deferred.clear()
         self._blocked.clear()
@@ -156,3 +159,10 @@ class SimulatedProcess:
     def _tell(self, listeners: list[Callable[[], None]]) -> None:
         for listener in listeners:
             listener()
+
+
+FIRE: Final = SimulatedProcess.fire
+"""The gate of what a process does."""
+
+ARRIVE: Final = SimulatedProcess.arrive
+"""The gate of what reaches the broker."""

@@ -7,6 +7,7 @@ written a second time here, and should be read side by side with ``services/proc
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from schemas.base import Event
@@ -223,17 +224,19 @@ class SimulatedMember:
         if self._leaving:
             return
         self._clocks.forget(starts)
+        for partition in starts.keys() & self._readers.keys():
+            self._readers[partition].clock = None
         for partition, at_ms in newest_ms.items():
             self._clocks.observe(self._broker.leaders[partition], at_ms, self.now_us)
-        self._reach(self._partitions.start_at(starts))
+        for goal in self._partitions.start_at(starts):
+            goal.reached()
         for partition in starts:
             position = self._partitions.positions.get(partition)
             if position is not None and partition not in self._readers:
                 self._readers[partition] = LogReader(self._broker, self.process, partition, position, self._on_fetched)
 
     def _on_fetched(self, reader: LogReader, records: list[LogRecord]) -> None:
-        partition, next_offset = reader.partition, reader.position
-        commit = self._reading.commit
+        partition, next_offset, commit = reader.partition, reader.position, self._reading.commit
         if commit == "manual":
             self._commits.read(partition, next_offset, [record.offset for record in records])
         core, now_us = self.core, self.now_us
@@ -244,18 +247,19 @@ class SimulatedMember:
         if core.busy:
             self._step_soon()
         if partition[1] in self._deciding:
-            self._set_alarm((partition[1],))
+            self._set_alarm((partition[1],), now_us)
         if commit != "never":
             self._commit_soon()
-        self._reach(self._partitions.read({partition: next_offset}))
+        for goal in self._partitions.read({partition: next_offset}):
+            goal.reached()
 
     def log_clock(self, reader: LogReader) -> LogClock:
         """Return the clock for the records of a partition that are read now."""
-        return self._clocks.clock(reader.partition, self._broker.leaders[reader.partition], reader.since_us)
-
-    def _reach(self, goals: list[_Goal]) -> None:
-        for goal in goals:
-            goal.reached()
+        leader, since_us = self._broker.leaders[reader.partition], reader.since_us
+        if reader.clock is None or leader != reader.leader:
+            reader.clock, reader.leader = self._clocks.clock(reader.partition, leader, since_us), leader
+        reader.clock.since_us = since_us
+        return reader.clock
 
     def read_to_end(self, partitions: TopicPartitions, reached: Callable[[], None]) -> _Goal:
         """Call ``reached`` when everything now on these partitions was read; never if one is lost before."""
@@ -298,10 +302,10 @@ class SimulatedMember:
 
         goal = self._until_read[number] = self.read_to_end(self._held[number], read)
 
-    def _set_alarm(self, changed: Iterable[int] | None = None) -> None:
+    def _set_alarm(self, changed: Iterable[int] | None = None, now_us: int | None = None) -> None:
         if self._leaving:
             return
-        now_us = self.now_us
+        now_us = self.now_us if now_us is None else now_us
         next_us = None if changed is None else self._alarm_us
         for number in sorted(self._deciding) if changed is None else changed:
             if number in self._until_read:
@@ -359,15 +363,11 @@ class SimulatedMember:
         while outbox:
             write = outbox.popleft()
             event = write.event
-            if isinstance(event, Event) and partition_for(event.request_id, PARTITIONS) not in self._held:
-                self._finish(write)
-                continue
-            acknowledged = None if write.done is None else (lambda write=write: self._finish(write))
-            self.producer.post(write.topic, event, write.traceparent, acknowledged)
-
-    def _finish(self, write: Write) -> None:
-        if write.done is not None:
-            self.done(write.done)
+            acknowledged = None if write.done is None else partial(self.done, write.done)
+            if not isinstance(event, Event) or partition_for(event.request_id, PARTITIONS) in self._held:
+                self.producer.post(write.topic, event, write.traceparent, acknowledged)
+            elif acknowledged is not None:
+                acknowledged()
 
     # Commits
 

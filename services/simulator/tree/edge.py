@@ -191,7 +191,7 @@ class Edge:
             self._index.note_event(event.request_id.encode(), record.offset)
             for stream in tuple(self.streams.get(event.request_id, ())):
                 stream.shown.take(event, record.offset)
-                stream.push(LoggedEvent(record.offset, event, record.timestamp_ms))
+                stream.push(tuple.__new__(LoggedEvent, (record.offset, event, record.timestamp_ms)))
                 touched[stream] = None
         for stream in touched:
             stream.flush()
@@ -294,7 +294,7 @@ class Edge:
             if not isinstance(event, StreamEvent) or event.request_id != request_id:
                 continue
             if (partition, record.offset) not in newer:
-                history.append(LoggedEvent(record.offset, event, record.timestamp_ms))
+                history.append(tuple.__new__(LoggedEvent, (record.offset, event, record.timestamp_ms)))
             elif self._parts.takes_text_back(_unreadable(event, record)):
                 self.process.fire(stream.end, "error")
                 return

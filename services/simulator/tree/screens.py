@@ -21,7 +21,7 @@ class ScreenState(NamedTuple):
     frozen: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Delivered:
     """What one write brought.
 
