@@ -24,7 +24,7 @@ from services.edge.http.connection_table import (
 )
 from services.edge.http.responses import raw_error
 from services.edge.http.status import PROBE_PATHS
-from services.edge.requests.parse import Arrival
+from services.edge.requests.parse import ArrivalTimes
 from services.edge.settings import Settings
 from services.runtime.clock import now_us
 from services.runtime.logging import logger
@@ -242,10 +242,10 @@ class LimitedHandler(web.RequestHandler):
         super().connection_lost(exc)
 
     @property
-    def arrival(self) -> Arrival:
+    def arrival(self) -> ArrivalTimes:
         """When the newest bytes came; if they waited behind another request, when that was answered."""
         read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
-        return Arrival(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
+        return ArrivalTimes(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 
     @property
     def is_refused(self) -> bool:

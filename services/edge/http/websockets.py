@@ -16,7 +16,7 @@ from services.edge.errors import ApiError
 from services.edge.http.access.api_keys import ApiKeys, bearer_token
 from services.edge.http.connections import LimitedHandler, handler_of
 from services.edge.log.positions import parse_request_id
-from services.edge.requests.parse import Arrival, parse_json
+from services.edge.requests.parse import ArrivalTimes, parse_json
 from services.edge.requests.request_service import RequestService
 from services.edge.settings import Settings
 
@@ -171,7 +171,7 @@ class WebSocketConnection:
         except ApiError as error:
             self._send_error(error, body)
 
-    def _dispatch(self, body: dict[str, Any], size: int, arrival: Arrival) -> None:
+    def _dispatch(self, body: dict[str, Any], size: int, arrival: ArrivalTimes) -> None:
         _check_ref(body)
         kind = body.get("type")
         if kind == "hello":
@@ -195,7 +195,7 @@ class WebSocketConnection:
                 400, f"type must be one of {', '.join(CLIENT_MESSAGES)}.", code="invalid_value", param="type"
             )
 
-    async def _stream(self, body: dict[str, Any], size: int, arrival: Arrival) -> None:
+    async def _stream(self, body: dict[str, Any], size: int, arrival: ArrivalTimes) -> None:
         """Serve one request."""
         about: dict[str, Any] = {name: body[name] for name in ("ref", "request_id") if name in body}
         try:
@@ -223,7 +223,7 @@ class WebSocketConnection:
         if stream.reason in CLOSE_CODES:
             await self.close(stream.reason)
 
-    async def _open(self, body: dict[str, Any], size: int, arrival: Arrival) -> Subscription:
+    async def _open(self, body: dict[str, Any], size: int, arrival: ArrivalTimes) -> Subscription:
         client = ClientContext(tenant=self._tenant or "", encoding=WEBSOCKET_OPS)
         if body["type"] == "resume":
             request_id = parse_request_id(_text(body, "request_id") or "")

@@ -27,7 +27,7 @@ DEFAULT_MODEL: Final = "default"
 _NESTED: Final = {"delivery": Delivery, "deadlines": Deadlines}
 
 
-class Arrival(NamedTuple):
+class ArrivalTimes(NamedTuple):
     """When a request came, in microseconds since the epoch.
 
     Attributes:

@@ -24,7 +24,7 @@ from services.edge.log.lookup import LATE_MS, LogLookup, is_too_old
 from services.edge.log.partition_follower import PartitionFollower, PartitionHold
 from services.edge.log.positions import OpId, parse_op_id
 from services.edge.requests.batch_room import BatchRoom, StreamPlace
-from services.edge.requests.parse import Arrival, ParsedRequest, parse_chat_request
+from services.edge.requests.parse import ArrivalTimes, ParsedRequest, parse_chat_request
 from services.edge.requests.rate_limit import tokens_of, used_tokens
 from services.edge.requests.shared_limits import IDEMPOTENCY_TTL_S, IdempotencyRecord, Quota, SharedLimits
 from services.edge.settings import Settings
@@ -84,7 +84,7 @@ class RequestService:
         return parse_chat_request(body, self._classes.current, tenant=tenant, class_header=class_header)
 
     async def accept(
-        self, parsed: ParsedRequest, client: ClientContext, *, arrival: Arrival, on_posted: Callable[[], None],
+        self, parsed: ParsedRequest, client: ClientContext, *, arrival: ArrivalTimes, on_posted: Callable[[], None],
         idempotency_key: str | None = None, traceparent: str | None = None,
     ) -> Subscription:  # fmt: skip
         """Put a new request on the log, and open its stream once the broker has acknowledged it.
@@ -105,7 +105,7 @@ class RequestService:
         if parsed.lane != "batch":
             return await self._accept(parsed, client, arrival, on_posted, idempotency_key, traceparent, None)
         place = await self._batch_room.take()
-        arrival = Arrival.at(now_us()) if place.waited else arrival
+        arrival = ArrivalTimes.at(now_us()) if place.waited else arrival
         try:
             return await self._accept(parsed, client, arrival, on_posted, idempotency_key, traceparent, place)
         except BaseException:
@@ -113,7 +113,7 @@ class RequestService:
             raise
 
     async def _accept(
-        self, parsed: ParsedRequest, client: ClientContext, arrival: Arrival, on_posted: Callable[[], None],
+        self, parsed: ParsedRequest, client: ClientContext, arrival: ArrivalTimes, on_posted: Callable[[], None],
         idempotency_key: str | None, traceparent: str | None, place: StreamPlace | None,
     ) -> Subscription:  # fmt: skip
         self._check_capacity(client.tenant)
@@ -193,8 +193,9 @@ class RequestService:
             return await self._caught_up(stream, position)
 
     def _new_stream(
-        self, parsed: ParsedRequest, client: ClientContext, arrival: Arrival, charged: int, place: StreamPlace | None
-    ) -> tuple[Request, Subscription]:
+        self, parsed: ParsedRequest, client: ClientContext, arrival: ArrivalTimes, charged: int,
+        place: StreamPlace | None,
+    ) -> tuple[Request, Subscription]:  # fmt: skip
         self._check_capacity(client.tenant)  # again: others may have come meanwhile
         reserved = self._partitions.reserve_request_id(arrival.read_us // 1_000)
         if reserved is None:

@@ -8,7 +8,7 @@ from services.edge.delivery.client_writer import ClientWriter
 from services.edge.errors import ApiError
 from services.edge.http.access.api_keys import ApiKeys
 from services.edge.http.websockets import MAX_REF_CHARS, WebSocketConnection
-from services.edge.requests.parse import Arrival, parse_chat_request
+from services.edge.requests.parse import ArrivalTimes, parse_chat_request
 from services.runtime.chat_body import MAX_QUOTED_CHARS
 
 LIMIT_BYTES = 65_536
@@ -37,7 +37,7 @@ class UnreadTransport:
 class IdleHandler:
     """The connection's handler, as far as replies need it."""
 
-    arrival = Arrival.at(0)
+    arrival = ArrivalTimes.at(0)
 
     def body_taken(self, count):
         assert count > 0

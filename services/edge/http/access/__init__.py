@@ -1,1 +1,1 @@
-"""Who may connect: API keys and TLS."""
+"""Who may connect and ask: API keys, TLS, whose pages, and which proxies are trusted."""
