@@ -14,7 +14,7 @@ SHARED = {
 """Names that several modules may define, and why. Private classes need no reason: only their module reads them."""
 
 RETIRED_CLASSES = {
-    "Admittance", "Alarms", "Answer", "ArrivalTimes", "Asked", "Book", "Broke", "Case", "Contact", "Decided", "Desk",
+    "Admittance", "Alarms", "Answer", "Arrival", "Asked", "Book", "Broke", "Case", "Contact", "Decided", "Desk",
     "Floor", "Grave", "Hush", "Intake", "Judge", "Keeper", "Later", "Launch", "Ledger", "Letter", "Line", "Look",
     "Lookout", "Machine", "Means", "Memory", "Narrator", "Near", "OpEvents", "OpFrames", "Outlet", "Pages", "Paper",
     "Part", "QuietExecutor", "Reception", "Replay", "Role", "Room", "Said", "Scans", "Script", "Seen", "Shell",

@@ -54,12 +54,12 @@ async def read_answer(lab, client):
 async def test_over_http(lab):
     url = await lab.edge()
     with connected(url) as client:
-        before_us = now_us()
         client.sendall(post())
+        sent_us = now_us()
         be_busy()
         request = await lab.answer("Hello ", "world")
-        assert request.at <= before_us + BUSY_S * 1e6 / 2
-        assert request.waited_ms < BUSY_S * 1e3 / 2
+        assert request.at <= sent_us + BUSY_S * 1e6 / 2
+        assert request.waited_ms < now_us() / 1e3 - sent_us / 1e3 - BUSY_S * 1e3
         assert b"world" in await read_answer(lab, client)
     receipt = await lab.detached(request.request_id)
     assert receipt.first_text_ms >= BUSY_S * 1e3
@@ -75,9 +75,10 @@ async def test_the_next_request_on_a_connection(lab):
         assert b"first" in await read_answer(lab, client)  # the edge has yet to finish its handling
         before_us = now_us()
         client.sendall(post())
+        sent_us = now_us()
         be_busy()
         request = await lab.answer("second")
-        assert before_us <= request.at <= before_us + BUSY_S * 1e6 / 2
+        assert before_us <= request.at <= sent_us + BUSY_S * 1e6 / 2
         assert b"second" in await read_answer(lab, client)
 
 
@@ -97,9 +98,9 @@ async def test_a_request_sent_ahead_counts_from_the_answer_before_it(lab):
 async def test_over_a_websocket(lab):
     url = await lab.edge()
     async with websocket(url) as client:
-        before_us = now_us()
         await client.send(type="ask", prompt="hello")
+        sent_us = now_us()
         be_busy()
         request = await lab.answer("Hello")
-        assert request.at <= before_us + BUSY_S * 1e6 / 2
+        assert request.at <= sent_us + BUSY_S * 1e6 / 2
         await client.until(op="close")
