@@ -24,7 +24,7 @@ class QueryFields(NamedTuple):
     """The fields that queries filter by; None for those that cannot be read.
 
     Attributes:
-        at_us: When its writer says that it was written, microseconds since the epoch.
+        at_us: When the event was written, according to its writer, in microseconds since the epoch.
     """
 
     kind: str | None
@@ -37,8 +37,8 @@ class ArchivedRecord(NamedTuple):
     """A record as the archive holds it.
 
     Attributes:
-        record: Its value is ciphertext where ``sealed``.
-        fields: Read from the value before it was encrypted.
+        record: The record. Its value is ciphertext if ``sealed``.
+        fields: The fields for queries, read from the value before it was encrypted.
         sealed: Whether the value is encrypted with its request's key.
     """
 

@@ -11,7 +11,7 @@ import orjson
 from services.archive.chain import genesis
 
 CHECKPOINT_KEY: Final = b"railbus.checkpoint"
-"""Where the checkpoint is in a Parquet file's own metadata."""
+"""Key of the checkpoint in a Parquet file's own metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class ChainCheckpoint:
     """One file, and everything before it in its partition.
 
     Attributes:
-        start: The offset that the file before it ended at: no other file of the partition may have the same.
+        start: The offset at which the file before it ended. No other file of the partition may have the same start.
         first: Offset of its first record; larger than ``start`` where the log had none between.
         last: Offset of its last record.
         count: How many records it has.
@@ -91,7 +91,7 @@ class ChainState:
     """Up to where a partition is archived.
 
     Attributes:
-        end: The next offset; 0 where nothing is archived, wherever the log begins.
+        end: The next offset to archive. It is 0 while nothing is archived, wherever the log begins.
         head: The newest digest.
     """
 

@@ -9,7 +9,7 @@ from services.bus import AtTime, BusSettings, RawTailReader, StoredRecord, parti
 from services.runtime.errors import UserError
 
 MAX_RECORDS: Final = 2_000_000
-"""Most records that are read at once: they are held in memory. An archive has no such limit."""
+"""Maximum number of records that are read at once, because they are held in memory. An archive has no such limit."""
 
 CONNECT_S: Final = 15.0
 POLL_S: Final = 0.02

@@ -31,7 +31,7 @@ BATCH_ROWS: Final = 16_384
 
 
 def begin_archive(store: Store, public_pem: bytes) -> None:
-    """Note what the folder is, unless that is known.
+    """Mark the folder as an archive, unless it is marked already.
 
     Raises:
         UserError: It is an archive of a newer version, or cannot be written.
@@ -48,8 +48,8 @@ class Archive:
     """An archive to read.
 
     Args:
-        store: Where it is.
-        keys: Opens sealed values; without it they stay sealed.
+        store: The folder or object store of the archive.
+        keys: The keys that open sealed values. Without keys the values stay sealed.
 
     Attributes:
         public_pem: The public key that its archiver noted in it.

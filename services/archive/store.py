@@ -1,8 +1,8 @@
-"""Where an archive is: a folder, or an object store that pyarrow reaches (``s3://bucket/path``).
+"""The store of an archive: a folder, or an object store that pyarrow reaches (``s3://bucket/path``).
 
 A file appears whole or not at all, and is never replaced. In a folder the file system decides who was first. pyarrow
-has no conditional write for object stores: there the store is asked first whether the object exists, and only the
-consumer group keeps two archivers from writing the same file between question and answer.
+has no conditional write for object stores. So an object store is asked first whether the object exists, and only the
+consumer group keeps two archivers from writing the same file between this question and the write.
 """
 
 import os
@@ -22,7 +22,7 @@ ABANDONED_S: Final = 3_600.0
 
 
 class Exists(Exception):
-    """The file is there already."""
+    """The file exists already."""
 
 
 class Store:

@@ -20,18 +20,18 @@ from services.archive.store import Store
 from services.archive.writer import checkpoint_in
 
 MAX_FINDINGS: Final = 1_000
-"""Most findings that are kept; further ones are only counted."""
+"""Maximum number of findings that are kept. Further ones are only counted."""
 
 Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tampering:
-    """Something that was changed.
+    """A change to the archive that was found.
 
     Attributes:
-        offset: Where, in the partition's own offsets.
-        what: One sentence.
+        offset: Offset in the partition at which the change was found.
+        what: What was changed, as one sentence.
         file: The data file or checkpoint.
     """
 
@@ -48,8 +48,8 @@ class Verification:
 
     Attributes:
         tampering: What was changed, place by place; at most ``MAX_FINDINGS``.
-        count: How many there were.
-        gaps: Offsets that the log itself did not have between two records: retention, compaction, control records.
+        count: Number of all findings.
+        gaps: Offsets between two records that the log itself lacked: retention, compaction, control records.
         heads: The newest checkpoint of each partition, to be kept elsewhere as anchors.
     """
 

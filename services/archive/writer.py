@@ -1,8 +1,8 @@
 """Appends to one partition of an archive.
 
-The archive alone says where it ends: a file is named by the offset at which the file before it ended, and it can be
-created only once. So a second archiver, or one that was paused and lost its partition, cannot add a record twice: if
-two continue at the same offset, the first one creates the file, and the other continues behind it.
+The archive alone says at which offset it ends. A file is named by the offset at which the file before it ended, and can
+be created only once. So a second archiver, or one that was paused and lost its partition, cannot add a record twice. If
+two archivers continue at the same offset, the first one creates the file, and the other continues behind that file.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from services.archive.store import Exists, Store
 from services.runtime.errors import UserError
 
 ROW_GROUP: Final = 16_384
-"""Rows of a group: the unit that a query for one request skips or reads."""
+"""Rows of a row group, the unit that a query for one request skips or reads."""
 
 COMPRESSION: Final = "zstd"
 
@@ -75,11 +75,11 @@ class PartitionWriter:
         return self.state
 
     def append(self, start: int, records: Sequence[ArchivedRecord]) -> ChainCheckpoint:
-        """Write one file of records of one day, in order of their offsets; it is on disk when this returns.
+        """Write one file of records of one day, in order of their offsets. The file is on disk when this returns.
 
         Args:
-            start: From this offset on the log has no other records up to the last of these.
-            records: At least one.
+            start: An offset. From it up to the last of these records, the log has no other records.
+            records: The records, at least one.
 
         Raises:
             Conflict: The archive does not end at ``start``, or another archiver was first. Nothing was written.
@@ -117,7 +117,7 @@ class PartitionWriter:
         return self._note(checkpoint, content)
 
     def _files(self) -> list[DataFile]:
-        """Return all files of the partition. The newest need not be of the newest day: clocks are set back."""
+        """Return all files of the partition. The newest need not be of the newest day, because clocks are set back."""
         days = list(self._store.names(f"data/topic={self._topic}"))
         found = [data_file(name) for day in days for name in self._store.names(day)]
         return [file for file in found if file is not None and file.partition == self._partition]

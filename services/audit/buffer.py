@@ -7,7 +7,7 @@ from services.archive.chain import size
 from services.bus import StoredRecord
 
 UNIT_BYTES: Final = 1_024
-"""Buffers are counted in units of so many bytes; each record is at least one."""
+"""Size of a unit. The content of buffers is counted in units, and each record counts as at least one."""
 
 OVERHEAD_BYTES: Final = 500
 """Estimated bytes of memory for a record, in addition to its key and value."""
@@ -20,9 +20,9 @@ class PartitionBuffer:
     """Records in order of their offsets, each once.
 
     Attributes:
-        next_offset: Records before it are archived, or wait here.
-        start: Records before it are archived, or were taken.
-        units: How much waits.
+        next_offset: Records before this offset are archived, or wait here.
+        start: Records before this offset are archived, or were taken for their file.
+        units: Size of the waiting records.
         since_us: When the oldest waiting record was read; None while none waits.
     """
 
@@ -39,7 +39,7 @@ class PartitionBuffer:
         return len(self._records)
 
     def add(self, record: StoredRecord, now_us: int) -> None:
-        """Take a record, unless it was taken before."""
+        """Add a record, unless it was added before."""
         if record.offset < self.next_offset:
             return  # read again: after a reconnection, or because the broker lost the end of its log
         self.next_offset = record.offset + 1
@@ -49,7 +49,7 @@ class PartitionBuffer:
             self.since_us = now_us
 
     def take(self) -> tuple[int, list[StoredRecord]]:
-        """Return the oldest records, those of one day, and the offset from which on they are all; keep the rest."""
+        """Remove the oldest records, those of one day. Return the offset from which on none is left out, and them."""
         records = self._records
         day = records[0].timestamp_ms // DAY_MS if records else 0
         end = next((i for i, record in enumerate(records) if record.timestamp_ms // DAY_MS != day), len(records))

@@ -34,7 +34,7 @@ LOOK_S: Final = 0.05
 """Time between two looks for files that are due."""
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
-"""Waits after a write that the store refused; the last one repeats. Reading pauses when the buffers are full."""
+"""Waits in seconds after a write that the store refused. The last one repeats. Reading pauses when buffers are full."""
 
 _log = logger("audit")
 
@@ -80,7 +80,7 @@ class ArchiveService:
         return self._group.joined and self._held <= self._buffers.keys()
 
     async def run(self) -> None:
-        """Archive until cancelled; then write what waits.
+        """Archive until cancelled. Then write the records that still wait.
 
         Raises:
             UserError: The broker refuses the credentials, or the archive is another archiver's.
@@ -114,7 +114,7 @@ class ArchiveService:
         self._count()
 
     async def _take_changes(self) -> None:
-        """Begin and end to read partitions, in the order of the assignments."""
+        """Begin or stop to read partitions, in the order of the assignments."""
         while True:
             (name, number), gained = await self._changes.get()
             await self._tail.unfollow(TOPIC_NAMED[name], number)
@@ -158,7 +158,7 @@ class ArchiveService:
         ]
 
     async def _write(self, partition: Partition) -> None:
-        """Write what waits of one partition, a file for each day."""
+        """Write the waiting records of one partition, one file for each day."""
         buffer, writer = self._buffers.get(partition), self._writers.get(partition)
         while buffer is not None and writer is not None and len(buffer):
             before = buffer.units
@@ -205,7 +205,7 @@ class ArchiveService:
 
 
 async def _persistently(work: Callable[[], T], trouble: str) -> T:
-    """Do blocking work in a thread, again after an error of the store; when cancelled, wait for the thread."""
+    """Do blocking work in a thread. Repeat it after an error of the store. When cancelled, wait for the thread."""
     for attempt in itertools.count():
         thread = asyncio.ensure_future(asyncio.to_thread(work))
         try:
@@ -221,7 +221,7 @@ async def _persistently(work: Callable[[], T], trouble: str) -> T:
 
 
 def _write_anchors(path: Path, checkpoints: Iterable[ChainCheckpoint]) -> None:
-    """Replace the file; log an error instead of raising it, because the archive itself is whole."""
+    """Replace the file of anchors. Log an error instead of raising it, because the archive itself is whole."""
     try:
         write_whole(path, anchors_json(checkpoints))
     except OSError as error:

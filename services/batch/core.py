@@ -33,7 +33,7 @@ RETRY_US: Final = 1_000_000
 """Wait before a line is tried again; it doubles with each attempt."""
 
 SLICE: Final = 64
-"""Most lines that one step submits."""
+"""Maximum number of lines that one step submits."""
 
 CANCEL_GRACE_US: Final = 30_000_000
 """How long a job that ends waits for its cancelled requests to close."""
@@ -49,9 +49,9 @@ class BatchConfig:
     """Settings that apply to every job.
 
     Attributes:
-        partitions: Of the request topics.
+        partitions: Number of partitions of each request topic.
         governance: Which checks are required before text counts as an answer.
-        line_timeout_us: A request that is not closed by then is given up.
+        line_timeout_us: A request that is not closed this long after it was submitted is given up.
         source: This service and instance.
     """
 
@@ -80,7 +80,7 @@ class BatchCore:
         return self._jobs.get(job_of(batch_id))
 
     def begin(self, state: JobState, good: int, bad: int, part: str, positions: Positions) -> list[Effect]:
-        """Take a job over, or begin a new one; it does nothing until ``confirmed``."""
+        """Take a job over, or begin a new one. The job does nothing until ``confirmed`` is called."""
         before = state.progress
         job = JobRun(created=state.created, good=good, bad=bad, window=min(32, state.created.window_open))
         if before is not None:
@@ -140,21 +140,21 @@ class BatchCore:
         return self._settle(job, place, now_us)
 
     def caught_up(self, batch_id: str, now_us: int) -> list[Effect]:
-        """Decide from now on: everything about the job that was on the log was read."""
+        """Start to decide about the job, now that everything about it on the log was read."""
         job = self.job(batch_id)
         if job is None or job.stage != "recovering":
             return []
         job.stage = "running"
         for line in job.open.values():
             for attempt in line.attempts.values():
-                attempt.submitted_us = attempt.submitted_us or now_us  # nobody knows since when: its time begins anew
+                attempt.submitted_us = attempt.submitted_us or now_us  # unknown, so the timeout starts now
         job.next_line = max([job.next_line, *(place + 1 for place in job.open)])
         effects: list[Effect] = []
         skipped = [*job.skipped(job.recovered_from)]
         for place in sorted(job.open):
             line = job.open[place]
             newest = line.attempts[line.newest]
-            if not newest.on_log:  # it was never written, or is not to be found: the id is the same
+            if not newest.on_log:  # never written, or not found; the id stays the same
                 effects.append(self._submit(job, place, line.newest, now_us, None))
             else:
                 effects += self._settle(job, place, now_us)
@@ -263,7 +263,7 @@ class BatchCore:
         return [RecordResult(job.batch_id, place, number, result)]
 
     def _time_out(self, job: JobRun, now_us: int) -> list[Effect]:
-        """Give up requests that no router has closed: the log has lost them, or no router runs."""
+        """Give up requests that no router has closed, because the log has lost them or no router runs."""
         effects: list[Effect] = []
         if now_us < job.sweep_us:
             return effects

@@ -24,10 +24,10 @@ class JobFigures:
     """Figures of all unfinished jobs.
 
     Attributes:
-        by_status: How many there are of each status.
-        lines_left: Their lines that have no result; a job whose lines were not counted yet adds none.
-        oldest_s: Age of the oldest.
-        time_used: Share of the time from submission to expiry that has passed, of the job where it is largest.
+        by_status: Number of jobs with each status.
+        lines_left: Number of lines without a result. A job whose lines were not counted yet adds none.
+        oldest_s: Age of the oldest job, in seconds.
+        time_used: Share of the time from submission to expiry that has passed, for the job where this share is largest.
         lines_open: Lines that this service has submitted, or will try again, and that have no result.
         window: How many requests may be open in this service now.
     """

@@ -1,4 +1,4 @@
-"""A job as the batch service has it while it runs, and what the core asks the shell to do. Pure."""
+"""The state of a running job in the batch service, and the effects that the core asks the shell to perform. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class RecordResult:
 
 @dataclass(frozen=True, slots=True)
 class JobCheckpoint:
-    """An effect: bring the results so far to disk, and then put this on the log, with the newest part's length."""
+    """An effect: sync the results so far to disk, then write this progress to the log with the part file's length."""
 
     batch_id: str
     progress: BatchProgress
@@ -63,10 +63,10 @@ class JobRun:
     """One job.
 
     Attributes:
-        created: Its submission.
+        created: The event that submitted the job.
         good: Number of lines that are valid requests.
-        bad: Number of the other lines.
-        window: How many requests may be open now: it shrinks when they expire in a queue, and grows with each answer.
+        bad: Number of lines that are not valid requests.
+        window: Number of requests that may be open now. It shrinks when requests expire in a queue, else grows.
         recovered_from: According to the former service's last checkpoint, every line before this one was submitted.
         waiting: Lines that wait to be tried again.
     """
@@ -111,7 +111,7 @@ class JobRun:
         )  # fmt: skip
 
     def restore(self, before: BatchProgress) -> None:
-        """Take over a job's progress; its open lines follow."""
+        """Take over the progress of a job. The open lines are restored separately."""
         totals = before.totals
         self.epoch, self.next_line, self.recovered_from = before.epoch, before.next_line, before.next_line
         self.parts = before.parts
@@ -143,7 +143,7 @@ class JobRun:
             self.window, self.shrunk_us = max(1.0, self.window / 2), now_us
 
     def is_over(self, now_us: int, grace_us: int) -> bool:
-        """Return whether nothing more is to come."""
+        """Return whether the job has nothing left to wait for."""
         if self.ending is None:
             return not self.open and self.next_line >= self.good
         return not self.open or now_us >= self.ending_us + grace_us

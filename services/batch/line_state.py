@@ -91,8 +91,8 @@ def decide(line: LineState, most_attempts: int, *, ending: bool) -> tuple[Decisi
 
     Args:
         line: The line.
-        most_attempts: How many requests it may take.
-        ending: The job is ending: nothing is tried again.
+        most_attempts: Maximum number of requests for the line.
+        ending: Whether the job is ending. If so, nothing is tried again.
     """
     for number in sorted(line.attempts):
         attempt = line.attempts[number]

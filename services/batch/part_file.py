@@ -17,14 +17,14 @@ from services.jobs.store import FolderStore
 from services.runtime.files import sync_folder
 
 DELIVERIES: Final[Mapping[OutputCheck, Delivery]] = {"on": Delivery(mode="gated"), "off": Delivery()}
-"""Nobody reads a batch answer as it streams, so all of it can wait for its check, if answers are checked."""
+"""Delivery by output check. Nobody reads a batch answer as it streams, so all of it can wait if answers are checked."""
 
 
 class JobFiles:
     """A job's files.
 
     Args:
-        plan: What is known of its input.
+        plan: The facts about the job's input.
         part: Name of the new part file.
     """
 

@@ -1,8 +1,8 @@
 """The batch service's process: one member of its group runs all jobs; the others wait to take over.
 
-The group assigns the one partition of ``railbus.batches``. Who has it takes each job over by an event with a higher
-epoch, reads on from where the service before had noted that it was, and only then submits. What a service that was
-replaced still writes is void.
+The group assigns the one partition of ``railbus.batches``. The member that has it takes over each job by writing an
+event with a higher epoch. It then reads on from the offsets that the former service noted, and only after that submits
+lines. Whatever a replaced service still writes is void.
 """
 
 import asyncio
@@ -51,16 +51,16 @@ STEP_S: Final = 0.1
 """Longest time between two checks for due work."""
 
 IDLE_S: Final = 2.0
-"""The same while there is no job."""
+"""Longest time between two checks while there is no job."""
 
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0)
-"""Waits after an error of the disk; the last one repeats."""
+"""Waits in seconds before the disk is tried again after an error. The last one repeats."""
 
 REPORT_S: Final = 1.0
 """Interval at which the metrics of the jobs are set."""
 
 MOST_EFFECTS: Final = 10_000
-"""Effects that may wait; reading pauses beyond."""
+"""Maximum number of effects that wait to be performed. Beyond it, reading pauses."""
 
 _log = logger("batch")
 
@@ -161,7 +161,7 @@ class BatchService:
         self._wanted = frozenset(prefix.encode() for prefix in self._core.prefixes)
 
     def _on_change(self, state: JobState) -> None:
-        """Take in what the log says of a job."""
+        """Apply the new state of a job, as read from the log."""
         job, progress = self._core.job(state.batch_id), state.progress
         if job is not None and progress is not None and progress.source != self._source and progress.epoch >= job.epoch:
             _log.warning("%s: %s has taken the job over", state.batch_id, progress.source)
@@ -267,7 +267,7 @@ class BatchService:
         self._wake.set()
 
     def _rewind(self, progress: BatchProgress) -> None:
-        """Read again from a job's offsets on: what was read before the job was known was left out."""
+        """Read again from a job's offsets on, because records of an unknown job were left out."""
         topics = ((STREAMS, progress.stream_offsets), (REQUESTS_BATCH, progress.request_offsets))
         self._tail.rewind({(topic, number): start for topic, starts in topics for number, start in enumerate(starts)})
 
@@ -287,7 +287,7 @@ class BatchService:
         return begins
 
     async def _read_to_end(self) -> None:
-        """Return when everything that is on the followed partitions now was read."""
+        """Wait until everything is read that is on the followed partitions now."""
         for topic in (STREAMS, REQUESTS_BATCH):
             for number in range(self._bus.partitions):
                 end = await self._tail.end_offset(topic, number)
@@ -384,7 +384,7 @@ def _tell_refusal(ack: "asyncio.Future[Position]", refused: Callable[[str], None
 
 
 async def _persistently(work: Callable[[], Any]) -> Any:
-    """Do work on the disk, again after an error."""
+    """Do work on the disk. Repeat it after an error."""
     attempt = 0
     while True:
         try:

@@ -1,8 +1,8 @@
 """The ledger's arithmetic: accounts and receipts joined by request, and sums over windows of time. No I/O, no clock.
 
-A total is a function of the set of accounts and receipts. Neither their order, nor repetitions, nor their distribution
-over processes change it: a request's entry is a join of all that was read of it (the first account, the extremes of its
-receipts), and a window's sums are whole numbers, which are added and subtracted exactly.
+A total is a function of the set of accounts and receipts. Their order, repetitions, and distribution over processes do
+not change the total. The reasons are that a request's entry is a join of everything read about the request (the first
+account, the extremes of its receipts), and that a window's sums are whole numbers, added and subtracted exactly.
 """
 
 from services.books.attainment import Attainment, attainments

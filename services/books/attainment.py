@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from schemas.side_events import Window
 
 _DEFAULT_CLASSES: Final = {"interactive": "chat", "batch": "batch"}
-"""The class assumed, by lane, for requests whose router named none."""
+"""The class that is assumed, by lane, if the router of a request named no class."""
 
 _Z_95: Final = 1.959964
 """Standard normal quantile of a two-sided interval of 95 %."""
@@ -16,10 +16,10 @@ class Attainment(NamedTuple):
     """How many requests of a class kept its objectives.
 
     Attributes:
-        service_class: Its name; that of the lane where the router knew no classes.
-        wanted: The share of them that must, as the newest window has it.
-        judged: Requests to which the objectives apply.
-        good: Those that kept them all.
+        service_class: Name of the class. If the router knew no classes, the default class of the lane.
+        wanted: Share of requests that must keep the objectives, according to the newest window.
+        judged: Number of requests to which the objectives apply.
+        good: Number of these requests that kept all objectives.
     """
 
     service_class: str
@@ -34,7 +34,7 @@ class Attainment(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Return whether the interval leaves no doubt: the wanted share is outside of it."""
+        """Return whether the result is certain, that is, the wanted share is outside of the confidence interval."""
         bounds = interval(self.good, self.judged)
         return bounds is not None and not bounds[0] < self.wanted <= bounds[1]
 

@@ -13,13 +13,13 @@ DEFAULT_SHARE = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """What a request of a class must keep to be good, in milliseconds; None asks for nothing.
+    """Longest times, in milliseconds, with which a request of a class is good. None sets no limit.
 
     Attributes:
-        first_ms: Until its first text was visible.
-        token_ms: Between two tokens of its answer, on average over the answer.
-        step_ms: Between two chunks of its answer, at the longest.
-        total_ms: Until its client had all of it.
+        first_ms: Time until the first text is visible.
+        token_ms: Time between two tokens, on average over the answer.
+        step_ms: Longest time between two chunks of the answer.
+        total_ms: Time until the client has the whole answer.
     """
 
     first_ms: float | None = None
@@ -29,7 +29,7 @@ class Objectives:
 
     @property
     def any(self) -> bool:
-        """Whether anything is asked for."""
+        """Whether any limit is set."""
         return self != Objectives()
 
     def kept(self, first_us: int | None, token_us: float | None, pause_us: int, total_us: int | None) -> bool:
@@ -51,10 +51,10 @@ class BooksConfig:
         keep_s: How long after its end a window still takes late and repeated events, by the broker's clock. Until then
             the ledger remembers every request of the window.
         show_s: How long a window's sums are kept after its end.
-        objectives: By class of requests.
-        wanted_shares: Share of a class's requests that must be good; 0.99 for one that is not named.
-        slo_first_ms: Objective for the first visible text of an interactive request of no class that is known.
-        slo_total_ms: Objective for its whole answer.
+        objectives: The objectives of each class of requests.
+        wanted_shares: Share of a class's requests that must be good. It is 0.99 for a class that is not named.
+        slo_first_ms: Objective for the first visible text of an interactive request whose class is not known.
+        slo_total_ms: Objective for the whole answer of such a request.
         plain_token_ms: Time between two tokens without speculation, by model; "" stands for any other model.
         usd_per_engine_s: Price of one second of one request on a self-hosted engine: the GPU's price per second,
             divided by how many requests it usually has at once.
@@ -71,11 +71,11 @@ class BooksConfig:
     usd_per_engine_s: float = 0.0
 
     def window_start_s(self, at_us: int) -> int:
-        """Return where the window begins that holds this time."""
+        """Return the start of the window that holds this time."""
         return at_us // US_PER_S // self.window_s * self.window_s
 
     def objectives_of(self, service_class: str | None, lane: Lane) -> Objectives:
-        """Return what a request is held to; a batch request of no class that is known, to nothing."""
+        """Return the objectives of a request. A batch request whose class is not known has none."""
         found = self.objectives.get(service_class or "")
         if found is not None:
             return found
@@ -93,10 +93,10 @@ class BooksConfig:
 
 
 def parse_plain_token_ms(text: str) -> dict[str, float]:
-    """Read ``8.5`` or ``MODEL=8.5,MODEL=4``; an empty text gives nothing.
+    """Read ``8.5`` or ``MODEL=8.5,MODEL=4``. An empty text gives nothing.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text has neither form.
     """
     found: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -1,4 +1,4 @@
-"""What the ledger keeps of one request: a join of everything that was read of it.
+"""The ledger's entry of one request: a join of everything that was read about the request.
 
 ``join`` is commutative, associative and idempotent: any order of any repetitions of the same events gives the same
 entry. It is also small, because a ledger holds one for every request of the last minutes.
@@ -19,7 +19,7 @@ STAGES = StageTimes.__dataclass_fields__.keys()
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """What an account says, in microseconds and whole numbers. The one that was written first counts."""
+    """The content of an account, in microseconds and whole numbers. Of several accounts, the first written counts."""
 
     at: int
     source: str
@@ -50,14 +50,14 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
-    """What the clients of a request were sent: of each value, the extreme over all their connections.
+    """What the clients of a request were sent. Each value is the extreme over all their connections.
 
     Attributes:
-        sent_at: When the first of them had the whole answer, by the edge's clock; None if none had.
-        first_text_us: The shortest time until one of them was sent text.
-        exposed_tokens: The most tokens that one was shown unchecked.
-        exposure_us: The longest time for which recalled text was shown to one.
-        recalled_tokens: The most tokens that were withdrawn from one.
+        sent_at: When the first client had the whole answer, by the edge's clock. None if no client had it.
+        first_text_us: The shortest time until a client was sent text.
+        exposed_tokens: The maximum number of unchecked tokens that a client was shown.
+        exposure_us: The longest time for which recalled text was shown to a client.
+        recalled_tokens: The maximum number of tokens that were withdrawn from a client.
     """
 
     sent_at: int | None = None
@@ -67,7 +67,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
     recalled_tokens: int = 0
 
     def join(self, other: "Receipt") -> "Receipt":
-        """Return the values of both receipts together, of two clients or of one that came back."""
+        """Return the extremes of both receipts. They are of two clients, or of one client that came back."""
         return Receipt(
             _least(self.sent_at, other.sent_at),
             _least(self.first_text_us, other.first_text_us),
@@ -82,8 +82,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         facts: None while only receipts were read.
-        receipt: None while only the account was.
-        read_ms: When the broker had appended the last of what changed it.
+        receipt: None while only the account was read.
+        read_ms: When the broker appended the last event that changed this entry.
     """
 
     facts: Facts | None = None
@@ -91,7 +91,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     read_ms: int = 0
 
     def join(self, other: "Entry") -> "Entry":
-        """Return an entry with what either of the two knows of the request."""
+        """Return an entry with everything that either entry knows about the request."""
         facts, receipt = self.facts, self.receipt
         if other.facts is not None and (facts is None or _before(other.facts, facts)):
             facts = other.facts

@@ -1,8 +1,8 @@
 """Histograms that can be added and subtracted, with a bounded relative error.
 
-The buckets are those of DDSketch (Masson et al., VLDB 2019): bucket ``i`` holds what is above ``base**(i-1)`` and up to
-``base**i``, so that every quantile is known to within ``RELATIVE_ERROR``, whatever the distribution. Unlike the sketch,
-no bucket is ever merged with its neighbour: between ``LEAST`` and ``MOST`` there are about 580 of them.
+The buckets are those of DDSketch (Masson et al., VLDB 2019). Bucket ``i`` holds the values above ``base**(i-1)`` and up
+to ``base**i``, so every quantile is known to within ``RELATIVE_ERROR``, whatever the distribution. Unlike in DDSketch,
+buckets are never merged with their neighbours, because there are only about 580 between ``LEAST`` and ``MOST``.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ def bucket_of(value: float) -> int:
 
 
 def value_of(bucket: int) -> float:
-    """Return a bucket's representative: no other value in it differs by more than ``RELATIVE_ERROR``."""
+    """Return a bucket's representative value. No other value in the bucket differs by more than ``RELATIVE_ERROR``."""
     return 0.0 if bucket <= LOWEST else 2 * _BASE**bucket / (_BASE + 1)
 
 
@@ -37,7 +37,7 @@ class Histogram:
     """How many values are in each bucket.
 
     Attributes:
-        counts: By bucket; no zeros.
+        counts: Number of values by bucket. Empty buckets are left out.
     """
 
     __slots__ = ("counts",)
@@ -48,7 +48,7 @@ class Histogram:
             self.add(bucket, count)
 
     def add(self, bucket: int, count: int = 1) -> None:
-        """Add to a bucket; take from it with a negative count."""
+        """Add a count to a bucket. A negative count is subtracted."""
         now = self.counts.get(bucket, 0) + count
         if now:
             self.counts[bucket] = now
@@ -56,7 +56,7 @@ class Histogram:
             self.counts.pop(bucket, None)
 
     def merge(self, other: "Histogram", sign: int = 1) -> None:
-        """Add everything of another one; with ``sign`` -1, subtract it."""
+        """Add all counts of another histogram. With ``sign`` -1, subtract them."""
         for bucket, count in other.counts.items():
             self.add(bucket, sign * count)
 
@@ -71,7 +71,7 @@ class Histogram:
     def quantile(self, share: float) -> float | None:
         """Return the smallest value that this share of the values does not exceed (nearest rank); None without values.
 
-        Of four values the 99th percentile is the largest: with few values it errs towards the slow ones.
+        The 99th percentile of four values is the largest of them. So with few values the result errs towards slow ones.
         """
         total = self.total
         if not total:

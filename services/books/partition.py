@@ -1,14 +1,14 @@
 """The books of one partition: entries of the requests, and the sums over windows. Pure.
 
-After a crash the state is restored from a table of keys and values. A crash may lose the newest changes to it, but
-never one from the middle. Three rules make every such prefix correct:
+After a crash the state is restored from a table of keys and values. A crash may lose the newest changes to the table,
+but never one from the middle. Three rules make every such prefix correct:
 
 - Whether an event is late follows from the event alone: the time of its append, and that of its window or request. So
 every reader of the log agrees whether an event still counts, however often it reads.
 - A request's entry is one value. An event that is read again joins it and changes nothing.
-- The sums of an open window are not kept: they follow from the entries. When a window is old, its sums are written,
-  then the mark ``sealed_s``, and only then its entries are deleted. Up to the mark, sums count and entries do not;
-  beyond it, entries count and sums do not.
+- The sums of an open window are not in the table, because they follow from the entries. When a window is old, its sums
+  are written, then the mark ``sealed_s``, and only then its entries are deleted. Up to the mark, sums count and entries
+  do not. Beyond it, entries count and sums do not.
 """
 
 import json
@@ -24,7 +24,7 @@ from services.books.entry import Entry, facts_of, receipt_of
 from services.books.totals import Cell, Share, Totals, share_of
 
 DELETES_EACH: Final = 8
-"""Entries of sealed windows that are deleted for each event read: more than one, so that they become fewer."""
+"""Entries of sealed windows that are deleted for each event read. It is above one, so that they become fewer."""
 
 
 _MARK: Final = b"/s"
@@ -42,10 +42,10 @@ class TableChange(NamedTuple):
 
 
 def newest_of_each(changes: Iterable[TableChange]) -> list[TableChange]:
-    """Return the last change of each key, in order: what a batch writes.
+    """Return the last change of each key, in order. A batch writes only these changes.
 
-    The rules above hold for every prefix of it as well, because no change moves from one side of a ``sealed_s``
-    mark to the other. What a prefix lacks was read in this batch, so it is read again.
+    The rules above hold for every prefix of them as well, because no change moves from one side of a ``sealed_s``
+    mark to the other. Events whose changes a prefix lacks were read in this batch, so they are read again.
     """
     found: list[TableChange] = []
     since_mark: dict[bytes, bytes | None] = {}
@@ -62,14 +62,14 @@ class PartitionBooks:
     """The books of one partition.
 
     Args:
-        number: Its number; every key begins with it.
+        number: Number of the partition. Every key begins with it.
         config: The operator's choices.
 
     Attributes:
-        entries: By request, of windows that are not sealed, and of receipts whose account was not read.
+        entries: Entries by request: those of windows that are not sealed, and those with receipts but no account yet.
         windows: Sums by the window's start and by cell.
-        sealed_s: Windows that end by then are sealed: nothing changes them any more.
-        late: Events that were left out because they came too late.
+        sealed_s: Windows that end by this time are sealed, that is, nothing changes them any more.
+        late: Number of events that were left out because they came too late.
     """
 
     def __init__(self, number: int, config: BooksConfig) -> None:
@@ -108,19 +108,19 @@ class PartitionBooks:
 
     @property
     def newest_ms(self) -> int:
-        """The newest time of the log that was read, of any topic."""
+        """The newest append time of any record that was read, from any topic."""
         return max(self._known_ms.values())
 
     def caught_up(self, source: Source, at_ms: int) -> None:
         """Note that all of a topic before ``at_ms`` was read, so that a silent topic does not keep windows open.
 
         The topic that was read least far decides which windows are old.
-        Take ``newest_ms`` before the broker is asked for the topic's end: what it appends afterwards is not older.
+        Take ``newest_ms`` before asking the broker for the topic's end. Records appended afterwards are not older.
         """
         self._know(source, at_ms)
 
     def restore(self, table: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take over what earlier owners kept; keys of other partitions are left out."""
+        """Take over the table that earlier owners kept. Keys of other partitions are left out."""
         prefix = b"%d/" % self.number
         own = [(key[len(prefix) :], value) for key, value in table if key.startswith(prefix)]
         self.sealed_s = next((int(value) for key, value in own if key == b"s"), 0)
@@ -136,7 +136,7 @@ class PartitionBooks:
         self._orphans = dict.fromkeys(sorted(self._orphans, key=lambda each: self.entries[each].read_ms))
 
     def dirty(self, most: int) -> Iterator[Window]:
-        """Yield windows that have changed since they were yielded, at most so many."""
+        """Yield windows that have changed since they were last yielded, at most this number."""
         for start_s, cell in list(self._dirty)[:most]:
             del self._dirty[start_s, cell]
             totals = self.windows.get(start_s, {}).get(cell)
@@ -225,7 +225,7 @@ class PartitionBooks:
         return changes + self._forget(upto_s)
 
     def _drop_orphans(self, upto_s: int) -> None:
-        """Drop receipts for which no account can come in time, of a request that was closed within ``keep_s``."""
+        """Drop receipts whose account can no longer come in time, that is, be of a request closed within ``keep_s``."""
         while self._orphans:
             request_id = next(iter(self._orphans))
             if self.entries[request_id].read_ms >= upto_s * 1_000:

@@ -1,4 +1,4 @@
-"""Published windows, put together and shown: what ``GET /ledger`` and ``railbus ledger`` say."""
+"""Reports made of published windows, for ``GET /ledger`` and ``railbus ledger``."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -56,7 +56,7 @@ def everything(rows: Iterable[Row]) -> Totals:
 
 
 def json_of(totals: Totals, seconds: float) -> dict[str, Any]:
-    """Return sums, quantiles, shares and rates over so many seconds as JSON has them."""
+    """Return sums, quantiles, shares and rates over this number of seconds, in the form for JSON."""
     of = totals.of
     requests, judged, good = of("requests"), of("judged"), of("good")
     stages = totals.window(Cell("x", "interactive", "none", None, None), 0, 1, part=0, final=False)

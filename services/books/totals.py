@@ -1,4 +1,4 @@
-"""What one request adds to its window, and a window's sums. All are whole numbers: subtracting undoes adding."""
+"""What one request adds to its window, and a window's sums. All are whole numbers, so subtracting undoes adding."""
 
 from typing import Final, NamedTuple, Self
 
@@ -23,7 +23,8 @@ _COUNTS: Final = (
 _TIMES: Final = ("exposure_ms", "spent_first_ms", "lost_ms", "engine_ms")
 _STAGES: Final = tuple(STAGES)
 FIELDS: Final = ("requests", "earned", "spent", "usd", "delivery", *_COUNTS, *_TIMES, *_STAGES)
-"""The sums in the order in which they are kept; times in microseconds, money in billionths of a US dollar."""
+"""Names of the sums, in the order in which they are kept. Times are microseconds, money is billionths of a US dollar.
+"""
 
 HISTOGRAMS: Final = ("first_text", "between_tokens", "total", "exposed_tokens")
 _AT: Final = {name: index for index, name in enumerate(FIELDS)}
@@ -44,9 +45,9 @@ class Share(NamedTuple):
     """What one request adds to its window.
 
     Attributes:
-        start_s: Where the window begins.
-        sums: In the order of ``FIELDS``.
-        buckets: In the order of ``HISTOGRAMS``; None where the request has no such value.
+        start_s: Time at which the window begins, in seconds.
+        sums: What the request adds to each sum, in the order of ``FIELDS``.
+        buckets: The bucket in each histogram, in the order of ``HISTOGRAMS``. None if the request has no such value.
     """
 
     start_s: int
@@ -113,8 +114,8 @@ class Totals:
     """The sums of one cell in one window.
 
     Attributes:
-        sums: In the order of ``FIELDS``.
-        histograms: In the order of ``HISTOGRAMS``.
+        sums: The sums, in the order of ``FIELDS``.
+        histograms: The histograms, in the order of ``HISTOGRAMS``.
     """
 
     __slots__ = ("histograms", "sums")
@@ -133,13 +134,13 @@ class Totals:
                 histogram.add(bucket, sign)
 
     def merge(self, other: "Totals", sign: int = 1) -> None:
-        """Add everything of another one; with ``sign`` -1, subtract it."""
+        """Add all sums of another ``Totals``. With ``sign`` -1, subtract them."""
         self.sums = [one + sign * two for one, two in zip(self.sums, other.sums, strict=True)]
         for one, two in zip(self.histograms, other.histograms, strict=True):
             one.merge(two, sign)
 
     def of(self, name: str) -> int:
-        """Return one sum, as it is kept."""
+        """Return one sum in the unit in which it is kept."""
         return self.sums[_AT[name]]
 
     @property
@@ -158,7 +159,7 @@ class Totals:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Read what ``encode`` wrote; a sum that did not exist then is 0.
+        """Read what ``encode`` wrote. A sum that the writer's version did not have is 0.
 
         Raises:
             msgspec.MsgspecError: Something else wrote it.
@@ -239,7 +240,7 @@ def _waited_us(facts: Facts, receipt: Receipt) -> int | None:
 
 
 def _earned_us(facts: Facts, config: BooksConfig) -> int | None:
-    """Return what speculation saved; None where nothing was drafted, or the plain time is not known."""
+    """Return the time that speculation saved. None if nothing was drafted, or the plain time is not known."""
     plain_ms = config.plain_ms(facts.model)
     if not facts.speculated or plain_ms is None:
         return None

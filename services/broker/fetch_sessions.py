@@ -16,7 +16,7 @@ MOST_SESSIONS: Final = 1_000
 """Kafka's default (``max.incremental.fetch.session.cache.slots``). Who gets none names all partitions each time."""
 
 MOST_PARTITIONS: Final = 100_000
-"""Most partitions in all sessions together; they take about 20 MB."""
+"""Maximum number of partitions in all sessions together; they take about 20 MB."""
 
 IDLE_S: Final = 120.0
 """A session may be removed for another when it was not used for this long, as in Kafka."""
@@ -30,11 +30,11 @@ class FetchedPartition:
     Attributes:
         topic: Name, encoded.
         partition: Number.
-        offset: Of the first record wanted.
-        max_bytes: Of its records in one answer.
+        offset: Offset of the first record wanted.
+        max_bytes: Maximum bytes of its records in one answer.
         log: None when there is no such partition.
         told_end: The log's end as this session last said; -1 for not yet, or an error.
-        told_start: Likewise its start.
+        told_start: The log's start as this session last said; -1 as in ``told_end``.
     """
 
     __slots__ = ("log", "max_bytes", "offset", "partition", "told_end", "told_start", "topic")

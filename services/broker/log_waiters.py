@@ -1,4 +1,4 @@
-"""Who waits for which partition to grow."""
+"""Keep track of who waits for which partition to grow."""
 
 import asyncio
 from collections.abc import Iterable

@@ -6,10 +6,11 @@ chosen partitions, ``ensure_topics`` creates what is missing. Handlers are synch
 * Delivery is at least once. An event is on the log twice only when a producer opened a new session while a batch was
   unanswered, or when a caller posted it twice. A worker gets a record again after a rebalance or a crash before the
   commit. Folds ignore what they have read already.
-* ``post`` returns when the event is buffered (32 MiB at most, then it waits). It then survives any outage of the broker
-  while the process lives; ``stop`` waits ten seconds for acknowledgements and logs what is missing.
+* ``post`` returns when the event is buffered. It waits while the buffer holds 32 MiB. A buffered event survives any
+  outage of the broker while the process lives. ``stop`` waits ten seconds for acknowledgements, and logs what is
+  missing.
 * Only chunks after a run's first linger (``RAILBUS_KAFKA_LINGER_MS``). An urgent event sends everything that lingers
-with it.
+  with it.
 * ``services.bus.read`` fetches over aiokafka's connections with a loop of its own: aiokafka's consumer cost three times
   the CPU, and a new ``follow`` had to wait until the pending long poll ended.
 * A ``GroupReader`` without a handler only assigns partitions, for an edge's home partitions.

@@ -10,7 +10,7 @@ from schemas.registry import RoleName, read_kinds
 from schemas.topics import Topic
 
 UNKNOWN_OFFSET = -1
-"""Offset of an event that a retry found on the log, where the broker no longer knows the offset."""
+"""Stands for the offset of an event that a retry found on the log, if the broker no longer knows its offset."""
 
 
 class Position(NamedTuple):
@@ -48,7 +48,7 @@ class StoredRecord(NamedTuple):
 
     Attributes:
         timestamp_ms: As in ``Received``.
-        headers: A value may be None. Where the broker's batch cannot be unpacked, key and value are None, and the only
+        headers: A value may be None. If the broker's batch cannot be unpacked, key and value are None, and the only
             header is ``BROKEN_BATCH`` with the reason.
     """
 
@@ -70,7 +70,7 @@ class UnreadableRecord:
     """A record that cannot be decoded, as it is on the log; the bus has counted and logged it.
 
     Attributes:
-        timestamp_ms: As in ``Received``; 0 where a whole batch cannot be unpacked.
+        timestamp_ms: As in ``Received``; 0 if a whole batch cannot be unpacked.
         headers: A value may be None.
         error: Why it could not be decoded; the message names the field.
     """

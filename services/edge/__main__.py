@@ -18,5 +18,5 @@ def _say_ready(url: str) -> None:
 
 
 if __name__ == "__main__":
-    return_large_blocks()  # clients send as much as they like
+    return_large_blocks()  # because clients choose how much they send
     process.run(main, "edge")

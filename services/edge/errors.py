@@ -35,7 +35,7 @@ class ApiError(Exception):
         message: What is wrong and what to do; never prompt text.
         code: One word for programs, of ``services.edge.error_codes``.
         param: The field at fault, as a path into the body such as ``messages[0].role``.
-        retry_after_s: When to try again; None where a retry does not help.
+        retry_after_s: Seconds after which to try again; None if a retry does not help.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The process's limit of open files, of which each connection takes one."""
+"""The process's limit of open files. Each connection takes one file."""
 
 import resource
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ _log = logger("edge")
 
 MAX_BACKLOG: Final = 1_024
 MIN_BACKLOG: Final = 128
-"""Connections that the kernel holds for the edge; it takes all of them at once, before it can close any."""
+"""Connections that the kernel holds for the edge. The edge accepts all of them at once, before it can close any."""
 
 OWN_FILES: Final = 64
 """Files of the process itself: brokers, Redis, the listening socket, standard streams."""
@@ -32,7 +32,7 @@ def connection_limits(wanted: int) -> ConnectionLimits:
     """Raise the process's limit of open files to its maximum; return the connections that it allows.
 
     Raises:
-        UserError: It allows too few.
+        UserError: The maximum allows too few connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = raised_limit(soft, hard, wanted)
@@ -61,7 +61,7 @@ def connections_that_fit(limit: int, wanted: int) -> int:
     """Return how many connections a limit of open files allows, at most ``wanted``.
 
     Raises:
-        UserError: Too few.
+        UserError: The limit allows too few connections.
     """
     fit = wanted if limit == resource.RLIM_INFINITY else min(wanted, limit - RESERVED_FILES)
     if fit < min(wanted, MIN_CONNECTIONS):

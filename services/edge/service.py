@@ -34,7 +34,7 @@ from services.runtime.errors import UserError
 from services.runtime.logging import logger
 
 FLUSH_S: Final = 3.0
-"""Longest time to write the last receipts."""
+"""Maximum time for writing the last receipts when the process stops."""
 
 
 class EdgeService:

@@ -12,10 +12,10 @@ _PART: Final = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 def parse_cores(text: str) -> set[int]:
-    """Return the cores in a text such as ``0-3,8``; none for an empty text.
+    """Return the core numbers in a text such as ``0-3,8``; an empty set for an empty text.
 
     Raises:
-        UserError: The text is not such a list.
+        UserError: The text is not a list of cores.
     """
     found: set[int] = set()
     for part in filter(None, (each.strip() for each in text.split(","))):
@@ -28,10 +28,10 @@ def parse_cores(text: str) -> set[int]:
 
 
 def bind_to_cores(text: str) -> None:
-    """Let this process and its children run on these cores alone.
+    """Bind this process and its children to these cores. Do nothing for an empty text.
 
     Raises:
-        UserError: There are no such cores here, or the system cannot do it.
+        UserError: A core does not exist or is not allowed, or the system cannot bind processes to cores.
     """
     wanted = parse_cores(text)
     if not wanted:

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from services.worker.worker import EngineDied
 
 GRACE_S: Final = 5.0
-"""How long open requests may take to fail, each with its own reason, once the engine has died."""
+"""How many seconds open requests may take to fail, each with its own reason, after the engine has died."""
 
 
 @runtime_checkable
@@ -22,7 +22,7 @@ async def run_while_alive(work: Coroutine[Any, Any, None], engine: object) -> No
     """Run ``work`` until it ends or the engine dies.
 
     Raises:
-        EngineDied: The engine died, and ``work`` did not end soon after.
+        EngineDied: The engine died, and ``work`` did not end within ``GRACE_S``.
     """
     if not isinstance(engine, MonitoredEngine):
         await work

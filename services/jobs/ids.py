@@ -1,8 +1,8 @@
 """Ids of jobs and of their requests. Pure.
 
-A request's id is the job's with the line and the attempt in its last digits. So the id that a line's request must have
-is known before it is written: a service that was killed between writing and noting it finds it on the log by its id,
-and one that writes it twice has written one request. The id's time is that of the job.
+A request's id is the job's id with the line and the attempt in its last digits. So the id of a line's request is known
+before the request is written. A service that was killed between writing a request and noting it finds the request on
+the log by its id. A service that writes the same request twice has written one request. The id's time is the job's.
 """
 
 from typing import Final, NamedTuple
@@ -12,10 +12,10 @@ from schemas.ids import uuid7
 BATCH_PREFIX: Final = "batch_"
 FILE_PREFIX: Final = "file-"
 JOB_CHARS: Final = 26
-"""First characters of a request id that are the same for a whole job."""
+"""Number of first characters of a request id that are the same for a whole job."""
 
 _LOW_BITS: Final = 40
-"""Bits of the attempt (8) and of the line (32)."""
+"""Number of low bits of an id that hold the attempt (8) and the line (32)."""
 
 
 class LineRequest(NamedTuple):

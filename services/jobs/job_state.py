@@ -8,7 +8,7 @@ from schemas.base import AnyEvent
 from schemas.batches import BatchControl, BatchCreated, BatchFinished, BatchProgress, BatchTotals
 
 MOST_FINISHED: Final = 10_000
-"""Most finished jobs that are remembered; the oldest are forgotten."""
+"""Maximum number of finished jobs that are remembered. The oldest are forgotten first."""
 
 JobStatus = Literal[
     "validating", "failed", "in_progress", "paused", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -20,14 +20,14 @@ class JobState:
     """One job. Times are milliseconds by the broker's clock.
 
     Attributes:
-        created: Its submission.
-        created_ms: When.
-        progress: The newest that counts.
-        began_ms: When a batch service took it first.
-        paused: Whether it is to submit nothing.
-        cancelled_ms: When somebody cancelled it.
-        finished: Its end.
-        finished_ms: When.
+        created: The event that submitted the job.
+        created_ms: When the job was submitted.
+        progress: The newest progress event that counts.
+        began_ms: When a batch service first took the job.
+        paused: Whether the job is paused. A paused job submits nothing.
+        cancelled_ms: When somebody cancelled the job.
+        finished: The event that ended the job.
+        finished_ms: When the job ended.
     """
 
     created: BatchCreated
@@ -125,7 +125,7 @@ def _changed(job: JobState, event: BatchControl | BatchProgress | BatchFinished,
 
 
 def holds(event: BatchProgress, newest: BatchProgress | None) -> bool:
-    """Return whether a progress event counts: its writer had not been replaced by another when it was appended."""
+    """Return whether a progress event counts. It does if its writer had not been replaced when it was appended."""
     if newest is None or event.epoch > newest.epoch:
         return True
     return event.epoch == newest.epoch and event.source == newest.source

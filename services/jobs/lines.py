@@ -1,4 +1,4 @@
-"""One line of a job's input, in the form of OpenAI's Batch API. A wrong line raises one ``BadLine``. Pure."""
+"""One line of a job's input, in the form of OpenAI's Batch API. An invalid line raises ``BadLine``. Pure."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -11,19 +11,19 @@ from services.runtime.chat_body import REFUSED_UNLESS, BadBody, ChatBody, conver
 
 ENDPOINT: Final = "/v1/chat/completions"
 MAX_LINE_BYTES: Final = 900_000
-"""Longest line: its request must fit into a record of the log."""
+"""Maximum length of a line, in bytes. The line's request must fit into a record of the log."""
 
 CustomId = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class BadLine(Exception):
-    """A line is no request.
+    """A line is not a valid request.
 
     Attributes:
         code: One word for programs.
         message: What is wrong; never prompt text.
         param: The field at fault, as a path into the line such as ``body.messages[0].role``.
-        custom_id: The line's, where it has one.
+        custom_id: The line's ``custom_id``, if it has one.
     """
 
     def __init__(self, code: str, message: str, *, param: str | None = None, custom_id: str | None = None) -> None:

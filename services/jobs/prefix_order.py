@@ -1,4 +1,4 @@
-"""An order of prompts in which those that begin alike are neighbours, so that a prefix cache pays. Pure."""
+"""An order of prompts in which those with a common prefix are neighbours, so that a prefix cache has hits. Pure."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,11 +9,11 @@ LEVELS: Final = tuple(sorted({int(256 * 1.25**step) for step in range(23)}))
 """Lengths of the prefixes that are compared, in characters: 256 to about 34,000."""
 
 WIDTH: Final = 4
-"""Bytes of hash for each length. A collision only makes two lines neighbours that share no prefix."""
+"""Bytes of hash for each prefix length. A collision only places two lines next to each other that share no prefix."""
 
 
 def prefix_key(texts: Iterable[str]) -> bytes:
-    """Return the hashes of a prompt's prefixes: prompts with a common prefix have keys with a common prefix."""
+    """Return the hashes of a prompt's prefixes, so that prompts with a common prefix have keys with a common prefix."""
     text = "\x00".join(texts)
     hasher, parts, done = hashlib.blake2b(digest_size=WIDTH), [], 0
     for level in LEVELS:
@@ -25,7 +25,7 @@ def prefix_key(texts: Iterable[str]) -> bytes:
 
 
 def prefix_order(keys: Sequence[bytes]) -> list[int]:
-    """Return the numbers of the keys, those with a common beginning together.
+    """Return the indices of the keys, so ordered that keys with a common beginning are neighbours.
 
     Groups, and the keys in each, stay in order of first appearance, so that prompts which share nothing are not
     reordered.

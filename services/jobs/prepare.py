@@ -25,7 +25,7 @@ PLAN: Final = "plan.json"
 INDEX: Final = "index"
 MAX_LINES: Final = 50_000_000
 MAX_FAULTS: Final = 100
-"""Most faults listed when a job is refused; a job that reports its bad lines may have any number."""
+"""Maximum number of faults listed when a job is refused. A job that only reports its bad lines may have any number."""
 
 _ENTRY: Final = Struct("<QII")
 """Offset and length of a line in the input, and its line number, from 1."""
@@ -36,9 +36,9 @@ class JobPlan:
     """The facts about a job's input that are kept in memory.
 
     Attributes:
-        good: Lines that are requests.
-        bad: Lines that are none.
-        refused: Why no line may run; the first reasons.
+        good: Number of lines that are valid requests.
+        bad: Number of lines that are not.
+        refused: The first reasons why no line may run.
     """
 
     good: int
@@ -89,7 +89,7 @@ def prepare(store: JobStore, batch_id: str, input_file: str, *, refuse_bad: bool
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, offset and bytes of each line that is not blank; at most one byte more than is allowed."""
+    """Yield number, offset and bytes of each line that is not blank, cut one byte after the longest allowed length."""
     number = offset = 0
     while raw := file.readline(MAX_LINE_BYTES + 2):
         number += 1
@@ -126,7 +126,7 @@ def _name_hash(custom_id: str) -> int:
 
 
 def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
-    """Return the lines whose ``custom_id`` another line has; equal hashes are compared in full."""
+    """Return the lines whose ``custom_id`` another line has. Where hashes are equal, the full ids are compared."""
     by_name = sorted(range(len(scan.names)), key=scan.names.__getitem__)
     pairs = [(a, b) for a, b in pairwise(by_name) if scan.names[a] == scan.names[b]]
     suspects = sorted({n for pair in pairs for n in pair})
@@ -148,7 +148,7 @@ def _duplicates(file: BinaryIO, scan: _Scan) -> list[LineFault]:
 
 
 class JobLines:
-    """The lines of a prepared job, by their place in the order of submission; read from the files when asked for."""
+    """The lines of a prepared job, by position in the order of submission. Each is read from the files on request."""
 
     def __init__(self, store: JobStore, batch_id: str, input_file: str) -> None:
         self._index = (store.work_folder(batch_id) / INDEX).open("rb")

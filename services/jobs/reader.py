@@ -18,7 +18,7 @@ class JobReader:
 
     Args:
         settings: How to reach the broker.
-        role: Who reads.
+        role: The service that reads.
         on_change: Called with a job whenever it has changed.
     """
 
@@ -45,13 +45,13 @@ class JobReader:
             await asyncio.Event().wait()
 
     async def read_to_end(self) -> None:
-        """Return when everything that is on the topic now was read."""
+        """Wait until everything is read that is on the topic now."""
         end = await self._tail.end_offset(BATCHES, 0)
         while (self._tail.position(BATCHES, 0) or 0) < end:  # noqa: ASYNC110 - see POLL_S
             await asyncio.sleep(POLL_S)
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until a job changes, or for so long."""
+        """Wait until a job changes, at most for this time."""
         self._changed.clear()
         try:
             async with asyncio.timeout(timeout_s):

@@ -11,13 +11,13 @@ from services.jobs.ids import created_s, line_request_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineAnswer:
-    """What a line was answered.
+    """The answer to a line.
 
     Attributes:
         text: As a reader of the log sees it: redacted text is redacted here, too.
         model: The model that answered.
-        finish_reason: Why it ended.
-        usage: Tokens.
+        finish_reason: Why the answer ended.
+        usage: Token counts.
     """
 
     text: str
@@ -31,7 +31,7 @@ class LineError:
     """Why a line has no answer.
 
     Attributes:
-        code: For programs.
+        code: The reason, as a code for programs.
         message: One sentence for people.
         param: The field at fault.
     """

@@ -26,7 +26,7 @@ def part_record(place: int, *, is_answer: bool, line: bytes) -> bytes:
 
 
 def part_records(file: BinaryIO, length: int) -> Iterator[tuple[int, bool, int, bytes]]:
-    """Yield place, whether it is an answer, offset of the result line, and the result line."""
+    """Yield each record's place, whether it is an answer, the offset of its result line, and the result line."""
     offset = 0
     while offset < length:
         raw = file.readline()
@@ -51,7 +51,7 @@ def write_results(
 ) -> ResultFiles:  # fmt: skip
     """Write the result files of a job: each line once, in the order of the input.
 
-    A line that is in no part was given up; a line that no request could be made of has its fault.
+    A line without a result in any part file was given up. The result of a line that is no valid request is its fault.
     """
     folder = store.work_folder(batch_id)
     where = array("Q", [_NONE]) * good  # part number and offset of each place's result

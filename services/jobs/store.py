@@ -1,7 +1,7 @@
 """Files of jobs: what clients uploaded, what jobs produced, and each job's working files.
 
-``JobStore`` is what another kind of store has to do; ``FolderStore`` is a folder that the edge, the batch service and
-the command line share.
+``JobStore`` is the interface of a store. ``FolderStore`` implements it with a folder that the edge, the batch service
+and the command line share.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ class StoredFile:
     """A file's metadata.
 
     Attributes:
-        file_id: Its id.
-        tenant: Whose it is.
-        filename: As its owner calls it.
+        file_id: The file's id.
+        tenant: The tenant that owns the file.
+        filename: The name that the owner gave it.
         purpose: ``batch`` for input, ``batch_output`` for what a job wrote.
-        length: Bytes.
+        length: Length in bytes.
         created_s: When it was stored, seconds since the epoch.
     """
 
@@ -65,7 +65,7 @@ class JobStore(Protocol):
         """Delete a file."""
 
     def work_folder(self, batch_id: str) -> Path:
-        """Return the folder of a job's working files; it is created."""
+        """Return the folder of a job's working files. Create it if it does not exist."""
 
 
 Writing = contextlib.AbstractContextManager[BinaryIO]

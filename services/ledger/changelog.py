@@ -1,8 +1,8 @@
 """The writer of the table's changelog: changes go out in batches, and an event is done when its batch is on the log.
 
-A batch has of each key the newest change alone: account and receipt of a request mostly come together, and are one
-record then. Any prefix of a batch is a state that the books can be made again from (``services/books/partition.py``):
-the offsets up to which a partition was read come behind all of its changes.
+A batch has only the newest change of each key. Account and receipt of a request mostly come together, and then are one
+record. The books can be made again from any prefix of a batch (``services/books/partition.py``), because the offset up
+to which a partition was read comes after all of the partition's changes.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from services.books import TableChange, newest_of_each
 from services.runtime.metrics import LEDGER_READ
 
 BATCH_S: Final = 0.1
-"""How long changes are collected: a batch costs one write to a socket, the most expensive step."""
+"""How long changes are collected. A batch costs one write to a socket, which is the most expensive step."""
 
 BATCH_EVENTS: Final = 1_000
-"""Most events of a batch. While one is being written and the next is full, no event is taken."""
+"""Maximum number of events in a batch. While one batch is being written and the next is full, no event is taken."""
 
 Send = Callable[[int, TableChange], Awaitable[Awaitable[Any]]]
 """Gives a change of a partition to the producer; awaiting its result waits for the broker's acknowledgement."""
@@ -65,7 +65,7 @@ class Changelog:
         """Write until cancelled.
 
         Raises:
-            Exception: The broker did not take a change; what was not acknowledged is read again.
+            Exception: The broker did not take a change. Events that were not acknowledged are read again.
         """
         while True:
             await self._filled.wait()

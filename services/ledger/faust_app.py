@@ -1,9 +1,9 @@
 """The Faust application around the books: what it reads, its table, and when an event is done.
 
-Faust commits an event's offset without waiting for what the event changed in a table: a kill between the two would
-lose it. So the table's changelog is written here, and has with the changes the offset up to which they go: there the
-next owner begins (``services/ledger/faust_flow.py``). What is read again after a crash changes nothing
-(``services/books/partition.py``).
+Faust commits an event's offset without waiting until the event's change of a table is written. A kill between the two
+would lose the change. So this module writes the table's changelog itself, and adds to the changes the offset up to
+which they go. The next owner begins at that offset (``services/ledger/faust_flow.py``). An event that is read again
+after a crash changes nothing (``services/books/partition.py``).
 """
 
 import asyncio
@@ -33,19 +33,19 @@ from services.runtime.metrics import LEDGER_LATE, LEDGER_OPEN, MALFORMED, SKIPPE
 COMMIT_S: Final = 1.0
 
 LINGER_S: Final = 0.005
-"""How long the producer waits for the rest of a batch of changes, which are given to it one after the other."""
+"""Time the producer waits for the rest of a batch, because the changes are given to it one after the other."""
 
 ACK_TIMEOUT_S: Final = 60.0
-"""If the broker has not acknowledged the changes by then, the process ends, to begin again at the table's offsets."""
+"""Longest wait for the broker to acknowledge changes. Then the process ends, to begin again at the table's offsets."""
 
 ENDS_S: Final = 10.0
-"""Longest wait for the broker's answer about where its topics end."""
+"""Longest wait for the broker to answer where its topics end."""
 
 SEEK_AGAIN_S: Final = 10.0
 """How long records that Faust skipped may take to arrive after a seek."""
 
 STAND_S: Final = 5.0
-"""How long reading of a partition may pause before its end, until the ledger seeks there again."""
+"""Time for which reading may stand still before a partition's end. After it the ledger seeks the next record again."""
 
 REVOKE_S: Final = 5.0
 """Longest that a rebalance waits for them."""
@@ -71,7 +71,7 @@ class LedgerApp:
         copies: How many copies the table's changelog gets.
 
     Attributes:
-        books: Of the partitions that are held.
+        books: The books of the partitions that this process holds.
         ready: Whether events are taken.
     """
 
@@ -97,7 +97,7 @@ class LedgerApp:
 
         Raises:
             UnavailableError: The broker refused what Faust needs, such as the table's topic.
-            Exception: What else ended Faust.
+            Exception: Any other error that ended Faust.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._changelog.run(), name="ledger-changelog")
@@ -132,10 +132,10 @@ class LedgerApp:
             raise
 
     async def _is_next(self, message: Any) -> bool:
-        """Return whether to take a record now. If Faust skipped records before it, seek them: they come first.
+        """Return whether to take a record now. If Faust skipped records before it, seek them, because they come first.
 
         Raises:
-            RecordsLost: It does not come.
+            RecordsLost: The skipped records do not arrive.
         """
         missing = self._read.missing(message)
         if not missing:
@@ -199,7 +199,7 @@ class LedgerApp:
             self._on_ready = None
 
     async def _revoked(self, *_: Any, **__: Any) -> None:
-        """Wait until the broker has every change: a later one could overwrite what the next owner writes."""
+        """Wait until the broker has every change. A change sent later could overwrite what the next owner writes."""
         self.ready = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REVOKE_S):
@@ -238,7 +238,7 @@ class LedgerApp:
                 await self._seek_if_it_stands(tp, read)
 
     async def _seek_if_it_stands(self, tp: TP, read: int) -> None:
-        """Seek records that are overdue: at a topic's end, no later record shows that Faust skipped them."""
+        """Seek overdue records. At a topic's end there is no later record that would show that Faust skipped some."""
         stands = self._stands.get(tp)
         if stands is None or stands.offset != read or not self.ready:
             self._stands[tp] = _Sought(read, steady_us() + int(STAND_S * 1e6))

@@ -1,14 +1,14 @@
-"""Faust, with the defects corrected by which it loses records.
+"""Faust, with corrections of the defects by which it loses records.
 
-When Faust has recovered its tables it seeks to the committed offsets, and then resumes the flow of its queues, which it
-had already resumed to read the changelogs; to resume is also to clear, so what was read between the two was dropped.
-While every partition is paused it fetches from all of them, drops what it got, and seeks only those that have a
-committed offset. It notes how far it has read although a suspended flow dropped the record, and leaves that record out
-when a seek has brought it again. And what it leaves out it takes for gaps of the log, and commits.
+When Faust has recovered its tables, it seeks to the committed offsets and then resumes the flow of its queues. It had
+already resumed the flow to read the changelogs. Resuming also clears the queues, so records read between the two are
+dropped. While every partition is paused, Faust fetches from all of them, drops the records, and seeks only the
+partitions that have a committed offset. Faust notes a record as read although a suspended flow dropped it, and skips
+that record when a seek brings it again. It takes skipped records for gaps of the log, and commits beyond them.
 
-So its flow is cleared only where it was suspended, every partition is sought, nothing is left out because it was read
-before, and the offsets that it commits decide nothing: where to begin is read from the ledger's own table, which has
-the offset and what was booked up to it in one changelog.
+So here the flow is cleared only if it was suspended, every partition is sought, and no record is skipped because it was
+read before. The offsets that Faust commits decide nothing. The offset to begin at is read from the ledger's own table,
+which has this offset, and the entries booked up to it, in one changelog.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ FETCH_S: Final = 1.0
 
 COLLECT_MS: Final = 250
 COLLECT_BYTES: Final = 65_536
-"""The broker answers when it has so many bytes, or after this time: each answer costs both sides."""
+"""The broker answers a fetch once it has this many bytes, or after this time, because each answer costs both sides."""
 
 YIELD_EACH: Final = 100
-"""Records handed out before other tasks run."""
+"""Number of records that are handed out before other tasks run."""
 
 BeginAt = Callable[[str, int], int | None]
 """Maps a topic and partition to the offset to begin at; None for topics that the ledger does not count."""
@@ -49,7 +49,7 @@ class FlowControl(FlowControlEvent):
 
 
 class _CollectingThread(AIOKafkaConsumerThread):
-    """Faust has no settings for how long the broker collects records."""
+    """Faust's consumer thread, with settings that Faust lacks: how long the broker collects records."""
 
     def _create_worker_consumer(self, transport: Transport) -> Any:
         consumer: Any = super()._create_worker_consumer(transport)
@@ -59,7 +59,7 @@ class _CollectingThread(AIOKafkaConsumerThread):
 
 
 class BookedConsumer(Consumer):
-    """A consumer that begins at the offsets in the ledger's table, whatever is committed."""
+    """A consumer that begins at the offsets in the ledger's table and ignores the committed ones."""
 
     app: "FaustApp"
 
@@ -90,7 +90,7 @@ class BookedConsumer(Consumer):
         self._thread._ensure_consumer().seek(partition, offset)  # noqa: SLF001
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        """Hand out fetched records until stopped; those dropped by a suspended flow are sought again by Faust."""
+        """Hand out fetched records until stopped. Faust seeks the records again that a suspended flow dropped."""
         try:
             while not (self.should_stop or fetcher.should_stop):
                 await asyncio.sleep(0)
@@ -105,7 +105,7 @@ class BookedConsumer(Consumer):
                 raise
 
     async def _hand_out(self, handing: Coroutine[Any, Any, Any]) -> None:
-        """Take the first step without a task: usually the queue has room, so nothing has to wait."""
+        """Run the coroutine's first step without a task. Usually the queue has room, so this step is also the last."""
         try:
             waits_for = handing.send(None)
         except StopIteration:

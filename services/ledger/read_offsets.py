@@ -9,19 +9,19 @@ from services.books import TableChange
 from services.bus import BusSettings, RawTailReader, StoredRecord
 
 LOOK_S: Final = 30.0
-"""Longest wait for the log's answer whether it has a record."""
+"""Longest wait, in seconds, for the broker to answer whether the log has a record."""
 
 
 class RecordsLost(RuntimeError):
-    """Faust skipped records. The ledger's entries end before them, so the next process begins with them."""
+    """Faust skipped records. The ledger's entries end before these records, so the next process begins with them."""
 
 
 class ReadOffsets:
     """For each partition of a topic, the offset after the last record that was taken.
 
     Args:
-        table: What the ledger's table has now.
-        sources: Topic -> its name in the table's keys.
+        table: The present content of the ledger's table.
+        sources: Maps a topic to its name in the table's keys.
     """
 
     def __init__(self, table: Mapping[bytes, bytes], sources: Mapping[str, str]) -> None:
@@ -47,7 +47,7 @@ def _key(source: str, partition: int) -> bytes:
 
 
 async def first_offset(bus: BusSettings, topic: Topic, partition: int, since: int) -> int | None:
-    """Return the first offset at or after this one that the log has a record at; None if it does not answer in time."""
+    """Return the first offset from ``since`` on at which the log has a record. None if the broker is too slow."""
     found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def note(records: Sequence[StoredRecord]) -> None:

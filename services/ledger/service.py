@@ -19,7 +19,7 @@ PUBLISH_S: Final = 1.0
 """How often windows that have changed are published."""
 
 PUBLISH_MOST: Final = 2_000
-"""Most windows of a partition that are published at once."""
+"""Maximum number of windows of one partition that are published at once."""
 
 
 class LedgerService:

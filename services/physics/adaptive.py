@@ -1,8 +1,8 @@
 """Choose how many tokens to draft, from the load and the measured acceptance.
 
 Drafting that pays at batch 1 may cost time at batch 100, and a gamma that pays for code may not pay for poetry. So
-gamma depends on both, by the model of :mod:`services.physics.pairing`. 0 is always among the choices: by that model,
-the chosen gamma is never slower than no drafting.
+gamma is chosen from load and acceptance, by the model of :mod:`services.physics.pairing`. Gamma 0 is always among the
+choices, so by that model the chosen gamma is never slower than no drafting.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from services.physics.pairing import SpeculationPair
 from services.physics.speculation import MAX_GAMMA
 
 MARGIN: Final = 0.03
-"""Predicted gain that drafting needs, to allow for the model's error."""
+"""Minimum predicted gain, as a share, at which drafting is chosen. It allows for the model's error."""
 
 HORIZON_DRAFTS: Final = 500.0
-"""Horizon of the acceptance estimate, in verified draft tokens; older ones decay."""
+"""Horizon of the acceptance estimate, in verified draft tokens. The weight of older tokens decays."""
 
 PRIOR_DRAFTS: Final = 8.0
 """Weight of the prior, in verified draft tokens."""
@@ -27,7 +27,7 @@ PROBE_GAMMA: Final = 2
 """Tokens drafted in an occasional step while drafting is off, to notice when it pays again."""
 
 PROBE_SHARE: Final = 0.015
-"""Maximum share of time for such steps if all their drafts are rejected."""
+"""Maximum share of time spent in steps with ``PROBE_GAMMA`` drafts, if all these drafts are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def gamma_by_batch(
 ) -> tuple[GammaBand, ...]:
     """Return the bands from batch 1 to ``largest``; gamma is 0 where drafting does not pay.
 
-    Gamma never grows with the batch: each one is the best among those up to the previous band's.
+    Gamma never grows with the batch, because each gamma is the best of those up to the gamma of the previous band.
     """
     fraction("alpha", alpha)
     whole("largest", largest, least=1)
@@ -60,7 +60,7 @@ def gamma_by_batch(
 
 
 def format_schedule(bands: Sequence[GammaBand]) -> str:
-    """Format the bands for the engine ``vllm``: ``1-8:5 9-32:3 33-256:0``."""
+    """Format the bands for the engine ``vllm``, such as ``1-8:5 9-32:3 33-256:0``."""
     return " ".join(f"{band.first}-{band.last}:{band.gamma}" for band in bands)
 
 
@@ -101,7 +101,7 @@ class AcceptanceEstimate:
 
 
 def probe_after(pair: SpeculationPair, *, batch: int, context: int = 512) -> int:
-    """Return after how many idle steps a step that drafts ``PROBE_GAMMA`` tokens costs at most ``PROBE_SHARE``."""
+    """Return after how many idle steps a step with ``PROBE_GAMMA`` drafts costs at most ``PROBE_SHARE`` of time."""
     plain = pair.step_ms(batch=batch, context=context)
     return ceil((pair.cycle_ms(PROBE_GAMMA, batch=batch, context=context) - plain) / (PROBE_SHARE * plain))
 

@@ -1,8 +1,8 @@
 """Compute the throughput of batch work whose prompts share a prefix. Times in seconds.
 
-Prefill and decode alternate on the accelerator (no overlap), so a request costs the sum of both: its prompt's
-arithmetic, and its share of each decode step, which reads the weights once and every sequence's KV cache (Pope et al.
-2022, sections 2 and 4). The batch is as large as memory allows.
+Prefill and decode alternate on the accelerator (no overlap), so a request costs the sum of both: the arithmetic of its
+prompt, and its share of each decode step. A decode step reads the weights once and the KV cache of every sequence (Pope
+et al. 2022, sections 2 and 4). The batch is as large as memory allows.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from services.physics.roofline import (
 )
 
 BATCH_MEMORY: Final = 0.8
-"""Share of the memory for weights and KV caches; the rest is for activations, graphs and fragmentation."""
+"""Share of the memory that weights and KV caches may take. The rest is for activations, graphs and fragmentation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +81,11 @@ def batch_kv(gpu: Gpu) -> KvPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What an engine allows a batch, and what communication costs.
+    """Limits of an engine on its batch, and costs of communication.
 
     Attributes:
-        sequences: Most sequences that decode together; None if only memory limits them.
-        memory: Share of the memory for weights and KV caches.
+        sequences: Maximum number of sequences that decode together; None if only memory limits it.
+        memory: Share of the memory that weights and KV caches may take.
         reserved_bytes: Memory that something else needs, such as a draft model.
         all_reduce_us: Time of a small all-reduce; the link's usual one if None.
         link_share: Share of a link's rate that large messages reach.
@@ -111,9 +111,10 @@ def throughput(
     efficiency: Efficiency | None = None,
     kv: KvPrecision | None = None,
 ) -> Throughput:
-    """Return the throughput of the largest batch that fits into memory; without ``efficiency`` of the engine ``vllm``.
+    """Return the throughput of the largest batch that fits into memory.
 
-    Without ``kv`` the KV caches have the usual precision of batch work on this accelerator.
+    Without ``efficiency`` the constants are those of the engine ``vllm``. Without ``kv`` the KV caches have the usual
+    precision of batch work on this accelerator.
 
     Raises:
         ValueError: Not even one sequence fits, or the layout does not divide the model.

@@ -1,9 +1,9 @@
-"""How many of the best items a cheap first model keeps. Pure.
+"""Compute how many of the best items pass a cheap first model, the screen. Pure.
 
-A cascade scores every request with a small model and gives the best to a larger one. What it finds depends on how well
-the two scores agree. The scores' ranks are taken as those of two normal variables: with a rank correlation rho
-(Spearman) their correlation is r = 2 sin(pi rho / 6) (Pearson 1907), and given the final score f the screen's score is
-normal with mean r f and variance 1 - r^2.
+A cascade scores every request with a small model and gives the best ones to a larger model. The share of the truly best
+that it finds depends on how well the two scores agree. The scores' ranks are taken as those of two normal variables.
+With a rank correlation rho (Spearman) their correlation is r = 2 sin(pi rho / 6) (Pearson 1907). Given the final score
+f, the screen's score is normal with mean r f and variance 1 - r^2.
 """
 
 import math
@@ -14,13 +14,13 @@ from typing import Final
 from services.physics.checks import fraction, positive
 
 POINTS: Final = 400
-"""Points of the midpoint rule over the best share; more of them change only the fourth digit."""
+"""Points of the midpoint rule over the best share. More points change only the fourth digit."""
 
 _NORMAL: Final = NormalDist()
 
 
 def recall(rho: float, *, best: float, kept: float) -> float:
-    """Return the share of the truly best that is among the kept.
+    """Return the share of the truly best requests that the screen keeps.
 
     Args:
         rho: Rank correlation of the screen's score and the final one.
@@ -34,9 +34,10 @@ def recall(rho: float, *, best: float, kept: float) -> float:
 
 
 def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -> float:
-    """Return the share of the truly best that passes every screen of a chain.
+    """Return the share of the truly best requests that passes every screen of a chain.
 
-    Given the final score the screens' scores are taken as independent: what one misjudges says nothing of the next.
+    Given the final score, the scores of the screens are taken as independent. So an error of one screen says nothing
+    about the next.
 
     Args:
         rhos: Rank correlation of each screen's score and the final one.
@@ -67,14 +68,14 @@ def chain_recall(rhos: Sequence[float], *, best: float, kept: Sequence[float]) -
 
 
 def _above(rho: float, bar: float, final: float) -> float:
-    """Return the chance that a small model's score is above the bar, given the final score."""
+    """Return the probability that a screen's score is above the bar, given the final score."""
     r = 2 * math.sin(math.pi * rho / 6)
     spread = math.sqrt(max(0.0, 1 - r * r))
     return float(r * final >= bar) if spread < 1e-9 else _NORMAL.cdf((r * final - bar) / spread)
 
 
 def _bar(rho: float, share: float, finals: Sequence[float], passed: Sequence[float]) -> float:
-    """Return the bar that leaves this share of all requests, of those that passed the earlier models."""
+    """Return the bar at which this share of all requests is left, taken from those that passed the earlier screens."""
     low, high = -8.0, 8.0
     for _ in range(40):
         middle = (low + high) / 2

@@ -11,15 +11,15 @@ from services.physics.efficiency import Efficiency, practical
 from services.physics.roofline import prefill_ms
 
 _MAX_SERVICES = 200
-"""Longest wait that is computed, in service times; the number of digits of the exact sum grows with it."""
+"""Longest wait that is computed, in service times. The number of digits of the exact sum grows with the wait."""
 
 
 def longest_prompt(
     model: Model, gpu: Gpu, precision: Precision, budget_ms: float, *, efficiency: Efficiency | None = None
 ) -> int:
-    """Return the most uncached prompt tokens whose prefill on an idle accelerator takes at most ``budget_ms``.
+    """Return the maximum number of uncached prompt tokens that an idle accelerator prefills within ``budget_ms``.
 
-    Without ``efficiency`` the engine is ``vllm``.
+    Without ``efficiency``, the constants are those of the engine ``vllm``.
     """
     not_negative("budget_ms", budget_ms)
     efficiency = practical(gpu) if efficiency is None else efficiency
@@ -58,7 +58,7 @@ def chance_of_waiting_at_most(wait_ms: float, service_ms: float, utilisation: fl
 
 
 def mean_wait_ms(service_ms: float, utilisation: float) -> float:
-    """Return the mean wait in the same queue: rho D / (2 (1 - rho)), Pollaczek 1930, Khinchine 1932."""
+    """Return the mean wait in an M/D/1 queue: rho D / (2 (1 - rho)), Pollaczek 1930, Khinchine 1932."""
     positive("service_ms", service_ms)
     if not 0 <= utilisation < 1:
         raise ValueError(f"utilisation must be at least 0 and below 1, not {utilisation!r}")
@@ -66,7 +66,7 @@ def mean_wait_ms(service_ms: float, utilisation: float) -> float:
 
 
 def response_variation(utilisation: float) -> float:
-    """Return the coefficient of variation of wait plus service in the same queue, a lower bound for any engine.
+    """Return the coefficient of variation of wait plus service in an M/D/1 queue, a lower bound for any engine.
 
     Var W = E[W]^2 + lambda E[S^3] / (3 (1 - rho)) (Kleinrock 1975, section 5.7): 0.51 at half load, although the
     service time is constant. A variation below 0.1 % can be measured only on an idle server.
@@ -78,7 +78,8 @@ def response_variation(utilisation: float) -> float:
 def highest_utilisation(deadline_ms: float, service_ms: float, *, share: float = 0.99) -> float:
     """Return the load at which this ``share`` of requests still meets the deadline for the first token; 0 if none.
 
-    The first token is generated after the wait and one service (the prefill), so the wait may take the rest.
+    The first token is generated after the wait and one service (the prefill), so the wait may take the deadline
+    minus the service time.
     """
     fraction("share", share)
     positive("service_ms", service_ms)

@@ -1,6 +1,6 @@
 """The share of a data sheet's rates that an engine achieves, and its overheads: constants with intervals.
 
-Every constant is a time or a share that a calibration can fit too. The fitted rows are the published ones in
+Every constant is a time or a share that a calibration can fit, too. The constants are fitted to the published rows in
 ``tests/data/published``: static batches in TensorRT-LLM 0.9, and closed loops over HTTP on NVIDIA NIM. An interval is
 the range that the constant takes when a source, a GPU or a model is left out of the fit, or wider where nothing
 measured it.
@@ -23,12 +23,13 @@ class Efficiency:
 
     Attributes:
         flops: Share of the arithmetic rate in prefill.
-        step_flops: The same in decode and verify steps, whose matrices are narrow.
+        step_flops: Share of the arithmetic rate in decode and verify steps, whose matrices are narrow.
         bandwidth: Share of the memory rate at which weights and activations are read.
-        int4_bandwidth: Share of that at which int4 weights are read, because they are unpacked first.
+        int4_bandwidth: Share of ``bandwidth`` at which int4 weights are read, because they are unpacked first.
         kv_bandwidth: Share of the memory rate for KV caches with one head for each query head.
-        grouped_kv_bandwidth: The same if several query heads share a KV head: fewer, smaller streams.
-        overlap: Share of the shorter of reading and multiplying that the longer hides.
+        grouped_kv_bandwidth: Share of the memory rate for KV caches if several query heads share a KV head. The streams
+            are then fewer and smaller.
+        overlap: The shorter of reading and multiplying is hidden behind the longer one; this is its hidden share.
         layer_us: Time of a layer in each step beyond its bytes and arithmetic: launches, norms, small kernels.
         sequence_us: Time of a step for each sequence, and for each further position that is verified: sampling,
             scheduling, detokenizing, streaming.
@@ -90,7 +91,7 @@ COMMON: Final[Mapping[str, Constant]] = MappingProxyType(
         "activations": Constant(40.0, 30.0, 77.0, f"{_T}: prefill; counting the kernels of a layer gives about 30"),
     }
 )
-"""Constants that have one value for all GPU generations and engines of the data."""
+"""Constants that have the same value for all GPU generations and engines in the data."""
 
 GENERATIONS: Final[Mapping[str, Mapping[str, Constant]]] = MappingProxyType(
     {

@@ -7,12 +7,12 @@ from services.physics.checks import not_negative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernedStart:
-    """The first token of a request whose input rails run in parallel to queue and prefill.
+    """The time to the first token of a request whose input rails run in parallel to queue and prefill.
 
     Attributes:
         hidden_ms: Rail time that does not delay the first token.
         ttft_ms: Time from receipt to the first visible token.
-        serial_ms: The same if the rails ran before queue and prefill.
+        serial_ms: That time if the rails ran before queue and prefill.
     """
 
     hidden_ms: float
@@ -23,7 +23,7 @@ class GovernedStart:
 def governed_start(*, rail_ms: float, queue_ms: float, prefill_ms: float, bus_ms: float = 0.0) -> GovernedStart:
     """Compute hidden = min(rail, queue + prefill) and governed TTFT = max(queue + prefill, rail) + bus.
 
-    Only overlap hides a rail: speculation shortens the time between tokens, not the time to the first.
+    Rails are hidden only by overlap. Speculation does not shorten the time to the first token.
     """
     for name, value in (("rail_ms", rail_ms), ("queue_ms", queue_ms), ("prefill_ms", prefill_ms), ("bus_ms", bus_ms)):
         not_negative(name, value)

@@ -1,4 +1,4 @@
-"""Prompts that arrive together: how long each waits for its first token, and how long prefills delay its answer."""
+"""Compute, for prompts that arrive together, the wait for the first token and the delay of answers by prefills."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from services.physics.efficiency import Efficiency
 from services.physics.roofline import prefill_ms
 
 PREFILL_BUDGET: Final = 4_096
-"""Prompt tokens of a step; it explains the first tokens of NIM's closed loops best. Servers take 2,048 to 16,384."""
+"""Maximum prompt tokens in a step. This value explains the times to the first token of NIM's closed loops best. Servers
+use 2,048 to 16,384."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Burst:
 
     Attributes:
         first_ms: Mean time until a prompt is prefilled.
-        stall_ms: Mean time for which a sequence that decodes waits for the prefill of others, over its whole answer.
+        stall_ms: Mean total time in which a decoding sequence waits for prefills of others, over its whole answer.
     """
 
     first_ms: float
@@ -41,8 +42,8 @@ def burst(
 ) -> Burst:
     """Prefill the prompts in order, in steps of whole prompts within the budget (a longer prompt has its own step).
 
-    Sequences whose prompts share a step stay together. Each time that another group's answers end, that group's next
-    prompts are prefilled, so each answer waits once for every other group.
+    Sequences whose prompts share a step form a group and stay together. When the answers of a group end, its next
+    prompts are prefilled. So each answer waits once for the prefill of every other group.
     """
     whole("batch", batch, least=1)
     spent, firsts, stalls = 0.0, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""A target and a draft model on one accelerator: when drafting pays, and up to which batch."""
+"""A target and a draft model on one accelerator. Compute when drafting pays, and up to which batch."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class SpeculationPair:
         precision: Precision of both models' linear layers.
         kv: Precision of both models' KV caches.
         efficiency: Constants of the engine; those of ``vllm`` on this accelerator if None.
-        overhead: Overhead of one cycle over the time of a plain target step at the same batch.
+        overhead: Overhead of one cycle, divided by the time of a plain target step at the same batch.
         launch_ms: Time of a draft step beyond that of a step of the draft model, in milliseconds.
     """
 
@@ -55,11 +55,11 @@ class SpeculationPair:
         return step + self.launch_ms
 
     def draft_cost(self, *, batch: int = 1, context: int = 512) -> float:
-        """Return c, the time of a draft step over that of a plain target step."""
+        """Return c, the time of a draft step divided by that of a plain target step."""
         return self.draft_ms(batch=batch, context=context) / self.step_ms(batch=batch, context=context)
 
     def cycle_ms(self, gamma: int, *, batch: int = 1, context: int = 512) -> float:
-        """Return the milliseconds of gamma draft steps, a verify step and the overhead; of a plain step for gamma 0."""
+        """Return the milliseconds of gamma draft steps, a verify step and overhead; for gamma 0, of a plain step."""
         plain = self.step_ms(batch=batch, context=context)
         if gamma == 0:
             return plain
@@ -67,7 +67,7 @@ class SpeculationPair:
         return gamma * self.draft_ms(batch=batch, context=context) + verify + self.overhead * plain
 
     def speedup(self, alpha: float, gamma: int, *, batch: int = 1, context: int = 512) -> float:
-        """Return tokens per second with speculation over those without, at this batch."""
+        """Return tokens per second with speculation divided by those without, at this batch."""
         plain = self.step_ms(batch=batch, context=context)
         verify = self.step_ms(batch=batch, context=context, positions=gamma + 1)
         cost = self.draft_ms(batch=batch, context=context) / plain

@@ -1,9 +1,9 @@
-"""Several accelerators for one model: tensor and pipeline parallelism, and what their communication costs.
+"""Several accelerators for one model: tensor and pipeline parallelism, and the cost of their communication.
 
 Tensor parallelism divides each matrix, so a group reads and multiplies as fast as one accelerator with the sum of the
 rates, and adds two all-reduces to each layer (Shoeybi et al., "Megatron-LM", 2019, section 3). Pipeline parallelism
-gives each accelerator a share of the layers; with as many groups of sequences in flight as there are stages, all work
-at once (Huang et al., "GPipe", 2019). Data parallelism is the same engine several times, and communicates nothing.
+gives each accelerator a share of the layers; with as many groups of sequences in flight as there are stages, all stages
+work at once (Huang et al., "GPipe", 2019). Data parallelism is several copies of an engine, which do not communicate.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ ALL_REDUCE_US: Final[dict[Link, Constant]] = {
     "nvlink": Constant(10.0, 6.0, 20.0, "one small all-reduce of vLLM's own kernel over NVLink; approximate"),
     "pcie": Constant(40.0, 25.0, 90.0, "the same through NCCL over PCIe without peer access; approximate"),
 }
-"""Time of an all-reduce of a few kilobytes: launches and synchronisation. No row of the published data has one."""
+"""Time of an all-reduce of a few kilobytes: launches and synchronisation. No published row contains an all-reduce."""
 
 LINK_SHARE: Final = Constant(0.75, 0.5, 0.85, "all-reduce of large messages: 366 of 450 GB/s on four H100")
 """Share of a link's rate that a large all-reduce reaches."""
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def gpus(self) -> int:
-        """Accelerators in all."""
+        """Total number of accelerators."""
         return self.tensor * self.pipeline * self.replicas
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ def group(gpu: Gpu, layout: Layout) -> Gpu:
 
 
 def divided(model: Model, layout: Layout) -> Model:
-    """Return the model as a group holds it: KV heads that are fewer than the accelerators are copied.
+    """Return the model as a group holds it. If there are fewer KV heads than accelerators, the heads are copied.
 
     Raises:
         ValueError: The query heads or layers cannot be divided.

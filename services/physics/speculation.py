@@ -12,14 +12,14 @@ from typing import Final
 from services.physics.checks import fraction, not_negative, positive, whole
 
 OVERHEAD: Final = 0.05
-"""Sampling, bookkeeping and launches of one cycle, over the time of a target step (approximate, from other systems)."""
+"""Sampling, bookkeeping and launches of a cycle, as a share of a target step (approximate, from other systems)."""
 SMALLEST_DEVIATION: Final = 0.002
 """Standard deviation of alpha below which its effect is negligible."""
 _REACH: Final = 8.0
 """Half-width of the tanh-sinh rule: alpha comes within exp(-4,600) of 0 and 1."""
 
 MAX_GAMMA: Final = 16
-"""Largest gamma that is considered; published engines stay below."""
+"""Largest gamma that is considered. Published engines use smaller ones."""
 
 
 def tokens_per_step(alpha: float, gamma: int) -> float:
@@ -78,7 +78,7 @@ def _softplus(x: float) -> float:
 
 
 def speedup(alpha: float, gamma: int, draft_cost: float, *, overhead: float = OVERHEAD) -> float:
-    """Return S, tokens per second with speculation over those without: tau / (1 + gamma c + o); 1 if gamma is 0.
+    """Return S, tokens per second with speculation divided by those without: tau / (1 + gamma c + o); 1 if gamma is 0.
 
     Theorem 3.8 of Leviathan et al. with the overhead o of a cycle added to its time. It holds while a verify step costs
     no more than a plain one; :func:`speedup_in_batch` has a ``verify_cost`` for the other case.
@@ -128,7 +128,7 @@ def acceptance_from_tokens(tau: float, gamma: int) -> float:
     """Return the alpha at which tau tokens per step are expected: the inverse of :func:`tokens_per_step`, by bisection.
 
     Raises:
-        ValueError: No alpha gives that many: tau must be within 1 and gamma + 1.
+        ValueError: No alpha gives this tau, because tau is not between 1 and gamma + 1.
     """
     if whole("gamma", gamma, least=1) and not 1 <= tau <= gamma + 1:
         raise ValueError(f"tokens per step must be within 1 and {gamma + 1} for gamma {gamma}, not {tau!r}")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 RESAMPLES: Final = 400
-"""Enough for two digits of an interval's ends."""
+"""Number of bootstrap resamples. It is enough for two digits of an interval's ends."""
 
 BLOCK: Final = 8
-"""Number of neighbouring requests that are resampled together, as they wait in the same queue."""
+"""Number of neighbouring requests that are resampled together, because they waited in the same queue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ Use::
     reloader = PolicyReloader(path, prepare)      # prepare(policy) builds engines first; BrokenPolicy rejects it
     reloader.current; await reloader.watch()      # take `current` once per request and keep it
 
-``engines`` has Rego, its decision log, NeMo and Presidio; the last two are heavy: import them only where they run. A
-question that Rego cannot answer raises ``RulingError``: fail closed, never read it as "allowed". Use a ``Policy`` from
-one thread at a time.
+``engines`` has Rego, its decision log, NeMo and Presidio. NeMo and Presidio are heavy, so import them only where they
+run. If Rego cannot answer, ``RulingError`` is raised. The caller must fail closed and never read it as "allowed". Use a
+``Policy`` from one thread at a time.
 """
 
 from services.policy.errors import BrokenPolicy, PolicyError, PolicyFault, RulingError

@@ -32,7 +32,7 @@ class PolicyError(Exception):
 
 
 class BrokenPolicy(PolicyError):
-    """A policy whose files have ``faults``. The message has one a line."""
+    """A policy whose files have ``faults``. The message names one fault a line."""
 
     def __init__(self, faults: Sequence[PolicyFault]) -> None:
         self.faults = tuple(faults)

@@ -86,7 +86,7 @@ def run_case(policy: Policy, case: GoldenCase) -> PolicyFault | None:
 
 
 def rego_questions(policy: Policy, case: GoldenCase) -> list[tuple[str, AdmissionRequest | Finding]]:
-    """Return Rego's inputs in this case, with their entry points: an OPA server must give the same answers."""
+    """Return Rego's inputs in this case, with their entry points. An OPA server must give the same answers to them."""
     body = case.body
     if "admit" in body:
         return [(ADMISSION, _admission_request(body))]

@@ -39,7 +39,7 @@ def lint(root: Path) -> tuple[PolicyFault, ...]:
 
 
 def _deadline_faults(policy: Policy) -> list[PolicyFault]:
-    """Check that each rail's deadline is before the verdict is due."""
+    """Check that each rail's deadline is earlier than the time when the verdict is due."""
     text = policy.files["policy.toml"].decode()
     rails = policy.document.rails
     due_ms = Deadlines().verdict_ms
@@ -91,7 +91,7 @@ def admission_faults(policy: Policy) -> list[PolicyFault]:
 
 
 def finding_faults(policy: Policy) -> list[PolicyFault]:
-    """Check that Rego answers for each category of the patterns, and for one that no file names."""
+    """Check that Rego answers for each category of the patterns, and for a category that no file names."""
     faults: list[PolicyFault] = []
     categories = {rule.category for rule in policy.rules} | {"no_such_category", "unchecked", "flood"}
     for category in sorted(categories):

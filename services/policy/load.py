@@ -21,7 +21,7 @@ def load(root: Path) -> Policy:
     """Load the policy in this folder.
 
     Raises:
-        BrokenPolicy: The files have faults; it lists all of them.
+        BrokenPolicy: The files have faults. The error lists all of them.
     """
     return build(read_files(root))
 
@@ -30,7 +30,7 @@ def build(files: Files) -> Policy:
     """Build a policy from its files.
 
     Raises:
-        BrokenPolicy: The files have faults; it lists all of them.
+        BrokenPolicy: The files have faults. The error lists all of them.
     """
     try:
         return _build(files)

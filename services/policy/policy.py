@@ -40,12 +40,12 @@ class Policy:
     """A policy as its owner's files define it. Load one with ``services.policy.load``.
 
     Attributes:
-        version: Hash of all files; in every verdict and recall.
+        version: Hash of all files. Every verdict and recall names it.
         document: ``policy.toml``.
         classes: Its classes of requests, the built-in ones included.
         rules: The patterns of ``patterns/*.toml``, sorted by name.
-        automaton: The rules, ready to match; not for use from two threads at once.
-        folded: The words that are also found in disguise.
+        automaton: The rules, ready to match. It must not be used from two threads at once.
+        folded: The words that are found even in disguise.
         rego: ``rego/*.rego`` with ``rego/data.json``.
         files: The content of the files, by relative path.
     """
@@ -68,15 +68,15 @@ class Policy:
         """Return the answer of ``admission.rego``.
 
         Raises:
-            RulingError: There is no usable answer; fail closed.
+            RulingError: There is no usable answer. The caller must fail closed.
         """
         return self._ask(ADMISSION, msgspec.to_builtins(request), read_admission)
 
     def rule_on(self, finding: Finding) -> Ruling:
-        """Return the answer of ``findings.rego``; it depends on the finding alone and is cached.
+        """Return the answer of ``findings.rego``. It depends on the finding alone and is cached.
 
         Raises:
-            RulingError: There is no usable answer; fail closed.
+            RulingError: There is no usable answer. The caller must fail closed.
         """
         ruling = self._rulings.get(finding)
         if ruling is None:
@@ -89,7 +89,7 @@ class Policy:
         return ruling
 
     def on_broken(self, rail: str) -> OnBroken:
-        """Return what happens if this rail fails or times out; a rail that policy does not name has the default."""
+        """Return what happens if this rail fails or times out: the policy's default if it does not name the rail."""
         rails = self.document.rails
         own = next((spec.on_broken for spec in rails.rail if spec.name == rail), None)
         return own or rails.on_broken
@@ -132,12 +132,12 @@ class Policy:
         return texts["stop"] if ruling.action == "stop" else texts.get(category, texts["default"])
 
     def tighten(self, asked: Delivery, admission: Admission) -> Delivery:
-        """Return the delivery nearest to the requested one that policy allows."""
+        """Return the delivery that policy allows and that is nearest to the requested one."""
         return tighten(asked, self.document.delivery, admission.delivery)
 
 
 def tighten(asked: Delivery, bounds: DeliveryBounds, floor: DeliveryFloor) -> Delivery:
-    """Return the delivery nearest to the requested one within policy's bounds and Rego's floor; never a looser one."""
+    """Return the delivery nearest to the requested one, and never looser, within policy's bounds and Rego's floor."""
     strictness = max(_STRICTNESS[asked.mode], _STRICTNESS[floor.mode])
     allowed = [mode for mode in bounds.modes if _STRICTNESS[mode] >= strictness]
     exposure = min(asked.max_exposure_tokens, bounds.max_exposure_tokens)

@@ -1,4 +1,4 @@
-"""Rego's input and how its answers are read. An invalid answer is an error, never an "allowed"."""
+"""Rego's input, and how Rego's answers are read. An invalid answer is an error and never counts as "allowed"."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
@@ -44,9 +44,9 @@ class Finding:
     """The input of ``findings.rego``; it must not contain user text.
 
     Attributes:
-        tenant: Whose request.
-        side: In the prompt or in the answer.
-        category: Of the rule.
+        tenant: The tenant of the request.
+        side: Whether the finding is in the prompt (``input``) or in the answer (``output``).
+        category: The category of the rule.
         rule: Name of the rule.
         tier: 0 patterns, 1 NeMo rails, 2 classifiers.
     """
@@ -63,12 +63,12 @@ class AdmissionRequest:
     """The input of ``admission.rego``; it must not contain user text.
 
     Attributes:
-        tenant: Whose request.
+        tenant: The tenant of the request.
         model: The requested model.
         lane: ``interactive`` or ``batch``.
-        attempt: Which attempt.
-        prompt_chars: Code points in all messages.
-        max_tokens: Longest answer requested.
+        attempt: The number of the attempt.
+        prompt_chars: Number of code points in all messages.
+        max_tokens: Maximum number of tokens of the answer, as requested.
         mode: Delivery mode requested.
         egress: ``forbidden`` when the request itself says so.
     """
@@ -101,10 +101,10 @@ class DeliveryFloor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The least strict delivery that Rego allows.
 
     Attributes:
-        mode: Least strict mode.
-        max_exposure_tokens: Largest exposure.
-        hold_tokens: Fewest tokens held back when windowed.
-        hold_ms: Shortest time held back when windowed.
+        mode: The least strict mode allowed.
+        max_exposure_tokens: Maximum exposure in tokens.
+        hold_tokens: Minimum number of tokens held back in ``windowed`` delivery.
+        hold_ms: Minimum time that text is held back in ``windowed`` delivery, in milliseconds.
     """
 
     mode: DeliveryMode = "optimistic"
@@ -135,7 +135,7 @@ class Ruling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         action: ``stop``, ``redact`` or ``flag`` for an answer; ``deny``, ``mask`` or ``flag`` for a prompt.
         egress: ``forbidden`` keeps a prompt with this finding on the premises.
-        replacement: Replaces removed text; None takes the category's text of ``policy.toml``.
+        replacement: The text that replaces removed text; None for the category's text in ``policy.toml``.
     """
 
     action: RulingAction
@@ -153,7 +153,7 @@ def read_admission(answer: Any) -> Admission:
 
 
 def read_ruling(answer: Any, side: Side) -> Ruling:
-    """Check the answer of ``findings.rego``; its action must be one of this side.
+    """Check the answer of ``findings.rego``. Its action must be allowed on this side.
 
     Raises:
         RulingError: The answer is undefined or invalid.

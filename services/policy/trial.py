@@ -18,13 +18,14 @@ from services.policy.rulings import ADMISSION
 from services.policy.source.files import Files
 
 TRIAL_S: Final = 20
-"""Longest time of a trial, and most seconds of CPU; a shipped policy takes a third of a second."""
+"""CPU time limit of a trial in seconds. Its wall-clock limit is three times this. A shipped policy takes a third of a
+second."""
 
 MAX_TRIAL_BYTES: Final = 2 << 30
-"""Most address space of a trial; a shipped policy takes an eighth."""
+"""Maximum address space of a trial in bytes. A shipped policy takes an eighth of it."""
 
 MAX_ANSWER_NS: Final = 500_000_000
-"""Longest time of an answer of Rego; one of a shipped policy takes 0.02 ms."""
+"""Longest time that an answer of Rego may take. An answer of a shipped policy takes 0.02 ms."""
 
 _STEPS: Final = {
     "build": (".", "its files are compiled"),
@@ -42,7 +43,7 @@ def try_policy(files: Files) -> None:
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     given = msgspec.msgpack.encode(dict(files))
-    # Safe path: nothing is imported from the folder that the service was started in.
+    # -P (safe path): nothing is imported from the folder that the service was started in.
     command = [sys.executable, "-P", "-c", "from services.policy.trial import main; main()"]
     try:
         ended = subprocess.run(  # noqa: S603 - this module; the files are data on its standard input
@@ -86,7 +87,7 @@ def main() -> None:
 
 
 def _try_here(files: Files) -> None:
-    """Do with the files what a service would, and what their golden cases ask.
+    """Build the policy and ask its Rego as a service would, and run its golden cases.
 
     Raises:
         BrokenPolicy: They have faults, or an answer takes too long.
@@ -100,7 +101,7 @@ def _try_here(files: Files) -> None:
     slow: list[RegoDecision] = []
     policy.listen(lambda decision: slow.append(decision) if decision.took_ns > MAX_ANSWER_NS else None)
     _say(b"admission")
-    admission_faults(policy)  # an answer that is none is denied, request by request
+    admission_faults(policy)  # faults are ignored, because a service denies such requests one by one
     _say(b"findings")
     finding_faults(policy)
     _say(b"golden")

@@ -26,7 +26,7 @@ class Write:
     """Put an event on a topic.
 
     Attributes:
-        done: The record whose work is over once this event is acknowledged, where offsets are committed.
+        done: The record whose work is over once this event is acknowledged; used if offsets are committed.
     """
 
     topic: Topic
@@ -76,7 +76,7 @@ class Core:
         return NOTHING
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> Sequence[Effect]:  # noqa: ARG002
-        """Decide from now on: everything that was on the log when the number was gained was read."""
+        """Decide from now on, because everything that was on the log when the number was gained was read."""
         return NOTHING
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""The writes that a core has decided on, until the broker has them."""
+"""Hold the writes that a core has decided on until the broker has them."""
 
 import asyncio
 from collections import deque
@@ -71,7 +71,7 @@ class PendingWrites:
         """Give the writes that wait to the producer until cancelled.
 
         Raises:
-            BusError: It takes no more.
+            BusError: The producer takes no more writes.
         """
         while True:
             await self._queue_filled.wait()

@@ -36,7 +36,7 @@ FULL_RETRY_S: Final = 0.1
 """How soon alarms are checked again while too many writes wait, because the broker is unreachable."""
 
 LAG_INTERVAL_S: Final = 1.0
-"""Interval at which the end of the log is asked for."""
+"""Interval at which the broker is asked for the end of the log, in seconds."""
 
 STALE_S: Final = 10.0
 """A processor that could not reach the end of the log, or ask for it, for this long is not ready."""
@@ -47,7 +47,7 @@ class ProcessorConfig:
     """What a processor reads, and how.
 
     Attributes:
-        topics: Those with the same number of partitions are assigned together.
+        topics: The topics to read. Topics with the same number of partitions are assigned together.
         rewind_ms: A gained number is read from this long ago. None continues at the committed offset, and commits
             what is done.
         progress_topic: With ``rewind_ms``: the topic to which the outcome of the work is written. Its newest record
@@ -55,7 +55,7 @@ class ProcessorConfig:
         record_filter: Records for which it returns false are skipped without decoding.
         include_newer: Read records written for a newer reader too, as ``UnreadableRecord``.
         instance_id: Static membership.
-        limit: Most records read and not processed, unsent writes included.
+        limit: Maximum number of records read and not processed, unsent writes included.
         drain_s: How long work in progress may take when the process is asked to stop.
         least_bytes: As for ``GroupReader``.
         clock: Microseconds since the epoch; nobody sets it.

@@ -15,7 +15,7 @@ LEAST_SAMPLES: Final = 3
 WARN_MS: Final = 500.0
 
 MAX_SOURCES: Final = 1_000
-"""Most sources remembered; the one not heard of for the longest time is forgotten."""
+"""Maximum number of sources remembered; the one not heard of for the longest time is forgotten."""
 
 _SERVICES: Final = frozenset(get_args(RoleName))
 

@@ -12,8 +12,10 @@ from services.runtime.process import say_ready
 from services.runtime.settings import load_settings
 
 GIL_SWITCH_S: Final = 0.0005
-"""How long a thread that reads a text keeps the interpreter from the event loop: by default it is 5 ms, at each of the
-thirty times that a request waits."""
+"""How long a thread that reads a text may keep the interpreter from the event loop.
+
+Python's default is 5 ms, and a request would wait so long at each of about thirty points.
+"""
 
 
 async def main() -> None:

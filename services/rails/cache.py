@@ -1,6 +1,6 @@
-"""A cache of rails' answers by prompt: in the process, and in Redis. It holds spans and reasons, no prompts.
+"""A cache of rails' answers by prompt, both in the process and in Redis. It holds spans and reasons, but no prompts.
 
-Admission is not cached: it depends on more than the prompt, and costs less than a round trip to Redis.
+Admission is not cached, because it depends on more than the prompt and costs less than a round trip to Redis.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from services.runtime import metrics
 from services.runtime.logging import logger
 
 WAIT_S: Final = 0.05
-"""Longest wait for Redis: an answer saves no more than the classifier's time."""
+"""Longest wait for Redis. It is short because a cached answer saves no more than the classifier's time."""
 
 CONNECT_S: Final = 2.0
-"""Longest wait for a connection; requests do not wait for one."""
+"""Longest wait for a connection to Redis. Requests do not wait for it."""
 
 PAUSE_S: Final = 1.0
 """Pause between two attempts to reconnect."""
@@ -35,7 +35,7 @@ PAUSE_S: Final = 1.0
 TTL_S: Final = 3_600
 
 MAX_LOCAL: Final = 4_096
-"""Most prompts whose answers are also kept in the process, about a kilobyte each."""
+"""Maximum number of prompts whose answers are also kept in the process, about a kilobyte each."""
 
 _log = logger("rails")
 
@@ -68,7 +68,7 @@ class LocalCache:
         return kept[1]
 
     def keep(self, key: str, answers: RailAnswers, now_s: float) -> None:
-        """Keep answers; of too many, the least recently used are dropped."""
+        """Keep answers. If there are too many, drop the least recently used."""
         self._kept[key] = (now_s + self._ttl_s, answers)
         self._kept.move_to_end(key)
         if len(self._kept) > self._size:
@@ -78,8 +78,8 @@ class LocalCache:
 class RailCache:
     """The cache of one rails process. If Redis is slow, unreachable or holds invalid data, there is no answer.
 
-    It has one connection, made in the background; without one, only the local cache is used. Keys that are looked up
-    while a round trip is running share the next one.
+    It has one connection, which is made in the background. Without a connection, only the local cache is used. Keys
+    that are looked up while a round trip is running share the next round trip.
     """
 
     def __init__(self, url: str) -> None:
@@ -97,7 +97,7 @@ class RailCache:
         self._wanted: dict[str, asyncio.Future[bytes | None]] = {}
 
     async def open(self) -> None:
-        """Connect; if it takes too long, continue in the background."""
+        """Connect. If that takes too long, return and continue in the background."""
         await asyncio.wait([self._reconnect()], timeout=CONNECT_S)
 
     async def find(self, key: str, rails: tuple[str, ...]) -> RailAnswers | None:
@@ -116,7 +116,7 @@ class RailCache:
         await self._try(lambda: self._redis.set(key, body, ex=TTL_S))
 
     async def close(self) -> None:
-        """Close the connection; leave one that does not close in time to the operating system."""
+        """Close the connection. If it does not close in time, leave it to the operating system."""
         for task in (self._connecting, self._looking_up):
             if task is not None:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""Which requests get a verdict, once each. Pure."""
+"""Decides which requests get a verdict, once each. Pure."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from services.processor.fair_queue import FairQueue
 from services.runtime.service_classes import ServiceClasses
 
 MAX_EVALUATED: Final = 100_000
-"""How many request ids are remembered, so that a record that is read twice gets one verdict."""
+"""Maximum number of request ids that are remembered, so that a record that is read twice gets one verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,14 @@ class EvaluateRequest:
 
 
 class RailsCore(Core):
-    """The requests of one lane. One that is read again after a crash or a rebalance is evaluated again if need be.
+    """The requests of one lane. A request read again after a crash or a rebalance is evaluated again if need be.
 
-    Tenants take turns. A quarter of the room is for tenants that do not have the rest of it already.
+    Tenants take turns. No tenant may have more than three quarters of ``room``, so that others find room at once.
 
     Args:
-        room: Most requests evaluated at once.
-        most_waiting: Most requests of one tenant that wait for room; further ones are denied. None denies none.
+        room: Maximum number of requests evaluated at once.
+        most_waiting: Maximum number of requests of one tenant that wait to be evaluated. Further ones are denied; with
+            None, none is.
         classes: Returns the policy's classes of requests, which say what deadlines a request may have.
     """
 
@@ -57,17 +58,17 @@ class RailsCore(Core):
 
     @property
     def backlog(self) -> int:
-        """How many requests wait or are being evaluated."""
+        """The number of requests that wait or are being evaluated."""
         return len(self._pending)
 
     def lost(self, number: int) -> None:
-        """Drop the evaluations of a lost partition: its new owner evaluates those requests."""
+        """Drop the evaluations of a lost partition, because its new owner evaluates those requests."""
         for place in [place for place in self._pending if place.partition == number]:
             self._evaluated.pop(self._pending.pop(place), None)
         self._waiting.retain(lambda effect: effect.place.partition != number)
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Evaluate a request that is new and whose deadline has not passed."""
+        """Queue a request that is new and whose deadline has not passed. Return the evaluations that begin now."""
         place = RecordPosition.of(record)
         request = record.event if isinstance(record, Received) else None
         if not isinstance(record, Received) or not isinstance(request, Request):
@@ -87,7 +88,7 @@ class RailsCore(Core):
         return self._begin()
 
     def evaluated(self, effect: EvaluateRequest, verdict: Verdict | None) -> Sequence[Effect]:
-        """Write the verdict; None if the evaluation failed, and then nothing will be shown."""
+        """Write the verdict. It is None if the evaluation failed; nothing will be shown for the request then."""
         if not effect.crowded:
             self._leave(effect.request.tenant)
         begun = self._begin()
@@ -98,7 +99,7 @@ class RailsCore(Core):
         return (Write(STREAMS, verdict, effect.traceparent, effect.place), *begun)
 
     def unwritten(self, request_id: str) -> None:
-        """Note that a verdict was not written: the request is evaluated when its record is read again."""
+        """Note that a verdict was not written, so that the request is evaluated when its record is read again."""
         self._evaluated.pop(request_id, None)
 
     def _leave(self, tenant: str) -> None:

@@ -1,4 +1,4 @@
-"""From the rails' reports to the verdict. Pure."""
+"""Turns the rails' reports into the verdict. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -10,10 +10,10 @@ from services.policy.rulings import DeliveryFloor
 from services.rails.rail import Edit, RailReport, no_answer
 
 BROKEN_REFUSAL: Final = "broken"
-"""Refusal text of a request for which a rail gave no answer."""
+"""Key of the refusal text of a request for which a rail gave no answer."""
 
 UNKNOWN_ADMISSION: Final = Admission(allow=False, delivery=DeliveryFloor(mode="gated"), egress="forbidden")
-"""The admission if Rego gave none: nothing is shown before it was checked, nothing leaves the premises."""
+"""The admission if Rego gave none. Nothing is shown before it was checked, and the prompt stays on the premises."""
 
 MAX_DETAIL: Final = 200
 
@@ -36,8 +36,8 @@ def decide(
 ) -> VerdictContent:
     """Return the verdict.
 
-    A rail without an answer did not pass: the request is denied, unless policy says otherwise for that rail. It is
-    also denied if a rail was cancelled although no other rail blocked.
+    A rail without an answer did not pass. The request is then denied, unless policy says otherwise for that rail. The
+    request is also denied if a rail was cancelled although no other rail blocked.
 
     Args:
         policy: The policy in force.
@@ -66,7 +66,7 @@ def decide(
 
 
 def deny_unread(policy: Policy, request: Request) -> VerdictContent:
-    """Return the verdict on a request that no rail has read; no setting of the policy allows it."""
+    """Return the verdict on a request that no rail has read. It is denied, whatever the policy's settings are."""
     return decide(policy, request, [no_answer("queue", "cancelled", 0.0, CROWDED)], None)
 
 
@@ -90,7 +90,7 @@ def _egress(request: Request, reports: Sequence[RailReport], admission: Admissio
 
 
 def mask(messages: tuple[Message, ...], edits: tuple[Edit, ...]) -> tuple[Message, ...]:
-    """Replace every edited span; overlapping spans become one, with the text of the first."""
+    """Replace every edited span. Overlapping spans become one, which gets the replacement of the first."""
     by_message: dict[int, list[Edit]] = {}
     for edit in sorted(edits):
         merged = by_message.setdefault(edit.message, [])

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from services.rails.nemo import NemoRails
 
 BATCH_DEADLINE_S: Final = 60.0
-"""Deadline of every rail for a batch request: it waits while interactive ones have their turns, and that is no fault of
-the rail."""
+"""Deadline of every rail for a batch request.
+
+It is long because a batch request waits while interactive requests have their turns, which is no fault of the rail.
+"""
 
 ADMISSION = "admission"
 JAILBREAK = "jailbreak"
@@ -36,7 +38,7 @@ class Evaluation(NamedTuple):
     """The result of a request's evaluation.
 
     Attributes:
-        content: For the verdict.
+        content: The content of the verdict.
         key: The key of ``answers`` in the cache.
         answers: The answers of all rails that depend on the prompt alone; None if there is nothing new to cache.
     """
@@ -47,7 +49,7 @@ class Evaluation(NamedTuple):
 
     @property
     def unanswered(self) -> bool:
-        """Return whether a rail broke or was late: asked again, it may answer."""
+        """Return whether a rail broke or was late. If asked again, it may answer."""
         return any(one.result in {"broke", "timeout"} for one in self.content.rails)
 
 
@@ -101,7 +103,7 @@ class RailsEvaluator:
         return Evaluation(decided, key, answers)
 
     async def judge_again(self, request: Request, left_out: Collection[str] = ()) -> VerdictContent:
-        """Evaluate an old request: every rail to its end, whatever the others say, so that time decides nothing.
+        """Evaluate an old request. Every rail runs to its end, whatever the others say, so that time decides nothing.
 
         Args:
             request: The request.
@@ -179,9 +181,9 @@ async def build_evaluator(
     cache: RailCache | None,
     batch_classifier: JailbreakClassifier | None = None,
 ) -> RailsEvaluator:
-    """Build an evaluator. NeMo and Presidio are heavy: they are loaded only for policies that name them.
+    """Build an evaluator. NeMo and Presidio are heavy, so they are loaded only for policies that name them.
 
-    Batch requests have a classifier of their own, or share the other.
+    Batch requests use ``batch_classifier``, or share ``classifier`` if it is None.
 
     Raises:
         BrokenPolicy: NeMo rejects the policy's configuration.

@@ -26,18 +26,23 @@ CATEGORY: Final = "jailbreak"
 RULE: Final = "jailbreak/classifier"
 
 MIN_CHARS: Final = 24
-"""Shorter texts are not scored: the classifier takes "ok" and "continue" for attacks (scores above 0.9)."""
+"""Shorter texts are not scored, because the classifier takes "ok" and "continue" for attacks (scores above 0.9)."""
 
 SHORT_CHARS: Final = 126
-"""A text of at most so many characters has no more tokens than that: it is one window."""
+"""A text of at most this many characters has at most as many tokens, so it is one window."""
 
 EDGE_CHARS: Final = 120
-"""A long text's beginning and end, where attacks usually are, are scored by themselves too: two hundred innocent
-characters around an attack hide it from the classifier."""
+"""Length of the beginning and of the end of a long text, which are scored by themselves too.
+
+Attacks are usually there, and two hundred innocent characters around an attack hide it from the classifier.
+"""
 
 CERTAIN_SCORE: Final = 0.95
-"""From this score on, one excerpt is enough. Innocent prose often has one that scores 0.8, so below it a third of the
-windows must reach the threshold."""
+"""Minimum score at which one excerpt is enough to show an attack.
+
+Innocent prose often has an excerpt that scores 0.8. So below this score, a third of the windows must reach the
+threshold.
+"""
 
 WINDOWS_PER_HIT: Final = 3
 
@@ -45,7 +50,7 @@ NICE: Final = 5
 """Nice level of all processes but the first."""
 
 MAX_CACHED_SCORES: Final = 8_192
-"""How many scores are cached: the next turn of a conversation begins with all the previous ones."""
+"""Maximum number of cached scores. The next turn of a conversation begins with the text of all the previous turns."""
 
 PROCESS_ENDED: Final = "the classifier's process ended"
 
@@ -75,7 +80,8 @@ def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> l
     Args:
         text: The text.
         spans: Its windows.
-        most: Most windows to read; of more, the first, the last, and others spread evenly between them.
+        most: Maximum number of windows to read. If there are more, the first, the last, and others spread evenly
+            between them are read.
     """
     last = len(spans) - 1
     read = min(most, len(spans))
@@ -86,12 +92,12 @@ def choose_excerpts(text: str, spans: Sequence[tuple[int, int]], most: int) -> l
 
 
 def is_attack(scored: Sequence[tuple[Excerpt, float]], windows: int, threshold: float) -> bool:
-    """Return whether the scores so far show an attack; further scores never change a yes.
+    """Return whether the scores so far show an attack. If they do, further scores do not change that.
 
     Args:
         scored: Excerpts with their scores.
         windows: How many windows are scored in all.
-        threshold: The policy's.
+        threshold: The policy's threshold.
     """
     if any(score >= max(threshold, CERTAIN_SCORE) for _, score in scored):
         return True
@@ -111,13 +117,13 @@ class PendingScore:
 class JailbreakClassifier:
     """Scores texts in a bounded number of processes.
 
-    Where several tenants are there, none has all processes, so another's text is scored at once: in the first process,
-    to which the others give way. A flood is scored in the others.
+    If several tenants are active, none may have all processes, so another tenant's text is scored at once. That happens
+    in the first process, to which the other processes give way. A flood is scored in the other processes.
 
     Args:
         processes: How many texts are scored at once.
-        first_nice: Added to the first process's nice level; at 19 it runs while nothing else wants the processor.
-        nice: The same of the others.
+        first_nice: Added to the first process's nice level. At 19 it runs only while nothing else wants the processor.
+        nice: Added to the nice level of each of the other processes.
     """
 
     def __init__(self, processes: int, *, first_nice: int = 0, nice: int = NICE) -> None:
@@ -130,7 +136,7 @@ class JailbreakClassifier:
         self._restarting: asyncio.Task[str | None] | None = None
 
     async def prepare(self) -> str | None:
-        """Load the classifier. Return the reason if it cannot be loaded; the rail then fails for every request."""
+        """Load the classifier. If it cannot be loaded, return the reason; the rail then fails for every request."""
         if self._missing is not None:
             loop = asyncio.get_running_loop()
             loads = (loop.run_in_executor(pool, jailbreak_model.prepare) for pool in self._pools)
@@ -143,7 +149,7 @@ class JailbreakClassifier:
         return self._missing
 
     async def evaluate(self, policy: Policy, spec: RailSpec, tenant: str, messages: tuple[Message, ...]) -> RailAnswer:
-        """Score the messages of every role, all of which the client supplies; if they are an attack, ask Rego.
+        """Score the messages of every role, because the client supplies all of them. If they are an attack, ask Rego.
 
         The messages of each role are one text, so that an attack cannot be diluted with the words of another role.
 
@@ -187,7 +193,7 @@ class JailbreakClassifier:
         self._end_pools()
 
     async def _score(self, tenant: str, window: str) -> float:
-        """Return an excerpt's score: cached, being computed for the tenant already, or computed in its turn."""
+        """Return an excerpt's score from the cache, from a running computation for the tenant, or from a new one."""
         digest = hashlib.blake2b(window.encode(errors="surrogatepass"), digest_size=16).digest()
         kept = self._kept.get(digest)
         if kept is not None:
@@ -198,7 +204,7 @@ class JailbreakClassifier:
         if pending is None:
             pending = self._pending[key] = PendingScore()
             pending.task = asyncio.get_running_loop().create_task(self._compute(pending, key, window))
-            pending.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may have no reader
+            pending.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
         pending.waiting += 1
         try:
             return await asyncio.shield(pending.task)
@@ -243,7 +249,7 @@ class JailbreakClassifier:
                 self._kept.popitem(last=False)
 
     def _restart_pool(self) -> None:
-        """Start the processes again, once; the rail fails until the classifier is loaded."""
+        """Start the processes again, once. The rail fails until the classifier is loaded."""
         if self._missing is None:
             self._missing = "the classifier's process ended and is being started again"
             _log.error("%s", self._missing)

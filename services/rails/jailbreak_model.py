@@ -1,4 +1,4 @@
-"""The jailbreak classifier's model: a sentence embedding, and a network of two hidden layers on it.
+"""The jailbreak classifier's model: a sentence embedding, and a network with two hidden layers that reads it.
 
 ``jailguard`` keeps its tokenizer and its small network as JSON inside its binary module, and runs the embedding model
 on every text padded to 128 tokens, on all cores. This module extracts both and gets the same scores in a third of the
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 WINDOW_TOKENS: Final = 126
-"""The classifier reads 128 tokens, of which two mark the text's begin and end."""
+"""Tokens of a window. The classifier reads 128 tokens, of which two mark the beginning and the end of the text."""
 
 STRIDE_TOKENS: Final = 94
-"""Two neighbouring windows share 32 tokens, so that an attack of one sentence is entirely in one of them."""
+"""Distance between windows. Two neighbours share 32 tokens, so an attack of one sentence is entirely in one of them."""
 
 MODEL_DIR: Final = "JAILGUARD_MODEL_DIR"
 """Folder with another copy of the jailbreak classifier's embedding model; by default the installed package's."""
@@ -72,7 +72,7 @@ class JailbreakModel:
             raise ModelUnavailable(f"the classifier cannot be loaded: {type(error).__name__}") from None
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return a text's windows in code points; they cover all of it."""
+        """Return a text's windows, in code points. The windows cover the whole text."""
         encoding = self._encode(text, marks=False)
         return list(_spans(encoding, len(text)))
 
@@ -153,7 +153,7 @@ def init_worker(nice: int = 0) -> None:
 
 
 def prepare() -> str | None:
-    """Load the classifier. Return why it cannot be loaded, if so."""
+    """Load the classifier. Return None, or the reason why it cannot be loaded."""
     try:
         _model().score("A first text, so that everything is in memory.")
     except ModelUnavailable as error:

@@ -1,7 +1,7 @@
 """The input rails of a policy's ``nemo/config.yml``, run by NeMo Guardrails' engine. Heavy: see ``evaluator``.
 
-NeMo can run them concurrently as well, but reports one outcome only; here each has its own outcome, time and
-cancellation.
+NeMo can run the rails concurrently as well, but then it reports only one outcome. Here each rail is run by itself and
+has its own outcome, time and cancellation.
 """
 
 import logging
@@ -15,7 +15,7 @@ from services.rails.rail import PASSED, RailAnswer, RailFailed
 logging.getLogger("nemoguardrails").setLevel(logging.WARNING)  # below that it may log user text
 
 PREFIX: Final = "nemo/"
-"""Stands before a flow's name in verdicts."""
+"""Prefix of a flow's name in verdicts."""
 
 
 class NemoRails:

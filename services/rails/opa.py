@@ -1,4 +1,4 @@
-"""Admission by an OPA server; its answer is checked like that of the Rego in the process."""
+"""Admission by an OPA server. Its answer is checked in the same way as the answer of the Rego in the process."""
 
 from dataclasses import asdict
 from typing import Final

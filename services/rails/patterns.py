@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PII_PREFIX: Final = "pii/"
 
 CLASSIFIER_TIER: Final = 2
-"""The tier in ``findings.rego`` of findings that are not by the policy's patterns."""
+"""The tier in ``findings.rego`` of findings that do not come from the policy's patterns."""
 
 
 class PromptSpan(NamedTuple):
@@ -47,7 +47,7 @@ class PromptScan:
         self._slices = self._read(automaton, messages)
 
     def step(self) -> bool:
-        """Read about ``SLICE_WORK`` characters, or fewer that cost as much. Return whether there are more."""
+        """Read about ``SLICE_WORK`` characters, or fewer if they cost as much. Return whether there are more."""
         return next(self._slices, False)
 
     def _read(self, automaton: Automaton, messages: tuple[Message, ...]) -> Iterator[bool]:
@@ -79,7 +79,7 @@ class PatternRail:
     def __init__(self, policy: Policy, turns: Turns, *, pii: bool, presidio: "Presidio | None" = None) -> None:
         self._policy = policy
         self._turns = turns
-        self._presidio_turns = Turns()  # of its own: they take a hundred times as long, in a thread
+        self._presidio_turns = Turns()  # separate, as they take a hundred times as long, in a thread
         self._automaton = Automaton([rule for rule in policy.rules if rule.name.startswith(PII_PREFIX) == pii])
         self._presidio = presidio
         self._folded: FoldedWords | None = None if pii else policy.folded
@@ -117,7 +117,7 @@ def apply_rulings(policy: Policy, tenant: str, spans: Iterable[PromptSpan]) -> R
 
     Raises:
         RulingError: Rego gave no usable answer.
-        RailFailed: Rego wants a prompt masked where there is nothing to mask.
+        RailFailed: Rego wants a finding masked that has no span.
     """
     edits: list[Edit] = []
     actions: dict[str, str] = {}  # by rule

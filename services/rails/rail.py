@@ -14,8 +14,8 @@ class Edit(NamedTuple):
     """A span of the prompt that is masked.
 
     Attributes:
-        message: Which message.
-        start: First code point of the span in its content.
+        message: Index of the message.
+        start: First code point of the span in the message's content.
         end: One past the last.
         text: The replacement.
     """
@@ -85,11 +85,11 @@ def no_answer(rail: str, result: RailResult, ms: float, detail: str = "") -> Rai
 
 
 async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float]) -> list[RailReport]:
-    """Run rails concurrently; the first that blocks cancels the others. Return their reports in the order given.
+    """Run rails concurrently. The first that blocks cancels the others. Return the reports in the order of ``rails``.
 
     Args:
-        rails: By name.
-        deadlines_s: By name, in seconds from now.
+        rails: The rails by name.
+        deadlines_s: The rails' deadlines by name, in seconds from now.
     """
     began = time.perf_counter()
     loop = asyncio.get_running_loop()
@@ -99,7 +99,7 @@ async def run_rails(rails: Mapping[str, Rail], deadlines_s: Mapping[str, float])
     changed = asyncio.Event()
 
     def on_end(task: asyncio.Task[RailReport]) -> None:
-        """Note an end. Only the last one and one that decides everything wake the waiter."""
+        """Note that a rail ended. Wake the waiter only for the last rail, or for one that decides everything."""
         if task in pending:
             pending.discard(task)
             done.append(task)
@@ -136,7 +136,7 @@ def _blocked(ended: Mapping[str, RailReport]) -> bool:
 
 
 def _in_time(ended: RailReport, deadline_s: float) -> RailReport:
-    """Return the report, or that of a rail that was late because it kept the event loop until it had ended."""
+    """Return the report, or a timeout if the rail ended late because it kept the event loop until its end."""
     if ended.result == "blocked" or ended.ms <= deadline_s * 1_000:
         return ended
     return no_answer(ended.rail, "timeout", ended.ms, f"no answer within {deadline_s * 1_000:.0f} ms")
@@ -151,7 +151,7 @@ def _stop(tasks: set[asyncio.Task[RailReport]]) -> None:
         return
     for task in tasks:
         task.cancel()
-    asyncio.gather(*tasks, return_exceptions=True)  # do not wait for those that are slow to end
+    asyncio.gather(*tasks, return_exceptions=True)  # collects exceptions; is not awaited, as some tasks end slowly
 
 
 async def _timed(name: str, rail: Rail, began: float) -> RailReport:

@@ -29,26 +29,29 @@ GROUP: Final = "rails"
 GROUP_BATCH: Final = "rails-batch"
 
 MAX_VERSIONS: Final = 4
-"""How many policy versions keep their engines; a request needs its version for one deadline."""
+"""Maximum number of policy versions whose engines are kept. A request needs its version for one deadline."""
 
 DRAIN_S: Final = 2.0
-"""How long evaluations may take when the process is asked to stop; the other requests are read again."""
+"""How long evaluations may go on after the process is asked to stop. Requests without a verdict are read again."""
 
 READ_ROOMS: Final = 4
-"""Requests read ahead, as a multiple of those evaluated concurrently, so that tenants can take turns."""
+"""Number of requests read ahead, as a multiple of those evaluated concurrently, so that tenants can take turns."""
 
 WAITING_ROOMS: Final = 2
-"""Waiting requests of one tenant, as a multiple of the slots, until its further requests are not read."""
+"""Maximum number of waiting requests of one tenant, as a multiple of those evaluated concurrently.
+
+Further requests of this tenant are denied unread.
+"""
 
 BATCH_ROOMS: Final = 4
-"""Batch requests evaluated at once for each of their classifier's processes, so that no process waits for text."""
+"""Batch requests evaluated at once for each process of their classifier, so that no process waits for text."""
 
 BATCH_NICE: Final = 19
 """Nice level of the batch requests' classifier, which gets only the CPU time that everything else leaves."""
 
 BATCH_RETRIES_S: Final = (1.0, 2.0, 4.0, 8.0)
-"""A batch request for which a rail broke or was late is evaluated again after these times: it is not denied for a fault
-of a moment."""
+"""Waits before a batch request for which a rail broke or was late is evaluated again, so that no passing fault denies
+it."""
 
 _log = logger("rails")
 
@@ -161,7 +164,7 @@ class RailsService:
         await evaluator.remember(evaluation)
 
     async def _evaluation(self, evaluator: RailsEvaluator, effect: EvaluateRequest) -> Evaluation:
-        """Evaluate a request; repeat that for a batch request while a rail gives no answer."""
+        """Evaluate a request. If it is a batch request and a rail gives no answer, repeat that a few times."""
         if effect.place.topic != REQUESTS_BATCH.name:
             return await evaluator.evaluate(effect.request)
         if evaluator.has_classifier:
@@ -177,7 +180,7 @@ class RailsService:
         return evaluation
 
     async def _prepare(self, policy: Policy) -> None:
-        """Build a policy's engine before it is used; close the oldest of too many."""
+        """Build a policy's engine before it is used. Close the oldest engine if there are too many."""
         if policy.version in self._evaluators:
             return
         if any(rail.name == JAILBREAK for rail in policy.document.rails.rail):

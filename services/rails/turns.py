@@ -1,6 +1,6 @@
-"""Who may work next: tenants take turns, and a turn is short, so that one tenant's texts do not delay another's.
+"""Decides whose text is read next. Tenants take short turns, so that one tenant's texts do not delay another's.
 
-Batch requests have a turn when no interactive one waits for it.
+A batch request has a turn only when no interactive request waits for one.
 """
 
 import asyncio
@@ -14,28 +14,29 @@ from typing import Final
 from services.processor.fair_queue import FairQueue
 
 SLICE_WORK: Final = 1_024
-"""About how many characters are read in one turn, or as much other work: a fifth of a millisecond of prose."""
+"""Approximate work of one turn, in characters read. For prose it takes a fifth of a millisecond."""
 
 PIECE_CHARS: Final = 16
-"""After how many characters their cost is checked: some text costs a hundred times as much as prose."""
+"""The cost of reading is checked after each piece of this many characters, as some text costs a hundred times as much
+as prose."""
 
 DEAR_PIECE_CHARS: Final = 4
-"""The same in a dear stretch of text."""
+"""Length of a piece, in characters, in a stretch of text that is expensive to read."""
 
 DEAR_WORK: Final = 32
-"""From this cost of a character on, a stretch is dear."""
+"""Minimum cost per character at which a stretch of text counts as expensive."""
 
 CREDIT_S: Final = 0.5
-"""How far a tenant may be ahead of its share of this process's time: the longest prompt takes half a second."""
+"""How far a tenant may be ahead of its share of this process's time. The longest prompt takes half a second."""
 
 RECENT_S: Final = 10.0
-"""For how long after its last turn a tenant counts as one that others must leave time for."""
+"""How long after its last turn a tenant counts as active, so that other tenants must leave time for it."""
 
 
 class TenantShares:
-    """Which tenants had more than their share of the time, and rest until they are back at it. Pure.
+    """Tracks which tenants had more than their share of the time. They rest until they are back at their share. Pure.
 
-    Half of the time is for all tenants together. One that is alone has no share: it never rests.
+    The shares of all tenants together are half of the time. A tenant that is alone has no limit and never rests.
 
     Args:
         credit_s: How far a tenant may be ahead of its share.
@@ -47,7 +48,7 @@ class TenantShares:
         self._recent_s: dict[str, float] = {}  # when each tenant's last turn ended
 
     def had(self, tenant: str, took_s: float, now_s: float) -> None:
-        """Charge a turn that ended now."""
+        """Charge the tenant for a turn that ended now."""
         self._forget(now_s)
         self._recent_s[tenant] = now_s
         begun_s = now_s - took_s
@@ -55,7 +56,7 @@ class TenantShares:
         self._even_at_s[tenant] = max(self._even_at_s.get(tenant, begun_s), begun_s) + 2 * sharing * took_s
 
     def resting(self, now_s: float) -> dict[str, float]:
-        """Return the tenants that rest, and until when."""
+        """Return, for each tenant that rests, until when it rests."""
         self._forget(now_s)
         if len(self._recent_s) < 2:
             return {}
@@ -63,7 +64,7 @@ class TenantShares:
         return {tenant: rested_s for tenant, rested_s in until_s.items() if rested_s > now_s}
 
     def had_most(self, tenant: str, now_s: float) -> bool:
-        """Return whether no other tenant that was there lately had as much as this one."""
+        """Return whether this tenant had more time than every other tenant lately."""
         self._forget(now_s)
         others = [at_s for name, at_s in self._even_at_s.items() if name != tenant]
         return self._even_at_s.get(tenant, now_s) > max(others, default=now_s)
@@ -81,17 +82,18 @@ class TenantShares:
 
 
 class Turns:
-    """Hands out turns, first come, first served for each tenant of a lane. The service bounds how many wait.
+    """Hands out turns, first come, first served for each tenant of a lane. The service bounds how many requests wait.
 
     With one place, a turn is time of this process. A request passes through some thirty callbacks of the event loop,
-    and would take thirty slices if one ran between every two of them. So where several tenants are there, one that had
-    more than its share rests.
+    and would wait for thirty turns if one ran between every two callbacks. So if several tenants are active, a tenant
+    that had more than its share rests.
 
-    With more places, a turn is work elsewhere. Where several tenants are there, none has all places, so that nobody
-    waits until the work of others has ended; and the one that had most leaves the first place to the others.
+    With more places, a turn is work in other processes. If several tenants are active, none may have all places, so
+    that no tenant waits until the work of others has ended. The tenant that had most time leaves the first place to the
+    others.
 
     Args:
-        places: How many turns are taken at once.
+        places: Maximum number of concurrent turns.
         credit_s: See ``TenantShares``.
     """
 
@@ -105,11 +107,11 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn(self, tenant: str, *, batch: bool = False) -> "_Turn":
-        """Wait for a turn, a place, and hold it. The event loop reads its sockets before the next one."""
+        """Wait for a turn and hold its place. Between two turns, the event loop reads its sockets."""
         return _Turn(self, tenant, batch=batch)
 
     def ask(self, tenant: str, *, batch: bool) -> asyncio.Future[int]:
-        """Return what gets a place at the tenant's turn: see ``turn``."""
+        """Return a future that gets a place when it is the tenant's turn: see ``turn``."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[int] = loop.create_future()
         (self._waiting_batch if batch else self._waiting).put(tenant, place)
@@ -117,7 +119,7 @@ class Turns:
         return place
 
     def charge(self, tenant: str, begun_s: float) -> None:
-        """Count a turn that ended now."""
+        """Charge the tenant for a turn that began at ``begun_s`` and ended now."""
         now_s = time.perf_counter()
         self._shares.had(tenant, now_s - begun_s, now_s)
 
@@ -140,7 +142,7 @@ class Turns:
             if turn is None:
                 break
             tenant, mine = turn
-            if not mine.done():  # whoever was cancelled waits no more
+            if not mine.done():  # done means that the waiting task was cancelled
                 self._held[tenant] = self._held.get(tenant, 0) + 1
                 mine.set_result(self._free.pop(-1 if not alone and self._leaves_first(tenant, now_s) else 0))
         if self._free and resting and (len(self._waiting) or len(self._waiting_batch)):
@@ -153,19 +155,19 @@ class Turns:
         return self._shares.has_others(tenant, now_s) and self._shares.had_most(tenant, now_s)
 
     def _full(self, now_s: float) -> Container[str]:
-        """Return the tenants that have all places but one, which is for others."""
+        """Return the tenants that have all places but one. The last place is for other tenants."""
         full = [tenant for tenant, count in self._held.items() if count >= self._places - 1 > 0]
         return {tenant for tenant in full if self._shares.has_others(tenant, now_s)}
 
     def _come_back(self, after_s: float) -> None:
-        """Look again when the first tenant has rested."""
+        """Hand out turns again when the first tenant has rested."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(after_s, self._hand_out)
 
 
 class _Turn(AbstractAsyncContextManager[int]):
-    """One turn. A class, because every slice of every prompt takes one, and a generator costs several times as much."""
+    """One turn. It is a class, as every slice of a prompt takes a turn, and a generator costs several times as much."""
 
     __slots__ = ("_batch", "_begun_s", "_place", "_tenant", "_turns")
 

@@ -19,7 +19,7 @@ SETTLE_US: Final = 1_000_000
 UNBOUNDED: Final = ServiceClasses(bounds=WIDEST_BOUNDS)
 
 CHARS_PER_TOKEN: Final = 4
-"""For estimates only: English text in common tokenizers."""
+"""Characters per token of English text in common tokenizers. Used for estimates only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class FallbackLimits:
     """Limits on fallbacks within ``WINDOW_S`` seconds, for all routers together.
 
     Attributes:
-        ratio: Most fallbacks per request.
-        free: Fallbacks allowed however few requests there were.
-        usd: Most US dollars; None for no limit.
+        ratio: Maximum ratio of fallbacks to requests.
+        free: Number of fallbacks that are allowed however few requests there were.
+        usd: Maximum price of the fallbacks in US dollars; None for no limit.
     """
 
     ratio: float = 0.25
@@ -75,30 +75,33 @@ class RouterConfig:
     """The operator's limits and choices.
 
     Attributes:
-        input_gate: ``hold``: every request needs a verdict, whatever a worker says in its ``Started``.
-        output_check: ``on``: every answer needs a final clearance, likewise.
+        input_gate: With ``hold``, every request needs a verdict, whatever a worker says in its ``Started``.
+        output_check: With ``on``, every answer needs a final clearance, whatever a worker says in its ``Started``.
         client_grace_ms: How long the last client of a request may be disconnected before the request ends.
         classes: The policy's classes of requests: the bounds of their deadlines.
-        total_max_ms: Longest total deadline of an interactive request; a longer one is shortened to this. Bounds how
-            far back the log is read, and how long closed requests are remembered.
-        max_open: Most open interactive requests in one partition; more are closed as ``failed``.
-        max_batch_open: Most open batch requests in one partition, likewise.
+        total_max_ms: Longest total deadline of an interactive request; a longer one is shortened to this. It also
+            bounds how far back the log is read, and how long closed requests are remembered.
+        max_open: Maximum number of open interactive requests in one partition; further ones are closed as ``failed``.
+        max_batch_open: Maximum number of open batch requests in one partition; further ones are closed as ``failed``.
         fallback: Where requests go that the self-hosted path cannot serve.
-        max_fallbacks: Most attempts of one request in the cloud.
-        max_retries: Most further attempts of one request on the self-hosted engines, after a stall or a dead worker.
-        max_batch_retries: The same for a batch request, which also begins again after any failure that may pass. It
-            has no budget: nobody waits for it.
-        retry_limits: The budget of the interactive ones.
+        max_fallbacks: Maximum number of attempts of one request in the cloud.
+        max_retries: Maximum number of further attempts of one interactive request on the self-hosted engines, after a
+            stall or a dead worker.
+        max_batch_retries: The same for a batch request, which is also retried after any failure that may pass. Its
+            retries use no budget, because nobody waits for it.
+        retry_limits: The budget of the retries of interactive requests.
         ttft: Range of an interactive request's first-token deadline, within its class's bounds.
-        ttft_ms_per_1000_chars: Added to the first-token deadline for each 1,000 characters of prompt, for its prefill.
-        stall: Range of its stall deadline, likewise.
+        ttft_ms_per_1000_chars: Milliseconds added to the first-token deadline for each 1,000 characters of prompt, for
+            its prefill.
+        stall: Range of an interactive request's stall deadline, within its class's bounds.
         breaker_trip: How many of ten requests must be late or failed before new ones go straight to the cloud; 0 for
             never.
         limits: The fallback budget.
         when_spent: What happens to a late or stalled request when a budget is spent: ``wait`` or ``close``. A request
             whose attempt has failed is closed either way.
-        prices: Of the cloud model.
-        prompt_chars: Most characters of prompts that the router keeps for fallbacks; requests beyond it have none.
+        prices: Prices of the cloud model.
+        prompt_chars: Maximum number of characters of prompts, over all requests, that the router keeps for fallbacks. A
+            request whose prompt does not fit has no fallback.
     """
 
     input_gate: InputGate = "off"
@@ -129,7 +132,7 @@ class RouterConfig:
 
     @property
     def window_us(self) -> int:
-        """How much of the log is read at start, in microseconds: no open interactive request is older."""
+        """How far back the log is read at start, in microseconds. No open interactive request is older."""
         return 2 * self.total_max_ms * 1_000
 
     def deadlines_of(self, request: Request) -> Deadlines:
@@ -138,7 +141,7 @@ class RouterConfig:
         return deadlines if request.lane == "batch" else self.narrow(deadlines)
 
     def narrow(self, deadlines: Deadlines) -> Deadlines:
-        """Return the nearest deadlines that the settings let an interactive request have."""
+        """Return an interactive request's deadlines, each moved to the nearest value that the settings allow."""
         return Deadlines(
             verdict_ms=deadlines.verdict_ms,
             ttft_ms=self.ttft.clamp_ms(deadlines.ttft_ms),
@@ -147,5 +150,5 @@ class RouterConfig:
         )
 
     def ttft_us(self, deadlines: Deadlines, prompt_chars: int) -> int:
-        """Return the first-token deadline in microseconds after receipt, for deadlines that apply."""
+        """Return the first-token deadline in microseconds after receipt, given the deadlines that apply."""
         return deadlines.ttft_ms * 1_000 + int(self.ttft_ms_per_1000_chars * prompt_chars)

@@ -20,16 +20,19 @@ READ_TOPICS: Final = tuple(topic for topic in TOPICS if topic.name in _KINDS_BY_
 """What the router's group reads, some of it only to find unreadable records."""
 
 MAX_REJECTED: Final = 10_000
-"""Most unreadable requests of a partition that are closed when it has caught up. All of them get dead letters."""
+"""Maximum number of unreadable requests of a partition that are closed when the partition has caught up.
+
+Every unreadable request gets a dead letter, even beyond this number.
+"""
 
 LETTERS_MS: Final = 2 * DAY_MS
-"""For how long dead letters are remembered: as long as the log may be read back."""
+"""Time in milliseconds for which dead letters are remembered. It is as long as the log may be read back."""
 
 MAX_LETTERS: Final = 100_000
-"""How many are remembered. Beyond it, the oldest may be written a second time after a restart."""
+"""Maximum number of dead letters remembered. Beyond it, the oldest may be written a second time after a restart."""
 
 _REQUEST_TOPICS: Final = frozenset(writes("app"))
-"""Topics that applications write requests to: an unreadable one must be closed."""
+"""Topics to which applications write requests. An unreadable request on one of them must be closed."""
 
 
 class RouterCore(Core):
@@ -61,7 +64,7 @@ class RouterCore(Core):
         return self._shared.breaker.state != "closed"
 
     def reconfigure(self, config: RouterConfig) -> None:
-        """Change the classes and the ranges of deadlines; a request keeps those that it began with."""
+        """Change the classes and the ranges of deadlines for new requests. An open request keeps its own."""
         self._config = config
         for partition in self._partitions.values():
             partition.reconfigure(config)

@@ -1,4 +1,4 @@
-"""Dead letters for records that cannot be read, and the end of a request that cannot be read. Pure."""
+"""Dead letters for records that cannot be read, and the ``Closed`` of a request that cannot be read. Pure."""
 
 import base64
 from typing import Final
@@ -16,16 +16,19 @@ from schemas.wire import KIND_HEADER, TRACE_HEADER, VERSION_HEADER, key_of
 from services.bus import Received, UnreadableRecord
 
 MAX_VALUE: Final = 600_000
-"""Most bytes of a value in a dead letter: base64 and the rest stay below the size limit of an event."""
+"""Maximum number of bytes of a record's value in a dead letter.
+
+As base64, and with the other fields, so many bytes stay below the size limit of an event.
+"""
 
 MAX_EXTRA: Final = 30_000
-"""Most bytes of the key, and of all headers together."""
+"""Maximum number of bytes of the key in a dead letter, and of all headers together."""
 
 UNKNOWN_TENANT: Final = "unknown"
 
 
 def dead_letter(unread: UnreadableRecord, now_us: int, source: str) -> DeadLetter:
-    """Return a dead letter with a copy of the record. What is too long is cut, and the reason says so."""
+    """Return a dead letter with a copy of the record. Fields that are too long are cut, and the reason says so."""
     value, key = unread.value, unread.key
     headers = _headers(unread)
     notes = [str(unread.error)[:1_800]]
@@ -50,9 +53,9 @@ def dead_letter(unread: UnreadableRecord, now_us: int, source: str) -> DeadLette
 
 
 def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | None:
-    """Return the end of the request in an unreadable record; None if no request id can be read from key or value.
+    """Return the ``Closed`` of the request in an unreadable record; None if neither key nor value has a request id.
 
-    None as well for an event of an unknown kind: it need not be a ``Request``.
+    Return None also for an event of an unknown kind, because it need not be a ``Request``.
     """
     if isinstance(unread.error, UnknownKind):
         return None
@@ -74,7 +77,7 @@ def rejection(unread: UnreadableRecord, now_us: int, source: str) -> Closed | No
 
 
 def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
-    """Return the dead letter's record for an event outside of its request's partition."""
+    """Return the record to write to the dead letters for an event that is not in its request's partition."""
     reason = (
         f"{type(item.event).__name__} is in partition {item.partition}, but its request_id belongs to"
         f" {belongs}: write with Kafka's default partitioner (murmur2 of the key)"
@@ -83,7 +86,7 @@ def wrong_partition(item: Received, belongs: int) -> UnreadableRecord:
 
 
 def wrong_topic(item: Received) -> UnreadableRecord:
-    """Return the record to write to the dead letters: its kind of event does not belong on its topic."""
+    """Return the record to write to the dead letters for an event whose kind does not belong on its topic."""
     return _as_unread(item, f"{type(item.event).__name__} has no place on {item.topic}")
 
 

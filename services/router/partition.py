@@ -23,14 +23,17 @@ Writes = list[Write]
 NO_WRITES: Final[Writes] = []
 
 SHORTEST_WAIT_US: Final = 1_000
-"""A timer is due at least this long after the newest decision, so that the router cannot spin."""
+"""A timer is due at least this long after the time up to which the log was read, so that the router cannot spin."""
 
 KNOWN_US: Final = 30_000_000
-"""Interval of reads to the log's end while a request is open: accounts name the time up to which the log is known."""
+"""While a request is open, the log is read to its end at least at this interval.
+
+Accounts name the time up to which the log is known.
+"""
 
 
 class SharedResources:
-    """What all partitions of a router share: the breaker, the budgets, the memory for prompts."""
+    """The resources that all partitions of a router share: the breaker, the budgets and the memory for prompts."""
 
     def __init__(self, config: RouterConfig) -> None:
         self.breaker = Breaker(config.breaker_trip)
@@ -39,7 +42,7 @@ class SharedResources:
         self._free_chars = config.prompt_chars
 
     def take_memory(self, chars: int) -> bool:
-        """Return whether there is memory for a prompt, and take it."""
+        """Take memory for a prompt. Return false if there is too little."""
         if chars > self._free_chars:
             return False
         self._free_chars -= chars
@@ -50,11 +53,11 @@ class SharedResources:
 
 
 class RouterPartition:
-    """One partition. It only folds until it has caught up with the log; then it decides.
+    """One partition. Until it has caught up with the log, it only folds. From then on, it also decides.
 
     Attributes:
         requests: Open requests, and closed ones whose account was not read back.
-        deciding: Whether it has caught up.
+        deciding: Whether the partition has caught up with the log.
     """
 
     def __init__(self, config: RouterConfig, shared: SharedResources, source: str) -> None:
@@ -63,7 +66,7 @@ class RouterPartition:
         self._config = config
         self._shared = shared
         self._source = source
-        self._known_us = 0  # everything appended before this was read: no deadline beyond it counts as passed
+        self._known_us = 0  # everything appended before this time was read; no later deadline counts as passed
         self._timers: list[tuple[int, str]] = []  # a heap; a timer that has moved is corrected when it is popped
         self._done: dict[str, int] = {}
         self._batch_open = 0
@@ -72,9 +75,10 @@ class RouterPartition:
         self._budgets = AttemptBudgets(shared.budget.open(), shared.retry_budget.open(), shared.breaker)
 
     def alarm_us(self, now_us: int) -> int | None:
-        """Return when time alone may change a decision, or the log must be read to its end.
+        """Return when time alone may change a decision, or when the log must be read to its end.
 
-        A decision's time is exact if it is not after ``now_us``.
+        A decision's time is exact if it is not after ``now_us``. A later one may be too early, because a timer that has
+        moved is corrected only when it is popped.
         """
         if not self.requests:
             return None
@@ -100,7 +104,7 @@ class RouterPartition:
         self._config = config
 
     def read(self, record: Received, event: Event, at_us: int, now_us: int) -> Writes:  # noqa: C901 - a case a kind
-        """Fold the next record of the partition, and its event, which was appended at ``at_us``."""
+        """Fold the next record of the partition. Its event was appended at ``at_us``."""
         traceparent, log_ms = record.traceparent, record.timestamp_ms
         if type(event) is Cancel:
             return NO_WRITES
@@ -140,11 +144,11 @@ class RouterPartition:
         self.deciding = True
         self._known_us = known_us
         for state in self.requests.values():
-            state.health_recorded |= state.screen.has_spoken  # the router of that time recorded it
+            state.health_recorded |= state.screen.has_spoken  # the router that decided then has recorded it
         return [write for state in tuple(self.requests.values()) for write in self._decide(state, now_us)]
 
     def tick(self, known_us: int, now_us: int) -> Writes:
-        """Decide what is due. Everything appended before ``known_us`` was read."""
+        """Decide about the requests whose timers are due. Everything appended before ``known_us`` was read."""
         self._known_us = max(self._known_us, known_us)
         due: dict[str, None] = {}
         while self._timers and self._timers[0][0] <= self._known_us:
@@ -170,16 +174,16 @@ class RouterPartition:
         self._shared.retry_budget.close(self._budgets.retries)
 
     def _is_full(self, request: Request) -> bool:
-        """Return whether there is no room for a request; it is one of ``requests`` already. Each lane has its own."""
+        """Return whether the request's lane is full. The request itself is in ``requests`` already."""
         if request.lane == "batch":
             return self._batch_open >= self._config.max_batch_open
         return len(self.requests) - self._batch_open > self._config.max_open
 
     def _count(self, event: Event, at_us: int) -> None:
-        """Count for the budgets, even if the request's account was read first, as may happen at start."""
+        """Count an event for the budgets, even if its request's account was read first, as may happen at start."""
         if isinstance(event, Request) and event.attempt == 1:
             if event.lane == "batch":
-                return  # it uses no budget and gives none
+                return  # a batch request uses no budget and adds to none
             self._budgets.cloud.add_request(at_us)
             self._budgets.retries.add_request(at_us)
         elif isinstance(event, Cutover) and event.target == "vertex":
@@ -193,7 +197,7 @@ class RouterPartition:
             return
         if not state.on_request(request, record.traceparent, at_us, record.timestamp_ms):
             return
-        self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # an event of it may have come first
+        self._oldest.note(state.request_id, record.timestamp_ms * 1_000, at_us)  # another event may have come first
         state.request = request
         self._batch_open += state.lane == "batch"
         if (state.may_fall_back or may_retry(state)) and now_us < state.deadline_us:
@@ -269,9 +273,10 @@ class RouterPartition:
         return self._newest_context
 
     def _finish(self, state: RequestState, now_us: int) -> None:
-        """Forget a request that is done, except its id, which is kept for as long as events may still follow.
+        """Forget a request that is done. Keep its id for as long as further events of it may be read.
 
-        Events count from when they were appended: after an outage a router reads them long after.
+        That time has passed when the log was read up to its end, because after an outage a router reads events long
+        after they were appended.
         """
         self._release(state)
         self._batch_open -= state.lane == "batch"

@@ -30,10 +30,10 @@ from services.runtime.service_classes import ServiceClasses
 GROUP: Final = "router"
 
 DEAD_LETTERS_S: Final = 0.02
-"""Interval at which a router that starts looks whether it has read the dead letters."""
+"""Interval in seconds at which a starting router checks whether it has read all dead letters."""
 
 OUTBOX: Final = 10_000
-"""Most decisions waiting for the producer; while there are more, the router neither reads nor decides."""
+"""Maximum number of decisions that wait for the producer. While more wait, the router neither reads nor decides."""
 
 
 class RouterService:
@@ -100,16 +100,16 @@ class RouterService:
         """Apply changed classes to new requests. How far back the log is read stays as it was at the start.
 
         Raises:
-            UserError: A setting contradicts them.
+            UserError: A setting contradicts the classes.
         """
         self._core.reconfigure(replace(self._settings.config(classes), total_max_ms=self._total_max_ms))
 
     async def _read_dead_letters(self) -> None:
-        """Learn which records have dead letters, so that reading the log again writes none twice."""
+        """Learn which records have dead letters, so that none is written twice when the log is read again."""
         begin = AtTime(now_ms() - LETTERS_MS)
         end = await self._dead_letters.end_offset(DEAD, 0)
         await self._dead_letters.follow(DEAD, 0, begin)
-        # The position, not the records: the last one on the topic may be one that is not handed over.
+        # Compare positions instead of counting records, because the topic's last record may not be handed over.
         while (self._dead_letters.position(DEAD, 0) or 0) < end:  # noqa: ASYNC110 - at start only
             await asyncio.sleep(DEAD_LETTERS_S)
 

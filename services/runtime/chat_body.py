@@ -1,6 +1,6 @@
-"""The body of a chat completion request, as OpenAI's clients write it, over HTTP or in a line of a batch. Pure.
+"""The body of a chat completion request, as OpenAI's clients send it over HTTP or as a line of a batch file. Pure.
 
-The bounds are those of the ``Request`` event.
+The limits on the fields are those of the ``Request`` event.
 """
 
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -18,16 +18,16 @@ StopText = Annotated[str, Meta(min_length=1, max_length=128)]
 Tokens = Annotated[int, Meta(ge=1, le=131_072)]
 
 MAX_QUOTED_CHARS: Final = 200
-"""Most characters of the client's own text that an error repeats, such as the name of an unknown field."""
+"""Maximum number of characters of the client's own text that an error repeats, such as the name of an unknown field."""
 
 
 class BadBody(Exception):
-    """A body is no chat completion request.
+    """The body is not a valid chat completion request.
 
     Attributes:
-        message: What is wrong; never prompt text.
-        code: One word for programs.
-        param: The field at fault, as a path into the body such as ``messages[0].role``.
+        message: What is wrong. It never contains prompt text.
+        code: Error code for programs, one word.
+        param: The field that is wrong, as a path into the body such as ``messages[0].role``.
     """
 
     def __init__(self, message: str, *, code: str = "invalid_value", param: str | None = None) -> None:
@@ -38,7 +38,7 @@ class BadBody(Exception):
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
-    """A piece of a message.
+    """A text part of a message.
 
     Attributes:
         text: Its text.
@@ -63,7 +63,7 @@ class ChatMessage(Struct):
     Attributes:
         role: Who speaks. ``developer`` means the same as ``system``.
         content: What is said, as text or as a list of text parts.
-        name: Taken and not used.
+        name: Accepted and ignored.
     """
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -72,17 +72,17 @@ class ChatMessage(Struct):
 
 
 class ChatBody(Struct):
-    """The fields that decide about the answer. ``null`` means the same as leaving a field out.
+    """The fields that affect the answer. A field that is ``null`` is treated as left out.
 
     Attributes:
         messages: The conversation, oldest first.
         model: The model that should answer; ``default`` is the one that the generator serves.
-        max_tokens: Longest answer, in tokens.
-        max_completion_tokens: The same, as newer clients call it.
-        temperature: 0 always takes the likeliest token.
-        top_p: Draw from the likeliest tokens that together have this probability.
-        stop: Texts that end the answer. They are not part of it.
-        seed: Makes sampling repeatable where the engine can.
+        max_tokens: Maximum length of the answer, in tokens.
+        max_completion_tokens: The name that newer clients use for ``max_tokens``.
+        temperature: Sampling temperature. 0 always takes the likeliest token.
+        top_p: Sample only from the likeliest tokens whose probabilities add up to this value.
+        stop: Texts that end the answer. They are not included in the answer.
+        seed: Seed that makes sampling repeatable, if the engine supports it.
     """
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=256)]
@@ -95,18 +95,18 @@ class ChatBody(Struct):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
 
     def prompt(self) -> tuple[Message, ...]:
-        """Return the messages as they are on the log: the parts of one are joined by line breaks.
+        """Return the messages as they are written to the log. The parts of a message are joined by line breaks.
 
         Raises:
-            BadBody: The parts of a message are too long together.
+            BadBody: The parts of a message are too long when joined.
         """
         return tuple(Message(role=_role(turn), content=_text(turn)) for turn in self.messages)
 
     def sampling(self) -> Sampling:
-        """Return how the answer is drawn.
+        """Return the sampling parameters.
 
         Raises:
-            BadBody: Both limits of tokens are given, and differ.
+            BadBody: ``max_tokens`` and ``max_completion_tokens`` are both given and differ.
         """
         if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
             raise BadBody("max_tokens and max_completion_tokens differ: send one of them.", param="max_tokens")
@@ -138,14 +138,15 @@ REFUSED_UNLESS: Final[dict[str, tuple[Any, ...]]] = {
     "web_search_options": (None,),
     "reasoning_effort": (None, "none"),
 }
-"""Unsupported parameters that would change the answer: refused, except with these values, which have no effect."""
+"""Unsupported parameters that would change the answer. A request with one is refused, unless its value is one of these,
+which have no effect."""
 
 
 def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]] = REFUSED_UNLESS) -> None:
     """Refuse a body that asks for something unsupported.
 
     Raises:
-        BadBody: It does.
+        BadBody: The body asks for something unsupported.
     """
     for name, without_effect in refused.items():
         if name in body and not any(_same(body[name], harmless) for harmless in without_effect):
@@ -154,10 +155,10 @@ def refuse_unsupported(body: dict[str, Any], refused: dict[str, tuple[Any, ...]]
 
 
 def convert(value: Any, cls: type[T]) -> T:
-    """Validate a JSON value.
+    """Validate a JSON value and convert it to an object of the class.
 
     Raises:
-        BadBody: It does not fit the class.
+        BadBody: The value does not fit the class.
     """
     try:
         return msgspec.convert(value, cls)
@@ -166,7 +167,7 @@ def convert(value: Any, cls: type[T]) -> T:
 
 
 def _same(value: Any, other: Any) -> bool:
-    """Compare as JSON does: 1 is not true."""
+    """Compare two JSON values. Unlike in Python, 1 does not equal true."""
     return value == other and isinstance(value, bool) is isinstance(other, bool)
 
 
@@ -185,7 +186,7 @@ def _text(turn: ChatMessage) -> str:
 
 
 def _field_error(error: str) -> BadBody:
-    """Convert the library's message, ``Expected `str`, got `int` - at `$.messages[0].role```: the path is ``param``."""
+    """Convert a message such as ``Expected `str`, got `int` - at `$.messages[0].role```; its path becomes ``param``."""
     what, _, path = error.partition(" - at `")
     param = path.rstrip("`").removeprefix("$.").removeprefix("$") or None
     if param is None and "field `" in what:

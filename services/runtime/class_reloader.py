@@ -1,7 +1,8 @@
-"""The classes of the policy in force, read again when its ``policy.toml`` changes.
+"""Reload the request classes of the policy in force when its ``policy.toml`` changes.
 
-For edge and router, whose images have no ``services.policy``. The rules are those of its ``PolicyReloader``: an edit
-counts when the file was the same for two polls, and one that cannot be used changes nothing.
+Edge and router use this module, because their images have no ``services.policy``. The rules are those of
+``services.policy``'s ``PolicyReloader``: an edit is loaded once the file was the same in two polls, and an edit that
+cannot be used changes nothing.
 """
 
 import asyncio
@@ -18,16 +19,17 @@ from services.runtime.service_classes import ServiceClasses, read_service_classe
 WATCH_INTERVAL_S: Final = 1.0
 
 Fingerprint = tuple[int, int, int] | None
-"""Inode, modification time (ns) and size of the file; None while it is missing."""
+"""Inode, modification time (ns) and size of the file; None while the file is missing."""
 
 
 class ClassReloader:
-    """Holds the current classes. A request keeps those that it began with.
+    """Holds the current classes. A request keeps the classes that were current when it began.
 
     Args:
         folder: The policy's folder.
-        service: Whose log says what was read.
-        apply: Called in the event loop with changed classes before they are current; may raise ``UserError``.
+        service: Name of the service whose log reports what was read.
+        apply: Called in the event loop with changed classes before they become current. It may raise ``UserError`` to
+            refuse them.
 
     Raises:
         UserError: The first policy cannot be read, or something in its tables is wrong.
@@ -42,7 +44,7 @@ class ClassReloader:
         self._longest_ms = self.current.longest_total_ms("interactive")
 
     async def watch(self, interval_s: float = WATCH_INTERVAL_S) -> None:
-        """Load changes until cancelled. The file is read in a thread: it may be on a slow disk."""
+        """Load changes until cancelled. The file is read in a thread, because it may be on a slow disk."""
         while True:
             await asyncio.sleep(interval_s)
             classes = await asyncio.to_thread(self.poll)
@@ -50,7 +52,7 @@ class ClassReloader:
                 self.adopt(classes)
 
     def poll(self) -> ServiceClasses | None:
-        """Return the classes of a changed file, once it has not changed between two polls; else None."""
+        """Return the classes of a changed file once it was the same in two polls; else None."""
         if not self._change.poll(self._fingerprint()):
             return None
         try:
@@ -60,7 +62,7 @@ class ClassReloader:
             return None
 
     def adopt(self, classes: ServiceClasses) -> None:
-        """Make these classes the current ones, or refuse them and say why."""
+        """Make these classes the current ones, or refuse them and log the reason."""
         try:
             self._check_longest(classes)
             if self._apply is not None:
@@ -72,7 +74,7 @@ class ClassReloader:
         self._log.info("the policy's classes are now %s", ", ".join(classes.names))
 
     def _check_longest(self, classes: ServiceClasses) -> None:
-        """Refuse deadlines longer than services read back: they chose at their start how far to read."""
+        """Refuse a longer ``total_ms`` than at the start. Services chose then how far back they read the log."""
         longest_ms = classes.longest_total_ms("interactive")
         if longest_ms > self._longest_ms:
             raise UserError(

@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """A user's mistake; the message names the thing and the remedy.
+    """A user's mistake. The message says what is wrong and how to mend it.
 
     A process that ends with it prints one line without a traceback and exits with code 2.
     """
@@ -11,6 +11,6 @@ class UserError(Exception):
 class UnavailableError(Exception):
     """Something that the process needs cannot be used at present, such as a broker whose disk is full.
 
-    A process that ends with it prints one line without a traceback and exits with code 1: whoever started it may start
-    it again.
+    A process that ends with it prints one line without a traceback and exits with code 1, so that whoever
+    started it may start it again.
     """

@@ -1,4 +1,4 @@
-"""Files that are written whole, and files that somebody edits."""
+"""Write files atomically, and notice edits of files."""
 
 import os
 import secrets
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file atomically: even after a loss of power it has either its old or its new content."""
+    """Replace a file atomically. Even after a loss of power the file has either its old or its new content."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("xb") as file:
@@ -21,7 +21,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk: without it, a loss of power may undo that a file was created or renamed."""
+    """Sync a folder's entries to disk. Otherwise a loss of power may undo that a file was created or renamed."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -30,10 +30,10 @@ def sync_folder(folder: Path) -> None:
 
 
 class SettledChange:
-    """Notices that files have changed, once they were the same for two polls: no unfinished edit is read.
+    """Reports a change of files only once they were the same in two polls, so that no unfinished edit is read.
 
     Args:
-        seen: Their fingerprint at the start.
+        seen: Fingerprint of the files at the start.
     """
 
     def __init__(self, seen: Hashable) -> None:
@@ -41,7 +41,7 @@ class SettledChange:
         self._settled = True
 
     def poll(self, seen: Hashable) -> bool:
-        """Return whether they have changed, and no longer do; true once for each change."""
+        """Return whether the files have changed and were the same in two polls. It is true once for each change."""
         if seen != self._seen:
             self._seen, self._settled = seen, False
             return False

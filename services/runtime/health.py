@@ -31,9 +31,9 @@ class HealthSettings:
 async def serve_health(
     settings: HealthSettings, ready: Callable[[], bool], routes: "Iterable[AbstractRouteDef]" = ()
 ) -> AsyncIterator[None]:
-    """Serve while the block runs, unless the port is 0; ``/readyz`` answers 503 until ``ready()`` is true.
+    """Serve health and metrics while the block runs, unless the port is 0.
 
-    A service may add ``routes`` of its own.
+    ``/readyz`` answers 503 until ``ready()`` is true. A service may add ``routes`` of its own.
 
     Raises:
         UserError: The port is taken.

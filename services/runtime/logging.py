@@ -9,7 +9,8 @@ from typing import Final
 from services.runtime.errors import UserError
 
 LEVEL_VARIABLE: Final = "RAILBUS_LOG_LEVEL"
-"""Least level that is logged: ``DEBUG``, ``INFO`` (a service's default), ``WARNING`` (a command's) or ``ERROR``."""
+"""Lowest level that is logged: ``DEBUG``, ``INFO`` (default of a service), ``WARNING`` (default of a command) or
+``ERROR``."""
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 

@@ -1,6 +1,6 @@
-"""The bounds of deadlines in a policy, and where the default policy is. ``service_classes`` reads them.
+"""The bounds of deadlines in a policy, and the folder of the default policy. ``service_classes`` reads the bounds.
 
-The rest of a policy is read by ``services.policy``, whose packages the images of edge and router do not have.
+The rest of a policy is read by ``services.policy``, whose dependencies are not in the images of edge and router.
 """
 
 from pathlib import Path
@@ -22,8 +22,8 @@ _SERVICES: Final = Path(__file__).resolve().parents[1]
 def default_policy() -> Path:
     """Return the folder of the policy that is used when none is named.
 
-    A wheel carries the policies in ``services/policy`` (``setup.py`` copies them). A checkout, and an editable install
-    of one, has them at the top level.
+    A wheel carries the policies in ``services/policy`` (``setup.py`` copies them there). A checkout, also one that is
+    installed as editable, has them at its top level.
     """
     packaged = _SERVICES / "policy" / "policies" / "default"
     return packaged if packaged.is_dir() else _SERVICES.parent / "policies" / "default"
@@ -33,13 +33,13 @@ DEFAULT_POLICY: Final = default_policy()
 
 
 class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The least and the largest of each deadline, in milliseconds.
+    """The minimum and the maximum of each deadline, in milliseconds.
 
     Attributes:
-        verdict_ms: For the verdict.
-        ttft_ms: For the first content token.
-        stall_ms: For the longest silence.
-        total_ms: For the request.
+        verdict_ms: Bounds of the deadline for the verdict.
+        ttft_ms: Bounds of the deadline for the first content token.
+        stall_ms: Bounds of the longest allowed silence in an answer.
+        total_ms: Bounds of the deadline for the whole request.
     """
 
     verdict_ms: Bounds = (50, 10_000)
@@ -51,7 +51,7 @@ class DeadlineBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Refuse bounds that no deadline can keep.
 
         Raises:
-            ValueError: The least is above the largest.
+            ValueError: A minimum is above its maximum.
         """
         for name, (least, largest) in msgspec.structs.asdict(self).items():
             if least > largest:
@@ -80,4 +80,4 @@ def _clamp(ms: int, bounds: Bounds) -> int:
 WIDEST_BOUNDS: Final = DeadlineBounds(
     verdict_ms=(1, DAY_MS), ttft_ms=(1, DAY_MS), stall_ms=(1, DAY_MS), total_ms=(1, DAY_MS)
 )
-"""No bounds but those of the event itself."""
+"""No bounds beyond those of the ``Deadlines`` in the event itself."""

@@ -29,7 +29,7 @@ MMAP_BYTES: Final = 65_536
 TRIM_BYTES: Final = 131_072
 
 GARBAGE_OBJECTS: Final = 2_000
-"""So many new objects start a collection of garbage: a burst of requests makes some hundred each."""
+"""Number of new objects that starts a garbage collection. In a burst, each request makes some hundred objects."""
 
 GRACE_S: Final = 30.0
 """Longest time from the first signal to the end of the process."""
@@ -38,12 +38,12 @@ GRACE_S: Final = 30.0
 def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
     """Run a service's main coroutine on uvloop and exit the process.
 
-    The first SIGTERM or SIGINT cancels main once; an error that main raises while it ends decides the exit code. Later
-    signals are ignored, but the process ends at the latest ``GRACE_S`` after the first.
+    The first SIGTERM or SIGINT cancels main once. If main raises an error while it ends, that error decides the exit
+    code. Later signals are ignored, but the process ends at the latest ``GRACE_S`` after the first signal.
 
     Raises:
-        SystemExit: Always: 0 main ended or was stopped, 2 a user's mistake, 1 a crash. A ``UserError`` and an
-            ``UnavailableError`` are one line, without a traceback.
+        SystemExit: Always. The code is 0 if main ended or was stopped, 2 after a user's mistake, 1 after a crash. A
+            ``UserError`` and an ``UnavailableError`` are printed as one line, without a traceback.
     """
     try:
         configure_logging()
@@ -55,19 +55,19 @@ def run(main: Callable[[], Coroutine[Any, Any, None]], name: str) -> NoReturn:
 
 
 def say_ready(text: str) -> None:
-    """Print the line that the parent process waits for: ``ready``, and a text with the service's name and details."""
+    """Print the line that the parent process waits for: the word ``ready``, then the service's name and details."""
     gc.collect()
-    gc.freeze()  # what was loaded is never freed: collecting it again takes a tenth of a second, while tokens wait
+    gc.freeze()  # loaded modules are never freed, and scanning them delays tokens by a tenth of a second
     gc.set_threshold(GARBAGE_OBJECTS)
     sys.stdout.write(f"ready {text}\n")
     sys.stdout.flush()
 
 
 def return_large_blocks() -> bool:
-    """Give large blocks back to the system when they are freed; return whether the allocator can be told so.
+    """Make the allocator return freed large blocks to the system; return whether the allocator has this option.
 
-    By default, glibc keeps up to 32 MiB blocks for reuse once one was freed, between small ones that pin them: a
-    process that got many large messages once stays large.
+    By default, once a large block was freed, glibc keeps blocks of up to 32 MiB for reuse, and small blocks between
+    them pin them. So a process that once received many large messages would stay large.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

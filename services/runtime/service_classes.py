@@ -1,8 +1,8 @@
-"""The classes of requests that a policy knows: lane, priority, deadlines and objectives by name.
+"""The classes of requests in a policy. Each class has a name, a lane, a priority, deadlines and objectives.
 
-A class says what a kind of traffic is promised: a conversation a first token in a fraction of a second, speech a steady
-flow, a backlog only that it is done within a day. ``ServiceClasses.deadlines_of`` is the one place that decides which
-deadlines a request has; edge, rails and router all ask it. Pure but for ``read_service_classes``.
+A class says what a kind of traffic is promised. A conversation is promised a first token in a fraction of a second,
+speech a steady flow of text, and a backlog only that it is done within a day. ``ServiceClasses.deadlines_of`` alone
+decides which deadlines a request has; edge, rails and router all call it. Pure, except ``read_service_classes``.
 """
 
 import tomllib
@@ -24,10 +24,10 @@ Names = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
 Priority = Annotated[int, Meta(ge=0, le=MAX_PRIORITY)]
 
 CHAT: Final = "chat"
-"""The class of interactive requests that name none."""
+"""The class of interactive requests that name no class."""
 
 BATCH: Final = "batch"
-"""The class of batch requests that name none."""
+"""The class of batch requests that name no class."""
 
 DEFAULT_NAMES: Final[Mapping[Lane, str]] = {"interactive": CHAT, "batch": BATCH}
 
@@ -36,8 +36,8 @@ class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A time that most requests of a class must not exceed.
 
     Attributes:
-        percentile: Of the requests, such as 99.
-        ms: Within this many milliseconds.
+        percentile: Percentage of the requests that must keep the time, such as 99.
+        ms: The time, in milliseconds.
     """
 
     percentile: Annotated[float, Meta(ge=1, le=99.99)] = 99.0
@@ -45,13 +45,13 @@ class Objective(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The objectives of a class. A request is good if it was answered within every ``ms`` that is named here.
+    """The objectives of a class. A request is good if its times are within the ``ms`` of every objective given here.
 
     Attributes:
-        first_token: From receipt until text is visible.
-        inter_token: Between two tokens of the answer, on average over the answer.
-        step: Between two chunks of the answer: its longest pause.
-        total: From receipt to the last byte.
+        first_token: Time from receipt until text is visible.
+        inter_token: Mean time between two tokens of an answer.
+        step: Longest pause between two chunks of an answer.
+        total: Time from receipt to the last byte.
         share: Share of the requests that must be good.
     """
 
@@ -63,13 +63,13 @@ class Slo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The deadlines of a request that asks for none; one that is not named is its lane's.
+    """The deadlines of a request that asks for none. A deadline that is not given here is that of the class's lane.
 
     Attributes:
-        verdict_ms: For the verdict.
-        ttft_ms: For the first content token.
-        stall_ms: For the longest silence.
-        total_ms: For the request.
+        verdict_ms: Deadline for the verdict.
+        ttft_ms: Deadline for the first content token.
+        stall_ms: Longest allowed silence in an answer.
+        total_ms: Deadline for the whole request.
     """
 
     verdict_ms: Ms | None = None
@@ -79,13 +79,13 @@ class DefaultDeadlines(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The least and the largest of each deadline; one that is not named is its lane's.
+    """The minimum and the maximum of each deadline. Bounds that are not given here are those of the class's lane.
 
     Attributes:
-        verdict_ms: For the verdict.
-        ttft_ms: For the first content token.
-        stall_ms: For the longest silence.
-        total_ms: For the request.
+        verdict_ms: Bounds of the deadline for the verdict.
+        ttft_ms: Bounds of the deadline for the first content token.
+        stall_ms: Bounds of the longest allowed silence in an answer.
+        total_ms: Bounds of the deadline for the whole request.
     """
 
     verdict_ms: Bounds | None = None
@@ -97,19 +97,21 @@ class ClassBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[classes.NAME]`` of a policy.
 
-    A field that it leaves out is as in the built-in class of this name, or of its lane.
+    A field that is left out is taken from the built-in class of this name, or else from the lane.
 
     Attributes:
-        lane: ``batch`` waits for interactive requests.
-        priority: Within the lane, 0 goes first. An engine that has no priorities of its own ignores it.
-        cloud: Whether its requests may fall back to the cloud; those of the batch lane only where this says so.
-        deadlines: Of a request that asks for none.
-        bounds: What a request may ask for. For interactive classes, ``[deadlines]`` of the policy where not named.
-        slo: What the ledger holds its requests to.
-        allowed_tenants: Only their requests may be of this class; none named: everybody's.
-        allowed_models: Only requests for these models may be of it; none named: for any.
-        default_tenants: Their requests that name no class are of this one.
-        default_models: Requests for these models that name no class are of this one, unless their tenant has one.
+        lane: Lane of the requests. Requests of the lane ``batch`` wait for interactive ones.
+        priority: Priority within the lane; 0 goes first. An engine without priorities of its own ignores it.
+        cloud: Whether the requests may fall back to the cloud. Batch requests may do so only if this is set.
+        deadlines: Deadlines of a request that asks for none.
+        bounds: Bounds of the deadlines that a request may ask for. An interactive class takes bounds that are not given
+            here from ``[deadlines]`` of the policy.
+        slo: Objectives against which the ledger measures the requests.
+        allowed_tenants: Tenants whose requests may be of this class. If none is named, all may.
+        allowed_models: Models for which requests may be of this class. If none is named, all may.
+        default_tenants: Tenants whose requests are of this class if they name no class.
+        default_models: Models for which requests are of this class if they name no class and their tenant has no
+            default class.
     """
 
     lane: Lane | None = None
@@ -126,18 +128,18 @@ class ClassSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceClass:
-    """A class with everything filled in.
+    """A class with defaults filled in for all fields that the policy leaves out.
 
     Attributes:
         name: Its name.
-        lane: Of its requests.
-        priority: Within the lane; 0 goes first.
+        lane: Lane of its requests.
+        priority: Priority within the lane; 0 goes first.
         cloud: Whether its requests may fall back to the cloud.
-        deadlines: Of a request that asks for none; within the bounds.
-        bounds: What a request may ask for.
+        deadlines: Deadlines of a request that asks for none. They are within the bounds.
+        bounds: Bounds of the deadlines that a request may ask for.
         slo: Its objectives.
-        allowed_tenants: Only they may use it; empty for all.
-        allowed_models: Only with these; empty for all.
+        allowed_tenants: Tenants that may use the class; empty if all may.
+        allowed_models: Models that may be used with the class; empty if all may.
     """
 
     name: str
@@ -160,9 +162,9 @@ class ServiceClass:
 BATCH_BOUNDS: Final = DeadlineBounds(
     verdict_ms=(30_000, DAY_MS), ttft_ms=(20, DAY_MS), stall_ms=(100, DAY_MS), total_ms=(500, DAY_MS)
 )
-"""A backlog may wait: each of its deadlines may be a day. The rails judge it after everybody else, and load its
-classifiers with its first prompt: a verdict within a second, which ``Deadlines`` has where an app names none, is more
-than they promise."""
+"""Bounds of batch requests. A backlog may wait, so each of its deadlines may be a day. The rails judge batch requests
+after all others, and load the classifiers for them with their first prompt. So they do not promise a verdict within a
+second, which is the default of ``Deadlines`` if an app names none."""
 
 _LANE_DEADLINES: Final[Mapping[Lane, Deadlines]] = {
     "interactive": Deadlines(),
@@ -188,7 +190,7 @@ _BUILT_IN: Final[Mapping[str, ClassSpec]] = {
 
 
 class ServiceClasses:
-    """All classes of a policy: its own, and ``chat``, ``voice`` and ``batch``.
+    """All classes of a policy: those that it defines, and the built-in ``chat``, ``voice`` and ``batch``.
 
     Args:
         specs: The policy's classes by name.
@@ -225,7 +227,7 @@ class ServiceClasses:
         return self._by_name.get(name)
 
     def of(self, name: str | None, lane: Lane) -> ServiceClass:
-        """Return a request's class: the one that it names, if that belongs to its lane; else the lane's default."""
+        """Return the named class if it belongs to the lane; else the lane's default class."""
         found = self._by_name.get(name or "")
         return found if found is not None and found.lane == lane else self._by_name[DEFAULT_NAMES[lane]]
 
@@ -234,7 +236,7 @@ class ServiceClasses:
         return self._by_name[self._of_tenant.get(tenant) or self._of_model.get(model) or CHAT]
 
     def of_request(self, request: Request) -> ServiceClass:
-        """Return the class of a request on the log: its lane's, if an application wrote one that it may not have."""
+        """Return the class of a request on the log; the lane's default if the request may not have its own."""
         if request.service_class is not None:
             found = self.of(request.service_class, request.lane)
         else:
@@ -242,7 +244,7 @@ class ServiceClasses:
         return found if found.allows(request.tenant, request.model) else self.of(None, request.lane)
 
     def deadlines_of(self, request: Request) -> Deadlines:
-        """Return the deadlines of a request: those that it asks for, clamped to its class's bounds."""
+        """Return the deadlines that a request asks for, clamped to the bounds of its class."""
         return self.of_request(request).bounds.clamp(request.deadlines)
 
     def longest_total_ms(self, lane: Lane) -> int:
@@ -284,7 +286,7 @@ def find_class(folder: Path, name: str) -> ServiceClass:
 
 
 def _merged(built_in: ClassSpec | None, spec: ClassSpec) -> ClassSpec:
-    """Return a policy's fields of a class, with those of the built-in class of that name for the rest."""
+    """Return a policy's class, with missing fields taken from the built-in class of that name."""
     if built_in is None:
         return spec
     given = {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}
@@ -321,7 +323,7 @@ def _filled_in(name: str, spec: ClassSpec, lane_bounds: Mapping[Lane, DeadlineBo
 
 
 def _defaults(specs: Mapping[str, ClassSpec], field: str) -> dict[str, str]:
-    """Return the class of each tenant or model that has one by default."""
+    """Return the default class of each tenant or model that has one."""
     found: dict[str, str] = {}
     for name, spec in specs.items():
         for each in getattr(spec, field) or ():

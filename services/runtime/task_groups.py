@@ -1,4 +1,4 @@
-"""Task groups: start work in one that may be ending, and unwrap the errors it raises."""
+"""Start work in a task group that may be ending, and unwrap the errors that a task group raises."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -28,9 +28,9 @@ def leaf_errors(error: BaseException) -> list[BaseException]:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the error to report of several: the first ``UserError``, else the first.
+    """Return the one error to report of several: the first ``UserError``, else the first error.
 
-    A task group wraps even a single error: raise this one ``from None`` in its place.
+    A task group wraps even a single error in a group. Raise the returned error ``from None`` instead of the group.
     """
     errors = leaf_errors(error)
     return next((leaf for leaf in errors if isinstance(leaf, UserError)), errors[0])

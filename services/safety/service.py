@@ -25,7 +25,7 @@ from services.safety.settings import Settings
 GROUP: Final = "safety"
 
 MAX_VERSIONS: Final = 16
-"""How many policy versions keep their checks, for requests that began with them."""
+"""Maximum number of policy versions whose checks are kept, for requests that began with these versions."""
 
 METRICS_S: Final = 1.0
 REWIND_MARGIN_MS: Final = 5_000
@@ -39,7 +39,7 @@ class SafetyService:
     Args:
         settings: See ``Settings``.
         bus: See ``BusSettings``.
-        factories: Build the check of each tier.
+        factories: By tier, the function that builds its check.
         on_ready: Called once, when the process has caught up with the log.
     """
 
@@ -83,7 +83,7 @@ class SafetyService:
         """Check until cancelled.
 
         Raises:
-            BrokenPolicy: A check rejects the first policy, or it contradicts the settings.
+            BrokenPolicy: A check rejects the first policy, or this policy contradicts the settings.
         """
         await self._prepare(self.policy)
         gc.collect()
@@ -123,7 +123,7 @@ class SafetyService:
         return self._checks[check.policy.version]
 
     async def _prepare(self, policy: Policy) -> None:
-        """Build a policy's checks before it is used; close the oldest of too many."""
+        """Build a policy's checks before it is used. Close the oldest version's checks if there are too many."""
         check_deadlines(policy.classes, self._total_max_ms)
         if policy.version not in self._checks:
             tiers: tuple[Tier, ...] = (1, 2) if policy.document.safety.classifiers else (1,)
@@ -141,7 +141,7 @@ def check_deadlines(classes: ServiceClasses, total_max_ms: int) -> None:
     """Refuse a policy that grants interactive requests a longer total deadline than the router does.
 
     Raises:
-        BrokenPolicy: It does.
+        BrokenPolicy: The policy does.
     """
     longest_ms = classes.longest_total_ms("interactive")
     if longest_ms > total_max_ms:

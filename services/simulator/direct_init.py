@@ -1,7 +1,7 @@
-"""Quicker ``__init__`` for frozen dataclasses with slots, such as events: a run makes thousands of them.
+"""Give frozen dataclasses with slots, such as events, a quicker ``__init__``, because a run creates thousands of them.
 
-A frozen dataclass stores each field with ``object.__setattr__``, which costs several times what a plain store does: it
-was 10 % of a run's time. Here a new object is of a twin class without that lock while its fields are stored.
+A frozen dataclass stores each field with ``object.__setattr__``, which costs several times as much as a plain store and
+took 10 % of a run's time. Here, while its fields are stored, a new object is of a twin class that is not frozen.
 """
 
 import sys
@@ -10,14 +10,14 @@ from functools import cache
 from typing import Any, Final
 
 FEWEST_FIELDS: Final = 3
-"""With fewer, changing the class twice costs about what it saves."""
+"""Minimum number of fields. With fewer, changing the class twice costs about as much as it saves."""
 
 _SET_CLASS: Final = object.__dict__["__class__"].__set__
 
 
 @cache
 def store_directly() -> int:
-    """Give such an ``__init__`` to every class of this program that is loaded and has no subclass; return how many."""
+    """Give the quicker ``__init__`` to every loaded class of this program without a subclass; return how many."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] in {"schemas", "services"}]
     classes = {each for module in modules for each in vars(module).values() if _is_fit(each)}
     for each in classes:

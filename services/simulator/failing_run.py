@@ -1,6 +1,6 @@
-"""A failing run, explained: its fewest faults, and a timeline as plain text.
+"""Explain a failing run: find the fewest faults that make it fail, and draw a timeline as plain text.
 
-The timeline has a lane for each process and each partition, with the faults marked, around the violation.
+The timeline shows the time around the violation. It has a lane for each process and each partition, and marks faults.
 """
 
 import re
@@ -18,7 +18,7 @@ Line = tuple[int, str, str]
 
 
 def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
-    """Leave out one fault after the other, with everything else fixed, until none can be spared."""
+    """Leave out one fault after the other, with everything else fixed, until every remaining fault is needed."""
     index = 0
     while index < len(plan.faults):
         smaller = plan.without(index)
@@ -31,9 +31,9 @@ def shrink(plan: Plan, promise: str, parts: WorldClasses | None = None) -> Plan:
 
 
 def draw_timeline(lines: list[Line], sentence: str) -> str:
-    """Return the lines about the request that the sentence names, with all faults and assignments.
+    """Return the lines about the request that the violation's sentence names, with all faults and assignments.
 
-    Each lane has a column, in which a mark says that something happened there.
+    Each lane has a column. A mark in the column says that something happened in this lane.
     """
     named = re.search(r"request (\d+)", sentence)
     chosen = [line for line in lines if _matters(line, None if named is None else named[1])]

@@ -1,7 +1,7 @@
-"""What a seed draws before a run begins: its requests, the answers that workers will give, and its faults.
+"""Draw the plan of a run from its seed: requests, answers of the workers, and faults.
 
-Swarm testing: each seed draws which kinds of fault there are and how many, so that rare kinds are not always hidden
-behind frequent ones. A fault is independent of all others, so that any of them can be left out.
+This is swarm testing. Each seed draws which kinds of fault occur and how many, so that rare kinds are not always hidden
+behind frequent ones. A fault does not depend on other faults, so that any of them can be left out.
 """
 
 import random
@@ -17,30 +17,31 @@ FALLBACKS: Final[tuple[Literal["off", "vertex"], ...]] = ("vertex", "vertex", "o
 
 ASKING_BEGINS_US = 400 * MS
 FAULTS_END_US = 8 * SECOND
-"""Every fault begins before this, and is undone at the latest then."""
+"""Every fault begins before this time, and is undone at this time at the latest."""
 
 TOTAL_MAX_MS = 6_000
 SHORT_TOTAL_MAX_MS = 2_000
 BACKLOG = 4
-"""How many batch requests are open for long, where interactive ones are not."""
+"""Number of batch requests that are open for long, in runs in which no interactive request is."""
 
 CLIENT_GRACE_MS = 1_500
 """As in ``RouterConfig``."""
 
 PROCESS_FAULTS = ("kill", "pause", "restart", "join", "leave", "cut", "clock", "reopen", "slow")
 BROKER_FAULTS = ("time", "outage", "newer", "stray", "leader")
-"""The broker's clock is stepped; it is away for a while; it has a request of a newer version; it has a verdict on
-a request that nobody has seen; another node, with a clock of its own, leads some partitions."""
+"""Faults of the broker: its clock is stepped; it is away for a while; it has a request of a newer version; it has
+a verdict on a request that is on no log; another node, with a clock of its own, leads some partitions."""
 
 UPGRADE_FAULTS = ("upgrade",)
-"""Safety is of the next version from now on; edges that began before cannot read its recalls, until the faults end."""
+"""From this fault on, safety is of the next version. Until the faults end, edges that began before cannot read its
+recalls."""
 
 POLICY_FAULTS = ("policy",)
-"""Another policy is in force from now on; each process of safety learns of it at a time of its own."""
+"""From this fault on, another policy is in force. Each process of safety learns of it at a different time."""
 
 
 MEETING = frozenset({"kill", "pause", "restart", "join", "leave", "cut", "slow"})
-"""Faults of processes that may strike when a deadline is close."""
+"""Faults of processes that may be planned for a time when a deadline is close."""
 
 SAFETY_FAULTS = frozenset({*POLICY_FAULTS, *UPGRADE_FAULTS})
 
@@ -57,11 +58,11 @@ class Fault(NamedTuple):
     """One fault.
 
     Attributes:
-        at_us: When it begins, from the beginning of the run.
-        service: Of which service; empty for a fault of a request.
-        target: Which member, counted modulo those that there are; or which request.
-        for_us: How long it lasts.
-        amount_us: By how much a clock is stepped, or how long a client that comes back takes to read one write.
+        at_us: When the fault begins, in microseconds since the beginning of the run.
+        service: The service that it strikes; empty for a fault of a request.
+        target: Number of the member, modulo the number of members; or the number of the request.
+        for_us: Duration of the fault.
+        amount_us: Size of a clock's step, or how long a client that comes back takes to read one write.
     """
 
     kind: str
@@ -79,12 +80,12 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedAnswer:
-    """A worker's answer: the first piece after ``first_us``, the others ``gap_us`` apart.
+    """A worker's answer. Its first piece comes after ``first_us``, and the further pieces ``gap_us`` apart.
 
     A tilde is replaced by the number of the run, so that the texts of two runs differ.
 
     Attributes:
-        ungoverned: Whether the worker claims that neither verdict nor clearance is needed. Readers must ignore it.
+        ungoverned: Whether the worker claims that neither verdict nor clearance is needed. Readers must ignore this.
     """
 
     pieces: tuple[str, ...]
@@ -95,11 +96,11 @@ class PlannedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request, and what rails and workers will answer.
+    """One request, and the answers that rails and workers will give.
 
     Attributes:
-        waited_us: How long it waits at its edge before it is written.
-        batch: Whether it is in the batch lane.
+        waited_us: How long the request waits at its edge before it is written to the log.
+        batch: Whether the request is in the batch lane.
     """
 
     number: int
@@ -123,13 +124,13 @@ class Plan:
     """The parameters of a run, fixed before it starts.
 
     Attributes:
-        members: How many members each service begins with.
-        skews: By host number, how far its clock is off, and its drift in parts per million.
+        members: For each service, the number of members at the start.
+        skews: For each host number, how far the host's clock is off, and its drift in parts per million.
         breaker_trip: As in ``RouterConfig``.
         fallback: As in ``RouterConfig``.
         max_retries: As in ``RouterConfig``.
-        slots: How many requests a worker runs at once.
-        node_skews_us: How far the clock of each node of the broker is ahead.
+        slots: Maximum number of requests that a worker runs at once.
+        node_skews_us: For each node of the broker, how far its clock is ahead.
         total_max_ms: As in ``RouterConfig``.
     """
 
@@ -176,7 +177,7 @@ def draw(seed: int, kinds: tuple[str, ...] = FAULT_KINDS) -> Plan:
 
 
 def _skew_us(dice: random.Random) -> int:
-    """Return how far a host's clock is off: mostly a little, sometimes by an hour."""
+    """Return how far a host's clock is off. It is mostly a little, sometimes an hour."""
     return dice.choice((-1, 1)) * 3_600 * SECOND if dice.random() < 0.15 else dice.randrange(-2_000, 2_000) * MS
 
 
@@ -207,14 +208,14 @@ def _request(dice: random.Random, number: int, span_ms: int) -> PlannedRequest:
 
 
 def _node_skews_us(dice: random.Random, kinds: tuple[str, ...]) -> tuple[int, ...]:
-    """Return how far the nodes' clocks are apart: mostly not at all."""
+    """Return how far ahead each node's clock is. In most runs, none is."""
     several = "leader" in kinds or "clock" in kinds
     apart = several and dice.random() < (0.3 if len(kinds) == len(FAULT_KINDS) else 0.9)
     return tuple(dice.randrange(-150, 150) * MS if apart else 0 for _ in range(3))
 
 
 def _with_backlog(dice: random.Random, request: PlannedRequest) -> PlannedRequest:
-    """Return a batch request that is open for longer than a router reads back, or an interactive one that is not."""
+    """Return a batch request that is open longer than a router reads back, or an interactive one that is not."""
     if request.number < BACKLOG:
         pieces = tuple(f"~ backlog {request.number}.{index} " for index in range(12))
         return replace(
@@ -230,7 +231,7 @@ def _answer(dice: random.Random, number: int, who: str) -> PlannedAnswer:
     luck = dice.random()
     secret = EMAIL if luck < 0.25 else CODE_NAME if luck < 0.35 else ()
     at = dice.randrange(0, len(pieces))
-    gap_ms = dice.randrange(220, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # a long answer is a slow one
+    gap_ms = dice.randrange(220, 270) if len(pieces) > 3 else dice.randrange(5, 60)  # long answers are slow
     return PlannedAnswer(
         (*pieces[:at], *secret, *pieces[at:]), dice.randrange(10, 120) * MS, gap_ms * MS, dice.random() < 0.15
     )
@@ -249,7 +250,7 @@ def _faults(dice: random.Random, kinds: tuple[str, ...], requests: tuple[Planned
 
 
 def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
-    """Let a client lose its connection while its answer comes, and come back soon, to any edge."""
+    """Return a fault in which a client loses its connection during its answer and soon comes back, to any edge."""
     answer = request.answer
     lasts_us = answer.first_us + request.verdict_us + answer.gap_us * len(answer.pieces)
     at_us = request.at_us + request.waited_us + dice.randrange(0, lasts_us + 200 * MS)
@@ -259,12 +260,12 @@ def _roam(dice: random.Random, request: PlannedRequest) -> Fault:
 
 
 def _met(dice: random.Random, kinds: list[str], services: tuple[str, ...], faults: list[Fault]) -> Iterator[Fault]:
-    """Plan a fault of a process for when a request's fault ends (a deadline is close then), or soon after another."""
+    """Plan faults of processes for the end of a request's fault, when a deadline is close, or near another fault."""
     for fault in faults:
-        if fault.kind == "roam" and dice.random() < 0.3:  # what it has seen is not checked yet
+        if fault.kind == "roam" and dice.random() < 0.3:  # the text that the client has seen is not checked yet
             at_us = max(0, fault.at_us - dice.randrange(0, 300) * MS)
             yield Fault(dice.choice(kinds), at_us, "safety", dice.randrange(0, 6), dice.choice((400, 1_500)) * MS)
-        if fault.kind == "roam" and dice.random() < 0.3:  # that it has left is known late
+        if fault.kind == "roam" and dice.random() < 0.3:  # it becomes known late that the client has left
             at_us = max(0, fault.at_us - dice.randrange(0, 100) * MS)
             yield Fault(dice.choice(kinds), at_us, "edge", dice.randrange(0, 6), dice.choice((400, 800)) * MS)
         if fault.service in SERVICES and dice.random() < 0.3:  # the group has not settled yet
@@ -300,7 +301,7 @@ def _fault(dice: random.Random, kind: str, services: tuple[str, ...], requests: 
 
 
 def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_us: int) -> Fault:
-    """Return a fault of a request: half of those that last for a time end close to a deadline."""
+    """Return a fault of a request. Of the faults with a duration, half end close to a deadline."""
     edge_ms = {
         "verdict": request.deadlines.verdict_ms,
         "late": request.deadlines.ttft_ms - request.answer.first_us // MS,
@@ -312,5 +313,5 @@ def _request_fault(dice: random.Random, kind: str, request: PlannedRequest, for_
     if kind == "roam":
         return _roam(dice, request)
     if kind == "failure":
-        for_us += dice.randrange(0, 2)  # odd: the worker died
+        for_us += dice.randrange(0, 2)  # an odd number means that the worker died
     return Fault(kind, request.at_us, "", request.number, for_us)

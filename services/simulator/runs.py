@@ -1,4 +1,4 @@
-"""Run many seeds, one after the other or in several processes; sum up their results and explain a failing one."""
+"""Run many seeds, one after the other or in several processes. Sum up their results and explain a failing run."""
 
 import gc
 import hashlib
@@ -17,15 +17,15 @@ from services.simulator.plan import FAULT_KINDS, draw
 from services.simulator.world import Result, World
 
 PART: Final = 10
-"""How many seeds a worker runs at a time."""
+"""Number of seeds that are given to a worker process at a time."""
 
 MOST_TOLD: Final = 20
-"""Most failing seeds that are told one by one."""
+"""Maximum number of failing seeds that are reported one by one."""
 
 
 @dataclass
 class Summary:
-    """What many runs came to."""
+    """The summed-up results of many runs."""
 
     results: list[Result] = field(default_factory=list)
     cpu_s: float = 0.0
@@ -48,13 +48,13 @@ class Summary:
 
 
 def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float = 0.0, workers: int = 1) -> Summary:
-    """Run each seed, within about this many seconds of CPU; report each one that breaks a promise as it is found.
+    """Run each seed, within about this many seconds of CPU time. Report each seed that breaks a promise at once.
 
     Args:
-        seeds: Which; the results are in their order, however many workers there are.
-        kinds: The kinds of fault that there may be.
-        seconds: Of all workers together; 0 for no limit.
-        workers: How many processes run seeds at the same time.
+        seeds: The seeds to run. Results are in this order, however many workers there are.
+        kinds: The kinds of fault that may occur.
+        seconds: CPU time of all workers together; 0 means no limit.
+        workers: Number of processes that run seeds at the same time.
     """
     summary = Summary()
     parts = [seeds[at : at + PART] for at in range(0, len(seeds), PART)]
@@ -68,11 +68,11 @@ def simulate(seeds: range, kinds: tuple[str, ...] = FAULT_KINDS, seconds: float 
 
 
 def run_part(kinds: tuple[str, ...], seeds: range) -> tuple[list[Result], float]:
-    """Run some seeds; return what they came to, and the seconds of CPU."""
+    """Run some seeds; return their results and the seconds of CPU time."""
     store_directly()
     began_s, results = time.process_time(), list[Result]()
     gc.freeze()
-    gc.disable()  # a run is short, and leaves little
+    gc.disable()  # a run is short and leaves little garbage
     for seed in seeds:
         world = World(draw(seed, kinds))
         results.append(world.run())
@@ -95,7 +95,7 @@ def _gather(summary: Summary, parts: Iterator[tuple[list[Result], float]], secon
 
 
 def explain(result: Result, kinds: tuple[str, ...] = FAULT_KINDS) -> str:
-    """Shrink a failing run to its fewest faults, and draw it."""
+    """Shrink a failing run to the fewest faults, and draw its timeline."""
     if result.violation is None:
         return f"seed {result.seed} breaks no promise"
     plan = shrink(draw(result.seed, kinds), result.violation.promise)

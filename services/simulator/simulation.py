@@ -1,4 +1,4 @@
-"""Virtual time: events in one order, every random choice from the seed, and a hash over the whole schedule."""
+"""Simulate time. Actions run in one order, random choices follow from the seed, and a hash covers the schedule."""
 
 import hashlib
 import random
@@ -13,23 +13,23 @@ MS = 1_000
 SECOND = 1_000_000
 
 T0_US = 1_700_000_000 * SECOND
-"""When every run begins, by the broker's clock."""
+"""The time at which every run begins, by the broker's clock."""
 
 Action = Callable[..., None]
 
 
 class Actor(Protocol):
-    """Whose action it is.
+    """The process that an action belongs to.
 
     Attributes:
-        undisturbed: Whether it may run at once as long as the broker answers.
+        undisturbed: Whether its actions may run at once if the broker answers.
     """
 
     undisturbed: bool
 
 
 class _Nobody:
-    """Stands for what is no process's action."""
+    """The actor of actions that belong to no process."""
 
     undisturbed = True
 
@@ -37,11 +37,11 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 Gate = Callable[..., None]
-"""Called with the actor, the action and its arguments when something disturbs the actor or the broker is away: it runs
+"""Called with the actor, the action and its arguments if the actor is disturbed or the broker is away. The gate runs
 the action, keeps it for later, or drops it."""
 
 Planned = tuple[int, int, Action, tuple[Any, ...], Actor, Gate]
-"""When, in which order among what is to be done then, what, with what, by whom, and what decides about it otherwise."""
+"""A planned action: its time, its order among actions of that time, the action, its arguments, its actor, its gate."""
 
 
 def _run(_actor: Actor, action: Action, *args: object) -> None:
@@ -49,19 +49,19 @@ def _run(_actor: Actor, action: Action, *args: object) -> None:
 
 
 class Simulation:
-    """Runs actions in the order of their times; those of one time in the order in which they were scheduled.
+    """Runs actions in the order of their times. Actions of the same time run in the order in which they were scheduled.
 
     The time is the broker's. Hosts have clocks of their own (``hosts.py``).
 
     Args:
-        seed: All random choices follow from it.
-        trace: Keep every line of the schedule, for the timeline.
+        seed: Seed from which all random choices follow.
+        trace: Whether to keep every line of the schedule for the timeline.
 
     Attributes:
-        away: Whether the broker does not answer.
-        heap: What is to be done. The hot paths push to it.
-        next_order: Returns the next number of that order.
-        schedule: What is part of the schedule's hash, each with its time.
+        away: Whether the broker is away, that is, does not answer.
+        heap: The planned actions. Hot paths push to it directly.
+        next_order: Returns the next number for the order among actions of the same time.
+        schedule: The entries of the schedule's hash, each with its time.
     """
 
     __slots__ = ("_blocked", "away", "events", "heap", "lines", "next_order", "now_us", "random", "schedule")
@@ -81,21 +81,21 @@ class Simulation:
         heappush(self.heap, (self.now_us + delay_us, self.next_order(), action, args, _NOBODY, _run))
 
     def at_broker(self, action: Action, args: tuple[object, ...]) -> None:
-        """Run something at the broker: now, or once it is back."""
+        """Run an action at the broker: now, or when the broker is back."""
         if self.away:
             self._blocked.append((action, args))
         else:
             action(*args)
 
     def bring_broker_back(self) -> None:
-        """Let everything arrive that was on its way while the broker was away."""
+        """Bring the broker back, and run the actions that waited for it."""
         self.away = False
         blocked, self._blocked = self._blocked, []
         for action, args in blocked:
             self.after(self.between(1 * MS, 20 * MS), self.at_broker, action, args)
 
     def between(self, low_us: int, high_us: int) -> int:
-        """Return a random delay."""
+        """Return a random delay between the two."""
         return low_us + int(self.random() * (high_us - low_us))
 
     def run_until(self, end_us: int) -> None:
@@ -112,16 +112,16 @@ class Simulation:
         self.events += done
 
     def note(self, lane: str, what: str) -> None:
-        """Record something in the schedule's hash and in the timeline."""
+        """Add something to the schedule's hash and to the timeline."""
         self.count(lane, what)
         self.trace(lane, what)
 
     def count(self, *what: int | str) -> None:
-        """Make something part of the schedule's hash."""
+        """Add something to the schedule's hash."""
         self.schedule.append((self.now_us, *what))
 
     def trace(self, lane: str, what: str) -> None:
-        """Put a line on the timeline."""
+        """Add a line to the timeline."""
         if self.lines is not None:
             self.lines.append((self.now_us, lane, what))
 

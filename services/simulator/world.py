@@ -20,22 +20,23 @@ from services.simulator.tree.edge import Edge
 from services.simulator.tree.units import Builder, WorldClasses
 
 LIVENESS_US = 30 * SECOND
-"""Within this time after the last fault every request is closed, accounted for, and checked.
+"""Within this time after the last fault, every request is closed, accounted for, and checked.
 
-Longest: a session ends (1.5 s), the log is read again, the total deadline (6 s), a lost decision is written again
+Longest case: a session ends (1.5 s), the log is read again, the total deadline (6 s), a lost decision is written again
 (5 s each), the account waits for a cancelled run (1 s). A step of the broker's clock adds as much.
 """
 
 CLOCKS_US = 5 * MS
-"""How far a reader's estimate of a record's append is early at most, whatever the clocks of hosts do: a millisecond is
-the resolution of timestamps, and two clocks that drift by 100 ppm each part by 4 ms in 20 s."""
+"""Maximum by which a reader's estimate of an append time is early, whatever the clocks of hosts do. Timestamps have a
+resolution of a millisecond, and two clocks that drift by 100 ppm each drift apart by 4 ms in 20 s."""
 
 RETENTION_US = 90 * SECOND
-"""After this much more, safety has forgotten what was never closed: ten seconds of deadline and a minute of grace."""
+"""After this further time, safety has forgotten requests that were never closed. It covers ten seconds of deadline and
+a minute of grace."""
 
 
 LONGEST_RUN_US = 12 * SECOND
-"""Within this much more every execution and evaluation has ended: no total deadline is longer than ten seconds."""
+"""Within this further time, every execution and evaluation has ended, because no total deadline exceeds ten seconds."""
 
 STALL_CHECK_US = 500 * MS
 
@@ -45,7 +46,7 @@ REREADING = frozenset({"kill", "pause", "restart", "join", "leave", "cut"})
 
 @dataclass
 class Instance:
-    """A process and its membership."""
+    """A process and its membership of a group."""
 
     service: str
     process: SimulatedProcess
@@ -55,7 +56,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     seed: int
     requests: int
@@ -111,7 +112,7 @@ class World:
         )  # fmt: skip
 
     def take_apart(self) -> None:
-        """Let go of everything once it is over: what refers to each other would wait for the garbage collector."""
+        """Drop all references after the run. Otherwise reference cycles would wait for the garbage collector."""
         members = [each.member for each in self._instances]
         parts: list[object] = [self.oracle, self.broker, self._builder, self._clients, *self._clients.all, *members]
         for member in members:
@@ -157,7 +158,7 @@ class World:
         member.start()
 
     def _edges(self) -> list[Edge]:
-        """Return the edges that a client can connect to."""
+        """Return the edges to which a client can connect."""
         return [
             each.member
             for each in self._instances
@@ -236,7 +237,7 @@ class World:
             self.simulation.after(for_us, self._return_broker, fault.for_us % 2 == 0)
 
     def _return_broker(self, lost_acknowledgements: bool) -> None:
-        """Bring the broker back; producers that gave up waiting open a session anew and send again."""
+        """Bring the broker back. Producers that gave up waiting open a new session and send again."""
         if not self.simulation.away:
             return
         self.simulation.note("broker", "is back")
@@ -287,11 +288,11 @@ class World:
 
     @property
     def _margin_us(self) -> int:
-        """How far a reader's estimate of an append may be early.
+        """Maximum by which a reader's estimate of an append time may be early.
 
         After the broker's clock was set back, a reader only knows that a record was appended after the last complete
-        answer was requested, which may be two fetches ago. A member that reads records from before the step again takes
-        them for older by the step.
+        answer was requested, which may be two fetches ago. A member that reads records from before the step again
+        estimates them too old by the size of the step.
         """
         if not self.broker.stepped_us:
             return CLOCKS_US
@@ -299,7 +300,7 @@ class World:
         return CLOCKS_US + (self.broker.stepped_us if read_again else 2 * FETCH_WAIT_US + WAY_US)
 
     def _run_on(self, for_us: int) -> None:
-        """Run until nothing is owed any more, for so long at most; then a second for what is still under way."""
+        """Run until no request is open or unchecked, but at most this long; then one more second for work under way."""
         end_us = self.simulation.now_us + for_us
         while self.simulation.now_us < end_us:
             self.simulation.run_until(self.simulation.now_us + SECOND // 2)

@@ -10,10 +10,11 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
 
     Args:
         text: The run's text so far.
-        delivery: What was asked for, within policy.
-        check: ``off``: there is no safety service; optimistic text is then not limited, other modes still wait.
+        delivery: The delivery that was requested, as tightened by policy.
+        check: ``off`` means that there is no safety service. Then optimistic text is not limited, but in the other
+            modes text still waits.
         cleared: Last chunk that safety cleared; -1 for none.
-        log_ms: Newest timestamp on the log: the only clock, the same for every reader and in a replay.
+        log_ms: Newest timestamp on the log. No other clock is used, so every reader and every replay get the same.
     """
     known = len(text.chunks)
     if check == "off" and delivery.mode == "optimistic":
@@ -34,7 +35,7 @@ def releasable_chunks(text: Transcript, delivery: Delivery, check: OutputCheck, 
 
 
 def _held(text: Transcript, delivery: Delivery, index: int, log_ms: int) -> bool:
-    """Return whether the window holds chunk ``index`` back: it is among the newest tokens, or too young."""
+    """Return whether the window holds chunk ``index`` back because too few tokens follow it or it is too new."""
     if text.tokens(index + 1, len(text.chunks)) < delivery.hold_tokens:
         return True
     return log_ms - text.known_ms[index] < delivery.hold_ms

@@ -1,13 +1,14 @@
-"""Where one request's time went, from its log: parts that add up to what its client waited. No I/O, no clock.
+"""Divide the time that a client waited for one request into parts, from the log. No I/O, no clock.
 
-Times inside the log are the broker's append times, to the millisecond: two hosts' clocks are not compared. Only the
-first and the last time are the edge's own: when it received the request, and when it had sent the last byte. If the
-edge's clock and the broker's differ, the first part takes from the last or gives to it; their sum is right. A
-difference that would make one of them negative is noticed, removed, and reported as ``clock_skew_ms``.
+The parts add up to the client's wait. Times inside the log are the broker's append times, in milliseconds, so the
+clocks of two hosts are not compared. Only the first and the last time are by the edge's own clock: when it received the
+request, and when it had sent the last byte. If the edge's clock and the broker's differ, the first part is too long and
+the last too short by the difference, or the reverse, but the sum of both is right. A difference that would make one of
+the two parts negative is detected, removed, and reported as ``clock_skew_ms``.
 
-The parts are consecutive stretches of time, each named by what the answer waited for. What ran meanwhile and was not
-waited for (rails beside prefill, checks beside decoding) costs nothing; ``hidden_rails_ms`` says how much of the rails'
-time that was.
+The parts are consecutive stretches of time. Each is named after what the answer waited for. Work that ran meanwhile and
+that the answer did not wait for (rails during prefill, checks during decoding) adds nothing. ``hidden_rails_ms`` says
+how much of the rails' time that was.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,16 +54,18 @@ class Latency:
 
     Attributes:
         parts: Each part that was passed, in order. They add up to ``total_ms``.
-        total_ms: From receipt to the last byte sent; to the last part on the log if no client took all of it.
+        total_ms: From receipt to the last byte sent. If no client took the whole answer, to the end of the last part on
+            the log.
         first_text_ms: From receipt to the first visible text; None when no text was shown.
         governance_first_text_ms: How much later the first text was visible because of rails and safety.
         governance_total_ms: How much later the last text was visible because of them.
-        hidden_rails_ms: Time of the rails that nobody waited for.
-        plain_decode_ms: What the voice's tokens would have taken without speculation; None where that is not known.
-        decode_ms: What they took: from its first chunk to its last.
-        tokens: The voice's tokens.
-        later_tokens: Of those, all after its first chunk.
-        clock_skew_ms: By how much the edge's clock and the broker's differ at least.
+        hidden_rails_ms: Time of the rails that the answer did not wait for.
+        plain_decode_ms: Time that the tokens after the voice's first chunk would have taken without speculation; None
+            if that is not known.
+        decode_ms: Time that these tokens took: from the voice's first chunk to its last.
+        tokens: Number of the voice's tokens.
+        later_tokens: Number of the voice's tokens after its first chunk.
+        clock_skew_ms: The least by which the edge's clock and the broker's must differ.
     """
 
     parts: tuple[tuple[Part, float], ...]
@@ -79,15 +82,15 @@ class Latency:
 
     @property
     def earned_ms(self) -> float | None:
-        """Return what speculation saved; None where the plain time between two tokens is not known."""
+        """Return the time that speculation saved; None if the time between two tokens without it is not known."""
         return None if self.plain_decode_ms is None else self.plain_decode_ms - self.decode_ms
 
 
 def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: float | None = None) -> Latency | None:
-    """Return where a request's time went; None while it is not closed, or where its ``Request`` is not on the log.
+    """Return where a request's time went; None if it is not closed yet or its ``Request`` is not on the log.
 
     Args:
-        request_id: Whose.
+        request_id: The request.
         events: All events of the request. Those of one topic must be in the order of the log.
         plain_token_ms: Time between two tokens without speculation, as `railbus bench engine` measures it.
     """
@@ -99,7 +102,7 @@ def latency(request_id: str, events: Iterable[LogEvent], *, plain_token_ms: floa
             case Request() if event.attempt == 1 and received_ms is None:
                 received_ms, recorder.posted_ms = event.at / 1_000, float(appended_ms)
             case Detached() if event.reason == "complete":
-                sent_ms = min(sent_ms or event.at / 1_000, event.at / 1_000)  # later ones read it again
+                sent_ms = min(sent_ms or event.at / 1_000, event.at / 1_000)  # later connections read the answer again
             case StreamEvent():
                 recorder.feed(event, int(appended_ms))  # a part of the answer may be held back by the log's time
             case _:
@@ -115,9 +118,9 @@ def measure(
     """Return where the time of a closed request went.
 
     Args:
-        recorder: What was noted of its log.
-        received_ms: When the edge received it, by its clock.
-        sent_ms: When the edge had sent the last byte, by the same clock; None where no client took all of it.
+        recorder: The recorder to which the request's log was fed.
+        received_ms: When the edge received the request, by the edge's clock.
+        sent_ms: When the edge had sent the last byte, by the same clock; None if no client took the whole answer.
         plain_token_ms: As for ``latency``.
     """
     stretches, clock_skew_ms = recorder.stretches(received_ms, sent_ms)
@@ -161,11 +164,11 @@ def _field(part: Part) -> str:
 def settle(parts: Sequence[int], waited: int) -> list[int]:
     """Return an account's parts, and the delivery after them, such that they add up to what the client waited.
 
-    The same law as ``measure`` with ``sent_ms``, for who has the account and the receipt alone.
+    The rule is that of ``measure`` with ``sent_ms``, for a caller that has only the account and the receipt.
 
     Args:
-        parts: In the order of ``StageTimes``.
-        waited: From receipt to the last byte sent, in the same unit.
+        parts: Lengths of the account's parts, in the order of ``StageTimes``.
+        waited: Time from receipt to the last byte sent, in the same unit.
     """
     excess = max(0, min(sum(parts) - waited, parts[0]))  # the edge's clock is behind the broker's
     left, settled = waited, []

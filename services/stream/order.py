@@ -1,4 +1,7 @@
-"""Which chunks count and in what order, and which run of an attempt: the same for every reader. Pure."""
+"""Decide which chunks of a run count and in what order, and which run of an attempt counts. Pure.
+
+Every reader decides the same.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,15 +9,17 @@ from typing import Final
 from schemas.stream import Chunk, Started
 
 MAX_WAITING: Final = 1_024
-"""Most chunks kept while an earlier one is missing; more are dropped, and the run stalls."""
+"""Maximum number of chunks kept while an earlier one is missing. Further ones are dropped, and the run stalls."""
 
 
 class ChunkOrder:
-    """Puts one run's chunks in ``seq`` order, each once. A gap waits; a chunk with a wrong ``start`` is dropped.
+    """Put the chunks of one run in ``seq`` order, each once.
+
+    A chunk behind a gap waits until the missing chunks come. A chunk with a wrong ``start`` is dropped.
 
     Attributes:
-        next_seq: The next chunk.
-        length: Code points in the chunks so far: where the next one starts.
+        next_seq: The ``seq`` of the next chunk.
+        length: Number of code points in the chunks so far, which is the ``start`` of the next chunk.
     """
 
     __slots__ = ("_waiting", "length", "next_seq")
@@ -25,7 +30,7 @@ class ChunkOrder:
         self._waiting: dict[int, Chunk] = {}
 
     def take(self, chunk: Chunk) -> bool:
-        """Take the next chunk while none waits, the usual case. Return false for any other: then call ``add``."""
+        """Take the chunk if it is next and no chunk waits (the usual case). If not, return False; then call ``add``."""
         seq, start = chunk.seq, chunk.start
         if seq != self.next_seq or start != self.length or self._waiting:
             return False
@@ -34,7 +39,7 @@ class ChunkOrder:
         return True
 
     def add(self, chunk: Chunk) -> Sequence[Chunk]:
-        """Take any chunk. Return those that are in order now."""
+        """Take any chunk. Return the chunks before which none is missing any more, in order."""
         if chunk.seq != self.next_seq:
             if chunk.seq > self.next_seq and len(self._waiting) < MAX_WAITING:
                 self._waiting.setdefault(chunk.seq, chunk)
@@ -50,10 +55,10 @@ class ChunkOrder:
 
 
 class FirstRuns:
-    """The first run of each attempt: within an attempt the first ``Started`` in the log wins.
+    """The first run of each attempt, which is the one that counts: the run of its first ``Started`` in the log.
 
     Attributes:
-        by_attempt: The runs that count.
+        by_attempt: The ``Started`` of each attempt's first run.
     """
 
     __slots__ = ("by_attempt",)
@@ -62,7 +67,7 @@ class FirstRuns:
         self.by_attempt: dict[int, Started] = {}  # at most 100 attempts
 
     def register(self, started: Started) -> bool:
-        """Note a run; return whether it is its attempt's first."""
+        """Note a run. Return whether it is the first run of its attempt."""
         if started.attempt in self.by_attempt:
             return False
         self.by_attempt[started.attempt] = started

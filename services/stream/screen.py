@@ -37,9 +37,9 @@ class Governance:
     """The checks that a reader requires, whatever a worker says in ``Started``.
 
     Attributes:
-        input_gate: ``hold``: nothing is shown before the verdict. ``off``: the worker's word counts.
-        output_check: ``on``: text beyond the exposure limit waits for the safety service. ``off``: the worker's word
-            counts.
+        input_gate: ``hold`` means that nothing is shown before the verdict. With ``off``, ``Started`` decides.
+        output_check: ``on`` means that text beyond the exposure limit waits for the safety service. With ``off``,
+            ``Started`` decides.
     """
 
     input_gate: InputGate = "hold"
@@ -47,7 +47,7 @@ class Governance:
 
 
 AS_STARTED: Final = Governance(input_gate="off", output_check="off")
-"""Believe every ``Started``: for programs that read a log and show nothing to people."""
+"""Require no more checks than ``Started`` names. For programs that read a log and show nothing to people."""
 
 Ops = tuple[Op, ...]
 NOTHING: Final[Ops] = ()
@@ -59,8 +59,8 @@ _NO_ANSWER_COMES: Final = frozenset({"attempts_failed", "cannot_begin", "no_firs
 class Screen:
     """What a reader of one request may see after each event of its log.
 
-    Feed the request's events in log order, from its first one on; apply the returned ops in order. The same events give
-    the same ops to every reader that insists on the same at any time.
+    Feed all events of the request in log order, and apply the returned ops in order. The same events always give the
+    same ops to every reader with the same ``Governance``.
 
     Attributes:
         closed: The effective ``Closed``, once there is one.
@@ -125,7 +125,7 @@ class Screen:
 
     @property
     def last_seq(self) -> int:
-        """Return the voice's last chunk without a gap; -1 for none."""
+        """Return the ``seq`` of the voice's last chunk without a gap before it; -1 if there is none."""
         return self._text.last_seq
 
     @property
@@ -144,13 +144,13 @@ class Screen:
         return self._voice_state.candidates
 
     def visible_at(self, offset: int) -> int:
-        """Return where an offset of the voice's text is visible; the end when it is not shown yet."""
+        """Convert an offset of the voice's text to one of the visible text: its end if the offset is not shown yet."""
         text = self._text
         return text.visible_at(offset) if offset < text.released_chars else text.visible_length
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """Return how the answer ended by itself, before any ``Closed``: no other cause may close the request then."""
+        """Return how the answer ended, if it did before any ``Closed``. No other cause may close the request then."""
         if (verdict := self.verdict) is not None and verdict.decision == "deny":
             return "denied"
         if self.stopped is not None:
@@ -160,7 +160,7 @@ class Screen:
 
     @property
     def gate_open(self) -> bool:
-        """Return whether text may be shown (rule 3). After a mask, only the answer to the masked prompt may."""
+        """Return whether text may be shown (rule 3). After a mask, only the masked prompt's answer may be."""
         if self.verdict is not None and self.verdict.decision != "mask":
             return self.verdict.decision == "allow"
         voice = self._voice_state.voice
@@ -168,7 +168,7 @@ class Screen:
 
     @property
     def delivery(self) -> Delivery | None:
-        """Return the voice's delivery, as policy tightened it or else as requested; None before it started."""
+        """Return the voice's delivery, tightened by policy or as requested; None before the voice started."""
         if self.verdict is not None and self.verdict.delivery is not None:
             return self.verdict.delivery
         voice = self._voice_state.voice
@@ -179,8 +179,8 @@ class Screen:
 
         Args:
             event: The next event.
-            log_ms: The timestamp of its record, which the broker set. Without it, no text is ever old enough for
-                ``hold_ms``, and waits until it is cleared.
+            log_ms: The timestamp of its record, which the broker set. Without it, no text ever gets old enough for
+                ``hold_ms``, so text waits until it is cleared.
 
         Raises:
             ValueError: The event is about another request.
@@ -271,7 +271,7 @@ class Screen:
         return self._apply_recall(event) if self._is_voice(event) else NOTHING
 
     def _apply_earlier_recalls(self) -> Ops:
-        """Apply what was recalled of the voice before it became the voice."""
+        """Apply the recalls of the voice's run that came before it became the voice."""
         voice = self._voice_state.voice
         if voice is None or voice is self._recalls_applied_to:
             return NOTHING
@@ -310,7 +310,7 @@ class Screen:
         """Return whether the cause of a ``Closed`` still holds at its position on the log."""
         cause, conclusion = event.cause, self.conclusion
         if cause is None:
-            return True  # of a writer without causes
+            return True  # its writer gives no causes
         if conclusion is not None or cause in _CONCLUSIONS:
             return cause == conclusion
         voice_state = self._voice_state
@@ -349,7 +349,7 @@ class Screen:
         )
 
     def _progress(self) -> Ops:
-        """Show what may be shown now, and end the answer when all of it was."""
+        """Show the text that may be shown now. End the answer once all its text is shown."""
         if not self.gate_open:
             return NOTHING
         if self._pending_stop is not None:

@@ -1,7 +1,7 @@
-"""When one request passed each stage of its way: what an account of its time is computed from. No I/O, no clock.
+"""Record when a request passes each stage. The account of its time is computed from this. No I/O, no clock.
 
-One recorder for the router, which keeps it beside each open request, and for the audit, which reads a whole log: so
-both divide a request's time alike. What it keeps does not grow with the answer.
+The router keeps a recorder for each open request. The audit, which reads a whole log, uses the same class, so both
+divide a request's time in the same way. The size of a recorder does not grow with the answer.
 """
 
 from collections.abc import Sequence
@@ -33,20 +33,20 @@ _SHOWN: Final = frozenset({Show, Refuse, Withdraw})
 
 
 class RunTimes:
-    """The first run of one attempt: its chunks in order, and when the broker appended them.
+    """The chunks of an attempt's first run, in order, and when the broker appended them.
 
     Attributes:
         started_ms: When its ``Started`` was appended.
         first_ms: When its first chunk was appended.
-        last_ms: When its newest chunk in order was; none after ``Closed`` counts.
-        tokens: Tokens in its chunks.
-        answer_tokens: Of those, the ones before ``Closed``.
-        first_tokens: Tokens of its first chunk.
-        queue_ms: How long the engine let it wait, as its worker says.
+        last_ms: When its newest chunk in order was appended. Chunks after ``Closed`` do not count.
+        tokens: Number of tokens in its chunks.
+        answer_tokens: Number of those tokens that came before ``Closed``.
+        first_tokens: Number of tokens in its first chunk.
+        queue_ms: How long it waited in the engine's queue, as its worker reports.
         longest_pause_ms: Longest time between two chunks before ``Closed``.
         first_chunk_at: Time of its first chunk by the worker's clock, in microseconds.
         last_chunk_at: Time of its newest chunk by that clock.
-        order: Its chunks in order.
+        order: Puts its chunks in order.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class RunTimes:
         self.finished = False
 
     def add(self, event: Chunk, at_ms: float, *, closed: bool) -> None:
-        """Count a chunk, and those that waited for it; each once."""
+        """Count a chunk, and the chunks that waited for it. Each chunk counts once."""
         if self.order.take(event):
             self._count(event, at_ms, closed)
         else:
@@ -104,18 +104,18 @@ class RunTimes:
 
 
 class StageRecorder:
-    """Folds a request's stream log into its screen, and notes when the broker appended what matters.
+    """Fold a request's stream log into its screen, and note when the broker appended the events that mark a stage.
 
     Args:
-        screen: The request's; only the recorder feeds it.
+        screen: The request's screen. Only the recorder feeds events to it.
 
     Attributes:
-        posted_ms: When the ``Request`` was appended, which the owner sets: it is not on the stream log.
-        opened_ms: When the last attempt was opened by a cutover.
+        posted_ms: When the ``Request`` was appended. The owner sets it, because a ``Request`` is not on the stream log.
+        opened_ms: When a cutover opened the last attempt.
         verdict_ms: When the verdict was appended.
         rails_ms: How long the rails took.
         first_shown_ms: When the first text could be seen.
-        last_shown_ms: When the newest could.
+        last_shown_ms: When the newest text could be seen.
         closed_ms: When the effective ``Closed`` was appended.
         runs: The first run of each attempt.
     """
@@ -188,7 +188,7 @@ class StageRecorder:
         return ops
 
     def run(self, attempt: int) -> RunTimes:
-        """Return the times of an attempt's first run; empty ones before it started."""
+        """Return the times of an attempt's first run. They are empty before it started."""
         found = self.runs.get(attempt)
         if found is None:
             found = self.runs[attempt] = RunTimes()
@@ -196,7 +196,7 @@ class StageRecorder:
 
     @property
     def voice_run(self) -> RunTimes | None:
-        """Return the run that answered; None if none did, or the prompt was denied."""
+        """Return the run that answered; None if no run did, or if the prompt was denied."""
         screen = self.screen
         voice, verdict = screen.voice, screen.verdict
         if voice is None or (verdict is not None and verdict.decision == "deny"):
@@ -204,15 +204,15 @@ class StageRecorder:
         return self.runs.get(voice.attempt)
 
     def stretches(self, received_ms: float, sent_ms: float | None = None) -> tuple[Sequence[Stretch], float]:
-        """Return each part with its start and end, and by how much the edge's clock was corrected."""
+        """Return each part with its start and end, and by how many milliseconds the edge's clock was corrected."""
         ends = [end for end in self._ends() if end[1] is not None]
         first = ends[0][1] or received_ms
         last = max(end or 0.0 for _, end in ends)
-        skew_ms = min(0.0, first - received_ms)  # received after it was on the log: the edge's clock is ahead
+        skew_ms = min(0.0, first - received_ms)  # if it was received after it was on the log, the edge's clock is ahead
         if sent_ms is not None and not skew_ms:
             skew_ms = max(0.0, min(last - sent_ms, first - received_ms))
         begin = received_ms + skew_ms
-        over = None if sent_ms is None else max(begin, sent_ms + skew_ms)  # a client may have all before ``Closed``
+        over = None if sent_ms is None else max(begin, sent_ms + skew_ms)  # a client may have it all before ``Closed``
         found: list[Stretch] = []
         for name, at_ms in ends:
             end = max(begin, at_ms or begin)
@@ -241,7 +241,7 @@ class StageRecorder:
         return [*opened, *to_first, ("decode", run.last_ms), ("final hold-back", self.last_shown_ms), close]
 
     def _rails_end(self, first_ms: float) -> float | None:
-        """Return when the first text no longer waited for the verdict: the gate may be off."""
+        """Return when the first text stopped waiting for the verdict: before the verdict if the gate is off."""
         if self.verdict_ms is None or self.first_shown_ms is None:
             return self.verdict_ms
         return min(max(first_ms, self.verdict_ms), self.first_shown_ms)

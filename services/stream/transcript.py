@@ -23,7 +23,7 @@ class RedactedSpan:
 
 
 class Transcript:
-    """The text of one run, as far as it is known, shown and redacted.
+    """The text of one run: what is known of it, what is shown, and what is redacted.
 
     Attributes:
         known_ms: For each chunk, the log's time at which it and all chunks before it were known.
@@ -64,15 +64,15 @@ class Transcript:
 
     @property
     def last_seq(self) -> int:
-        """Return the last chunk without a gap before it; -1 when there is none."""
+        """Return the ``seq`` of the last chunk without a gap before it; -1 if there is none."""
         return len(self.chunks) - 1
 
     def tokens(self, first: int, end: int) -> int:
-        """Return the tokens in chunks ``first`` to ``end - 1``."""
+        """Return the number of tokens in chunks ``first`` to ``end - 1``."""
         return self._tokens_upto[end] - self._tokens_upto[first] if first < end else 0
 
     def add(self, chunk: Chunk, log_ms: int) -> None:
-        """Take a chunk at this time of the log, and those that waited for it."""
+        """Take a chunk, and the chunks that waited for it. All of them are known from the log's time ``log_ms`` on."""
         if self._order.take(chunk):
             self._add(chunk, log_ms)
         else:
@@ -90,7 +90,7 @@ class Transcript:
     def redact(self, recall: Recall) -> list[Op]:
         """Replace the recalled span where it is shown, and keep it for text that is shown later.
 
-        Where spans overlap, the earlier recall in the log keeps its place and its replacement.
+        Where spans overlap, the recall that is earlier in the log keeps its span and its replacement.
         """
         ops: list[Op] = []
         text = recall.replacement
@@ -104,7 +104,10 @@ class Transcript:
         return ops
 
     def visible_at(self, offset: int) -> int:
-        """Return where a shown offset of the run's text is visible; for one in a redacted span, the span's end."""
+        """Convert an offset of the run's text that is shown to an offset of the visible text.
+
+        An offset in a redacted span becomes the end of the replacement.
+        """
         shift = sum(
             len(span.text) - (min(span.end, offset) - span.start) for span in self._redactions if span.start < offset
         )

@@ -1,4 +1,4 @@
-"""Which run's text counts: one (attempt, run) at a time."""
+"""Decide which run is the voice: the text of only one (attempt, run) counts at a time."""
 
 from dataclasses import dataclass
 
@@ -11,18 +11,19 @@ class VoiceState:
     """The attempts that may speak, and whether one of them has spoken.
 
     Attributes:
-        candidates: One attempt, or several while a race is undecided.
-        has_spoken: Whether a candidate's run has a chunk on the log; from its first one on it is the only candidate.
-        last_attempt: The newest attempt.
+        candidates: The attempts that may speak: one, or several while a race is undecided.
+        has_spoken: Whether a candidate's run has a chunk on the log. From that first chunk on, its attempt is the only
+            candidate.
+        last_attempt: Number of the newest attempt.
         runs: The first run of each attempt.
-        voice: The voice's ``Started``; None before it started or while a race is undecided.
+        voice: The ``Started`` of the voice. None before the voice started and while a race is undecided.
     """
 
     candidates: frozenset[int]
     has_spoken: bool
     last_attempt: int
     runs: FirstRuns
-    voice: Started | None = None  # kept, because every chunk asks for it
+    voice: Started | None = None  # stored because it is read for every chunk
 
     @classmethod
     def initial(cls) -> "VoiceState":
@@ -30,7 +31,7 @@ class VoiceState:
         return cls(candidates=frozenset({1}), has_spoken=False, last_attempt=1, runs=FirstRuns())
 
     def register(self, started: Started) -> bool:
-        """Note a run; return whether it is its attempt's first."""
+        """Note a run. Return whether it is the first run of its attempt."""
         is_first = self.runs.register(started)
         self._find_voice()
         return is_first

@@ -24,7 +24,7 @@ MEMORY_US: Final = 120_000_000
 """How long a receipt waits for its account, and how long an exported trace is remembered."""
 
 MAX_REQUESTS: Final = 100_000
-"""Most requests that are remembered, about 100 MB; beyond, the oldest is forgotten."""
+"""Maximum number of requests that are remembered, about 100 MB. Beyond it, the oldest is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class _Request:
     """What was read of a request.
 
     Attributes:
-        first_us: When the first of it was appended.
-        account_us: When its account was; 0 before.
+        first_us: When the first record about the request was appended.
+        account_us: When its account was appended. It is 0 before that.
         sent_at: When the first client had all of the answer, by the edge's clock.
         over: Its trace was exported, or it gets none.
     """
@@ -67,10 +67,10 @@ class TracerCore(Core):
     """All partitions of one tracer.
 
     Attributes:
-        unsampled: Requests whose clients did not want a trace.
-        unclosed: Receipts whose account did not come.
-        crowded: Requests that were forgotten because too many were remembered.
-        incomplete: Accounts from which no trace can be made.
+        unsampled: Number of requests whose clients did not want a trace.
+        unclosed: Number of receipts whose account did not come.
+        crowded: Number of requests that were forgotten because too many were remembered.
+        incomplete: Number of accounts from which no trace can be made.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class TracerCore(Core):
         return effects
 
     def alarm_us(self, number: int, now_us: int) -> int | None:  # noqa: ARG002
-        """Return when ``tick`` has something to do: an account waited long enough, or a request is too old."""
+        """Return when ``tick`` is next due, because an account waited long enough or a request is too old."""
         partition = self._partitions[number]
         due: list[int] = []
         if (waiting := next(iter(partition.waiting.values()), None)) is not None:

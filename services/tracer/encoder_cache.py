@@ -1,14 +1,14 @@
-"""Keeps what OpenTelemetry's encoder makes of texts that come again and again, such as the name of a part.
+"""Caches the messages that OpenTelemetry's encoder makes of repeated texts, such as the name of a part.
 
 Two thirds of the encoder's time are attributes, and most of them are the same in every trace. The encoder has no public
-way in: where a version has no such function, its own stays.
+hook. If a version lacks the private function that is replaced here, its encoder stays unchanged.
 """
 
 from functools import lru_cache
 from typing import Any, Final
 
 MOST_KEPT: Final = 2_048
-"""Most texts that are kept; the least recently used are dropped."""
+"""Maximum number of texts that are kept. The least recently used are dropped."""
 
 
 def keep_encoded_texts() -> bool:

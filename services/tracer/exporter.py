@@ -26,7 +26,7 @@ BATCH_SPANS: Final = 4_096
 """About how many spans go to the collector at once: about a megabyte."""
 
 GATHER_S: Final = 5.0
-"""How long spans wait for more of them, unless there are enough: a request to the collector costs more than they do."""
+"""Time that spans wait until a batch is full, because a request to the collector costs more than its spans."""
 
 LAST_S: Final = 3.0
 """How long the last spans may take when the process is asked to stop."""
@@ -37,7 +37,7 @@ class SpanExporter:
 
     Args:
         endpoint: The collector's base address; ``/v1/traces`` is appended.
-        limit: Most spans that wait; a trace that comes when there are more is dropped.
+        limit: Maximum number of waiting spans. A trace that comes when there are more is dropped.
 
     Raises:
         UserError: The extra ``otel`` is not installed.
@@ -77,7 +77,7 @@ class SpanExporter:
             self._enough.set()
 
     async def run(self) -> None:
-        """Send until cancelled; then send what waits, in bounded time."""
+        """Send until cancelled. Then send the waiting traces, in bounded time."""
         try:
             while True:
                 await self._filled.wait()
@@ -124,7 +124,7 @@ class SpanExporter:
 
 
 class Converter:
-    """Makes OpenTelemetry's spans of ours."""
+    """Converts our spans to OpenTelemetry's."""
 
     def __init__(self) -> None:
         from opentelemetry.sdk.resources import Resource

@@ -5,8 +5,8 @@ The root is the request, from its receipt to the last byte sent. Its children ar
 * the parts of its time (``services.stream.latency``), one after the other: they add up to the root;
 * what ran meanwhile: the verdict with its rails, each attempt, the check of the answer.
 
-All times are the log's, but the first and the last, which are the edge's. No span has a prompt, an answer, or a part of
-one. Ids are derived from the request's id, so a trace that is exported twice is the same trace.
+All times are the log's, except the first and the last, which are the edge's. No span has a prompt, an answer, or a part
+of one. Ids are derived from the request's id, so a trace that is exported twice is the same trace.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ PARTS: Final[Mapping[str, tuple[str, str]]] = {
 """
 
 LEAST_RAIL_MS: Final = 1.0
-"""A rail that passed in less has no span of its own: nobody looks for it there, and a span costs 40 us."""
+"""A rail that passed in less time has no span of its own, because nobody looks for it and a span costs 40 us."""
 
 _STAGES: Final = tuple(StageTimes.__dataclass_fields__)
 _FAILED: Final = frozenset({"failed", "expired", "rejected"})

@@ -38,7 +38,7 @@ CAPACITY: Final = {
     "simulated": "RAILBUS_SIM_BATCH", "llama": "RAILBUS_LLAMA_SLOTS", "vllm": "RAILBUS_VLLM_MAX_SEQS",
     "openai": "RAILBUS_UPSTREAM_CONNECTIONS",
 }  # fmt: skip
-"""The setting of each engine that bounds its batch."""
+"""For each engine, the setting that limits its batch."""
 
 BATCH_ROUNDS: Final = 4
 
@@ -117,7 +117,7 @@ async def _tune(
 
 
 def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) -> Size:
-    """Return how much to measure of the next change: an equal share of what is left of the budget."""
+    """Return how much to measure of the next change. It gets an equal share of the time that is left of the budget."""
     coming = search.left + (2 if search.null is None else 1)
     return size(
         wanted=plan.requests,
@@ -131,7 +131,7 @@ def _size(plan: TunePlan, pilot: Pilot, search: Search, left_s: float | None) ->
 async def _find(
     plan: TunePlan, base: Mapping[str, str], laboratory: Laboratory, pilot: Pilot, began: float, load: float
 ) -> None:
-    """Measure every batch size, up and down in each round, on one engine a round."""
+    """Measure every batch size, up and down in each round. Each round uses one engine."""
     sizes = batch_sizes(plan.max_batch)
     env = {**base, CAPACITY[plan.engine]: base.get(CAPACITY[plan.engine], str(plan.max_batch))}
     if plan.engine == "llama":  # a step computes a token of each slot

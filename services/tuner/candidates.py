@@ -1,4 +1,4 @@
-"""What is tried on each engine, in this order, and what its settings are when they are not set. Pure."""
+"""List the changes to try on each engine, in order, and the defaults of its settings. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ ENGINES: Final = ("simulated", "llama", "vllm", "openai")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the choice of changes depends on.
+    """The conditions on which the choice of changes depends.
 
     Attributes:
         engine: Name of the engine.
         cores: Cores that this process may run on.
-        at_once: Requests at once.
+        at_once: Number of concurrent requests.
         gpu: Whether there is a GPU.
         models: Other files or folders of the same model, such as quantised ones.
         base: The settings to begin with.
@@ -52,7 +52,7 @@ def defaults(around: Surroundings) -> dict[str, str]:
 
 
 def candidates(around: Surroundings) -> list[SettingsChange]:
-    """Return the changes to try, those that usually pay most first."""
+    """Return the changes to try. Those that usually gain most come first."""
     found = {"simulated": _simulated, "llama": _llama, "vllm": _vllm, "openai": _openai}[around.engine](around)
     return [*found, *_pinning(around)]
 
@@ -124,7 +124,7 @@ def _vllm(around: Surroundings) -> list[SettingsChange]:
 
 
 def _openai(_: Surroundings) -> list[SettingsChange]:
-    """Return the changes that a client can make by its requests; the server's own settings are out of reach."""
+    """Return the changes that a client can make in its requests. The server's own settings cannot be changed."""
     return [
         _change("prompt cache", "prefix-cache", RAILBUS_UPSTREAM_BODY='{"cache_prompt": true}'),
         _change("exact counts", "batching", RAILBUS_UPSTREAM_STEP_USAGE="on"),

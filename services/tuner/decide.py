@@ -1,4 +1,4 @@
-"""The rule: keep a change only if its gain is shown, by a margin, and quality holds. Pure."""
+"""Decide about a change. Keep it only if a gain above the margin is shown and the quality holds. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from services.tuner.measurements import Load, Round, failed, gain, gains
 from services.tuner.quality.compare import Quality
 
 GUARD_CONFIDENCE: Final = 0.8
-"""Confidence of the intervals of guarded metrics. It is lower than that of a gain: here doubt counts against the
-change."""
+"""Confidence of the intervals of guarded metrics. It is lower than that of a gain, because doubt about a
+guarded metric counts against the change."""
 
 Outcome = Literal["kept", "no gain", "worse", "quality", "price", "failed"]
 
@@ -23,10 +23,10 @@ class Trial:
     Attributes:
         change: The change.
         base: The settings it was measured against.
-        size: How much was to be measured.
-        rounds: What was measured.
-        quality: What it does to answers; None if that was not measured.
-        error: Why it could not be measured; empty if it was.
+        size: The planned number of rounds and requests.
+        rounds: The measured rounds.
+        quality: Effect of the change on answers; None if it was not measured.
+        error: Why the change could not be measured; empty if it was measured.
     """
 
     change: SettingsChange
@@ -47,12 +47,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was decided about a change, and why.
+    """The decision about a change, and its reason.
 
     Attributes:
-        outcome: ``kept`` or why it was not.
-        reason: A sentence.
-        gains: Gain of each metric, with the interval that decided.
+        outcome: ``kept``, or a word that says why the change was not kept.
+        reason: The reason, as a sentence.
+        gains: For each metric, its gain with the interval on which the decision is based.
     """
 
     outcome: Outcome
@@ -106,7 +106,7 @@ def percent(interval: Interval) -> str:
 
 
 def _price(found: Mapping[Metric, Interval], rules: Rules) -> str:
-    """Return the guarded metric that provably loses more than it may; empty if there is none."""
+    """Return the guarded metric that is shown to lose more than allowed; empty if there is none."""
     for metric, allowed in rules.guards.items():
         interval = found.get(metric)
         if interval is not None and metric != rules.objective and interval.high < -allowed:

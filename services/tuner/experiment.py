@@ -1,4 +1,4 @@
-"""What an experiment is made of: changes, metrics, targets, and how much is measured. Pure."""
+"""The parts of an experiment: changes, metrics, targets, and number of measurements. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,26 +25,26 @@ METRICS: Final[Mapping[Metric, str]] = {
     "tokens_per_s": "tokens a second, all answers together",
     "memory_mib": "peak memory of the engine's processes",
 }
-"""What is measured of each arm. Of all but ``tokens_per_s`` less is better."""
+"""The metrics of each arm. Lower values are better, except for ``tokens_per_s``."""
 
 MORE_IS_BETTER: Final[frozenset[Metric]] = frozenset({"tokens_per_s"})
 
 SECRET: Final = ("KEY", "TOKEN", "PASSWORD", "SECRET")
-"""Endings of the names of variables whose values appear in no report."""
+"""A variable is secret if its name ends in one of these. Values of secrets appear in no report."""
 
 MIN_REQUESTS: Final = 1_000
-"""Requests that a comparison should have, as the guide asks; fewer need a reason."""
+"""Minimum number of requests of a comparison, by the guide. A comparison with fewer states the reason."""
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 64
 MIN_LOAD_REQUESTS: Final = 4
 MAX_LOAD_REQUESTS: Final = 2_000
 
 LOADS: Final = 4
-"""Loads of a round: A B B A."""
+"""Number of loads in a round, in the order A B B A."""
 
 
 class ExperimentError(ValueError):
-    """Something that was asked for is not possible; the message names it and the remedy."""
+    """A request of the user is not possible. The message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,10 @@ class SettingsChange:
     """One change of the engine's settings.
 
     Attributes:
-        name: What people call it, such as ``threads 2``.
+        name: Name for people, such as ``threads 2``.
         settings: Variables and their values; an empty value unsets a variable.
         item: Key of the guide's item that it belongs to.
-        lossy: Whether it may change answers. Its loss is measured then.
+        lossy: Whether the change may change answers. If so, the loss is measured.
     """
 
     name: str
@@ -64,16 +64,16 @@ class SettingsChange:
     lossy: bool = False
 
     def over(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return the settings with this change on top."""
+        """Return the settings with this change applied."""
         return {**base, **self.settings}
 
     def is_in(self, base: Mapping[str, str]) -> bool:
-        """Return whether the settings already are what the change would make them."""
+        """Return whether the settings already have the values of the change."""
         return all(base.get(name, "") == value for name, value in self.settings.items())
 
 
 UNCHANGED: Final = SettingsChange(name="no change", settings={}, item="baseline")
-"""Compares the baseline with itself, before all changes, to show by how much equal engines differ."""
+"""No change. The baseline is compared with itself before all changes, to show by how much equal engines differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def parse_metric(name: str) -> Metric:
     """Return the metric of this name.
 
     Raises:
-        ExperimentError: There is none.
+        ExperimentError: There is no such metric.
     """
     for metric in METRICS:
         if metric == name:
@@ -122,7 +122,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
     """Return the settings in texts such as ``RAILBUS_LLAMA_THREADS=2``.
 
     Raises:
-        ExperimentError: A text is not such a pair, or a variable is none of an engine's.
+        ExperimentError: A text is not ``NAME=VALUE``, or a variable is not a setting of an engine.
     """
     found = {}
     for pair in pairs:
@@ -134,18 +134,18 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def shown(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings for a report: a secret is only said to be set."""
+    """Return the settings for a report. For a secret, the report says only that it is set."""
     return {name: "(set)" if name.endswith(SECRET) else value for name, value in settings.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much a comparison measures.
+    """The number of rounds and requests of a comparison.
 
     Attributes:
-        rounds: Rounds of A B B A; each starts both engines anew.
-        load: Requests of each of a round's four loads.
-        reason: Why it has fewer than ``MIN_REQUESTS`` requests; empty if it has not.
+        rounds: Number of rounds of A B B A. Each round starts both engines anew.
+        load: Number of requests in each of a round's four loads.
+        reason: Why the comparison has fewer than ``MIN_REQUESTS`` requests; empty if it has enough.
     """
 
     rounds: int
@@ -154,7 +154,7 @@ class Size:
 
     @property
     def requests(self) -> int:
-        """Requests of a comparison."""
+        """Number of requests of a comparison."""
         return self.rounds * self.load * LOADS
 
 
@@ -162,11 +162,11 @@ def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, req
     """Return how much to measure of one change.
 
     Args:
-        wanted: Requests.
-        rounds: Rounds.
-        seconds: Time there is for it; None for any.
-        start_s: Time to start both engines once.
-        request_s: Time of one request, when as many run at once as in the experiment.
+        wanted: Number of requests to measure if time allows.
+        rounds: Number of rounds to measure if time allows.
+        seconds: Time available; None means no limit.
+        start_s: Time to start both engines once, in seconds.
+        request_s: Time of one request at the concurrency of the experiment, in seconds.
     """
     rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, rounds))
     reason = f"{wanted} were asked for" if wanted < MIN_REQUESTS else ""
@@ -189,13 +189,13 @@ def size(*, wanted: int, rounds: int, seconds: float | None, start_s: float, req
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """When a change is kept.
+    """The rules by which a change is kept.
 
     Attributes:
         objective: The metric that must gain.
         margin: Share by which the interval of its gain must exceed zero.
-        confidence: Of the intervals that decide.
-        guards: Metrics that may not be shown to lose more than the share given.
+        confidence: Confidence of the intervals on which decisions are based.
+        guards: Guarded metrics. A change is refused if one is shown to lose more than the share given for it.
         max_loss: Largest share of quality that a lossy change may lose.
     """
 

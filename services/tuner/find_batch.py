@@ -1,4 +1,4 @@
-"""At which batch size throughput stops growing, and at which the limits break. Pure."""
+"""Find the batch size at which throughput stops growing, and the one at which the limits break. Pure."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from services.tuner.measurements import Load, values
 from services.tuner.statistics import mean_interval
 
 KNEE_SHARE: Final = 0.9
-"""Share of the highest throughput that the knee reaches."""
+"""Share of the highest throughput that the knee must reach."""
 
 RESAMPLES: Final = 400
 CONFIDENCE: Final = 0.95
@@ -19,13 +19,13 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
-    """What one batch size measured, over all rounds.
+    """The measurements of one batch size, over all rounds.
 
     Attributes:
-        batch: Requests at once.
+        batch: Number of concurrent requests.
         tokens_per_s: Throughput with its interval over rounds.
         first_token_p50_ms: Median time to the first token, of all requests.
-        first_token_p99_ms: Its p99.
+        first_token_p99_ms: p99 of the time to the first token.
         token_p99_ms: p99 of the time between tokens.
         requests: Number of requests.
         good: Whether both p99 are within the limits and no request failed.
@@ -46,9 +46,10 @@ class BatchFinding:
 
     Attributes:
         rows: One for each batch size, smallest first.
-        knee: Smallest batch size with nearly the highest throughput: estimate, and range that resampled rounds give.
+        knee: Smallest batch size with nearly the highest throughput. It has an estimate, and a range from resampled
+            rounds.
         still_growing: Whether the knee may be beyond the largest size.
-        breaks_at: Smallest size that does not keep the limits, with all smaller ones keeping them; None for none.
+        breaks_at: Smallest size that does not keep the limits; None if all sizes keep them.
         best: Largest size up to the knee that keeps the limits; None if not even the smallest does.
     """
 
@@ -67,7 +68,7 @@ def batch_sizes(largest: int) -> list[int]:
 def find_batch(
     rounds: Sequence[Mapping[int, Sequence[Load]]], *, slo_ttft_ms: float, slo_token_ms: float, seed: int = 0
 ) -> BatchFinding:
-    """Return the finding of some rounds; each has loads for every batch size."""
+    """Return the finding from the rounds. Each round has loads for every batch size."""
     sizes = sorted(rounds[0])
     throughput = {size: [values(each[size]).get("tokens_per_s", 0.0) for each in rounds] for size in sizes}
     rows = tuple(
@@ -92,7 +93,7 @@ def find_batch(
 
 
 def knee(throughput: Mapping[int, Sequence[float]], rounds: Sequence[int]) -> int:
-    """Return the smallest batch size whose mean throughput over these rounds reaches the share of the highest."""
+    """Return the smallest batch size whose mean throughput over these rounds reaches ``KNEE_SHARE`` of the highest."""
     means = {size: fmean(found[each] for each in rounds) for size, found in throughput.items()}
     enough = KNEE_SHARE * max(means.values())
     return min(size for size, mean in means.items() if mean >= enough)

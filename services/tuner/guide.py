@@ -17,11 +17,11 @@ class GuideItem:
     """One item of the guide.
 
     Attributes:
-        key: By which changes name it.
-        title: The guide's.
-        claim: How many times as fast, as the guide says; None where it gives no figure.
-        correction: What is wrong or missing in the guide; empty for nothing.
-        elsewhere: Why this command does not try it, if it never does.
+        key: Key by which changes refer to the item.
+        title: Its title in the guide.
+        claim: How many times as fast it makes an engine, by the guide; None if the guide gives no figure.
+        correction: What is wrong or missing in the guide; empty if nothing is.
+        elsewhere: Why this command never tries the item; empty if it may.
     """
 
     key: str
@@ -85,13 +85,13 @@ TAIL_CORRECTION: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedItem:
-    """An item of the guide and what was found.
+    """An item of the guide, and the result of the search for it.
 
     Attributes:
         item: The item.
-        state: ``ticked``: a change is kept. ``refuted``: measured, and none pays here. ``unclear``: a gain above the
-            margin can be neither shown nor ruled out.
-        reason: A sentence.
+        state: ``ticked`` if a change is kept. ``refuted`` if changes were measured and none gains enough here.
+            ``unclear`` if a gain above the margin can be neither shown nor ruled out.
+        reason: The reason, as a sentence.
         speed: How many times as fast the best change of the item was, with its interval; None if none was measured.
     """
 
@@ -102,7 +102,7 @@ class CheckedItem:
 
     @property
     def within_claim(self) -> bool | None:
-        """Whether the guide's figure holds here; None if it gives none or nothing was measured."""
+        """Whether the guide's figure holds here; None if the guide gives no figure or nothing was measured."""
         if self.item.claim is None or self.speed is None:
             return None
         low, high = self.item.claim
@@ -110,7 +110,7 @@ class CheckedItem:
 
 
 def check_guide(search: Search) -> list[CheckedItem]:
-    """Return every item of the guide with what the search found."""
+    """Return every item of the guide with the result of the search."""
     return [_check(item, search) for item in GUIDE]
 
 

@@ -1,4 +1,4 @@
-"""Sum up what a load measured. Pure; times in milliseconds."""
+"""Compute metrics from the measurements of loads. Pure; times in milliseconds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,12 +10,12 @@ from services.tuner.statistics import ratio_interval, variation
 
 
 class RequestRow(msgspec.Struct, frozen=True):
-    """One request; times since it was sent.
+    """One request. Times are measured from when it was sent.
 
     Attributes:
         steps: Time and token count of each engine step.
-        total_ms: When it ended.
-        error: Why it failed; None if it did not.
+        total_ms: When the request ended.
+        error: Why the request failed; None if it did not.
     """
 
     steps: tuple[tuple[float, int], ...]
@@ -28,12 +28,12 @@ class RequestRow(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What one load on one engine measured.
+    """The measurements of one load on one engine.
 
     Attributes:
         requests: Its requests.
         wall_s: Time from the first request to the end of the last.
-        memory_mib: Peak memory of the engine's processes so far; None where it cannot be read.
+        memory_mib: Peak memory of the engine's processes so far; None if it cannot be read.
         gpu_mib: Their GPU memory; None without a GPU.
     """
 
@@ -44,14 +44,14 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One A B B A: two loads of each arm, in two processes that were started for it."""
+    """One round A B B A: two loads of each arm, in two processes that were started for the round."""
 
     before: tuple[Load, ...]
     after: tuple[Load, ...]
 
 
 def values(loads: Sequence[Load]) -> dict[Metric, float]:
-    """Return the metrics of some loads together; empty if no request was answered."""
+    """Return the metrics over all these loads; empty if no request was answered."""
     answered = [row for load in loads for row in load.requests if row.answered]
     if not answered:
         return {}
@@ -76,7 +76,7 @@ def first_tokens(rows: Iterable[RequestRow]) -> list[float]:
 
 
 def token_gaps(rows: Iterable[RequestRow]) -> list[float]:
-    """Return the time between tokens: of a step with several tokens, its share of each."""
+    """Return the times between tokens. The time of a step with several tokens is divided equally among them."""
     return [
         (now - before) / tokens
         for row in rows
@@ -99,10 +99,10 @@ def stability(loads: Sequence[Load]) -> tuple[float, float]:
 
 
 def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float) -> Mapping[Metric, Interval]:
-    """Return the share by which each metric got better, with its interval: 0.5 is twice as good, below 0 is worse.
+    """Return the share by which each metric got better, with its interval. 0.5 is twice as good, below 0 is worse.
 
-    A round is the unit: two processes of the same settings differ by more than two loads on one process do, and only
-    new processes show it. A metric that no round has measured on both sides is left out.
+    The unit of the interval is a round. Two processes with the same settings differ by more than two loads on one
+    process, and only new processes show this difference. A metric that no round measured in both arms is left out.
     """
     pairs = [(values(each.before), values(each.after)) for each in rounds]
     found = {}
@@ -118,7 +118,7 @@ def gains(rounds: Sequence[Round], metrics: Iterable[Metric], confidence: float)
 
 
 def gain(rounds: Sequence[Round], metric: Metric, confidence: float) -> Interval | None:
-    """Return the gain of one metric; None if it was not measured."""
+    """Return the gain of one metric; None if the metric was not measured."""
     return gains(rounds, [metric], confidence).get(metric)
 
 

@@ -1,4 +1,4 @@
-"""What was asked for: the flags of ``railbus tune``, checked. Pure."""
+"""The plan of an experiment: the flags of ``railbus tune``, checked. Pure."""
 
 from typing import Annotated, Literal
 
@@ -28,28 +28,28 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         engine: The engine.
         settings: Settings of the baseline, ``NAME=VALUE``.
         tries: Changes to try before those of the engine's list: settings, separated by spaces.
-        lossy: Likewise, of changes that may change answers.
-        only: Keys of the guide's items to try; none for all.
+        lossy: Like ``tries``, but changes that may change answers.
+        only: Keys of the guide's items to try; empty for all.
         own_list: Whether the engine's list is tried.
         models: Other files or folders of the model to try.
         objective: The metric that must gain.
         targets: Values at which the search ends, ``METRIC=NUMBER``.
         budget_min: Minutes after which no change is begun.
-        requests: Requests of a comparison.
-        rounds: Rounds of a comparison.
-        prompt: Tokens of a prompt.
-        shared: Share of it that all prompts begin with.
-        output: Most tokens of an answer.
-        at_once: Requests at once.
-        seed: Of the prompts.
-        margin: By which the interval of a gain must exceed zero.
+        requests: Number of requests of a comparison.
+        rounds: Number of rounds of a comparison.
+        prompt: Number of tokens of a prompt.
+        shared: Share of each prompt that is common to all prompts. It is at the beginning.
+        output: Maximum number of tokens of an answer.
+        at_once: Number of concurrent requests.
+        seed: Seed of the prompts.
+        margin: Share by which the interval of a gain must exceed zero.
         max_loss: Share of quality that a lossy change may lose.
         apart: Whether only one engine is loaded at a time.
         keep: Whether engines stay loaded from round to round.
-        find: ``batch`` finds the batch size instead.
-        max_batch: The largest batch size then.
-        slo_ttft_ms: Limit of the p99 of the first token then.
-        slo_token_ms: Limit of the p99 between tokens then.
+        find: ``batch`` finds the best batch size instead of trying changes.
+        max_batch: With ``find``, the largest batch size.
+        slo_ttft_ms: With ``find``, limit of the p99 of the time to the first token.
+        slo_token_ms: With ``find``, limit of the p99 of the time between tokens.
         out: Folder of the report.
     """
 
@@ -109,10 +109,10 @@ class TunePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return [parse_target(text) for text in self.targets]
 
     def changes(self, around: Surroundings) -> list[SettingsChange]:
-        """Return what to try: what was named, then the engine's list.
+        """Return the changes to try: those named by the user, then the engine's list.
 
         Raises:
-            ExperimentError: A change is none, or there is nothing to try.
+            ExperimentError: A text is not a change, or there is no change to try.
         """
         unknown = set(self.only) - set(ITEMS)
         if unknown:

@@ -1,4 +1,4 @@
-"""Which change is tried next, and when the search ends. Pure: the time that has passed is an argument."""
+"""Choose which change is tried next, and when the search ends. Pure: the elapsed time is an argument."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ EXHAUSTED: Final = "every change was tried"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A trial and what was decided about it."""
+    """A trial, and the decision about it."""
 
     trial: Trial
     decision: Decision
 
 
 class Search:
-    """Hill climbing: each change is measured against the best settings so far, and becomes part of them if it pays.
+    """Hill climbing. Each change is measured against the best settings so far, and becomes part of them if it is kept.
 
     Args:
-        changes: What to try, in this order.
+        changes: The changes to try, in this order.
         base: The settings to begin with.
-        defaults: The values of variables that are not set: to set one to its default is no change.
-        rules: When a change is kept.
-        targets: The search ends when all are met. Without any, it tries every change.
-        budget_s: Time after which no further change is tried; None is no limit.
+        defaults: The values of variables that are not set. Setting a variable to its default is not a change.
+        rules: The rules by which a change is kept.
+        targets: The search ends when all targets are met. Without targets, it tries every change.
+        budget_s: Seconds after which no further change is tried; None means no limit.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Search:
 
     @property
     def left(self) -> int:
-        """Number of changes that were not looked at."""
+        """Number of changes that are left to try."""
         return len(self._left)
 
     def next(self, elapsed_s: float) -> SettingsChange | None:
-        """Return the change to try now; None at the end, when ``stopped`` says why."""
+        """Return the change to try now; None at the end of the search. ``stopped`` then has the reason."""
         if self.null is None:
             return UNCHANGED
         if self._targets and all(target.is_met(self.reached) for target in self._targets):
@@ -79,7 +79,7 @@ class Search:
         return None
 
     def record(self, trial: Trial) -> Decision | None:
-        """Take a trial; return the decision about it, None for the baseline against itself."""
+        """Record a trial. Return the decision about it; None for the comparison of the baseline with itself."""
         if trial.change is UNCHANGED:
             self.null = trial
             self.reached = values([*trial.before, *trial.after])
@@ -93,14 +93,14 @@ class Search:
         return decision
 
     def is_disturbed(self) -> bool:
-        """Return whether equal settings differed by more than the margin: then no gain here means much."""
+        """Return whether equal settings differed by more than the margin. If so, gains on this machine mean little."""
         if self.null is None:
             return False
         found = gain(self.null.rounds, self.rules.objective, self.rules.confidence)
         return found is not None and (found.low > self.rules.margin or found.high < -self.rules.margin)
 
     def stop(self, reason: str) -> None:
-        """End the search; what was not tried has this reason."""
+        """End the search. This is recorded as the reason for all changes that were not tried."""
         self.stopped = reason
         for change in self._left:
             self._skip(change, reason)

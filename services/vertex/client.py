@@ -1,9 +1,9 @@
-"""Streamed calls through Google's client: credentials, addresses, HTTP, server-sent events, errors.
+"""Stream calls through Google's client, which handles credentials, addresses, HTTP, server-sent events and errors.
 
-This module alone uses private parts of ``google-genai``, which is therefore pinned below 4. The typed methods of that
-client cost 4 ms of CPU per call and 0.25 ms per frame, ten times what the rest of the worker needs; the private methods
-take and return plain JSON. The client also leaves an abandoned stream to the garbage collector, and until then the
-server generates tokens that must be paid for. Here the connection is closed at once.
+Only this module uses private parts of ``google-genai``, which is therefore pinned below 4. The typed methods of that
+client cost 4 ms of CPU per call and 0.25 ms per frame, ten times what the rest of the worker needs. The private methods
+take and return plain JSON. The client also leaves an abandoned stream open until the garbage collector finds it, and
+until then the server generates tokens that must be paid for. This module closes the connection at once.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class VertexClient:
         self._api: Any = client._api_client  # noqa: SLF001 - see above
 
     async def stream(self, model: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-        """Yield each response of an answer as JSON; close the connection if the answer is abandoned.
+        """Yield each response of an answer as JSON. Close the connection if the answer is abandoned.
 
         Raises:
             google.genai.errors.APIError: The server refused the request, or ended the stream with an error.
@@ -50,7 +50,7 @@ class VertexClient:
         """
         path = f"publishers/google/models/{model}:streamGenerateContent?alt=sse"
         request = self._api._build_request("post", path, body)  # noqa: SLF001
-        # Without the client's retries: they wait up to ten seconds, and do not know the deadline.
+        # The client's own retries are not used, because they wait up to ten seconds and do not know the deadline.
         response = await self._api._async_request_once(request, stream=True, implicit_retry=False)  # noqa: SLF001
         try:
             async with contextlib.aclosing(response._aiter_response_stream()) as events:  # noqa: SLF001
@@ -59,7 +59,7 @@ class VertexClient:
                         await _raise(data, response)
                     yield data
         finally:
-            response.response_stream.close()  # the connection of a complete answer is back in the pool already
+            response.response_stream.close()  # after a complete answer the connection is in the pool already
 
     async def close(self) -> None:
         """Close all connections."""
@@ -67,7 +67,7 @@ class VertexClient:
 
 
 async def _raise(data: str, response: Any) -> None:
-    """Raise the client's exception for an error frame; return if it is not in Google's error format."""
+    """Raise the client's exception for an error frame; return if the frame is not in Google's error format."""
     try:
         body = orjson.loads(data)
         code = int(body["error"]["code"])

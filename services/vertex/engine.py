@@ -22,7 +22,7 @@ from services.worker.engine import EngineError, EngineStats, EngineStep, Generat
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 
 SIGN_IN_TIMEOUT_S: Final = 20.0
-"""How long to search for credentials; on Google Cloud the search asks the metadata server."""
+"""How many seconds to search for credentials. On Google Cloud the search asks the metadata server."""
 
 EMULATED_PROJECT: Final = "emulated"
 
@@ -48,7 +48,7 @@ class VertexEngine:
         self._running = 0
 
     async def start(self) -> None:
-        """Find credentials and create the client; no request is sent.
+        """Find credentials and create the client, without sending a request to Vertex AI.
 
         Raises:
             UserError: There are no credentials, or no project.
@@ -60,7 +60,7 @@ class VertexEngine:
         return self.model
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Yield steps, then the result; an early exit closes the connection, which stops the generation."""
+        """Yield steps, then the result. An early exit closes the connection, which stops the generation."""
         if self._client is None:
             raise EngineError("internal", "the engine was not started", retryable=False)
         body = request_body(job.messages, job.sampling, self._settings.vertex_thinking_tokens)
@@ -87,7 +87,7 @@ class VertexEngine:
 
 
 async def _responses(client: VertexClient, job: Job, body: dict[str, Any]) -> AsyncGenerator[str, None]:
-    """Yield the answer's responses; retry a busy server until the first response, within the deadline."""
+    """Yield the answer's responses. Before the first response, retry a busy server within the deadline."""
     tries, received = 0, False
     while True:
         tries += 1

@@ -10,7 +10,7 @@ MAX_TRIES: Final = 4
 """Maximum number of requests for one answer."""
 
 FIRST_WAIT_US: Final = 250_000
-"""Wait before the first retry if the server names none; doubled for each further one."""
+"""Wait before the first retry, in microseconds, if the server names none. It doubles with each further retry."""
 
 _SECONDS: Final = re.compile(r"(\d{1,6}(?:\.\d{1,9})?)s?")
 
@@ -21,7 +21,7 @@ class StatusMeaning(NamedTuple):
     Attributes:
         error_class: The class that ``Failed`` reports.
         retryable: Whether another attempt could succeed.
-        retry_same_server: Whether to repeat the request to the same server.
+        retry_same_server: Whether to send the request to the same server again.
     """
 
     error_class: ErrorClass
@@ -58,14 +58,14 @@ def status_error(status: int) -> EngineError:
 
 
 def retry_wait_us(tries: int, headers: Any, details: Any, now_us: int, expires_us: int) -> int | None:
-    """Return how long to wait before the next try, in microseconds; None if there must be none.
+    """Return how long to wait before the next try, in microseconds; None if the request must not be retried.
 
     Args:
         tries: Requests made so far.
         headers: Headers of the error response; ``Retry-After`` is read in seconds.
-        details: Body of the error response; ``google.rpc.RetryInfo`` is read if there is no header.
-        now_us: Microseconds since the epoch.
-        expires_us: When the request must be closed.
+        details: Body of the error response; ``google.rpc.RetryInfo`` is read if there is no ``Retry-After`` header.
+        now_us: The current time, in microseconds since the epoch.
+        expires_us: When the request must be closed, likewise.
     """
     if tries >= MAX_TRIES:
         return None

@@ -10,10 +10,10 @@ from schemas.stream import FinishReason, Usage
 from services.worker.engine import EngineError, EngineStep, GenerationResult
 
 MAX_STOP_SEQUENCES: Final = 5
-"""The API's limit."""
+"""Maximum number of stop strings that the API accepts."""
 
 CHARS_PER_TOKEN: Final = 4
-"""Estimate for chunks, which carry no token count; the usage at the end is exact."""
+"""Characters counted as one token of a chunk, because chunks have no token count. The usage at the end is exact."""
 
 _REFUSED: Final = frozenset({"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"})
 _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
@@ -22,10 +22,10 @@ _ENDS: Final[dict[str, FinishReason]] = {"STOP": "stop", "MAX_TOKENS": "length"}
 def request_body(messages: Sequence[Message], sampling: Sampling, thinking_tokens: int) -> dict[str, Any]:
     """Return the request's body.
 
-    System messages become ``systemInstruction``; if there are no others they become the user's turn.
+    System messages become ``systemInstruction``. If there are only system messages, they become the user's turn.
 
     Raises:
-        EngineError: ``bad_request``: more stop strings than the API accepts.
+        EngineError: ``bad_request`` if there are more stop strings than the API accepts.
     """
     if len(sampling.stop) > MAX_STOP_SEQUENCES:
         raise EngineError(
@@ -46,7 +46,7 @@ def request_body(messages: Sequence[Message], sampling: Sampling, thinking_token
         "topP": sampling.top_p,
     }
     if sampling.seed is not None:
-        config["seed"] = sampling.seed & 0x7FFFFFFF  # the API's is a signed 32-bit number
+        config["seed"] = sampling.seed & 0x7FFFFFFF  # the API takes a signed 32-bit number
     if sampling.stop:
         config["stopSequences"] = list(sampling.stop)
     if thinking_tokens >= 0:
@@ -55,7 +55,7 @@ def request_body(messages: Sequence[Message], sampling: Sampling, thinking_token
 
 
 class CandidatePart(msgspec.Struct):
-    """A part of the content; a ``thought`` is not shown to the user."""
+    """A part of the content. A part that is a ``thought`` is not shown to the user."""
 
     text: str = ""
     thought: bool = False
@@ -68,20 +68,20 @@ class CandidateContent(msgspec.Struct):
 
 
 class Candidate(msgspec.Struct, rename="camel"):
-    """One of the requested answers; we request one."""
+    """One of the requested answers. We always request one."""
 
     content: CandidateContent | None = None
     finish_reason: str | None = None
 
 
 class PromptFeedback(msgspec.Struct, rename="camel"):
-    """The filter's result for the prompt."""
+    """The result of Google's safety filter for the prompt."""
 
     block_reason: str | None = None
 
 
 class UsageMetadata(msgspec.Struct, rename="camel"):
-    """Token counts so far."""
+    """Token counts of the request so far."""
 
     prompt_token_count: int = 0
     candidates_token_count: int = 0
@@ -113,7 +113,8 @@ class GenerateContentParser:
         """Return the step in a response's JSON; None if it has no text.
 
         Raises:
-            EngineError: ``safety_block``: Google's filter refused prompt or answer; ``internal``: not a response.
+            EngineError: ``safety_block`` if Google's filter refused prompt or answer; ``internal`` if the JSON is not a
+                response.
         """
         try:
             response = _decoder.decode(data)
@@ -135,7 +136,7 @@ class GenerateContentParser:
         return EngineStep(text=text, tokens=max(1, len(text) // CHARS_PER_TOKEN)) if text else None
 
     def end(self) -> GenerationResult:
-        """Return the result, once the stream has ended.
+        """Return the result. Call this when the stream has ended.
 
         Raises:
             EngineError: The answer is incomplete.

@@ -23,7 +23,7 @@ class Job:
         sampling: Sampling parameters.
         lane: ``interactive`` goes before ``batch`` where the engine has priorities.
         priority: Within the lane; 0 goes first.
-        expires_us: When the request must be closed, by ``steady_us``. Nothing waits longer.
+        expires_us: When the request must be closed, by ``steady_us``. No job waits longer.
     """
 
     request_id: str
@@ -72,7 +72,7 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegativeLogLikelihood:
-    """How likely a model finds a text.
+    """The negative log-likelihood that a model gives to a text.
 
     Attributes:
         nats: Minus the logarithm of the probability of its tokens, each after those before it.

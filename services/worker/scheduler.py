@@ -33,7 +33,7 @@ class WorkerConfig:
         topic: Topic of its requests.
         batch: Topic of requests that take the slots that interactive ones leave; None for none.
         slots: Maximum number of concurrent executions; 0 takes the engine's capacity.
-        batch_slots: Most of them for the batch lane; 0 takes three quarters.
+        batch_slots: Maximum number of these slots for the batch lane; 0 takes three quarters.
         queue: Accepted requests that may wait for a slot; above that the topics are paused.
         drain_s: How long what runs may take to finish when the process is asked to stop.
         input_gate: ``off`` marks the log: text may be shown before any verdict.
@@ -68,7 +68,7 @@ class Refusal:
 
 
 STOPPING: Final = Refusal("engine_dead", "the worker stopped before the answer was complete", retryable=True)
-"""``engine_dead``, because another attempt on the self-hosted engines helps: another worker takes it."""
+"""``engine_dead``, because another attempt on the self-hosted engines helps, as another worker takes it."""
 
 ENGINE_DIED: Final = Refusal("engine_dead", "the engine died", retryable=True)
 
@@ -168,7 +168,7 @@ class Scheduler:
 
     Args:
         slots: Maximum number of concurrent executions.
-        batch_slots: Most of them for the batch lane; 0 takes three quarters.
+        batch_slots: Maximum number of these slots for the batch lane; 0 takes three quarters.
         preempts: See ``Engine``: batch executions take no slot from interactive ones.
         output_check: Whether a safety service checks the answers.
         resolve: The engine's ``resolve``.
@@ -232,7 +232,7 @@ class Scheduler:
         """Return the next request to start, or one that expired with its refusal; None when nothing can start.
 
         Args:
-            now_us: The time.
+            now_us: The current time.
             batch: Whether requests of the batch lane may start.
         """
         if self._waiting and self._interactive_may_start:
@@ -274,7 +274,7 @@ class Scheduler:
         return dropped, stopped
 
     def hand_back(self, other: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Drop what waits and is another worker's now, and forget that it was accepted. Return it."""
+        """Drop the waiting requests that are another worker's now, and forget that they were accepted. Return them."""
         dropped = [each for each in (*self._waiting, *self._waiting_batch) if other(each)]
         for ticket in dropped:
             (self._waiting_batch if ticket.batch else self._waiting).remove(ticket)

@@ -47,8 +47,8 @@ SHUTDOWN_TIMEOUT_S: Final = 5.0
 """How long executions may take to end once they are stopped."""
 
 ACKNOWLEDGED_S: Final = 10.0
-"""How long to wait, before the group is left, until the broker has the first event of everything that runs: a node of
-the broker may be away, and whoever reads a request again runs it again."""
+"""How long to wait, before the group is left, until the broker has the first event of everything that runs. A node
+of the broker may be away. Without that event, the worker that reads a request again would run it again."""
 
 LEAVING_S: Final = 15.0
 """How long the readers may take to commit and to leave the group."""
@@ -68,10 +68,11 @@ class WorkerService:
     """One worker process.
 
     A request's offset is committed when the broker has the first event of its execution. What a killed worker had
-    accepted and not begun is therefore read again by the next owner of the partition; what it had begun is not, and
-    the router decides about another attempt. A worker that is told to stop, or whose partition moves, lets it go only
-    once this is committed; after a pause, a worker begins nothing before the group has confirmed that it is a member.
-    What remains: a worker that is killed between the two, for the tenth of a second between two commits.
+    accepted and not begun is therefore read again by the next owner of the partition. What it had begun is not
+    read again, and the router decides about another attempt. A worker that is told to stop, or whose partition moves,
+    gives the partition up only once these offsets are committed. After a pause, a worker begins nothing before the
+    group has confirmed that it is a member. One gap remains: a worker may be killed after the acknowledgement and
+    before the commit, which follows within a tenth of a second.
 
     Args:
         config: The worker's configuration.
@@ -116,7 +117,8 @@ class WorkerService:
         """Process requests until cancelled; call ``ready`` once the consumer group is joined.
 
         When cancelled, take nothing more, hand back what has not begun, and let what runs finish within
-        ``drain_s``. What does not is ``Failed``, in a way that makes the router try again elsewhere.
+        ``drain_s``. An execution that does not finish is ``Failed``, in a way that makes the router try again
+        elsewhere.
 
         Raises:
             EngineDied: The engine died (inside an exception group).
@@ -161,7 +163,7 @@ class WorkerService:
         return reader
 
     def _on_assigned(self, assignment: Assignment) -> None:
-        """Drop what waits and was read from a lost partition: its next owner reads it again."""
+        """Drop the waiting requests of a lost partition, because its next owner reads them again."""
         lost = assignment.lost
         self._hand_back(lambda ticket: ticket.place is not None and ticket.place[:2] in lost)
         self._pump()

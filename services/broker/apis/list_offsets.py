@@ -13,7 +13,7 @@ _LEADER_EPOCH = 0
 
 
 def list_offsets(request: ApiRequest) -> ApiResponse:
-    """Return an offset for each partition; -1 where no record is that late."""
+    """Return an offset for each partition; -1 if no record is that late."""
     reader, version, broker = request.body, request.version, request.broker
     reader.i32()  # replica
     if version >= 2:

@@ -130,7 +130,7 @@ class ConsumerGroup:
         return self._responses()
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `tick` has something to do next; None when never."""
+        """Return the time at which `tick` has something to do next; None if there is no such time."""
         times = [member.deadline_ms for member in self.members if not member.waits]
         times.extend(self.members.reserved_until_ms)
         if self.state is GroupState.PREPARING:

@@ -42,12 +42,12 @@ def newest_offsets(data: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def survivors(data: Iterable[bytes], newest: dict[bytes, int], drop_before_ms: int) -> Iterator[Survivor]:
-    """Yield what stays of these batches, in order and without a gap.
+    """Yield the batches that remain of these, in order and without a gap.
 
     Args:
         data: Consecutive batches.
         newest: The offset of each key's newest record.
-        drop_before_ms: Tombstones of batches that are older go.
+        drop_before_ms: Tombstones of batches older than this time are dropped.
     """
     gap: Survivor | None = None
     for batch in data:

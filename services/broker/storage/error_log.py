@@ -8,7 +8,7 @@ from typing import Final, Literal
 logger = logging.getLogger("railbus.broker")
 
 REPEAT_S: Final = 60.0
-"""Shortest time between two lines about storage errors."""
+"""Minimum time between two lines about storage errors."""
 
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 

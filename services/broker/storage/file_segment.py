@@ -242,7 +242,7 @@ class FileSegment:
         return index
 
     def close(self) -> None:
-        """Close the file without a word."""
+        """Close the file and write nothing to it."""
         self._opened.close(self.path)
         if self._file is not None:
             os.close(self._file)

@@ -139,9 +139,9 @@ class PartitionFiles:
         """Restore the log; return how many bytes had to be read whole.
 
         Args:
-            log: A new one.
+            log: A new log.
             now_ms: The time.
-            trusted: All that was written is there: the machine has not lost power since.
+            trusted: Whether all that was written is there, because the machine has not lost power since.
         """
         state = self._read_state()
         replayed = _Replay(state)

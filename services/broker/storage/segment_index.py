@@ -34,7 +34,7 @@ class BatchPlace(NamedTuple):
 
 
 class FileMark(NamedTuple):
-    """What tells that a segment file is as it was."""
+    """The marks by which an unchanged segment file is recognised."""
 
     size: int
     mtime_ns: int

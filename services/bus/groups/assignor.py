@@ -1,4 +1,4 @@
-"""Which member of a group gets which partition numbers: sticky, as far as the shares are even.
+"""Decide which member of a group gets which partition numbers: even shares first, then as few moves as possible.
 
 A number means that partition of every topic, because one process reads all records of a request. Kafka's sticky
 assignors assign the topics one by one; its range assignor keeps the topics together and moves everything.
@@ -82,7 +82,7 @@ class StickyNumberAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # a
 
     Attributes:
         handing_over: The numbers of this member that the last assignment gave to nobody.
-        unfinished: Whether the last assignment did so with a number of any member.
+        unfinished: Whether the last assignment gave any member's number to nobody.
     """
 
     name: str = "range"

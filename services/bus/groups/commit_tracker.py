@@ -11,7 +11,7 @@ from services.bus.records import Partition
 
 
 class PartitionProgress:
-    """One partition's records between reading and being done."""
+    """The records of one partition that were read and are not done."""
 
     __slots__ = ("_next", "_open", "_order")
 

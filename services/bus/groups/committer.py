@@ -19,7 +19,7 @@ Settle = Callable[[TopicPartitions], Awaitable[None]]
 """Returns when every record of these partitions whose work has begun was marked as done."""
 
 COMMIT_EVERY_S: Final = 0.1
-"""Least time between two commits: after a crash, work that was not committed yet is done twice."""
+"""Minimum time between two commits. After a crash, work that was not committed yet is done twice."""
 
 RETRY_S: Final = 0.05
 """How soon the last commit is tried again, while a rebalance or the broker is in its way."""
@@ -31,8 +31,8 @@ class Committer:
     Args:
         tracker: What was read and what is done; it outlives the membership.
         member: The membership.
-        settle: Awaited before partitions are handed over; None where nothing is handed over.
-        patience_s: Longest time of each step of a handover: a group waits that long for a member.
+        settle: Awaited before partitions are handed over; None if nothing is handed over.
+        patience_s: Maximum duration of each step of a handover; a group waits that long for a member.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """A member of a consumer group: it shares partitions with others, and the group stores its offsets.
 
-aiokafka has no cooperative assignment: at every rebalance a member formally gives all partitions back and is assigned
-its partitions anew. So nothing is done when they are given back. Reading continues while the member rejoins, and
-only the difference counts: what is *kept* is read on, what is *gained* is read from its start, what is *lost* is
-dropped.
+aiokafka has no cooperative assignment: at every rebalance a member gives all partitions back and is assigned its
+partitions anew. Nothing is done when they are given back. Reading continues while the member rejoins. Then *kept*
+partitions are read on, *gained* ones are read from their start, and *lost* ones are dropped.
 """
 
 import asyncio
@@ -44,10 +43,10 @@ HEALTHY_S: Final = 30.0
 """A session that lasted this long was healthy: a later failure is logged again, and the backoff starts over."""
 
 LAST_COMMIT_S: Final = 3.0
-"""Longest time of the last commit before partitions are given away."""
+"""Maximum duration of the last commit before partitions are given away."""
 
 LEAVING_COMMIT_S: Final = 10.0
-"""Longest time of the last commit of a member that is told to stop: a node of the broker may be away as well."""
+"""Maximum duration of the last commit of a stopping member. It is long because a node of the broker may be away."""
 
 
 @dataclass(eq=False)
@@ -75,7 +74,7 @@ class GroupReader:
             told that partitions are lost; then what is done is committed, and only then another member reads them.
         instance_id: Static membership: a restart within the session timeout keeps its partitions. Two processes with
             one id would take the partitions from each other for ever.
-        least_bytes: The broker collects so many before it answers, for two seconds at most.
+        least_bytes: The broker collects this many bytes before it answers, for two seconds at most.
     """
 
     settings: BusSettings
@@ -105,7 +104,7 @@ class GroupReader:
 
     @property
     def joined(self) -> bool:
-        """Return whether the group has assigned partitions to us, be it none, and the membership lasts."""
+        """Return whether the membership lasts and the group has made an assignment to us, even an empty one."""
         return self._session is not None and self._session.has_assignment
 
     @property
@@ -138,10 +137,7 @@ class GroupReader:
                 self._session = None
 
     async def read_to_end(self, partitions: TopicPartitions) -> bool:
-        """Wait until everything now on these partitions was handed over; return false if one is lost before.
-
-        Waits while the broker is unreachable.
-        """
+        """Wait, also for the broker, until everything now on the partitions was handed over; false if one is lost."""
         return await self._reach(_Goal(partitions, wait=True))
 
     def log_clock(self, partition: Partition) -> LogClock:

@@ -14,7 +14,7 @@ class Assignment(NamedTuple):
     Attributes:
         held: All partitions from now on.
         gained: Those of ``held`` that were not held before.
-        lost: Those that were held before and are not kept: another member's now, or gained again.
+        lost: Those that were held before and are not kept. Another member has them now, or they are gained again.
     """
 
     held: TopicPartitions
@@ -58,19 +58,19 @@ class HeldPartitions(Generic[Waiter]):
         return Assignment(partitions, partitions - kept, lost), missed
 
     def start_at(self, starts: Mapping[Partition, int]) -> list[Waiter]:
-        """Set the positions of held partitions that have none; return the waiters whose goal this reaches."""
+        """Set the positions of held partitions that have none. Return the waiters whose offsets are all reached."""
         for partition, start in starts.items():
             if partition in self.held:
                 self.positions.setdefault(partition, start)
         return self._take_reached()
 
     def read(self, progress: Mapping[Partition, int]) -> list[Waiter]:
-        """Note the next offset of each; return the waiters whose goal this reaches."""
+        """Record the next offset of each partition. Return the waiters whose offsets are all reached."""
         self.positions.update(progress)
         return self._take_reached() if self._goals else []
 
     def set_goal(self, waiter: Waiter, ends: Mapping[Partition, int]) -> bool:
-        """Wait until each partition was read to this offset; return true when it was already."""
+        """Register a waiter for these offsets. If all are read already, register none and return true."""
         self._ends.update(ends)
         goal = dict(ends)
         if self._is_reached(goal):

@@ -73,7 +73,7 @@ class GroupMembership:
         assigned: Callable[[TopicPartitions], None],
     ) -> None:
         self.lost_membership = True
-        """Whether the group had removed us before the last join: others may have had our partitions."""
+        """Whether the group had removed us before the last join. If so, other members may have had our partitions."""
         self._revoked = revoked
         self._held = held
         self._hands_over = hands_over
@@ -119,9 +119,9 @@ class GroupMembership:
 
     @property
     def in_session(self) -> bool:
-        """Whether the group cannot have given our partitions to others: a process that was paused does not know that.
+        """Whether the group cannot have given our partitions to others. A paused process cannot know of a removal.
 
-        Counted from when a request was sent that the group answered.
+        The session time counts from when the last request that the group answered was sent.
         """
         fresh = time.monotonic() - self._coordinator.contact_s < self._session_s
         return self.known and (fresh or bool(self._coordinator.joining))
@@ -143,7 +143,7 @@ class GroupMembership:
         self._coordinator.request_rejoin()
 
     async def hasten(self) -> None:
-        """Send heartbeats often while others hand numbers over, for at most a session's time."""
+        """Send heartbeats often while other members hand numbers over, but no longer than the session timeout."""
         coordinator, end_s = self._coordinator, time.monotonic() + self._session_s
         generation = coordinator.generation
         while self._assignor.unfinished and coordinator.generation == generation and time.monotonic() < end_s:

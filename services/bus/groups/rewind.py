@@ -11,7 +11,7 @@ from services.bus.read.fetcher import newest_records
 from services.bus.records import Partition, TopicPartitions
 
 LONGEST_OUTAGE_MS: Final = DAY_MS
-"""If the group had no member for longer, only this much of the log is read again."""
+"""If the group had no member for longer than this, only the log of this latest period is read again."""
 
 LONGEST_WORK_MS: Final = DAY_MS
 """No deadline is longer, so a request that was open when the outage began is at most this much older."""
@@ -24,7 +24,7 @@ async def rewound(
 
     Args:
         cluster: Open.
-        partitions: What is gained.
+        partitions: The partitions that are gained.
         topic: The topic to which the outcome of work is written; None for none.
         end_ms: The time of the newest record.
         rewind_ms: How long before it, or before the newest record of ``topic``, reading begins. An account there also
@@ -61,7 +61,7 @@ def rewind_to_ms(now_ms: int, worked_ms: int, rewind_ms: int, since_ms: int | No
     """Return the time from which a fold reads a partition that it gains.
 
     Args:
-        now_ms: The time.
+        now_ms: The current time.
         worked_ms: When work of this partition number was last done; 0 for never.
         rewind_ms: No work but that of ``since_ms`` is open for longer than this while a member works.
         since_ms: When the oldest work began that was open at ``worked_ms``; None if nobody noted it.

@@ -17,15 +17,15 @@ from services.bus.kafka.connections import credentials
 from services.bus.settings import BusSettings
 
 REQUEST_TIMEOUT_MS: Final = 15_000
-"""A connection without an answer for this long counts as lost and is made anew."""
+"""If a request has no answer for this long, its connection counts as lost and is made anew."""
 
 RETRY_BACKOFF_MS: Final = 100
 
 PRODUCE_BYTES: Final = 1_048_576
-"""Most bytes of a produced batch: one event of the largest size fits."""
+"""Maximum size of a produced batch in bytes. One event of the largest size fits."""
 
 CLOSE_S: Final = 3.0
-"""Longest time to close a client."""
+"""Maximum time that closing a client may take."""
 
 
 async def open_producer(settings: BusSettings, name: str) -> Any:

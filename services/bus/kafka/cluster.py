@@ -1,4 +1,4 @@
-"""What a reader asks the cluster: the leader of a partition, and the offset for a time."""
+"""A client that asks the cluster for the leader of a partition and for the offset at a time."""
 
 import asyncio
 import itertools
@@ -32,7 +32,7 @@ class Cluster:
         timeout_ms: A request without an answer for this long counts as failed.
 
     Attributes:
-        leaders_version: Changes when leaders may have.
+        leaders_version: A number that changes whenever leaders may have changed.
     """
 
     def __init__(self, settings: BusSettings, name: str, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
@@ -123,7 +123,7 @@ class Cluster:
         return await self._offsets(dict.fromkeys(partitions, _LATEST))
 
     async def offsets_for_time(self, partitions: Iterable[Partition], time_ms: int) -> dict[Partition, int]:
-        """Return each partition's first offset appended at or after ``time_ms``; its end where there is none."""
+        """Return each partition's first offset appended at or after ``time_ms``; its end if there is none."""
         partitions = tuple(partitions)
         # The end first: a record that arrives between the two requests is then found by its time, or is beyond the end.
         ends = await self.end_offsets(partitions)

@@ -7,16 +7,16 @@ from aiokafka.errors import KafkaConnectionError
 from services.bus.read.fetch_wire import FetchAsk, FetchCall, encode
 
 WAIT_MS: Final = 500
-"""How long a fetch may wait on the broker for a first record."""
+"""Maximum time that a fetch waits on the broker for a first record."""
 
 COLLECT_MS: Final = 2_000
 """The same for a reader that prefers few large answers, because it is not urgent and each answer costs both sides."""
 
 PARTITION_BYTES: Final = 1_048_576
-"""Most bytes of one partition in one answer; a single larger batch is sent whole."""
+"""Maximum bytes of one partition in one answer; a single larger batch is sent whole."""
 
 ANSWER_BYTES: Final = 8_388_608
-"""Most bytes of one answer (8 MiB): held beside the records that a handler has acquired."""
+"""Maximum bytes of one answer (8 MiB), held in addition to the records that a handler has acquired."""
 
 
 class Connector(Protocol):

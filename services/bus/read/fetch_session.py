@@ -46,7 +46,7 @@ class ClientFetchSession:
 
         Args:
             offsets: Partitions and offsets.
-            whole: Whether these are all; else the others stay as they are, while the session ``goes_on``.
+            whole: Whether these are all partitions. If not, the other partitions stay while the session ``goes_on``.
         """
         self.answered_for.clear()
         if self._epoch == OPEN_EPOCH:

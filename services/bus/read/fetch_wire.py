@@ -42,7 +42,7 @@ class FetchAsk(NamedTuple):
 
     Attributes:
         session_id: 0 for none.
-        epoch: Counts the requests of a session, or one of the two above.
+        epoch: The number of the request in its session, or one of the two constants above.
         offsets: Partitions that are new in the session, or are read from another offset on than it knows.
         forgotten: Partitions that are no longer read.
     """
@@ -59,7 +59,7 @@ class FetchAnswer(NamedTuple):
     Attributes:
         error: About the session; 0 for none.
         session_id: 0 when the broker keeps none.
-        parts: Partitions with something new; all, outside a session.
+        parts: Partitions with something new; all partitions if there is no session.
     """
 
     error: int

@@ -35,7 +35,7 @@ from services.runtime.task_groups import first_error
 _log = logger("bus")
 
 MAX_RECORDS: Final = 500
-"""Most records decoded before other tasks run, and most handed over in one call."""
+"""Maximum number of records decoded before other tasks run, and of records handed over in one call."""
 
 Events = Sequence[Received | UnreadableRecord]
 HandOver = Callable[[Events, Mapping[Partition, int]], None]
@@ -67,9 +67,9 @@ class _Answer(NamedTuple):
     """One broker's newest answer, once all of it was handed over.
 
     Attributes:
-        asked_us: When it was asked for.
-        positions: Which partitions it was about.
-        behind: Those of them with more records than it had.
+        asked_us: When the answer was asked for.
+        positions: The partitions that the answer was about.
+        behind: Those of these partitions that have more records than the answer held.
     """
 
     asked_us: int

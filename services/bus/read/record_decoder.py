@@ -1,4 +1,4 @@
-"""From the broker's record batches to events: unpacked, filtered, decoded and counted."""
+"""Turn the broker's record batches into events: unpack, filter, decode and count the records."""
 
 import time
 from collections import Counter
@@ -19,7 +19,7 @@ from services.runtime.metrics import CONSUMED, MALFORMED, SKIPPED, UNWANTED, lab
 _log = logger("bus")
 
 REPEAT_S: Final = 60.0
-"""The same kind of error on the same topic is logged at most once in this time."""
+"""The same class of error on the same topic is logged at most once in this time."""
 
 
 class BrokenBatch(NamedTuple):
@@ -31,7 +31,7 @@ class BrokenBatch(NamedTuple):
 
 Unpacked = tuple[int, Any]
 """The offset at which reading continues, and the record before it: aiokafka's (offset, timestamp, key, value, headers),
-a ``BrokenBatch``, or None where there is none to read. A plain tuple, because one is made for each record."""
+a ``BrokenBatch``, or None if there is no record to read. A plain tuple, because one is made for each record."""
 
 
 def unpack(batches: bytes, start: int) -> Iterator[Unpacked]:
@@ -113,7 +113,10 @@ class RecordDecoder:
         return Received(*partition, record.offset, record.timestamp, event, traceparent_in(headers))
 
     def count(self) -> None:
-        """Add the records since the last call to the metrics: one update costs as much as decoding a record."""
+        """Add the records since the last call to the metrics.
+
+        Records are counted in bulk because one update of a metric costs as much as decoding a record.
+        """
         for counts, metric in ((self._consumed, CONSUMED), (self._unwanted, UNWANTED)):
             if counts:
                 for topic, number in counts.items():

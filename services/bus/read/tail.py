@@ -1,4 +1,4 @@
-"""Follow chosen partitions: no group, so no rebalance interrupts."""
+"""Follow chosen partitions without a consumer group, so that no rebalance interrupts reading."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +90,10 @@ class TailReader:
         return begin
 
     def rewind(self, offsets: Mapping[tuple[Topic, int], int]) -> None:
-        """Deliver partitions that are followed from earlier offsets on again, all at once: nothing comes in between."""
+        """Deliver followed partitions again from earlier offsets.
+
+        All partitions move at once, so no record is delivered in between.
+        """
         positions = {(topic.name, partition): offset for (topic, partition), offset in offsets.items()}
         behind = {key: offset for key, offset in positions.items() if (self._fetcher.position(key) or 0) > offset}
         if behind:
@@ -105,7 +108,7 @@ class TailReader:
         return self._fetcher.position((topic.name, partition))
 
     async def begin_offset(self, topic: Topic, partition: int) -> int:
-        """Return the offset of the oldest record; the end where there is none."""
+        """Return the offset of the oldest record; the end offset if there is none."""
         return await self._resolve(await self._key(topic, partition), "beginning")
 
     async def end_offset(self, topic: Topic, partition: int) -> int:
@@ -141,7 +144,7 @@ class TailReader:
 
 
 class RawTailReader(TailReader):
-    """Follows partitions likewise, and hands over every record as it is on the log."""
+    """Follows partitions as ``TailReader`` does, but hands over every record as it is on the log, not decoded."""
 
     def __init__(
         self, settings: BusSettings, *, handler: StoredRecordHandler, in_flight_limit: InFlightLimit | None = None

@@ -1,4 +1,4 @@
-"""A limit in bytes that callers wait for in their order."""
+"""A semaphore that counts bytes; callers acquire in the order in which they asked."""
 
 import asyncio
 from collections import deque

@@ -15,14 +15,14 @@ from schemas.stream import Chunk
 from services.bus.records import Partition
 
 BATCH_BYTES: Final = 524_288
-"""Most bytes of a batch; a single larger record goes alone."""
+"""Maximum size of a batch in bytes. A record that is larger is sent in a batch of its own."""
 
 RECORD_OVERHEAD: Final = 64
 """Bytes counted for a record in addition to its key and value: headers, lengths, bookkeeping."""
 
 
 class OutgoingRecord(NamedTuple):
-    """One record to send; ``ack`` is the caller's future, opaque here, ``size`` what ``record_size`` says."""
+    """One record to send; ``ack`` is the caller's future, opaque here; ``size`` is the result of ``record_size``."""
 
     key: bytes | None
     value: bytes
@@ -48,7 +48,7 @@ class Outbox:
     def __init__(self) -> None:
         self._queues: dict[Partition, _PartitionQueue] = {}
         self.count = 0
-        """Records not acknowledged yet."""
+        """Number of records that are not acknowledged yet."""
 
     def put(self, partition: Partition, record: OutgoingRecord, *, urgent: bool) -> bool:
         """Queue a record; return whether to drain now."""

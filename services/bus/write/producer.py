@@ -39,10 +39,10 @@ from services.runtime.metrics import PRODUCED, RECORDS_REFUSED, RESENT, UNACKED,
 _log = logger("bus")
 
 BUFFER_BYTES: Final = 33_554_432
-"""Most bytes accepted and not acknowledged (32 MiB); ``post`` waits while they are taken."""
+"""Maximum bytes accepted and not acknowledged (32 MiB); ``post`` waits while there is no room."""
 
 FLUSH_S: Final = 10.0
-"""Longest time ``stop`` waits for acknowledgements."""
+"""Maximum time that ``stop`` waits for acknowledgements."""
 
 _NOTHING: Final[frozenset[type[AnyEvent]]] = frozenset()
 

@@ -14,7 +14,7 @@ from services.stream import AS_STARTED, Governance, Screen, catch_up
 from services.stream.ops import Op, Refuse, Replace, Restart, Withdraw, apply
 
 MOST_LINES: Final = 2_000_000
-"""Most op lines that are hashed to find out what one connection was sent."""
+"""Maximum number of op lines that are hashed to find out what one connection was sent."""
 
 
 class FoldedOp(NamedTuple):
@@ -22,8 +22,8 @@ class FoldedOp(NamedTuple):
 
     Attributes:
         op_id: ``partition:offset:index``, as the edge names it.
-        at_ms: When the broker appended the record that it follows from.
-        event: Which of the request's stream events that was.
+        at_ms: When the broker appended the record that the op follows from.
+        event: Which of the request's stream events this record is.
     """
 
     op: Op

@@ -8,7 +8,7 @@ from typing import Any, Final
 from services.cli.audit.page import PAGE_STYLE
 
 MAX_ROWS: Final = 1_000
-"""Most differences that are listed; the drawing counts all."""
+"""Maximum number of differences that are listed. The drawing counts all."""
 
 CHANGES: Final = {"appears": "var(--bad)", "moves": "var(--moved)", "disappears": "var(--mark)"}
 """Colour of each change of a recall."""

@@ -18,7 +18,7 @@ from services.physics.cascade import rank_correlation, recall
 from services.runtime.errors import UserError
 
 BEST: float = 0.01
-"""Share of lines that count as the best: the printed figures say how many of them a cascade finds."""
+"""Share of lines that count as the best. The printed figures say how many of these lines a cascade finds."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def _write_first(write: Callable[[BinaryIO], None], model: str, out: BinaryIO) -
 
 
 class _WithModel:
-    """A file that gives every request a model; a line that is no request goes through as it is."""
+    """A file that gives every request a model. A line that is not a request goes through unchanged."""
 
     def __init__(self, out: BinaryIO, model: str) -> None:
         self._out = out

@@ -1,7 +1,7 @@
 """Score an answer by an expression in the Common Expression Language.
 
-Such an expression can neither loop for ever nor touch anything; see https://github.com/google/cel-spec. It needs the
-extra ``cel``.
+Such an expression can neither loop for ever nor have side effects; see https://github.com/google/cel-spec. The score
+needs the extra ``cel``.
 """
 
 import math
@@ -16,11 +16,11 @@ from services.runtime.errors import UserError
 LONGEST_ERROR_CHARS: Final = 200
 
 _FAILED: Final = (ValueError, TypeError, LookupError, RuntimeError, ArithmeticError)
-"""What an expression may end with."""
+"""Errors with which the evaluation of an expression may end."""
 
 
 def cel_scorer(expression: str) -> Callable[[str], float | None]:
-    """Return what scores an answer by this expression over ``answer`` and ``json``.
+    """Return a function that scores an answer by this expression over ``answer`` and ``json``.
 
     Raises:
         UserError: The package is not installed.
@@ -52,7 +52,7 @@ def cel_scorer(expression: str) -> Callable[[str], float | None]:
 
 
 def finite(found: Any) -> float | None:
-    """Return a value as a finite number; None where it is none."""
+    """Return a value as a finite number. None if it is not one."""
     if not isinstance(found, str | int | float):
         return None
     try:

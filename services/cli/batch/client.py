@@ -24,7 +24,7 @@ from services.runtime.errors import UserError
 
 TENANT: Final = "local"
 DIR_VARIABLE: Final = "RAILBUS_BATCH_DIR"
-"""Folder of the jobs' files, where no tree runs in this folder."""
+"""Variable that names the folder of the jobs' files. It is used if no tree runs in the present folder."""
 
 SHOW_S: Final = 0.5
 """Time between two progress lines."""
@@ -58,7 +58,7 @@ class JobClient:
     @classmethod
     @asynccontextmanager
     async def opened(cls, settings: BusSettings, store: FolderStore) -> AsyncIterator["JobClient"]:
-        """Connect, and know every job.
+        """Connect, and read every job.
 
         Raises:
             UserError: The broker does not answer.
@@ -130,10 +130,10 @@ def input_file_id(batch_id: str) -> str:
 
 
 def store_input(store: FolderStore, batch_id: str, filename: str, write: Callable[[BinaryIO], None]) -> JobPlan:
-    """Store a job's input and check its lines; an input that an earlier call stored is used again.
+    """Store a job's input and check its lines. An input that an earlier call stored is used again.
 
     Raises:
-        UserError: The input is refused, such as for two lines with one ``custom_id``; the stored input is removed.
+        UserError: The input is refused, such as for two lines with one ``custom_id``. The stored input is removed.
     """
     file_id = input_file_id(batch_id)
     if store.find(file_id) is None:

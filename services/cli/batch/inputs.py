@@ -1,4 +1,4 @@
-"""Turn what people have into lines of OpenAI's batch form: its own JSONL, plain prompts, CSV, Parquet."""
+"""Turn input files into lines of OpenAI's batch form. An input is JSONL in this form, plain prompts, CSV or Parquet."""
 
 import csv
 import re
@@ -68,7 +68,7 @@ def _lines(path: Path, options: InputOptions) -> Iterator[bytes]:
 
 
 def _jsonl(path: Path, options: InputOptions) -> Iterator[bytes]:
-    """Yield the lines; a line that lacks a field gets the value given for every request."""
+    """Yield the lines. A line that lacks a field gets the value given for every request."""
     with path.open("rb") as file:
         for raw in file:
             if not options.body or len(raw) > MAX_LINE_BYTES:

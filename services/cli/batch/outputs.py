@@ -15,7 +15,7 @@ ROWS: Final = 2_048
 
 
 def write_outputs(store: FolderStore, end: BatchFinished, out: Path) -> list[Path]:
-    """Write the files, each whole or not at all; return those that have content."""
+    """Write the result files, each whole or not at all. Return those that have content."""
     written = []
     for name, file_id in (("results.jsonl", end.output_file), ("errors.jsonl", end.error_file)):
         target = out / name

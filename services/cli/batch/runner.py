@@ -23,7 +23,7 @@ JOB_FILE: Final = "job.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What holds for a job: see ``schemas.batches.BatchCreated``."""
+    """The options of a job. See ``schemas.batches.BatchCreated``."""
 
     window_open: int
     line_attempts: int
@@ -128,7 +128,7 @@ def _remembered(out: Path, source: Path) -> str:
 
 
 def _shower() -> Callable[[str], None]:
-    """Return what shows progress: over and over on one line of a terminal, else a line whenever it has changed."""
+    """Return a function that shows progress: always on the same line of a terminal, else a new line for each change."""
     last = ""
 
     def show(text: str) -> None:

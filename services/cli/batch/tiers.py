@@ -17,17 +17,17 @@ from services.cli.batch.cel_score import cel_scorer, finite
 from services.runtime.errors import UserError
 
 SAMPLE_SEED: Final = 0
-"""The sample is the same each time, so that an interrupted cascade can continue."""
+"""Seed of the sample. The sample is the same each time, so that an interrupted cascade can continue."""
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an answer is scored: more is better.
+    """How an answer is scored. A higher score is better.
 
     Attributes:
-        regex: The first group is the score, in the last place where it matches.
+        regex: A regular expression. The first group of its last match is the score.
         json: Path of a number in an answer that is a JSON object, such as ``rating.total``.
         cel: An expression in the Common Expression Language over ``answer``, its text, and ``json``, its value (null
             where it is no JSON). All numbers of ``json`` are doubles. True is 1.
@@ -51,8 +51,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One model.
 
     Attributes:
-        model: Its name in requests.
-        keep: Which share of all lines it answers, the best of the tier before; the first tier answers all.
+        model: The model's name in requests.
+        keep: Share of all lines that this model answers: the best lines of the tier before. The first tier answers all.
         price: The API of the planner's price list that says what its tokens cost.
     """
 
@@ -109,7 +109,7 @@ Scorer = Callable[[str], float | None]
 
 
 def scorer_of(score: Score) -> Scorer:
-    """Return what scores answers.
+    """Return the function that scores answers.
 
     Raises:
         UserError: ``score.cel`` needs a package that is not installed.
@@ -140,7 +140,7 @@ def _by_path(path: Sequence[str], answer: str) -> float | None:
 
 
 def best(scores: Mapping[str, float], count: int) -> list[str]:
-    """Return the names with the highest scores, best first; of equal ones the earlier."""
+    """Return the names with the highest scores, best first. Of equal scores, the earlier name comes first."""
     return sorted(scores, key=lambda name: -scores[name])[: max(0, count)]
 
 

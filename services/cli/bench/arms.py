@@ -73,7 +73,7 @@ def build_arms(
 
 
 def require_drafting(engine: str, env: Mapping[str, str]) -> None:
-    """Refuse to compare an engine with itself: vLLM drafts only with a draft model or a method.
+    """Refuse to compare an engine with itself, because vLLM drafts only with a draft model or a method.
 
     Raises:
         UserError: It has neither.
@@ -86,7 +86,7 @@ def require_drafting(engine: str, env: Mapping[str, str]) -> None:
 
 
 def abba_order(which: Sequence[BenchArm], rounds: int) -> tuple[BenchArm, ...]:
-    """Return the order A B B A, ``rounds`` times: drift (heat, other load) affects every arm alike."""
+    """Return the order A B B A, ``rounds`` times, so that drift (heat, other load) affects every arm alike."""
     return (*which, *reversed(which)) * rounds
 
 

@@ -16,7 +16,7 @@ LOAD_TIMEOUT_S: Final = 900.0
 """Longest time an engine may take to load, beyond its share of the limit."""
 STOP_TIMEOUT_S: Final = 10.0
 MIN_RUN_S: Final = 1.0
-"""Shortest time for a run when earlier runs took longer than their share: every arm must run."""
+"""Shortest time for a run when earlier runs took longer than their share, because every arm must run."""
 
 
 class BenchRunError(Exception):

@@ -53,7 +53,7 @@ def parse_op(value: dict[str, Any]) -> Op:
     """Parse an op from its JSON form.
 
     Raises:
-        AnswerError: This program does not know it.
+        AnswerError: This program does not know the op.
     """
     cls = _OPS.get(value.get("op", ""))
     try:

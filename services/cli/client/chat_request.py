@@ -46,7 +46,7 @@ class ChatRequest:
     def timeout_s(self) -> float:
         """Longest wait for the end: the request's own deadline, and ten seconds for its router.
 
-        A class may allow up to a day; the policy that says so is the edge's.
+        A class may allow up to a day, but only the edge knows the policy that says so.
         """
         usual_ms = Deadlines().total_ms if self.service_class is None else DAY_MS
         return (self.total_ms or usual_ms) / 1_000 + 10

@@ -25,7 +25,7 @@ RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Waits before a broken connection is opened again; the last one repeats until the request's time is up."""
 
 MAX_FRAME_BYTES: Final = 16_777_216
-"""Size of a message from the edge; a whole history can be one."""
+"""Maximum size of a message from the edge, in bytes. A whole history can be one message."""
 
 FLAGS: Final = {
     "model": "--model: leave it out for whatever is served",
@@ -62,7 +62,7 @@ async def ask_edge(request: ChatRequest, edge: EdgeAddress, take: OpHandler) -> 
 
 
 async def _raise_request_error(session: aiohttp.ClientSession, url: str) -> None:
-    """Ask the edge why a request failed: the op ``close`` does not tell whether the request itself was at fault."""
+    """Ask the edge why a request failed, because the op ``close`` does not tell whether the request was at fault."""
     try:
         async with asyncio.timeout(ERROR_TIMEOUT_S), session.get(url) as response:
             error = (await response.json())["error"]

@@ -17,7 +17,7 @@ from services.runtime.clock import now_ms, now_us
 from services.stream import Screen
 
 MAX_UNFOLDED: Final = 1_000
-"""Events read from the log and not folded yet; reading pauses beyond."""
+"""Maximum number of events that are read and not folded yet. Beyond it, reading pauses."""
 
 
 async def ask_log(request: ChatRequest, settings: BusSettings, take: OpHandler) -> None:

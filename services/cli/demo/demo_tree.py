@@ -51,7 +51,7 @@ class SceneRun:
     Attributes:
         records: Records of its request, in the order of reading.
         ops: Ops that the edge sent, by the position of their event in the stream log.
-        trace: The same without positions.
+        trace: The same ops without positions.
         failure: Why there is no answer.
     """
 

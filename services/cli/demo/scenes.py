@@ -11,10 +11,10 @@ from services.cli.client.chat_request import ChatRequest
 from services.stream import Op, Screen, Show, apply
 
 LENIENT_TTFT_MS: Final = 2_000
-"""First-token deadline of the scenes that are not about it."""
+"""First-token deadline of the scenes that are not about this deadline."""
 
 LENIENT_STALL_MS: Final = 5_000
-"""Stall deadline of the scenes that are not about it."""
+"""Stall deadline of the scenes that are not about this deadline."""
 
 TOTAL_MS: Final = 15_000
 

@@ -12,11 +12,11 @@ class HostFinding:
     """One setting.
 
     Attributes:
-        name: What was looked at.
-        found: What it is; why it cannot be read, where it cannot.
-        wanted: What it should be.
-        why: What it costs otherwise.
-        command: What would change it; empty where nothing has to be.
+        name: Name of the setting.
+        found: Its present value, or why the value cannot be read.
+        wanted: The value that it should have.
+        why: The cost of another value.
+        command: The command that would change it. Empty if nothing has to be changed.
         state: ``unknown``: not readable here. ``note``: it depends on what is wanted.
     """
 

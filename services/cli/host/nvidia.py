@@ -83,7 +83,7 @@ def _most(name: str, value: str, most: str, unit: str, command: str, why: str) -
 
 
 def _clocks(name: str, gpu: Mapping[str, str]) -> HostFinding:
-    """Return what the clocks are; a lock cannot be read, so it is only noted."""
+    """Return a finding about the clocks. Whether they are locked cannot be read, so this is only noted."""
     label, most = f"{name} clocks", _number(gpu["clocks.max.sm"])
     now, application = _number(gpu["clocks.sm"]), _number(gpu["clocks.applications.graphics"])
     if most is None or now is None:

@@ -13,7 +13,7 @@ from services.bus import RawRecord, Received, UnreadableRecord, partition_for
 from services.cli.show.terminal import printable
 
 MAX_REASON_CHARS: Final = 160
-"""Characters of a reason that a line shows."""
+"""Maximum number of characters of a reason that a line shows."""
 
 HEX_ROW: Final = 16
 """Bytes in a row of a dump."""
@@ -144,10 +144,10 @@ def dead_letter_details(record: DeadLetterRecord, most_bytes: int) -> Iterator[s
 
 
 def original_record(record: DeadLetterRecord, partitions: int) -> RawRecord:
-    """Return the original record: for its request's partition if the topic is spread by request, else for its own.
+    """Return the original record, for its request's partition if the topic is spread by request, else for its own.
 
     Raises:
-        ValueError: Not all its bytes were kept, or it was found on ``railbus.dead`` itself.
+        ValueError: Not all bytes of the record were kept, or the record was found on ``railbus.dead`` itself.
     """
     if record.cut:
         original = f"{record.topic} {record.partition}:{record.offset}"

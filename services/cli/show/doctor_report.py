@@ -10,10 +10,10 @@ class DoctorCheck:
 
     Attributes:
         name: What was checked.
-        good: Whether it is as it should be.
+        good: Whether the check passed.
         found: What was found, such as a version.
         remedy: What to do when it is not good.
-        needed: Whether nothing works without it.
+        needed: Whether Railbus cannot work if the check fails.
     """
 
     name: str

@@ -17,7 +17,7 @@ _CONTROL: Final = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0))
 
 
 def printable(text: str) -> str:
-    """Replace control characters: an answer must not control the reader's terminal."""
+    """Replace control characters, because an answer must not control the reader's terminal."""
     return text.translate(_CONTROL)
 
 

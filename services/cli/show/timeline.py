@@ -19,7 +19,7 @@ MAX_SEEN_CHARS = 60
 
 
 def in_log_order(records: Iterable[Received]) -> list[Received]:
-    """Return a request's records as they were appended; those of one topic by offset, whatever their times say."""
+    """Return a request's records in the order of their appends. Records of one topic are always ordered by offset."""
     latest: dict[str, int] = {}
     placed: list[tuple[int, str, int, Received]] = []
     for record in sorted(records, key=lambda each: (each.topic, each.offset)):
@@ -44,7 +44,7 @@ def timeline(request_id: str, events: Sequence[LogEvent], *, prompts: bool) -> l
 
 
 def receipts(checks: Sequence[ReceiptCheck], ops: int) -> list[str]:
-    """Return a line for each connection's receipt: whether it was sent what the log says, by the hash over its ops."""
+    """Return a line for each connection's receipt. By the hash over the ops it says whether they agree with the log."""
     lines = []
     for check in checks:
         receipt = check.receipt

@@ -13,10 +13,10 @@ from services.cli.tree.process_specs import ProcessSpec
 from services.runtime.errors import UserError
 
 MAX_LINE_BYTES: Final = 16_384
-"""Bytes kept of one line; a child that writes no line breaks must not fill the parent's memory."""
+"""Maximum number of bytes kept of one line. A child that writes no line breaks must not fill the parent's memory."""
 
 KEPT_LINES: Final = 5
-"""Last lines kept, to report why a child ended."""
+"""Number of last lines that are kept, to report why a child ended."""
 
 DRAIN_S: Final = 1.0
 """Longest wait for the output of an ended child; another process may hold its pipes open."""
@@ -45,9 +45,10 @@ class Child:
 
     @classmethod
     async def start(cls, spec: ProcessSpec, env: dict[str, str], say: LineSink) -> "Child":
-        """Start the process in a group of its own: a Ctrl-C at the terminal reaches the supervisor alone.
+        """Start the process in a group of its own, so that a Ctrl-C at the terminal reaches the supervisor alone.
 
-        Not in a session of its own: Linux schedules each session as one, and ``nice`` counts only within it.
+        The process gets no session of its own, because Linux schedules each session as one, and ``nice`` counts only
+        within a session.
 
         Raises:
             UserError: The program cannot be run.

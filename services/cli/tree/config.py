@@ -65,7 +65,7 @@ COUNTED: Final[Mapping[str, str]] = {
 """The flag that says how many processes there are of a service."""
 
 MOST_PROCESSES: Final = 16
-"""Most processes of one service in one tree."""
+"""Maximum number of processes of one service in one tree."""
 
 MOST_KAFKA_NODES: Final = 5
 
@@ -262,7 +262,7 @@ def _ports_in_a_row(count: int) -> list[int]:
     """Return ports that are free now, each the one after the last.
 
     Raises:
-        UserError: There are none.
+        UserError: There are not enough free ports.
     """
     for _ in range(MAX_TRIES):
         first = free_port()

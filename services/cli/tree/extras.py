@@ -14,10 +14,10 @@ from services.runtime.weights import SMOLLM2, CacheSettings
 MODEL_PATH: Final = "RAILBUS_MODEL_PATH"
 
 EMBEDDED: Final = ("xllamacpp",)
-"""What engine llama imports."""
+"""Modules that engine llama imports."""
 
 POLICIES: Final = ("regorus", "ahocorasick", "yaml")
-"""What reading a policy imports."""
+"""Modules that reading a policy imports."""
 
 GOVERNANCE_MODULES: Final = ("nemoguardrails", "presidio_analyzer", "regorus", "ahocorasick", "jailguard")
 """Modules of the extra that rails and safety import."""

@@ -16,8 +16,8 @@ from services.cli.tree.state_file import DISK_FULL, STATE_DIR_VARIABLE
 from services.runtime.errors import UserError
 
 PROBE_BYTES: Final = 1_048_576
-"""Bytes written to the log's folder and removed again, to find a full disk: a broker would start there, and then
-keep nothing."""
+"""Number of bytes written to the log's folder and removed again, to find a full disk. On a full disk a broker would
+start, and then keep nothing."""
 
 PARTITIONS_VARIABLE: Final = "RAILBUS_PARTITIONS"
 
@@ -93,7 +93,7 @@ def _empty(chosen: Path) -> None:
 
 
 def _check_partitions(chosen: Path) -> None:
-    """Refuse to start services that would all end with the same complaint."""
+    """Refuse a log with another number of partitions, because all services would end with the same complaint."""
     try:
         kept = json.loads((chosen / "topics.json").read_bytes())["topics"][REQUESTS.name]["partitions"]
         wanted = int(os.environ.get(PARTITIONS_VARIABLE) or DEFAULT_PARTITIONS)

@@ -14,7 +14,7 @@ from services.runtime.errors import UserError
 MAX_PORT: Final = 65_535
 
 CANDIDATE_PORTS: Final = range(20_000, 32_768)
-"""Below what Linux gives to outgoing connections: one of those could take a port before its service does."""
+"""Ports to choose from. They are below those of Linux's outgoing connections, which could take a service's port."""
 
 MAX_TRIES: Final = 50
 

@@ -13,16 +13,16 @@ CloudMode = Literal["off", "vertex", "emulator"]
 LOOPBACK: Final = "127.0.0.1"
 
 READY_TIMEOUT_S: Final = 60.0
-"""Longest time from start to the ready line."""
+"""Longest time from the start of a process to its ready line, in seconds."""
 
 KAFKA_START_TIMEOUT_S: Final = 120.0
-"""The same for nodes of Apache Kafka whose jars are there: each formats its storage first."""
+"""Longest such time for nodes of Apache Kafka whose jars are there. Each node formats its storage first."""
 
 KAFKA_RUNNER: Final = Path(__file__).resolve().parents[3] / "infra" / "kafka" / "run.py"
 """Starts Apache Kafka; only a checkout has it."""
 
 MODEL_LOAD_TIMEOUT_S: Final = 1_200.0
-"""The same for vLLM: it reads tens of gigabytes, compiles, and captures graphs."""
+"""Longest such time for vLLM, which reads tens of gigabytes, compiles, and captures graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +36,16 @@ class TreeConfig:
         broker_port: Port of the embedded broker; None where ``kafka`` is another broker.
         log_dir: Folder of the embedded broker's log.
         redis_port: Port of the embedded Redis-compatible server; None when there is none.
-        redis_program: Its program.
+        redis_program: The program of that server.
         redis_url: Address of Redis for the services; None when there is none.
         health_ports: Port of ``/healthz`` of each process of a service that has no HTTP port of its own.
-        governed: Rails and safety run; text waits for the verdict and is checked.
+        governed: Whether rails and safety run. If so, text waits for the verdict and is checked.
         cloud: Where late and failed requests fall back to: nowhere, Vertex AI, or its emulator.
-        traced: A tracer sends a trace of each request to a collector.
+        traced: Whether a tracer sends a trace of each request to a collector.
         emulator_port: Port of the emulator; None when there is none.
         options: Variables that the operator's flags set for every service.
         generator_python: Interpreter of the generator: an engine may need an environment of its own.
-        counts: How many processes there are of each service; one of those that are not named.
+        counts: Number of processes of each service. A service that is not named has one.
         more_edge_ports: Ports of the second edge and further ones.
         kafka_nodes: How many nodes of Apache Kafka the tree starts; 0 for none.
         ledger: Whether the ledger runs.
@@ -121,7 +121,7 @@ GOVERNANCE_SERVICES: Final = ("rails", "safety")
 """Services that judge prompts and check answers, started likewise."""
 
 GOVERNANCE_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "hold", "RAILBUS_OUTPUT_CHECK": "on"}
-"""Environment of every service when these run."""
+"""Environment of every service when the governance services run."""
 
 UNGOVERNED_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_INPUT_GATE": "off", "RAILBUS_OUTPUT_CHECK": "off"}
 """Environment of every service without governance: unchecked text is shown only if router, edge and worker agree."""
@@ -154,7 +154,8 @@ BATCH: Final = "batch"
 """The service that runs batch jobs; no answer to a person waits for it."""
 
 STOP_SETTINGS: Final[Mapping[str, str]] = {"RAILBUS_GENERATOR_DRAIN_MS": "2000", "RAILBUS_VERTEX_DRAIN_MS": "2000"}
-"""The whole tree stops, edge first, and each stage gets five seconds: nobody reads what would be finished later."""
+"""Drain times when the whole tree stops. The edge stops first and each stage gets five seconds, so nobody would read
+answers that are finished later."""
 
 
 def service_names(

@@ -12,7 +12,7 @@ class RestartAfter:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Do not start it again: it ended ``times`` times within ``within_s`` seconds."""
+    """Do not start it again, because it ended ``times`` times within ``within_s`` seconds."""
 
     times: int
     within_s: float
@@ -24,8 +24,8 @@ class RestartPolicy:
 
     Attributes:
         first_s: Wait before the first restart.
-        longest_s: Longest wait; it doubles with every recent end.
-        most: Ends within ``within_s`` after which it is not started again.
+        longest_s: Longest wait. The wait doubles with every recent end, up to this.
+        most: Number of ends within ``within_s`` after which the service is not started again.
         within_s: Age up to which an end counts.
     """
 

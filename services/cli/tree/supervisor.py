@@ -16,10 +16,10 @@ from services.runtime.process import EXIT_USER
 from services.runtime.task_groups import first_error
 
 STOP_S: Final = 5.0
-"""Longest time a stage of services gets to stop before it is killed; three stages fit into the process's own grace."""
+"""Longest time for a stage of services to stop before it is killed. Three stages fit into the process's own grace."""
 
 MAX_STARTS: Final = 2
-"""Starts of a service that never serves, before the tree gives up: more would wait for ever."""
+"""Maximum number of starts of a service that never serves. Then the tree gives up, or it would wait for ever."""
 
 
 class Supervisor:
@@ -52,7 +52,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep every service running while the block runs; the block begins when all of them serve.
+        """Keep every service running while the block runs. The block begins when all services serve.
 
         Raises:
             UserError: A service reports a user's mistake, ends again and again, or never serves.
@@ -80,7 +80,7 @@ class Supervisor:
         return [servers, [spec for spec in self._specs if spec.stage > 0 and spec.awaited]]
 
     async def _keep_optional(self, spec: ProcessSpec) -> None:
-        """Keep a service running that nothing waits for; if it cannot run, say so and go on without."""
+        """Keep a service running that nothing waits for. If it cannot run, say so and go on without it."""
         try:
             await self._keep_running(spec, asyncio.Event())
         except UserError as error:

@@ -1,6 +1,6 @@
 """Scripts for emulated answers, written as the model's name. Pure.
 
-``emulated-n50-ttft300`` generates 50 words, the first after 300 ms. The parts, in any order::
+``emulated-n50-ttft300`` generates 50 words, the first after 300 ms. The parts may come in any order::
 
     n<k>       generate k words, at most maxOutputTokens
     ttft<ms>   send the first word after this time
@@ -17,7 +17,7 @@
     shut       block the prompt by a safety filter
     block<k>   block the answer by a safety filter after k words
 
-Any other model name gets the server's defaults.
+A model name without a script gets the server's default script.
 """
 
 import random
@@ -96,7 +96,7 @@ def word(index: int) -> str:
 
 
 def response(text: str | None, *, finish: str | None = None, usage: dict[str, int] | None = None) -> dict[str, Any]:
-    """Return one ``GenerateContentResponse``."""
+    """Return one ``GenerateContentResponse`` as JSON data."""
     candidate: dict[str, Any] = {"index": 0}
     if text is not None:
         candidate["content"] = {"role": "model", "parts": [{"text": text}]}

@@ -22,7 +22,7 @@ class VertexEmulator:
     """An HTTP server that answers by script and counts calls.
 
     Args:
-        default: Script of a model whose name contains none.
+        default: Script for a model whose name contains no script.
         seed: Seed of the random latencies.
     """
 
@@ -77,7 +77,7 @@ class VertexEmulator:
             else:
                 self.stats["finished"] += 1
         except ConnectionError:
-            self.stats["cut_off"] += 1  # the client went away
+            self.stats["cut_off"] += 1  # the client closed the connection
         except asyncio.CancelledError:
             self.stats["cut_off"] += 1
             raise
@@ -123,10 +123,10 @@ def _refuse(code: int, wait_s: int | None = None, message: str = "scripted") -> 
 
 
 def _check(body: Any) -> int:
-    """Return the prompt's length in words, after the checks that Vertex AI would make.
+    """Check the body as Vertex AI would; return the prompt's length in words.
 
     Raises:
-        ValueError: The message names the field.
+        ValueError: A field is wrong; the message names it.
     """
     if not isinstance(body, dict) or not isinstance(body.get("contents"), list) or not body["contents"]:
         msg = "contents: at least one is required"

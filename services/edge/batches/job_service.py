@@ -24,19 +24,19 @@ ANSWER_S: Final = 5.0
 """Longest wait for the log."""
 
 RETRY_S: Final = 60.0
-"""When a broker that refused is asked again."""
+"""Seconds after which a broker that refused is asked again."""
 
 _log = logger("edge")
 
 
 class JobService:
-    """What the endpoints need. It reads nothing before the first client asks.
+    """The files and jobs behind the endpoints. It reads nothing before the first client asks.
 
     Args:
         folder: Folder of the files; None turns files and batches off.
-        file_bytes: Largest file.
-        tenant_files: Most files of a tenant.
-        tenant_jobs: Most unfinished jobs of a tenant.
+        file_bytes: Maximum size of a file.
+        tenant_files: Maximum number of files of a tenant.
+        tenant_jobs: Maximum number of unfinished jobs of a tenant.
 
     Raises:
         UserError: The folder cannot be used.
@@ -59,7 +59,7 @@ class JobService:
         self._uploads: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Follow the jobs from the first question on, until cancelled. A broker that refuses costs batches alone."""
+        """Follow the jobs from the first client's call on, until cancelled. If the broker refuses, only this fails."""
         while True:
             await self._asked.wait()
             self._reader = JobReader(self._bus, "edge")
@@ -78,7 +78,7 @@ class JobService:
         """The files.
 
         Raises:
-            ApiError: 503, there are none here.
+            ApiError: 503, if files and batches are off.
         """
         if self._store is None:
             raise ApiError(503, "Files and batches are turned off here.", code="batches_off")

@@ -82,7 +82,7 @@ def parse_window(text: Any) -> int:
     """Return a completion window in milliseconds.
 
     Raises:
-        ApiError: 400, when it is none.
+        ApiError: 400, when the text is not a window.
     """
     match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
     found = int(match[1]) * _UNIT_MS[match[2]] if match else 0

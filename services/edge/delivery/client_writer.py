@@ -7,7 +7,7 @@ from typing import Final, Literal
 WriteFailure = Literal["gone", "slow"]
 
 CATCH_UP_BATCH_BYTES: Final = 65_536
-"""A history is written in batches of about this size; each waits until the client has read most of the last one."""
+"""Approximate size of a batch of a history. Each batch waits until the client has read most of the one before it."""
 
 DRAIN_TIMEOUT_S: Final = 30.0
 """Longest time for a client to read one batch."""
@@ -23,11 +23,12 @@ class ClientWriter:
 
     Args:
         transport: The connection's transport.
-        limit: Most bytes that may wait in the process for the client.
-        wrap: Frames each write, such as a chunk of a chunked body.
-        head: Is sent before the first bytes, in the same write: the head of a response. Until then there may still be
-            another response.
-        terminator: Ends the body, in the same write as its last bytes: a client that waits for the end has it then.
+        limit: Maximum number of bytes that may wait in the process for the client.
+        wrap: Function that frames each write, for example as a chunk of a chunked body.
+        head: Head of the response. It is sent in the same write as the first bytes. Until then, another response can
+            be sent instead.
+        terminator: End of the body. It is sent in the same write as the last bytes, so that a client that waits for the
+            end does not wait longer.
     """
 
     __slots__ = ("_head", "_limit", "_terminator", "_transport", "_wrap")
@@ -59,7 +60,7 @@ class ClientWriter:
         self._head = b""
 
     def write(self, data: bytes, *, last: bool = False) -> WriteFailure | None:
-        """Write the bytes, unless the client is gone. If the client is over its limit, this write is its last.
+        """Write the bytes, unless the client is gone. If the client is over its limit, nothing is written after this.
 
         Args:
             data: The bytes.

@@ -1,4 +1,4 @@
-"""What arrives while a client reads the history of its answer, and when the rest of it is out of date. Pure."""
+"""The events that arrive while a client reads the history of its answer, and whether they change the rest. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,14 +9,15 @@ from services.edge.delivery.stats import PositionedOp
 from services.edge.log.positions import LoggedEvent
 
 MAX_HELD_EVENTS: Final = 20_000
-"""Most events that wait while a client reads the history; a client that needs more is too slow."""
+"""Maximum number of events held while a client reads the history. A client for which more arrive is too slow."""
 
 
 class HeldEvents:
     """The events of a request that are not folded yet, because its client has not read the earlier ones.
 
     Attributes:
-        recall_pending: A held event may take back text that is not sent yet: send nothing more of the old history.
+        recall_pending: Whether a held event may take back text that is not sent yet. If so, send no more of the old
+            history.
     """
 
     __slots__ = ("_events", "recall_pending")
@@ -32,12 +33,12 @@ class HeldEvents:
         return len(self._events) <= MAX_HELD_EVENTS
 
     def next_ops(self, session: DeliverySession, unsent: Sequence[PositionedOp], end_offset: int) -> CatchUpOps | None:
-        """Fold what was held; return what to send instead of the unsent ops, or None if nothing is left to send.
+        """Fold the held events. Return the ops to send instead of the unsent ones, or None if nothing is left to send.
 
         Args:
             session: The fold, which has taken the history.
             unsent: The ops of the history that were not sent, because a recall came.
-            end_offset: The history holds all events before it.
+            end_offset: Offset of the first event after the history.
         """
         events, self._events = self._events, []
         if not (events or unsent):

@@ -25,7 +25,7 @@ TICK_S: Final = 0.5
 """Interval between deadline checks: an expired stream ends at most this much late."""
 
 MAX_MODELS: Final = 1_000
-"""Most names kept for ``/v1/models``, of all tenants."""
+"""Maximum number of model names kept for ``/v1/models``, over all tenants."""
 
 _KINDS: Final = read_kinds("edge", STREAMS)
 
@@ -35,7 +35,7 @@ class Hub:
 
     Attributes:
         index: Where the events of recent requests are.
-        log_time: The broker's time, by ``steady_us``.
+        log_time: The broker's time, derived from ``steady_us``.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Hub:
         labelled(STREAMS_ACTIVE, stream.connection.transport).dec()
 
     def wants(self, kind: str, key: bytes | None) -> bool:
-        """Return whether a record belongs to an open stream or a recent one; others are not decoded."""
+        """Return whether a record belongs to an open stream or a recent one. Other records are not decoded."""
         return (key in self._streams or key in self.index) and kind in _KINDS
 
     def handle(self, records: Sequence[Received | UnreadableRecord]) -> None:

@@ -1,4 +1,4 @@
-"""Receipts of connections, posted to the log without waiting; while it takes no more, they wait in a queue."""
+"""Receipts of connections, posted to the log without waiting. While the log accepts none, they wait in a queue."""
 
 import asyncio
 from typing import Final
@@ -15,11 +15,11 @@ from services.runtime.metrics import DETACHED, EDGE_TTFT, EXPOSED_TOKENS, EXPOSU
 _log = logger("edge")
 
 MAX_WAITING: Final = 20_000
-"""Most receipts that wait while the log is unavailable; further ones are dropped, and the drop is logged."""
+"""Maximum number of receipts queued while the log is unavailable. More are dropped, and a log message says so."""
 
 
 class ReceiptWriter:
-    """A writer of ``Attached`` and ``Detached`` for whom no stream waits."""
+    """Writes ``Attached`` and ``Detached`` without making any stream wait."""
 
     def __init__(self, producer: Producer, source: str) -> None:
         self._producer = producer
@@ -30,7 +30,7 @@ class ReceiptWriter:
         self._attached: set[str] = set()
 
     async def run(self) -> None:
-        """Write what waits, until cancelled."""
+        """Write the queued receipts, until cancelled."""
         while True:
             await self._write(await self._waiting.get())
 

@@ -1,4 +1,4 @@
-"""One connection's view of one request: the fold, and what the client still lacks of it. No I/O, no clock."""
+"""One connection's view of one request: the fold, and the ops that the client still lacks. No I/O, no clock."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class DeliverySession:
         partition: The request's partition of the stream log.
         stats: Counts of what was sent.
         failure: The last ``Failed``, for the error message of a request that closes as failed.
-        usage: What the answer used; None before it is complete, and where it never was.
+        usage: Tokens that the answer used; None if it is not complete.
         refused: Whether policy refused the prompt.
         answered: Whether the answer is complete; only a ``Close`` or a recall can follow.
         closed: Whether the request has ended.

@@ -27,14 +27,14 @@ _ROUNDING: Final = 1e-6
 """Tolerance for sums of token fractions: less than this above an integer counts as that integer."""
 
 _ShownSpan = tuple[int, int, float]
-"""Number of code points, when they were shown, and how many tokens they are."""
+"""Number of code points, the time at which they were shown, and their number of tokens."""
 
 
 class DeliveryStats:
     """Counts of the ops sent on one connection.
 
-    The hash is SHA-256 over the ops' JSON lines, each ended by a newline, in the order sent: a replay of the log from
-    ``resumed_from`` to ``last`` gives the same lines.
+    The hash is SHA-256 over the ops' JSON lines, each ended by a newline, in the order sent. It can be checked, because
+    a replay of the log from ``resumed_from`` to ``last`` gives the same lines.
 
     Attributes:
         ops: Number of ops sent.

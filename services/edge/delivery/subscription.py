@@ -16,7 +16,7 @@ from services.edge.log.positions import LoggedEvent, OpId
 from services.runtime.clock import now_us, steady_us
 
 EXPIRY_MARGIN_US: Final = 2_000_000
-"""The router closes a request by its total deadline; the edge ends a stream that is still open this much later."""
+"""How long after a request's total deadline the edge ends a stream for which the router has written no ``Closed``."""
 
 KEEPALIVE_S: Final = 15.0
 """A stream that is silent for this long gets a keep-alive, so that no proxy drops it as idle."""
@@ -82,7 +82,7 @@ class Subscription:
         on_log: Set when an event of the request was read, when its write was acknowledged, or when the stream ended.
         ended: Set at the end.
         reason: Why it ended; None before.
-        ended_us: When its last bytes were about to be written, by the time of day; 0 before. An answer that was over
+        ended_us: When its last bytes were about to be written, by the time of day; 0 before. An answer that ended
             before its client could be written to, such as a denied one, is written later than it ended.
         quiet_since_us: When it last wrote to the client.
         opened_us: When it was opened. If no router answers, the stream ends at the total deadline counted from here, by
@@ -100,13 +100,13 @@ class Subscription:
         """Open the stream.
 
         Args:
-            request: What is delivered.
-            session: Its fold.
-            encoder: Makes bytes of ops.
-            connection: To whom.
+            request: The request whose answer is delivered.
+            session: The fold of that request.
+            encoder: Encodes ops as bytes.
+            connection: The connection of the client.
             catching_up: Whether a history is to be sent first.
-            on_end: Called once, when it has ended: what it held is free.
-            on_detached: Called once, when its last bytes were written, or never will be.
+            on_end: Called once, when the stream has ended, to free what it held.
+            on_detached: Called once, when the last bytes were written or it is certain that they never will be.
         """
         self.request = request
         self.session = session
@@ -197,7 +197,7 @@ class Subscription:
 
         Args:
             caught_up: The history.
-            end_offset: The history holds all events before it; later ones were held.
+            end_offset: Offset of the first event after the history. Events from there on were held.
         """
         held = self._held = self._held or HeldEvents()
         following: CatchUpOps | None = caught_up
@@ -220,14 +220,14 @@ class Subscription:
         return () if self.encoder.error is not None else caught_up.ops[done:]
 
     def end(self, reason: DetachReason, error: ApiError | None = None, *, withhold: bool = False) -> None:
-        """End the stream, once; send the pending ops unless the client is gone, or must not have them.
+        """End the stream, once. Send the pending ops, unless the client is gone or must not have them.
 
-        A client that leaves when the answer is complete and was not written is gone all the same.
+        A client that leaves when the answer is complete, but not written yet, counts as gone too.
 
         Args:
-            reason: Why it ends.
-            error: What the client is told.
-            withhold: Whether what is not sent yet may have been taken back.
+            reason: Why the stream ends.
+            error: The error that the client is told.
+            withhold: Whether text that is not sent yet may have been taken back.
         """
         if self.reason is not None:
             if self.reason == "complete" and reason == "gone" and self._on_detached is not None:

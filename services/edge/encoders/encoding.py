@@ -1,4 +1,4 @@
-"""How a client wants its answer encoded. Pure."""
+"""The format in which a client wants its answer. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal

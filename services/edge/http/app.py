@@ -73,11 +73,11 @@ def make_app(
 
 
 _CLIENT_ERRORS: Final = (HttpProcessingError, web.RequestPayloadError, UnicodeEncodeError, ConnectionError)
-"""Malformed HTTP, undecodable bytes in a header, and disconnects, as the web server meets them outside of handlers."""
+"""Errors of the web server outside of handlers: malformed HTTP, undecodable bytes in a header, and disconnects."""
 
 
 class ServerLogger(logging.LoggerAdapter[logging.Logger]):
-    """The web server's logger, without errors and tracebacks for what is the client's mistake."""
+    """The web server's logger. It logs no errors and tracebacks for mistakes of clients."""
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **kwargs: Any) -> None:
         if isinstance(exc_info, _CLIENT_ERRORS):

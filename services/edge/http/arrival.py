@@ -1,7 +1,7 @@
 """When a client's bytes reached this host, by the kernel's clock.
 
-A client waits from the moment its request is here. A busy event loop, or a process that other processes keep from the
-processor, reads the bytes later, and that time must count: for deadlines, and in the account of the request.
+A client waits from the moment its request reaches this host. If the event loop is busy, or other processes use the
+processor, the bytes are read later. That delay must count in the account of the request.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from typing import Any, Final, Protocol
 from services.runtime.clock import now_us
 
 SO_TIMESTAMPNS: Final = 35
-"""Linux's socket option and the type of its control message; ``socket`` does not have it."""
+"""Linux's socket option and the type of its control message. Python's ``socket`` module does not define it."""
 
 _TIMESPEC: Final = struct.Struct("@ll")
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 _PEEK: Final = socket.MSG_PEEK | getattr(socket, "MSG_DONTWAIT", 0)
 
 MAX_UNREAD_US: Final = 10_000_000
-"""Bytes that seem older than this, or younger than now, tell that the time of day was set: they count as read now."""
+"""If bytes seem older than this, or from the future, the time of day was set. Then they count as having come now."""
 
 READ_BYTES: Final = 262_144
 
 _read_buffer: Final = bytearray(READ_BYTES)
-"""One for all connections: the event loop fills it and hands it over before it reads from another."""
+"""One buffer for all connections. The event loop fills it and hands it over before it reads another connection."""
 
 
 def request_timestamps(sockets: Iterable[Any]) -> bool:
@@ -77,10 +77,10 @@ class TimedHandler(Protocol):
 
 
 class TimedProtocol(asyncio.BufferedProtocol):
-    """Passes on what arrives, with the time at which it did.
+    """Passes on the bytes that arrive, with the time at which they arrived.
 
-    The event loop asks a buffered protocol for a buffer just before it reads: only then the kernel can still say when
-    the bytes came.
+    The event loop asks a buffered protocol for a buffer just before it reads. That is the last moment at which the
+    kernel can say when the bytes came.
     """
 
     __slots__ = ("_handler", "_since_us", "_socket")

@@ -137,7 +137,7 @@ def _check_purpose(purpose: str | None) -> None:
 
 
 async def _chunks(request: web.Request, part: BodyPartReader) -> AsyncIterator[bytes]:
-    """Yield a part's content; each chunk has as long as a body may take."""
+    """Yield a part's content. Each chunk may take as long as a whole request body may."""
     connection = handler_of(request)
     while True:
         connection.wait("body")

@@ -1,8 +1,8 @@
 """A bound for the bytes of all bodies and messages that clients have sent and that are not on the log yet.
 
-What arrives counts from its first byte. If that is too much, whoever began to send first and has not finished is
-dropped: honest clients finish soon. A whole body is parsed, checked and encoded, which takes several times its bytes;
-so whole bodies take turns.
+Bytes count as soon as they arrive. If they are too many, the client that began to send first and has not finished is
+dropped, because honest clients finish soon. Whole bodies take turns, because a body that is parsed, checked and encoded
+takes several times its size in memory.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from services.edge.errors import ApiError
 Key = TypeVar("Key", bound=Hashable)
 
 WORK_SHARE: Final = 1 / 8
-"""Share of the bytes that are worked on at the same time: while they are, there are about four copies of them."""
+"""Share of the bytes that may be worked on at the same time. Meanwhile there are about four copies of them."""
 
 ASIDE_SHARE: Final = 1 / 2
-"""Share of the bytes that requests may have which wait for a place of the batch lane, for hours perhaps."""
+"""Share of the bytes for requests that wait for a place of the batch lane, which may take hours."""
 
 SLACK_BYTES: Final = 256
-"""So many bytes beyond a whole message may be the heads of its frames: they do not count as the next one's."""
+"""Bytes beyond a whole message that may be the heads of its frames, so they do not count for the next message."""
 
 TURNS_AT_ONCE: Final = 4
-"""Most bodies that are begun in one round of the event loop. A hundred requests that come at the same moment take
-50 ms: in between, the first are sent to the log, and tokens of open streams to their clients."""
+"""Maximum number of bodies begun in one round of the event loop. A hundred requests that come at the same moment take
+50 ms. Between rounds, the first of them are sent to the log, and tokens of open streams are sent to their clients."""
 
 BYTES_AT_ONCE: Final = 65_536
-"""Most bytes of these bodies, if they are more than one: a body of 1 MiB alone takes 10 ms to parse."""
+"""Maximum bytes begun in one round if there is more than one body: parsing a body of 1 MiB alone takes 10 ms."""
 
 TURN_S: Final = 5.0
-"""Longest wait for a turn. Turns are short unless the log does not acknowledge."""
+"""Longest wait for a turn. Turns are short unless the log stops acknowledging."""
 
 
 class BodyTurn:
-    """The turn of one whole body: it is taken as a context is entered, and its bytes count until that is left."""
+    """The turn of one whole body, as a context manager. Its bytes count until the context is left."""
 
     __slots__ = ("_aside", "_count", "_room", "_works")
 
@@ -57,14 +57,14 @@ class BodyTurn:
         """Let others have their turns, before a wait for a place of the batch lane.
 
         Raises:
-            ApiError: 503, too many bytes wait like this.
+            ApiError: 503, if the bytes of requests that wait for a place are too many.
         """
         self._room.reserve_aside(self._count)
         self._aside = self._count
         self.end_work()
 
     def end_work(self) -> None:
-        """Let others have their turns: only the log's acknowledgement is awaited. May be called again."""
+        """Let others have their turns, because this body waits only for the log. May be called again."""
         if self._works:
             self._works = False
             self._room.end_work(self._count)
@@ -75,7 +75,7 @@ class BodyRoom(Generic[Key]):
 
     Args:
         most: The bound, in bytes.
-        drop: Called with the key of a connection that must end; its bytes count no longer.
+        drop: Called with the key of a connection that must end. Its bytes no longer count.
 
     Attributes:
         total: Bytes that count now.
@@ -100,7 +100,7 @@ class BodyRoom(Generic[Key]):
             self._drop_oldest(but=key)
 
     def subtract(self, key: Key, count: int) -> None:
-        """Count a whole message of this key no longer as incoming; what follows it counts as new."""
+        """Stop counting a whole message of this key as incoming. The bytes that follow it count as new."""
         arrived = self._incoming.pop(key, 0)
         left = arrived - count
         if left > SLACK_BYTES:
@@ -109,7 +109,7 @@ class BodyRoom(Generic[Key]):
         self.total -= arrived
 
     def forget(self, key: Key) -> None:
-        """Count nothing that arrived for this key any longer."""
+        """Stop counting the incoming bytes of this key."""
         self.total -= self._incoming.pop(key, 0)
 
     def turn(self, count: int) -> BodyTurn:
@@ -166,7 +166,7 @@ class BodyRoom(Generic[Key]):
         self._admit()
 
     def reserve_aside(self, count: int) -> None:
-        """Count bytes that wait for long; only ``BodyTurn`` calls this.
+        """Count bytes of a request that waits for a place of the batch lane; only ``BodyTurn`` calls this.
 
         Raises:
             ApiError: 503, there are too many.

@@ -15,7 +15,7 @@ Refusal = Literal["address", "total"]
 """Which limit a connection exceeds: its address's or the server's."""
 
 MAX_REFUSED: Final = 32
-"""Most connections beyond the limits. They get health checks answered, and one sentence for anything else."""
+"""Maximum number of connections beyond the limits. On them only health checks work; other requests get an error."""
 
 _IPV6_NETWORK_BITS: Final = 64
 """One client commonly has a whole IPv6 network of this prefix."""
@@ -27,8 +27,8 @@ ConnectionKind = Literal["idle", "http", "websocket", "refused"]
 CONNECTION_KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 
 PROXIED: Final = ""
-"""The group of a trusted proxy's connections while they have no request. No address's limit applies to it, only the
-server's."""
+"""The group of a trusted proxy's connections while they have no request. The limit of an address does not apply to it,
+only the server's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class ConnectionAdmission(Generic[Key]):
     """What to do about a new connection.
 
     Attributes:
-        over: The limit that it is over; None when there is room.
-        evicted: The connection to close for it, with what that one waited for; None when there is room.
-        refusal: Why it may only make health checks; None when it may do everything.
+        over: The limit that the connection exceeds; None if there is room.
+        evicted: The connection to close instead, with what that one waited for; None if none is closed.
+        refusal: The limit because of which it may only make health checks; None if it may do everything.
     """
 
     over: Refusal | None = None
@@ -101,7 +101,7 @@ class ConnectionTable(Generic[Key]):
         return ConnectionAdmission(over, None if evicted is None else (evicted, wait or "next"), refusal)
 
     def wait(self, key: Key, what: Wait, deadline_s: float) -> None:
-        """Note that the client has to send something until the deadline."""
+        """Note that the client must send ``what`` before the deadline."""
         entry = self._entries.get(key)
         if entry is None:
             return

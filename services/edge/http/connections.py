@@ -33,7 +33,7 @@ from services.runtime.metrics import EDGE_BODY_BYTES, EDGE_CONNECTIONS, EDGE_REF
 _log = logger("edge")
 
 LAST_WORDS_S: Final = 1.0
-"""Longest time for a connection that was closed for a limit or a deadline to take the reason."""
+"""Maximum time for a client to read the reason why its connection is closed for a limit or a deadline."""
 
 POLICY_VIOLATION: Final = 1008
 TRY_AGAIN_LATER: Final = 1013
@@ -96,11 +96,11 @@ class Connections:
 
     @property
     def handshake_s(self) -> float:
-        """How long a client may take to agree on encryption."""
+        """Maximum seconds for the TLS handshake."""
         return self._timeouts.request_s
 
     def open(self, handler: "LimitedHandler", address: str, now_s: float) -> None:
-        """Count a new connection; close another one for it if there are too many."""
+        """Count a new connection. If there are too many, close another one to make room."""
         counted = PROXIED if self.proxies.trusts(address) else address
         self._make_room(self._table.open(handler, counted, now_s + self._timeouts.request_s), now_s)
 
@@ -157,7 +157,7 @@ class Connections:
             EDGE_CONNECTIONS.labels(kind).set(kinds[kind])
 
     def _drop(self, handler: "LimitedHandler") -> None:
-        """Close a connection whose body is too much."""
+        """Close a connection whose body does not fit in memory."""
         self._table.close(handler)
         handler.let_go_of_messages()
         if handler.has_sent_ahead:  # a reason would stand in the middle of the answer before it
@@ -230,7 +230,7 @@ class LimitedHandler(web.RequestHandler):
         if self._current_request is not None and not self.is_websocket:
             self._count_sent_ahead()
         if self._messages and (error := getattr(self._messages[-1][0], "exc", None)) is not None:
-            error.with_traceback(None)  # whose frames hold all that was sent
+            error.with_traceback(None)  # because its frames hold all that was sent
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.lost(self)
@@ -243,7 +243,7 @@ class LimitedHandler(web.RequestHandler):
 
     @property
     def arrival(self) -> ArrivalTimes:
-        """When the newest bytes came; if they waited behind another request, when that was answered."""
+        """When the newest bytes came. If they waited behind another request, when that request was answered."""
         read_us = min(now_us(), max(self._read_us, self._answered_us))  # the time of day may have been set back
         return ArrivalTimes(min(read_us, max(self._bytes_us, self._answered_us)), read_us)
 
@@ -273,8 +273,8 @@ class LimitedHandler(web.RequestHandler):
         """Note that the request is answered.
 
         Args:
-            written_us: When the last of the answer was written: since then the next request may have come. Now, if
-                that is not known.
+            written_us: When the last bytes of the answer were written. The next request may have come since then. If
+                None, the present time is used.
         """
         self._answered_us = now_us() if written_us is None else written_us
         if self._connections.proxies.trusts(self._peer):
@@ -294,7 +294,7 @@ class LimitedHandler(web.RequestHandler):
         self._connections.upgrade(self)
 
     def let_go_of_messages(self) -> None:
-        """Free the messages that are not whole: many are dropped in one round of the event loop."""
+        """Free the incomplete messages now, because many are dropped in one round of the event loop."""
         self._message_tail = b""
         parser, self._payload_parser = self._payload_parser, None
         if parser is not None:
@@ -316,21 +316,21 @@ class LimitedHandler(web.RequestHandler):
             self.body_arrived(arrived)
 
     def _take_up_sent_ahead(self) -> None:
-        """Count what was sent ahead no longer: it counts again as it is read."""
+        """Stop counting bytes that were sent ahead. They count again when they are read."""
         if self._ahead:
             self._ahead = 0
             self._connections.bodies.forget(self)
 
     def body_arrived(self, count: int) -> None:
-        """Count bytes of a body or message that is not whole yet; it may be dropped for them."""
+        """Count bytes of an incomplete body or message. Its connection may be dropped if there are too many."""
         self._connections.bodies.add(self, count)
 
     def body_failed(self) -> None:
-        """Count what has arrived no longer: it will not be a whole body."""
+        """Stop counting the bytes that have arrived, because the body will never be whole."""
         self._connections.bodies.forget(self)
 
     def body_taken(self, count: int) -> None:
-        """Count a whole body or message no longer as one that arrives."""
+        """Stop counting a whole body or message as incoming."""
         self._connections.bodies.subtract(self, count)
 
     def body_turn(self, count: int) -> BodyTurn:

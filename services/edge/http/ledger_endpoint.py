@@ -21,8 +21,8 @@ class LedgerEndpoint:
     """The handler.
 
     Args:
-        reader: Has the windows.
-        keys: Whose keys are let in.
+        reader: Reads the ledger's windows.
+        keys: The valid API keys.
         readers_of_all: Tenants whose keys see every tenant's windows; other keys see their own tenant's.
     """
 

@@ -27,7 +27,7 @@ NOTICE_PLACEHOLDER: Final = b"<!-- notice -->"
 
 PERSON_VIEW: Final = b'<body data-view="person">'
 OPERATOR_VIEW: Final = b'<body data-view="operator">'
-"""Keeps text that was taken back readable, struck through."""
+"""With this, the page keeps text that was taken back readable, struck through."""
 
 
 class PageEndpoint:

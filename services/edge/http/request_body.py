@@ -9,7 +9,7 @@ from services.edge.errors import ApiError
 from services.edge.http.connections import handler_of
 
 MAX_BODY_BYTES: Final = 1_048_576
-"""Most bytes of a body (1 MiB), as sent and unpacked."""
+"""Maximum size of a body (1 MiB), both as sent and when unpacked."""
 
 _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """Content codings (RFC 9110, section 8.4.1) and zlib's parameter for each."""
@@ -18,7 +18,7 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 async def json_body(request: web.Request) -> bytes:
     """Read and unpack the body; memory stays within the limit however well it is compressed.
 
-    It may be worked on in its turn: see ``LimitedHandler.body_turn``.
+    The caller must take a turn before it works on the body: see ``LimitedHandler.body_turn``.
 
     Raises:
         ApiError: 400, the body is not what ``Content-Encoding`` says; 413, it is too large; 415, it is not JSON or
@@ -37,7 +37,7 @@ async def json_body(request: web.Request) -> bytes:
 
 
 async def _read(request: web.Request) -> bytes:
-    """Read the body; the web framework's own ``read`` would keep it as long as the request."""
+    """Read the body. The web framework's own ``read`` would keep it in memory as long as the request."""
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise body_too_large()
     if request.content.is_eof():  # all of it has come

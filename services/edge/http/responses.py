@@ -16,7 +16,7 @@ from services.edge.errors import ApiError
 from services.edge.log.positions import CHAT_ID_PREFIX
 
 FIRST_OP_TIMEOUT_S: Final = 2.0
-"""Longest wait for the first op: until then a failure still gets its own HTTP status."""
+"""Longest wait for the first op. A failure during this time still gets its own HTTP status."""
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 

@@ -24,7 +24,7 @@ class StatusEndpoint:
 
     Args:
         hub: The open streams.
-        keys: Whose keys are let in.
+        keys: The valid API keys.
         reachable: Returns whether the broker answers and home partitions are followed.
         metrics_readers: Tenants that may read the metrics; empty for all.
     """

@@ -21,21 +21,21 @@ from services.edge.requests.request_service import RequestService
 from services.edge.settings import Settings
 
 HEARTBEAT_S: Final = 20.0
-"""Interval of pings; a client that does not answer within half of it is gone."""
+"""Interval of pings. A client that does not answer within half the interval counts as gone."""
 
 WEBSOCKET_OPS: Final = Encoding(kind="op_frames")
 
 MAX_MESSAGE_BYTES: Final = 1_048_576
-"""Most bytes of a client's message."""
+"""Maximum size of a client's message."""
 
 MAX_FRAME_HEAD_BYTES: Final = 14
-"""Most bytes of a frame beside its payload (RFC 6455, section 5.2)."""
+"""Maximum bytes of a frame besides its payload (RFC 6455, section 5.2)."""
 
 MAX_REF_CHARS: Final = 256
-"""Most characters of a ``ref``: every reply repeats it, and replies count as unread bytes of the client."""
+"""Maximum length of a ``ref``. Every reply repeats it, and replies count as unread bytes of the client."""
 
 MAX_ECHOED_ID_CHARS: Final = 64
-"""Most characters of a ``request_id`` that an error repeats; a valid one is shorter."""
+"""Maximum characters of a ``request_id`` that an error repeats. A valid id is shorter."""
 
 CLOSE_CODES: Final[dict[DetachReason, tuple[int, bytes]]] = {
     "slow": (1013, b"reads too slowly: resume at the last id"),
@@ -138,7 +138,7 @@ class WebSocketConnection:
                     self._say({"type": "error", "error": ApiError(400, "Send text.", code="invalid_json").body})
                 elif message.type is WSMsgType.PING:
                     self._write(pong_frame(message.data))
-                del message  # of up to a megabyte; the next may be long in coming
+                del message  # it may have a megabyte, and the next may come much later
                 if self._too_slow:
                     break
         finally:

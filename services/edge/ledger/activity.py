@@ -1,4 +1,4 @@
-"""What accounts say that no sum does: the latest recalls, and how the routers' breakers are. Pure."""
+"""Data from accounts that the sums do not hold: the latest recalls and the state of the routers' breakers. Pure."""
 
 from collections import deque
 from typing import Any, Final, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from schemas.side_events import Account, BreakerState
 
 MOST_RECALLS: Final = 20
-"""Newest recalls of a tenant that are kept, and most that a report has."""
+"""Maximum number of recalls kept for a tenant (the newest), and maximum number in a report."""
 
 MOST_TENANTS: Final = 1_000
 MOST_ROUTERS: Final = 100

@@ -1,7 +1,7 @@
 """What the page at ``/ledger`` shows, made of windows: sums, points over time, rows. Pure.
 
-A report over many windows takes long for an event loop that has streams to serve. So it is made in steps: a generator
-that yields between them and returns the report.
+A report over many windows would block an event loop that has streams to serve. So a generator makes it in steps. It
+yields between the steps and returns the report.
 """
 
 from collections import Counter
@@ -12,14 +12,14 @@ from services.books import Attainment, Cell, Totals, json_of
 from services.edge.ledger.window_store import US_PER_S, WindowKey, class_of
 
 MOST_POINTS: Final = 60
-"""Points over time; a point is never narrower than a window."""
+"""Maximum number of points over time. A point is never narrower than a window."""
 
 MOST_ROWS: Final = 50
 MOST_CHOICES: Final = 100
-"""Most tenants that the filter offers, those with most requests first."""
+"""Maximum number of tenants that the filter offers, those with the most requests first."""
 
 STEP: Final = 20
-"""Windows that are added in one step."""
+"""Number of windows added in one step."""
 
 Steps = Generator[None, None, dict[str, Any]]
 Windows = Iterable[tuple[WindowKey, Totals]]
@@ -47,8 +47,8 @@ def report_steps(windows: Windows, query: Query, now_us: int, wanted_shares: Map
     """Return the report on windows that end in the last minutes.
 
     Args:
-        windows: All that the reader may see: what the filters offer comes from them, too.
-        query: What is asked for.
+        windows: All windows that the reader may see. The choices that the filters offer come from them too.
+        query: The reader's filter.
         now_us: The end of the report.
         wanted_shares: Of each class that has objectives, the share of its requests that must be good.
     """
@@ -99,7 +99,7 @@ def _attainments(rows: Mapping[Cell, Totals], wanted_shares: Mapping[str, float]
 
 
 def _width_us(windows: Windows, query: Query) -> int:
-    """Return the width of a point: so that there are few enough, and a multiple of the widest window."""
+    """Return the width of a point: a multiple of the widest window, and wide enough for ``MOST_POINTS``."""
     window_us = max((key.end_at - key.start_at for key, _ in windows), default=US_PER_S)
     least_us = query.minutes * 60 * US_PER_S // MOST_POINTS
     return max(window_us, -(-least_us // max(1, window_us)) * window_us)

@@ -1,4 +1,4 @@
-"""Reading ``railbus.ledger`` and the newest accounts for the page: only while somebody looks, little at a time."""
+"""Read ``railbus.ledger`` and the newest accounts for the page, only while somebody looks, in small batches."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ IDLE_S: Final = 600.0
 """The edge stops reading the topic when nobody has opened the page for this long."""
 
 READ_BACK_S: Final = SPAN_S + 600
-"""How far back the topic is read: a window is published until it is final, ten minutes after its end by default."""
+"""How far back the topic is read. A window is published until it is final, by default ten minutes after its end."""
 
 ACCOUNTS_BACK_S: Final = 600
 """How far back accounts are read, for the latest recalls and the state of the breaker."""
@@ -32,20 +32,20 @@ CHECK_S: Final = 2.0
 """How often the broker is asked where the topic ends."""
 
 RETRY_S: Final = 60.0
-"""When a broker that refused is asked again."""
+"""Seconds after which a broker that refused is asked again."""
 
 BATCH: Final = 16
-"""Most records that are decoded at a time: streams go on in between."""
+"""Maximum number of records decoded at a time. Between two batches, streams are served."""
 
 PAUSE_S: Final = 0.002
-"""Between two batches, so that a long backlog takes about half of the loop's time at most."""
+"""Pause between two batches, so that a long backlog takes at most about half of the event loop's time."""
 
 REPORT_S: Final = 2.0
-"""For how long a report is reused for the same question."""
+"""How long a report is reused for the same query."""
 
 MOST_REPORTS: Final = 64
 MOST_WAITING: Final = 32
-"""Most readers that wait for a report at once: reports are made one after the other."""
+"""Maximum number of readers that wait for a report at once, because reports are made one after the other."""
 
 State = Literal["reading", "live", "refused"]
 
@@ -79,7 +79,7 @@ class WindowReader:
         return self._asked.is_set()
 
     async def run(self) -> None:
-        """Read whenever somebody asks, until cancelled. A broker that refuses costs the page alone."""
+        """Read whenever somebody asks, until cancelled. If the broker refuses, only the page fails."""
         while True:
             await self._asked.wait()
             try:

@@ -11,13 +11,13 @@ SPAN_S: Final = 3_600
 """How long after its end a window is kept."""
 
 MOST_PARTS: Final = 20_000
-"""Most parts of windows that are kept, at about 0.7 KiB each. Beyond that the oldest windows go, as a whole."""
+"""Maximum number of parts of windows kept, of about 0.7 KiB each. Beyond it, the oldest windows are dropped whole."""
 
 MOST_CLASSES: Final = 1_000
 """Most classes whose objectives are remembered; a policy has a handful."""
 
 AHEAD_S: Final = 3_600
-"""A window that begins further in the future was dated by a wrong clock; it would never be dropped."""
+"""A window that begins further in the future is left out. A wrong clock dated it, and it would never be dropped."""
 
 
 class WindowKey(NamedTuple):
@@ -29,7 +29,7 @@ class WindowKey(NamedTuple):
 
 
 def class_of(about: Window | Cell) -> str:
-    """Return the class of a kind of request; that of its lane where a router knew no classes."""
+    """Return the class of a kind of request. If the router knew no classes, it is the class of the lane."""
     return about.service_class or DEFAULT_NAMES[about.lane]
 
 
@@ -61,7 +61,7 @@ class WindowStore:
     """The newest record of each window and part.
 
     Args:
-        most: Most parts that are kept.
+        most: Maximum number of parts kept.
 
     Attributes:
         complete_since: Windows that begin earlier are missing or incomplete; 0 while none was dropped for lack of room.
@@ -86,7 +86,7 @@ class WindowStore:
         self.wanted_shares: dict[str, float] = {}
 
     def take(self, window: Window, at_ms: int, now_us: int) -> None:
-        """Keep a record that was appended after all that were taken before."""
+        """Keep a record. It must have been appended after all records taken before."""
         self.newest_ms = at_ms
         if window.start_at > now_us + AHEAD_S * US_PER_S:
             self.dated_ahead += 1

@@ -7,7 +7,7 @@ from typing import Final
 from schemas.ids import uuid7
 
 MAX_TRIES: Final = 512
-"""With one home in 32 partitions all tries fail with a probability of 1 in 10 million; the answer then is 503."""
+"""Maximum number of ids tried. With one home in 32 partitions, 1 in 10 million requests fails all and gets 503."""
 
 
 class FollowPlan:
@@ -44,7 +44,7 @@ class FollowPlan:
         return True
 
     def retire(self) -> None:
-        """Have no homes from now on."""
+        """Give up all homes, for good."""
         self._retired = True
         self.homes = frozenset()
 

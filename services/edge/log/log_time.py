@@ -1,6 +1,6 @@
-"""The broker's time of day, as the records tell it that an edge reads as they come. No I/O, no clock.
+"""The broker's time of day, learned from the timestamps of new records. No I/O, no clock.
 
-Whatever is compared with a record's timestamp is compared with this: the host's clock may be wrong.
+A time that is compared with a record's timestamp must be this one, because the host's clock may be wrong.
 """
 
 from typing import Final

@@ -19,7 +19,7 @@ from services.edge.log.shared_scans import Scan, ScanPlace, ScanQueue, ScanTurn
 from services.edge.log.unreadable import newer_version, takes_text_back
 
 SKEW_MS: Final = 10_000
-"""How far the clock behind a request id may run ahead of the broker's: a look-up starts this much earlier."""
+"""A look-up starts this much before the time in a request id, because that clock may be ahead of the broker's."""
 
 LATE_MS: Final = 120_000
 """Longest time between the creation of a request id and its record on the log."""
@@ -28,22 +28,22 @@ LOOKUP_TIMEOUT_S: Final = 60.0
 """Longest time for one look-up; a partition replays about 100,000 records a second."""
 
 READERS: Final = 4
-"""Most partitions that are read at once."""
+"""Maximum number of partitions read at once."""
 
 TENANT_READERS: Final = READERS - 1
-"""Most turns at once of one tenant, so that another one's look-up can begin at once."""
+"""Maximum number of simultaneous turns of one tenant, so that another tenant's look-up can begin immediately."""
 
 SLICE_S: Final = 0.1
 """How long a turn at reading lasts while others wait; a look-up continues at the same offset in its next turn."""
 
 IDLE_SLICE_S: Final = 1.0
-"""The same for a turn in which no record has come yet."""
+"""Length of a turn, like ``SLICE_S``, while no record has arrived in it yet."""
 
 MAX_LOOKUPS: Final = 256
-"""Most look-ups that read or wait; further ones are refused."""
+"""Maximum number of look-ups that read or wait. Further ones are refused."""
 
 MAX_TENANT_LOOKUPS: Final = MAX_LOOKUPS // 2
-"""The same for one tenant."""
+"""Maximum number of look-ups of one tenant that read or wait."""
 
 _POLL_S: Final = 0.005
 _REQUEST_TOPICS: Final = tuple(topic for topic in TOPICS if Request in reads("edge").get(topic.name, ()))
@@ -89,7 +89,7 @@ class LookupReader:
 class LogLookup:
     """A pool of readers that find requests and their histories on the log.
 
-    Tenants take short turns, and what is read counts for every look-up that needs it: see ``ScanQueue``.
+    Tenants take short turns, and every look-up that needs a record gets it when it is read for any: see ``ScanQueue``.
 
     Args:
         settings: How to reach the broker.
@@ -144,7 +144,7 @@ class LogLookup:
             begin: The offset of its first event, if it is known.
 
         Raises:
-            ApiError: 503, if one of them may take text back and cannot be read.
+            ApiError: 503, if one of the events may take text back and cannot be read.
         """
         async with self._admitted(tenant):
             if begin is None:
@@ -256,11 +256,11 @@ def _in_time() -> Iterator[None]:
 
 
 def is_too_old(found: FoundRequest, readable_ms: int, log_ms: int) -> bool:
-    """Return whether the answer may no longer be read: that ends ``readable_ms`` after the total deadline.
+    """Return whether it is too late to read the answer: more than ``readable_ms`` after the total deadline.
 
     Args:
-        found: The request, with the broker's time of it.
-        readable_ms: How long.
+        found: The request, with the time at which the broker appended it.
+        readable_ms: How long an answer can be read after its total deadline.
         log_ms: The broker's time now.
     """
     return log_ms > found.timestamp_ms + found.event.deadlines.total_ms + readable_ms

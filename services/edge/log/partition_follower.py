@@ -40,10 +40,10 @@ class PartitionFollower:
     Args:
         settings: How to reach the broker.
         handler: Gets the records of followed partitions.
-        wants: Which of them.
-        instance: This edge.
+        wants: Returns whether a record is wanted.
+        instance: Name of this edge process.
         static_id: A name that this edge keeps when it restarts.
-        on_unfollow: Gets a partition of which no further record will come.
+        on_unfollow: Called with a partition that is no longer followed.
 
     Attributes:
         homes_ready: Set once there are homes.

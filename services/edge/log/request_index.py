@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MAX_REQUESTS: Final = 20_000
-"""Most requests in the index, about 8 MB; the oldest goes. A stream that is not in the index is read from the log."""
+"""Maximum number of requests in the index (about 8 MB). The oldest is dropped, and later searched on the log."""
 
 
 class RequestPosition(NamedTuple):
@@ -34,7 +34,7 @@ class _Entry:
 class RequestIndex:
     """The requests whose streams were open here, while their partition is followed without a gap.
 
-    Their events are wanted also after the last stream has ended: a recall may still come.
+    Their events are noted even after the last stream has ended, because a recall may still come.
     """
 
     def __init__(self, size: int = MAX_REQUESTS) -> None:

@@ -1,7 +1,7 @@
-"""Whose turn it is to read a partition for look-ups, and which other look-ups have the same records. Pure.
+"""Decide which look-up reads a partition next, and which other look-ups use the same records. Pure.
 
-When an edge starts again under all its clients, every one of them searches the same log. Records that are read for one
-look-up count for all whose next record they are, so a partition is read about once, however many search it.
+When an edge restarts, all its clients search the same log at once. A record that is read for one look-up also counts
+for every other look-up that has reached the same offset, so a partition is read about once, however many search it.
 """
 
 from collections import Counter, deque
@@ -14,12 +14,12 @@ from schemas.topics import Topic
 from services.bus import Received, UnreadableRecord
 
 JOIN_RECORDS: Final = 100_000
-"""A turn starts up to this many records earlier if another look-up of the tenant is there: then both read on together.
-About a second of reading; a look-up that is further behind does not delay the others."""
+"""A turn starts up to this many records earlier if another look-up of the tenant is there, so that both read together.
+Reading them takes about a second. A look-up that is further behind does not delay the others."""
 
 
 class ScanPlace(NamedTuple):
-    """What is read."""
+    """The partition that is read."""
 
     topic: Topic
     partition: int
@@ -30,7 +30,7 @@ class Scan:
 
     Args:
         key: Key of the records.
-        kinds: Their kinds.
+        kinds: Kinds of the records.
         begin: The offset to read from.
         end: The offset to read to.
         first_only: Whether one record is enough.
@@ -54,7 +54,7 @@ class Scan:
 
     @property
     def complete(self) -> bool:
-        """Whether it has seen all it asked for."""
+        """Whether it has seen all the records that it needs."""
         return self.position >= self.end or bool(self._first_only and self.found)
 
     def rewind(self, offset: int) -> None:
@@ -95,7 +95,7 @@ class ScanTurn:
         return self._passed > self.begin
 
     def join(self, scan: Scan) -> None:
-        """Let a look-up take part whose next record the reader has not passed."""
+        """Let a look-up take part if the reader has not passed its next record."""
         self._joined.setdefault(scan.key, []).append(scan)
 
     def leave(self, scan: Scan) -> None:
@@ -164,7 +164,7 @@ class ScanQueue:
             turn.leave(scan)
 
     def begin_turn(self) -> ScanTurn | None:
-        """Return the next turn; None if nobody waits who may have one."""
+        """Return the next turn; None if no waiting look-up may have one."""
         lent = Counter(turn.owner.tenant for turn in self._turns.values())
         for tenant, scans in self._by_tenant.items():
             owner = next((scan for scan in scans if scan.place not in self._turns), None)

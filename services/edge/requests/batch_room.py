@@ -1,8 +1,9 @@
 """Back-pressure for batch requests over HTTP: they wait at the edge until there is room, and leave room for others.
 
-A job has a window of open requests. Whoever sends requests of the batch lane one by one has none: they are open for
-hours, and would take every stream of the edge from interactive clients. So they get a share of the streams, and those
-beyond it wait in the order of their arrival, on their own connections, before anything is on the log.
+A job limits its open requests by a window. Clients that send batch requests one by one have no such window, and these
+requests can stay open for hours. They would leave no stream of the edge to interactive clients. So batch requests get
+a share of the streams. Requests beyond it wait in order of arrival, on their own connections, before they are on the
+log.
 """
 
 import asyncio
@@ -14,14 +15,14 @@ from services.edge.errors import ApiError
 from services.runtime.metrics import EDGE_BATCH_WAITING
 
 BATCH_SHARE: Final = 0.75
-"""Share of the streams that batch requests may have, as of a generator's slots."""
+"""Share of the edge's streams that batch requests may have. They may have the same share of a generator's slots."""
 
 
 class StreamPlace:
     """A place of one batch request; ``release`` gives it back, and may be called again.
 
     Attributes:
-        waited: Whether there was none when the request came.
+        waited: Whether no place was free when the request came.
     """
 
     def __init__(self, room: "BatchRoom", *, waited: bool) -> None:
@@ -40,7 +41,7 @@ class BatchRoom:
 
     Args:
         most_streams: Most streams of the edge, of both lanes. As many batch requests may wait; more are refused.
-        open_streams: Returns how many are open.
+        open_streams: Returns how many streams are open.
 
     Attributes:
         taken: Places that are taken.
@@ -58,10 +59,10 @@ class BatchRoom:
         return len(self._waiting)
 
     async def take(self) -> StreamPlace:
-        """Return a place, as soon as there is one.
+        """Return a place as soon as one is free.
 
         Raises:
-            ApiError: 503: too many wait already.
+            ApiError: 503, if too many requests wait already.
         """
         if not self._waiting and self._free > 0:
             self.taken += 1
@@ -84,7 +85,7 @@ class BatchRoom:
             EDGE_BATCH_WAITING.dec()
 
     def admit(self) -> None:
-        """Let in whoever has waited longest, as long as there is room. Call it whenever a stream has ended."""
+        """Give free places to the requests that have waited longest. Call this whenever a stream has ended."""
         room = self._free
         while self._waiting and room > 0:
             turn = self._waiting.popleft()

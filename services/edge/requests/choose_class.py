@@ -30,13 +30,14 @@ def choose_class(
     """Return the class of a request.
 
     Args:
-        classes: Those of the policy.
+        classes: The policy's classes.
         tenant: Whose request it is.
         model: The model that it asks for.
         lane: The lane that it asks for, if any.
         header: ``X-Railbus-Class``, if any.
         body: ``railbus.service_class``, if any.
-        tier: OpenAI's ``service_tier``, if any: ``flex`` means ``batch``, the usual tiers nothing, others a class.
+        tier: OpenAI's ``service_tier``, if any. ``flex`` means ``batch``, a usual tier means no choice, and any other
+            value names a class.
 
     Raises:
         ApiError: 400 for a class that is not known, or for two that differ; 403 for one that is not allowed.

@@ -31,9 +31,9 @@ class ArrivalTimes(NamedTuple):
     """When a request came, in microseconds since the epoch.
 
     Attributes:
-        at_us: When this host had it. Its client waits from then on, and its account begins.
-        read_us: When the edge read it. Its deadlines count from then: while an edge stands still, every request waits,
-            and another attempt would help none of them.
+        at_us: When it reached this host. The client's wait and the request's account begin then.
+        read_us: When the edge read it. Its deadlines count from then, because a standstill of the edge delays every
+            request, and another attempt would help none of them.
     """
 
     at_us: int
@@ -71,7 +71,7 @@ class ParsedRequest:
             tenant: Whose it is.
             at_us: When it was received.
             source: This edge.
-            waited_us: How long ago that is.
+            waited_us: Time since the edge read it.
         """
         waited_ms = min(max(0, waited_us) / 1_000, MAX_WAITED_MS)
         return dataclasses.replace(
@@ -105,11 +105,11 @@ def parse_chat_request(
     tenant: str = "",
     class_header: str | None = None,
 ) -> ParsedRequest:
-    """Validate the body. Deadlines beyond its class's bounds are refused; those not asked for are its class's.
+    """Validate the body. Deadlines beyond the bounds of its class are refused; missing ones are set by the class.
 
     Args:
         body: The JSON object.
-        classes: Those of the policy.
+        classes: The policy's classes.
         tenant: Whose request it is.
         class_header: The class that a header names.
 

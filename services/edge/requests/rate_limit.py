@@ -8,7 +8,7 @@ from schemas.requests import Request
 from services.edge.delivery.session import DeliverySession
 
 CHARS_PER_TOKEN: Final = 4
-"""A common rule of thumb for English; nothing here knows the model's tokenizer."""
+"""A common rule of thumb for English. It is needed because the edge does not know the model's tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def tokens_of(request: Request) -> int:
 
 
 def used_tokens(session: DeliverySession, charged: int) -> int:
-    """Return what an answer used of its charge: all of it, unless it is known to have used less."""
+    """Return how many of the charged tokens an answer used: all, unless it is known that it used fewer."""
     if session.usage is not None:
         return min(charged, session.usage.prompt_tokens + session.usage.completion_tokens)
     return 0 if session.refused else charged

@@ -89,7 +89,8 @@ class RequestService:
     ) -> Subscription:  # fmt: skip
         """Put a new request on the log, and open its stream once the broker has acknowledged it.
 
-        One of the batch lane waits until there is room for it. If it has waited, its time counts from then.
+        A request of the batch lane waits until there is room for it. After such a wait, its time counts from the end
+        of the wait.
 
         Args:
             parsed: The request.
@@ -100,7 +101,7 @@ class RequestService:
             traceparent: The client's W3C trace, if any.
 
         Raises:
-            ApiError: It is refused.
+            ApiError: The request is refused.
         """
         if parsed.lane != "batch":
             return await self._accept(parsed, client, arrival, on_posted, idempotency_key, traceparent, None)
@@ -150,7 +151,7 @@ class RequestService:
             client: The client.
 
         Raises:
-            ApiError: It is unknown, another tenant's, too old, or has no such position.
+            ApiError: The request is unknown, another tenant's, too old, or has no such position.
         """
         await self._charge("resumes", client.tenant, now_us())
         return await self._reopen(request_id, after, client, self._settings.resume_ms)
@@ -242,9 +243,8 @@ class RequestService:
     ) -> Subscription:
         """Open the first request's stream for a repeated one, from the beginning.
 
-        A key is kept longer than an answer can be resumed by its id, so a client with the key still gets the
-        answer. If the
-        first request did not get onto the log while it could, as when its edge was killed, the key is free again.
+        A key is kept longer than an answer can be resumed by its id, so a client with the key still gets the answer.
+        If the first request never reached the log, for example because its edge was killed, the key is freed.
         """
         readable_ms = max(IDEMPOTENCY_TTL_MS, self._settings.resume_ms)
         if known.body_hash != record.body_hash:
@@ -374,7 +374,7 @@ class _NotTaken(ApiError):
 
 
 async def _wait_until_on_log(stream: Subscription, acknowledged: asyncio.Future[Position]) -> None:
-    """Wait for the broker's acknowledgement, or for an event about the request: it proves as much, and may be earlier.
+    """Wait for the broker's acknowledgement, or for an event about the request, which proves the same and may be first.
 
     Raises:
         ApiError: The broker refused the request, or did not acknowledge it until its stream expired.

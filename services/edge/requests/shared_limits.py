@@ -1,4 +1,4 @@
-"""Rates and idempotency keys, shared by edges in Redis; kept per process without Redis or while it is unreachable."""
+"""Rates and idempotency keys, shared by edges in Redis. Without Redis or while it is down, each process has its own."""
 
 import hashlib
 from collections import OrderedDict
@@ -17,16 +17,16 @@ from services.runtime.logging import logger
 _log = logger("edge")
 
 IDEMPOTENCY_TTL_S: Final = 86_400
-"""How long an idempotency key is kept: until then, repeating the request with it returns the first answer."""
+"""How long an idempotency key is kept, in seconds. Until then, a repeated request with it returns the first answer."""
 
 MAX_LOCAL_RECORDS: Final = 10_000
-"""Most idempotency keys kept in the process; the oldest is dropped."""
+"""Maximum number of idempotency keys kept in the process. Beyond it, the oldest is dropped."""
 
 REDIS_TIMEOUT_S: Final = 0.25
 """Longest wait of a request for Redis."""
 
 REDIS_RETRY_US: Final = 2_000_000
-"""Time without calls to Redis after a failure."""
+"""Microseconds after a failure during which Redis is not called."""
 
 # ``rate_limit.gcra`` as a script, on the clock of Redis: one clock for all edges.
 _GCRA_SCRIPT: Final = """
@@ -67,7 +67,7 @@ class LocalRecords:
         self._records: OrderedDict[str, tuple[IdempotencyRecord, int]] = OrderedDict()
 
     def claim(self, name: str, record: IdempotencyRecord, now_us: int) -> IdempotencyRecord | None:
-        """Store the record; return the earlier one if there is one, and keep that."""
+        """Store the record and return None; if there is an earlier one, keep and return that one."""
         known, expires_us = self._records.get(name, (None, 0))
         if known is not None and now_us < expires_us:
             return known
@@ -93,7 +93,7 @@ class SharedLimits:
         self._redis_down = False
 
     async def wait_us(self, quota: Quota, tenant: str, now_us: int, units: int = 1) -> int:
-        """Charge the tenant and return 0 if it may use that much now; otherwise how long it must wait (us)."""
+        """Charge the tenant and return 0 if it may use ``units`` now; otherwise return the microseconds to wait."""
         rate = self._rates.get(quota)
         if rate is None:
             return 0

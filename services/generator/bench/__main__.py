@@ -90,7 +90,7 @@ def _since(before: float | None, now: float | None) -> float | None:
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the RAILBUS_* variables without secrets: runs are compared only if these agree."""
+    """Return the RAILBUS_* variables without secrets. Runs are compared only if these agree."""
     return {
         name: "(set)" if name.endswith(_SECRET) else value
         for name, value in sorted(env.items())

@@ -1,4 +1,4 @@
-"""Run a workload on an engine: closed loops of a fixed batch size, and open loops with a fixed arrival rate."""
+"""Run a workload on an engine: closed loops with a fixed batch size, and open loops with a fixed arrival rate."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ class Driver:
         return time.monotonic() >= self._until
 
     async def warm_up(self) -> None:
-        """Send one request that is not measured: some engines load or compile at first use.
+        """Send one request that is not measured, because some engines load or compile at first use.
 
         Raises:
             EngineError: The request failed.
@@ -55,9 +55,9 @@ class Driver:
     async def cells(self, cells: Sequence[ClosedLoop]) -> list[list[Repetition]]:
         """Run the closed loops; return each loop's repetitions, as many as time allowed.
 
-        Loops with equal prompt lengths use the same texts except for the first word. The same texts, because acceptance
-        depends on the text more than on the batch size; another first word, so that no prefix cache helps. The loops
-        take turns, in proportion to their repeats, so that a slow period of the machine affects all of them.
+        Loops with equal prompt lengths use the same texts except for the first word. The texts are the same because
+        acceptance depends on the text more than on the batch size. The first word differs so that no prefix cache
+        helps. The loops take turns, in proportion to their repeats, so that a slow period of the machine affects all.
         """
         rngs = [(self._rng(f"{cell.batch}:{cell.prompt}"), self._rng(f"cells:{cell.prompt}")) for cell in cells]
         found: list[list[Repetition]] = [[] for _ in cells]
@@ -78,7 +78,7 @@ class Driver:
         return Repetition(requests=requests, cores=None if cpu is None or now is None else (now - cpu) / spent)
 
     async def stream(self, stream: OpenLoop) -> list[RequestRecord]:
-        """Run an open loop; return its requests, as many as time allowed."""
+        """Run an open loop; return the measured requests, as many as time allowed."""
         seed = self._workload.seed
         if stream.cache == "warm":
             primer = shared_prefix(stream.prompt, seed)
@@ -97,7 +97,7 @@ class Driver:
         return list(await asyncio.gather(*tasks))
 
     async def sample(self, loop: SampleLoop) -> list[RequestRecord]:
-        """Run the loop; return the requests that time allowed, each measured from when it was due."""
+        """Run the loop; return the measured requests, as many as time allowed."""
         began, found = time.monotonic(), []
         coming = iter(loop.prompts)
 
@@ -126,7 +126,7 @@ class Driver:
         return record
 
     def _model(self, tokens: int) -> str:
-        """Return the model's name; for the simulated engine one that fixes the length, which is random otherwise."""
+        """Return the model's name. For the simulated engine, add a script that fixes the answer's length."""
         engine = self._engine
         return engine.resolve(f"{engine.model}-n{tokens}" if engine.name == "simulated" else engine.model)
 

@@ -8,15 +8,15 @@ from services.worker.engine import EngineStep, GenerationResult
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """One request; times are milliseconds since it was due, which may be before it was sent.
+    """One request. Times are milliseconds since the request was due, which may be before it was sent.
 
     Attributes:
-        due_ms: When it was due, since its loop began.
+        due_ms: When the request was due, in milliseconds since its loop began.
         steps: Time and token count of each step.
-        total_ms: When it ended.
-        usage: The engine's counts.
+        total_ms: When the request ended.
+        usage: The engine's token counts.
         speculation: The engine's drafting totals; None when it does not report them.
-        error: Why it failed; None if it did not.
+        error: Why the request failed; None if it did not.
     """
 
     due_ms: float
@@ -37,11 +37,11 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """One batch of a closed loop: requests sent together.
+    """One batch of a closed loop. Its requests are sent together.
 
     Attributes:
         requests: The requests.
-        cores: Mean number of busy CPU cores of this process and its children; None where it cannot be measured.
+        cores: Mean number of busy CPU cores of this process and its children; None if it cannot be measured.
     """
 
     requests: list[RequestRecord]

@@ -1,7 +1,8 @@
 """``python -m services.generator.bench.session``: one engine that runs one command after another.
 
-Each line of standard input is a command, each line of standard output its answer; the first line says that the engine
-is ready. It ends when its input does, so that it never outlives who started it. Prompts are the caller's own.
+Each line of standard input is a command, and each line of standard output is the answer to one. Before the answers, one
+line says that the engine is ready. The session ends when its input ends, so that it never outlives the process that
+started it. The caller provides the prompts.
 """
 
 import asyncio
@@ -27,14 +28,14 @@ from services.worker.engine import Engine, EngineError, EngineStep, Job, Scoring
 
 MAX_LINE_BYTES: Final = 64 * 2**20
 LIFETIME_S: Final = 7_200.0
-"""No request starts later than this after the engine is ready."""
+"""No request starts later than this many seconds after the engine is ready."""
 
 REQUEST_TIMEOUT_S: Final = 300.0
 SEED: Final = 1
 
 
 class RunLoad(msgspec.Struct, frozen=True, tag="load", forbid_unknown_fields=True):
-    """Run a closed loop, and say how long each request took."""
+    """Run a closed loop, and return the times of each request."""
 
     loop: SampleLoop
 
@@ -47,7 +48,7 @@ class RunAnswers(msgspec.Struct, frozen=True, tag="answers", forbid_unknown_fiel
 
 
 class RunScores(msgspec.Struct, frozen=True, tag="scores", forbid_unknown_fields=True):
-    """Score texts, if the engine gives log-probabilities."""
+    """Score texts, if the engine reports log-probabilities."""
 
     texts: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)]
 
@@ -86,7 +87,7 @@ class EngineSession:
         return {"scores": await self._scores(command.texts)}
 
     async def _answer(self, question: str, output: int) -> str | None:
-        """Return the greedy answer; None if it failed."""
+        """Return the greedy answer; None if the request failed."""
         self._asked += 1
         engine, name = self._engine, f"answer-{self._asked}"
         job = Job(
@@ -118,7 +119,7 @@ async def main() -> None:
     """Start the engine and run commands until the input ends.
 
     Raises:
-        UserError: The engine cannot start, or a line is no command.
+        UserError: The engine cannot start, or a line of input is not a command.
     """
     answers = _own_output()
     settings = load_settings(GeneratorSettings)
@@ -144,7 +145,7 @@ async def main() -> None:
 
 
 def _own_output() -> int:
-    """Return standard output for answers alone: what libraries print goes to standard error."""
+    """Return a copy of standard output for answers, and redirect what libraries print to standard error."""
     answers = os.dup(1)
     os.dup2(2, 1)
     return answers

@@ -1,4 +1,4 @@
-"""The workload of one bench run, and its prompts and arrival times. Pure: seeded, no clock."""
+"""The workload of one bench run, and its prompts and arrival times. Pure: it uses seeds and no clock."""
 
 import random
 from collections.abc import Iterator
@@ -14,17 +14,18 @@ _LINES: Final = (
     "law leg lie lot map may men met net oil own pay red run sea set sit six sky son sun tax ten top try war win yes",
 )
 WORDS: Final = tuple(word for line in _LINES for word in line.split())
-"""Words of three letters: with a space one token in common tokenizers, and four characters."""
+"""Words of three letters. With its space, each has four characters and is one token in common tokenizers."""
 
 REPEAT_INSTRUCTION: Final = " Write the text above again, word for word:"
-"""End of each prompt: drafting from the prompt helps only where the answer repeats it, as in quotes and edits."""
+"""End of each prompt. It makes answers repeat the prompt, as quotes and edits do, because drafting from the prompt
+helps only then."""
 
 SHARED_PREFIX_SHARE: Final = 0.8
 """Share of a warm prompt that all warm prompts have in common."""
 
 
 class ClosedLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Closed loop: ``batch`` similar requests at once, and the next batch when all have ended.
+    """Closed loop: ``batch`` similar requests run at once; the next batch begins when all have ended.
 
     Attributes:
         batch: Concurrent requests.
@@ -41,8 +42,8 @@ class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Open loop: requests arrive at a given rate, however busy the engine is.
 
     Attributes:
-        cache: ``warm``: the prompts share a prefix that is in the engine's cache.
-        rate: Requests per second; the intervals are exponential.
+        cache: ``warm`` if the prompts share a prefix that is in the engine's cache.
+        rate: Requests per second. The intervals between them are exponentially distributed.
         requests: Number of requests.
         prompt: Approximate tokens of each prompt.
     """
@@ -54,7 +55,7 @@ class OpenLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SampleLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Given prompts, ``at_once`` at a time: when an answer ends, the next prompt begins.
+    """Loop over given prompts. ``at_once`` requests run at a time; when an answer ends, the next prompt begins.
 
     Attributes:
         prompts: The prompts.
@@ -77,8 +78,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         output: Maximum tokens of each answer.
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed of prompts, arrivals and sampling.
-        request_s: Timeout of a request.
-        limit_s: No request starts after this time.
+        request_s: Timeout of a request, in seconds.
+        limit_s: No request starts after this many seconds.
         samples: Loops over given prompts.
     """
 
@@ -114,7 +115,7 @@ def prompts(stream: OpenLoop, seed: int) -> Iterator[str]:
 
 
 def arrivals_s(stream: OpenLoop, seed: int) -> Iterator[float]:
-    """Yield each request's arrival time in seconds since the start: a Poisson process."""
+    """Yield each request's arrival time in seconds since the start. Arrivals are a Poisson process."""
     rng = random.Random(f"{seed}:{stream.rate}:arrivals")  # noqa: S311 - it must be repeatable
     at = 0.0
     for _ in range(stream.requests):

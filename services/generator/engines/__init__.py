@@ -1,4 +1,4 @@
-"""The engines; each is imported only by the process that runs it."""
+"""Create the engines. An engine's module is imported only in the process that runs it."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from services.worker.engine import Engine, EngineName
 
 
 def make(name: EngineName, env: Mapping[str, str]) -> Engine:
-    """Create an engine from the settings in the environment; it is not started.
+    """Create an engine from the settings in the environment, without starting it.
 
     Raises:
         UserError: A setting is wrong, or a required package is not installed.

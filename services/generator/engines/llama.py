@@ -37,14 +37,14 @@ from services.worker.engine import (
 )
 
 PREFILL_BATCH: Final = 128
-"""Prompt tokens between two checks for an abort: about a second on one slow thread."""
+"""Prompt tokens between two checks for an abort. Computing them takes about a second on one slow thread."""
 
 MAX_SCORED_TOKENS: Final = 32
-"""Tokens of a text that are scored: each is a request to the server."""
+"""Maximum number of tokens scored of a text, because each takes a request to the server."""
 
 ENDED_CACHE_MIB: Final = 256
-"""Memory for KV caches of ended answers, beside those of the slots. The server's own bound is 8 GiB: a long job whose
-prompts all differ fills it, at 0.6 MiB a short prompt of SmolLM2-135M."""
+"""Memory for KV caches of ended answers, in addition to those of the slots. The server's own limit is 8 GiB, which a
+long job with different prompts would fill: a short prompt of SmolLM2-135M takes 0.6 MiB."""
 
 SCORE_BIAS: Final = 1_000.0
 """Added to a token's logit so that this token is sampled; the server reports probabilities without it."""
@@ -56,7 +56,7 @@ MAX_SOCKET_PATH_BYTES: Final = 100
 """A little less than the system's limit of 107 bytes."""
 
 FIRST_TOKEN_TIMEOUT_S: Final = 60.0
-"""How long a loaded server may take for its first token."""
+"""How many seconds a loaded server may take for its first token."""
 
 INSTALL: Final = "pip install 'railbus[embedded]'"
 
@@ -163,7 +163,7 @@ class LlamaEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score the beginning of a text: each token is forced in turn, and the server says how likely it was.
+        """Score the beginning of a text. Force one token after the other and ask the server for its probability.
 
         Raises:
             EngineError: The server refused.
@@ -225,15 +225,15 @@ class LlamaEngine:
             params.speculative.types = [self._binding.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
             # The library's defaults (12 and 48) hardly ever match in an answer of a few sentences.
             params.speculative.ngram_simple.size_n, params.speculative.ngram_simple.size_m = DRAFT_LENGTHS
-            params.no_extra_bufts = True  # repacked weights round differently: greedy answers would change
+            params.no_extra_bufts = True  # repacked weights round differently, so greedy answers would change
         return params
 
 
 def _default_weights(cache: CacheSettings) -> Path:
-    """Return the default model's file. A service never downloads: the command line does, before it starts one.
+    """Return the default model's file. A service never downloads it; the command line does so before it starts one.
 
     Raises:
-        UserError: It is not here.
+        UserError: The file is not on this machine.
     """
     found = weights.find(SMOLLM2, cache.folder())
     if found is None:
@@ -277,8 +277,8 @@ class _UnixSocketConnection(http.client.HTTPConnection):
 def _load(server: Callable[[Any], Any], params: Any, path: str, key: str) -> Any:
     """Load the server and wait for its first token. Blocks; the binding holds the GIL while it reads the weights.
 
-    The constructor returns before the server's loop runs, and freeing the server at that moment would never return. So
-    both are one blocking call here, which cannot be cancelled in between.
+    The constructor returns before the server's loop runs. Freeing the server in that moment would hang. So construction
+    and first token are one blocking call, which cannot be cancelled in between.
 
     Raises:
         RuntimeError: The file is not a model that can be loaded.

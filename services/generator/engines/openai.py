@@ -19,10 +19,10 @@ from services.worker.engine import EngineStats, EngineStep, GenerationResult, Jo
 _log = logger("generator")
 
 KEEPALIVE_S: Final = 4.0
-"""Idle connections are closed before the server closes them (uvicorn: after 5 s)."""
+"""Close idle connections after this many seconds, before the server does (uvicorn: after 5 s)."""
 
 MAX_RETRY_WAIT_S: Final = 5.0
-"""Longest wait between two tries to reach the upstream at start."""
+"""Longest wait between two tries to reach the upstream at start, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class OpenAISettings:
         """Return the further fields of a request's body.
 
         Raises:
-            UserError: They are not a JSON object.
+            UserError: The setting is not a JSON object.
         """
         try:
             return msgspec.json.decode(self.upstream_body or "{}", type=dict[str, Any])
@@ -109,12 +109,12 @@ class _ScoredChoice(msgspec.Struct, frozen=True):
 
 
 class _ScoredCompletion(msgspec.Struct, frozen=True):
-    """A completion that begins with its prompt."""
+    """A completion that begins with its prompt and has log-probabilities of all tokens."""
 
     choices: list[_ScoredChoice]
 
     def score(self, characters: int) -> NegativeLogLikelihood | None:
-        """Return the score of the prompt's tokens; None where the server did not echo them."""
+        """Return the score of the prompt, which has so many characters; None if the server did not echo it."""
         if not self.choices:
             return None
         found = self.choices[0].logprobs
@@ -142,7 +142,7 @@ class OpenAIEngine:
         self._metrics: UpstreamMetrics | None = None
 
     async def start(self) -> None:
-        """Find the model; wait for the upstream if it cannot be reached.
+        """Find the model. If the upstream cannot be reached, wait until it can.
 
         Raises:
             UserError: The upstream lists no model, or refuses the request.
@@ -171,7 +171,7 @@ class OpenAIEngine:
         await self._metrics.start()
 
     def resolve(self, model: str) -> str:
-        """Replace ``default``; the upstream itself refuses unknown models."""
+        """Replace ``default`` by the served model. The upstream itself refuses unknown names."""
         return self.model if model == "default" else model
 
     def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
@@ -181,7 +181,7 @@ class OpenAIEngine:
         return self._completions.stream(job)
 
     async def score(self, text: str) -> NegativeLogLikelihood | None:
-        """Score a text on a server that echoes prompts with log-probabilities, as vLLM's does; None on another."""
+        """Score a text if the server echoes prompts with log-probabilities, as vLLM does; otherwise return None."""
         if self._session is None:
             raise RuntimeError("call start() first")
         body = {"model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}

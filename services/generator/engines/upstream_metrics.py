@@ -1,4 +1,4 @@
-"""Poll the drafting totals that a vLLM server reports at ``/metrics``; they include other clients' answers."""
+"""Poll the drafting totals that a vLLM server reports at ``/metrics``. They include answers to other clients."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ POLL_INTERVAL_S: Final = 15.0
 POLL_TIMEOUT_S: Final = 2.0
 
 MAX_BYTES: Final = 4_194_304
-"""At most this much of an exposition is read."""
+"""Maximum number of bytes that are read of a ``/metrics`` answer."""
 
 _LINE: Final = re.compile(
     r"^vllm:spec_decode_num_(draft|accepted)_tokens(?:_total)?(?:\{[^}\n]*\})? ([0-9.eE+-]+)$", re.MULTILINE
@@ -33,7 +33,7 @@ class DraftTotals:
 
 
 def parse_draft_totals(exposition: str) -> DraftTotals | None:
-    """Return the totals in Prometheus' text format; None if there are none, as without speculation."""
+    """Return the totals from a text in Prometheus' format; None if it has none, as without speculation."""
     totals = {"draft": 0.0, "accepted": 0.0}
     found = False
     for name, value in _LINE.findall(exposition):

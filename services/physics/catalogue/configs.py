@@ -71,7 +71,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str = "co
 
 
 def _global_layers(shape: Mapping[str, Any], layers: int) -> int:
-    """Return the number of layers with full attention: listed one by one, or every n-th."""
+    """Return the number of layers with full attention: they are listed one by one, or every n-th layer is one."""
     listed = shape.get("layer_types")
     if isinstance(listed, list):
         return sum(kind == "full_attention" for kind in listed)

@@ -1,7 +1,7 @@
-"""The catalogue of accelerators: dense rates, no sparsity, from the makers' data sheets.
+"""The catalogue of accelerators. Rates are dense (without sparsity), from the makers' data sheets.
 
-Data sheets give a link's rate for both directions together; here it is that of one. GeForce cards and L4 talk
-over PCIe.
+Data sheets give a link's rate for both directions together; the catalogue gives the rate of one direction. GeForce
+cards and L4 communicate over PCIe.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from services.physics.catalogue.precisions import PRECISIONS
 TERA: Final = 1e12
 GIGA: Final = 1e9
 GIB: Final = 2.0**30
-"""Memory is sold in GiB: a "16 GB" card has 16 x 2^30 bytes. Rates are in 10^9."""
+"""Bytes in a GiB. Memory is sold in GiB: a "16 GB" card has 16 x 2^30 bytes. Rates are in units of 10^9."""
 
 Link = Literal["nvlink", "pcie"]
 
@@ -35,8 +35,8 @@ class Gpu:
             converted to BF16 before they are multiplied.
         source: Source of the numbers.
         ops_int8: Dense INT8 rate, in operations per second; None without INT8 tensor cores.
-        link: How the accelerators of a host talk to each other.
-        link_bandwidth: Rate of that link in one direction, in bytes per second and accelerator.
+        link: How the accelerators of a host communicate.
+        link_bandwidth: Rate of that link in one direction, in bytes per second for each accelerator.
     """
 
     name: str
@@ -107,7 +107,7 @@ def gpu(name: str) -> Gpu:
     """Return the accelerator with this name.
 
     Raises:
-        ValueError: It is not in the catalogue; the message names those that are.
+        ValueError: The name is not in the catalogue; the message lists the known names.
     """
     found = GPUS.get(name.lower())
     if found is None:

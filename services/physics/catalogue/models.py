@@ -16,7 +16,7 @@ class Model:
         name: Name in the catalogue.
         layers: Decoder layers.
         global_layers: Layers that attend to the whole context.
-        window: Tokens that the other layers attend to; None if every layer is global.
+        window: Tokens that the other layers (the local ones) attend to; None if every layer is global.
         hidden: Width of the residual stream.
         intermediate: Width of the feed-forward layers.
         heads: Query heads.
@@ -26,7 +26,7 @@ class Model:
         tied: Whether the output head shares its weights with the embedding.
         source: Source of the numbers.
         experts: Feed-forward networks of a layer; 1 in a dense model.
-        active_experts: How many of them each token is multiplied with.
+        active_experts: Number of these networks that each token is multiplied with.
     """
 
     name: str
@@ -59,23 +59,24 @@ class Model:
 
     @property
     def local_layers(self) -> int:
-        """Layers that attend to a window only."""
+        """Number of layers that attend to a window only."""
         return self.layers - self.global_layers
 
     @property
     def linear_parameters(self) -> int:
-        """Parameters that every token is multiplied with, without head and embedding: Q, K, V, O, gate, up and down."""
+        """Parameters that each token is multiplied with: Q, K, V, O, gate, up and down, without head and embedding."""
         return self._attention_parameters + self.active_experts * self._expert_parameters
 
     @property
     def stored_linear_parameters(self) -> int:
-        """The same with every expert, as they are in memory."""
+        """Linear parameters in memory, with every expert."""
         return self._attention_parameters + self.experts * self._expert_parameters
 
     def read_linear_parameters(self, tokens: float) -> float:
         """Return the linear parameters that a step of ``tokens`` tokens reads.
 
-        An expert is read if one of the tokens is routed to it; with even routing that are E (1 - (1 - k / E)^n) of E.
+        An expert is read if one of the tokens is routed to it. With even routing of n tokens to k of E experts each,
+        E (1 - (1 - k / E)^n) experts are read.
         """
         if self.experts == 1:
             return self.linear_parameters
@@ -89,7 +90,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """All parameters; a tied embedding counts once."""
+        """Number of all parameters. A tied embedding counts once."""
         return self.stored_linear_parameters + self.head_parameters * (1 if self.tied else 2)
 
     @property
@@ -183,7 +184,7 @@ def model(name: str) -> Model:
     """Return the model with this name.
 
     Raises:
-        ValueError: It is not in the catalogue; the message names those that are.
+        ValueError: The name is not in the catalogue; the message lists the known names.
     """
     found = MODELS.get(name.lower())
     if found is None:

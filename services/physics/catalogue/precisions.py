@@ -1,4 +1,4 @@
-"""The catalogue of weight precisions: bits per weight, arithmetic, and what each loses in quality."""
+"""The catalogue of weight precisions: bits per weight, arithmetic, and loss of quality."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class PrecisionSpec:
         name: Name in the catalogue.
         linear_bits: Bits per weight of the linear layers.
         head_bits: Bits per weight of embedding and output head.
-        arithmetic: What the weights are multiplied in.
-        unpacked: Whether weights are unpacked before they are multiplied, which reads them more slowly.
+        arithmetic: Precision of the multiplication.
+        unpacked: Whether weights are unpacked before they are multiplied, which makes reading them slower.
         lost_points: Points of MMLU lost against BF16 by a model of 8 B parameters; larger models lose less.
-        note: The same in words.
+        note: The loss of quality in words.
         source: Source of the numbers.
     """
 
@@ -79,7 +79,7 @@ def precision(name: str) -> PrecisionSpec:
     """Return the precision with this name.
 
     Raises:
-        ValueError: It is not in the catalogue; the message names those that are.
+        ValueError: The name is not in the catalogue; the message lists the known names.
     """
     found = PRECISIONS.get(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""Choose among the ways: the Pareto front, and the answers to the usual questions. Pure."""
+"""Choose among the ways to do a batch job: find the Pareto front, and answer the usual questions. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from services.planner.batch.ways import BatchJob, Way
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """The answer to one question; ``way`` is None if no way meets it."""
+    """The answer to one question. ``way`` is None if no way meets its conditions."""
 
     question: str
     way: Way | None
@@ -16,7 +16,7 @@ class BatchAnswer:
 
 
 def pareto_front(ways: Iterable[Way]) -> list[Way]:
-    """Return the ways that no other beats in hours and money, from the fastest to the cheapest."""
+    """Return the ways that no other way beats in both hours and money, from the fastest to the cheapest."""
     found: list[Way] = []
     for way in sorted(ways, key=lambda each: (each.hours.value, each.money.value)):
         if not found or way.money.value < found[-1].money.value:
@@ -25,7 +25,7 @@ def pareto_front(ways: Iterable[Way]) -> list[Way]:
 
 
 def good_enough(ways: Iterable[Way], job: BatchJob, wanted: float | None) -> list[Way]:
-    """Return the ways whose score is at most ``job.quality_loss`` below the wanted one; all if that is not known."""
+    """Return the ways whose score is at most ``job.quality_loss`` below ``wanted``; all ways if that is None."""
     if wanted is None:
         return list(ways)
     return [way for way in ways if way.score is not None and way.score >= wanted - job.quality_loss]
@@ -36,7 +36,7 @@ def answers(
 ) -> tuple[BatchAnswer, ...]:
     """Find the fastest way, the cheapest, the cheapest within a time limit and the best within a budget.
 
-    A way is within a limit only if the upper end of its interval is.
+    A way is within a limit only if the upper end of its interval is within it.
     """
     found = [
         _least("fastest", ways, lambda way: (way.hours.value, way.money.value), "h"),

@@ -1,4 +1,4 @@
-"""Ways on accelerators: one's own and rented ones, in every precision and layout. Pure."""
+"""Ways to do a batch job on the user's own or rented accelerators, in every precision and layout. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from services.physics.roofline import KvPrecision, weight_bytes
 from services.planner.batch.ways import Range, exactly, spread
 
 SEQUENCES: Final[dict[Engine, int]] = {"vllm": 256, "llama.cpp": 32, "nim": 256, "tensorrt-llm": 256}
-"""Sequences that decode together: vLLM's default of max_num_seqs; llama.cpp has a slot for each."""
+"""Maximum number of sequences that decode together: for vLLM its default of max_num_seqs, for llama.cpp its slots."""
 
 LITTLE_LOSS: Final = 2.0
-"""Points that the precision may lose where the plan chooses it."""
+"""Maximum points of the score that a precision may lose if the plan chooses the precision."""
 
 MAX_GAMMA: Final = 8
 
@@ -33,9 +33,9 @@ class Deployment:
         model: The model.
         gpu: The kind of accelerator.
         precision: Precision of the weights.
-        layout: How many, and how they share the work.
-        sequences: Most sequences that decode together; the engine's usual number if None.
-        draft: Model that drafts; None without speculation.
+        layout: Number of accelerators, and how they share the work.
+        sequences: Maximum number of sequences that decode together; the engine's usual number if None.
+        draft: Draft model; None without speculation.
         alpha: Probability that a drafted token is accepted.
         kv: Precision of the KV caches; the accelerator's usual one if None.
     """
@@ -56,7 +56,7 @@ class Deployment:
 
     @property
     def limits(self) -> BatchLimits:
-        """How many sequences, and how many bytes beside the weights, its batch may have."""
+        """Limits of the batch: the number of sequences, and the memory that is reserved beside the weights."""
         return BatchLimits(
             sequences=SEQUENCES[self.engine] if self.sequences is None else self.sequences,
             reserved_bytes=0.0 if self.draft is None else weight_bytes(self.draft, self.precision),
@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def why(self) -> str:
-        """What the time is made of."""
+        """The parts of the time, in words."""
         whole = self.usual.prefill_s + self.usual.decode_s
         drafted = f", gamma {self.gamma} x{self.speedup:.2f}" if self.gamma else ""
         sampled = f", by the sample x{self.factor:.2f}" if self.factor != 1 else ""
@@ -83,12 +83,12 @@ class Estimate:
 
 
 def estimate(deployment: Deployment, work: BatchWork, factors: Mapping[str, float] = MappingProxyType({})) -> Estimate:
-    """Return the hours, with the interval that the law's constants leave.
+    """Return the hours, with the interval that follows from the intervals of the law's constants.
 
-    Where a sample was run on this kind of accelerator, the hours are longer or shorter by its factor.
+    If a sample was run on this kind of accelerator, the hours are multiplied by the sample's factor.
 
     Raises:
-        ValueError: It does not fit.
+        ValueError: The model or batch does not fit.
     """
     usual = _run(deployment, work, practical(deployment.gpu, deployment.engine), deployment.limits)
     hours, (gamma, speedup) = _hours(deployment, work, usual), _speculation(deployment, work, usual)
@@ -112,7 +112,7 @@ def sample_factor(deployment: Deployment, work: BatchWork, at_once: int, hours: 
     """Return the hours that a sample measured, at this concurrency, divided by the hours that the model predicts.
 
     Raises:
-        ValueError: By the law it does not fit.
+        ValueError: By the law, the model or batch does not fit.
     """
     like = replace(deployment, sequences=at_once)
     return hours / _run(like, work, practical(like.gpu, like.engine), like.limits).hours

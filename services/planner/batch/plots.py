@@ -18,7 +18,7 @@ STYLES: Final[dict[Kind, tuple[str, str]]] = {
 }  # fmt: skip
 
 LEAST_MONEY: Final = 0.01
-"""Cheaper ways are drawn at a cent: the axis is logarithmic."""
+"""Ways that cost less than a cent are drawn at a cent, because the axis is logarithmic."""
 
 
 def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
@@ -32,7 +32,7 @@ def draw_batch(ways: Sequence[Way], title: str, to: Path) -> Iterator[Path]:
 
 
 def front(axes: "Axes", ways: Sequence[Way], title: str) -> None:
-    """Plot each way by hours and money, and join those of the Pareto front, which alone have their names."""
+    """Plot each way by hours and money. Join and name only those of the Pareto front."""
     best = pareto_front(ways)
     for kind, (marker, colour) in STYLES.items():
         of = [way for way in ways if way.kind == kind]

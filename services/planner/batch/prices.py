@@ -21,20 +21,20 @@ Source = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a kilowatt-hour costs."""
+    """The price of a kilowatt-hour."""
 
     per_kwh: NotNegative
     source: Source
 
 
 class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Accelerators of one's own.
+    """Accelerators that the user owns.
 
     Attributes:
         gpu: Name in the catalogue.
-        count: How many there are; the price of further ones counts in full.
-        price: Price of one more.
-        watts: Power of one under load.
+        count: Number of accelerators owned. Further ones are counted at their full price.
+        price: Price of one further accelerator.
+        watts: Power of one accelerator under load.
         source: Where the figures come from.
     """
 
@@ -46,7 +46,7 @@ class OwnedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An accelerator by the hour, with the cheapest and the dearest price; ``setup_minutes`` are paid for, too."""
+    """An accelerator rented by the hour, with its lowest and highest price. ``setup_minutes`` are paid for, too."""
 
     gpu: str
     per_hour: Positive
@@ -57,7 +57,7 @@ class RentedGpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model by the token.
+    """A model behind an API, paid by the token.
 
     Attributes:
         name: Name of the offer.
@@ -65,12 +65,12 @@ class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         input: Price of a million prompt tokens.
         output: Price of a million tokens of answers.
         cached_input: Price of a million prompt tokens that the provider has cached; None if it has no such price.
-        requests_per_minute: Rate limit.
-        tokens_per_minute: Rate limit, prompts and answers together.
-        requests_per_day: Rate limit; None for none.
-        batch_discount: Share by which the batch lane is cheaper; None without a batch lane.
-        batch_hours: Hours that the batch lane promises.
-        queue_tokens: Most tokens in the batch lane at once; None for no limit.
+        requests_per_minute: Rate limit in requests per minute.
+        tokens_per_minute: Rate limit in tokens per minute, prompts and answers together.
+        requests_per_day: Rate limit in requests per day; None means no limit.
+        batch_discount: Share by which the provider's batch lane is cheaper; None if it has no batch lane.
+        batch_hours: Hours within which the batch lane promises the answers.
+        queue_tokens: Maximum tokens in the batch lane at once; None means no limit.
         source: Where the figures come from.
     """
 
@@ -89,7 +89,7 @@ class ApiOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of a price file."""
 
     as_of: date
     energy: Energy
@@ -102,7 +102,7 @@ class PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Return the entry of an accelerator.
 
         Raises:
-            UserError: There is none.
+            UserError: The file has no entry for it.
         """
         found = next((each for each in self.owned if each.gpu == name), None)
         if found is None:
@@ -114,7 +114,7 @@ class PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def default_text() -> str:
-    """Return the file that comes with the program."""
+    """Return the text of the price file that comes with the program."""
     return files(__package__).joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
 
 

@@ -1,8 +1,9 @@
-"""Calibrate to a sample of the real prompts on a real engine, and predict the whole job there. Pure; milliseconds.
+"""Calibrate to a sample of the real prompts on a real engine, and predict the whole job on it. Pure; milliseconds.
 
-The sample runs at three numbers of requests at once. A request costs its prompt, and its share of the steps that decode
-its answer: prompt + (tokens - 1) x step(n) / n, with n at once. One at a time shows the time to the first token and a
-step of one; the rate with more at once shows their steps. Between the three, step(n) is interpolated.
+The sample runs with three different numbers of concurrent requests. With n concurrent requests, a request costs the
+time of its prompt and its share of the steps that decode its answer: prompt + (tokens - 1) x step(n) / n. The loop of
+one request shows the time to the first token and step(1). The rates of the other loops show step(n) for their n.
+Between the three numbers, step(n) is interpolated.
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,10 @@ ROUNDS: Final = 40
 """Rounds of the fixed-point iteration between the prompt's cost and the step's fixed part."""
 
 LEAST_ERROR: Final = 0.01
-"""Least relative error assumed: no machine repeats a run more closely an hour later."""
+"""Minimum relative error that is assumed, because no machine repeats a run more closely an hour later."""
 
 PARTS: Final = 8
-"""Parts of a loop that are compared for its error."""
+"""Number of parts of a loop whose differences give the loop's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,10 @@ class SampledLoop:
     """One loop of the sample.
 
     Attributes:
-        at_once: Requests at once.
-        each_ms: Time between the ends of two answers while the engine is full.
-        error: Standard error of that, as a share.
-        new: Mean prompt tokens that were not cached.
+        at_once: Number of concurrent requests.
+        each_ms: Mean time between the ends of two answers while the engine is full.
+        error: Standard error of ``each_ms``, as a share.
+        new: Mean number of prompt tokens that were not cached.
         prompt: Mean prompt tokens.
         output: Mean tokens of an answer.
         ttft_ms: Mean time to the first token.
@@ -55,14 +56,14 @@ class SampledLoop:
 
 @dataclass(frozen=True, slots=True)
 class SampledEngine:
-    """What the sample says of an engine.
+    """The calibration of an engine to the sample.
 
     Attributes:
-        loops: The loops, by requests at once.
-        fixed_ms: Part of a step that does not depend on the running answers.
-        token_prompt_ms: Time of a prompt's token that is not cached.
-        request_ms: Time of a prompt beyond its tokens.
-        steps: Times of a step, by running answers.
+        loops: The loops, by number of concurrent requests.
+        fixed_ms: Part of a step's time that does not depend on the number of running answers.
+        token_prompt_ms: Time for one prompt token that is not cached.
+        request_ms: Time for a prompt beyond that of its tokens.
+        steps: Times of a step, by number of running answers.
     """
 
     loops: tuple[SampledLoop, ...]
@@ -87,18 +88,18 @@ class SampledEngine:
         return fmean(loop.prompt for loop in self.loops)
 
     def output(self, most: int) -> float:
-        """Return the mean tokens of the sampled answers if none may be longer than this."""
+        """Return the mean length of the sampled answers, in tokens, if none may be longer than ``most``."""
         return fmean(min(most, length) for loop in self.loops for length in loop.lengths)
 
     def step_ms(self, running: int) -> float:
-        """Return the time of a step with so many running answers."""
+        """Return the time of a step with this number of running answers."""
         return _between(((0, self.fixed_ms), *self.steps), running)
 
     def each_ms(self, at_once: int, new: float, output: float) -> float:
         """Return the mean time between the ends of two answers.
 
-        The times of prompts and steps are scaled such that they add up to the duration of the measured loop: on a
-        machine whose speed changes they may not.
+        The times of prompts and steps are scaled so that they add up to the duration of the measured loop. Unscaled,
+        they may not, if the machine's speed changes.
         """
         ratios = [
             (loop.at_once, loop.each_ms / self._parts_ms(loop.at_once, loop.new, loop.output))
@@ -107,15 +108,15 @@ class SampledEngine:
         return self._parts_ms(at_once, new, output) * _between(((1, 1.0), *ratios), min(at_once, self.at_once))
 
     def _parts_ms(self, at_once: int, new: float, output: float) -> float:
-        """Return the same, computed from the prompt's cost and the share of the steps."""
+        """Return the same time, not scaled: the prompt's cost plus the share of the steps."""
         fixed = self.fixed_ms if at_once == 1 else 0.0  # with others, the prompt shares the step that decodes them
         prompt = self.request_ms + self.token_prompt_ms * new + fixed
         return prompt + (output - 1) * self.step_ms(at_once) / at_once
 
     def hours(self, requests: int, at_once: int, output: float, *, new: float | None = None) -> Range:
-        """Return the hours of so many requests; the interval has the sample's own error and that of the law.
+        """Return the hours for this number of requests. The interval covers the sample's own error and that of the law.
 
-        Without ``new`` as many prompt tokens are cached as in the sample.
+        Without ``new``, as many prompt tokens are cached as in the sample.
         """
         new = self.new if new is None else new
         value = requests * self.each_ms(at_once, new, output) / 3.6e6
@@ -127,9 +128,9 @@ class SampledEngine:
 
 
 def sampled_loop(result: SampleResult) -> SampledLoop:
-    """Summarise a loop by its full part: from when the first answers have ended until the last prompt begins.
+    """Summarise a loop by the part in which the engine is full: from the first answers' end to the last prompt's begin.
 
-    Tokens are counted and not answers, because answers of equal length end in waves.
+    Tokens are counted instead of answers, because answers of equal length end in waves.
 
     Raises:
         ValueError: Too few requests were answered.
@@ -163,7 +164,7 @@ def sampled_loop(result: SampleResult) -> SampledLoop:
 
 
 def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
-    """Calibrate to the loops, one of which must run one request at a time.
+    """Calibrate to the loops. One of them must run one request at a time.
 
     Raises:
         ValueError: A loop is missing, or has too few answers.
@@ -191,7 +192,7 @@ def sampled_engine(results: Sequence[SampleResult]) -> SampledEngine:
 
 
 def _between(points: Sequence[tuple[int, float]], at: int) -> float:
-    """Interpolate between points; beyond the last, extrapolate with the last slope."""
+    """Interpolate between points. Beyond the last point, extrapolate with the last slope."""
     for (low, low_value), (high, high_value) in pairwise(points):
         if at <= high or high == points[-1][0]:
             return low_value + (high_value - low_value) * (at - low) / (high - low)
@@ -201,7 +202,7 @@ def _between(points: Sequence[tuple[int, float]], at: int) -> float:
 def _counted(request: RequestResult) -> RequestResult:
     """Return the request with its tokens as the engine counted them.
 
-    A server may send several tokens in one piece, as our edge does, and say at the end how many there were.
+    A server may send several tokens in one piece, as our edge does, and report the number of tokens at the end.
     """
     whole, pieces = 0 if request.usage is None else request.usage.completion_tokens, request.tokens
     if whole <= pieces:
@@ -230,7 +231,7 @@ def _prompt_slope(requests: Sequence[RequestResult]) -> float | None:
 
 
 def measured_ways(job: BatchJob, engine: SampledEngine, name: str, score: float | None, per_hour: float) -> list[Way]:
-    """Return the ways to do the job on the sampled engine; ``per_hour`` is what it costs."""
+    """Return the ways to do the job on the sampled engine. ``per_hour`` is the price of an hour."""
     full, cap = engine.at_once, job.work.output
     numbers = dict.fromkeys((full, max(2, full // 2), 1))
     found: list[tuple[str, int, float, float | None]] = [

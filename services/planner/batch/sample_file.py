@@ -12,7 +12,7 @@ MAX_BYTES: Final = 256 * 2**20
 
 
 def read_prompts(path: Path, most: int) -> list[str]:
-    """Return at most so many prompts, evenly spread over the file.
+    """Return at most ``most`` prompts, evenly spread over the file.
 
     Raises:
         UserError: The file cannot be read, is empty, or a line has no prompt.
@@ -32,7 +32,7 @@ def read_prompts(path: Path, most: int) -> list[str]:
 
 
 def _prompt(line: str, path: Path, number: int) -> str:
-    """Return the prompt of a line; the texts of several messages are joined."""
+    """Return the prompt of a line. The texts of several messages are joined."""
     if not line.lstrip().startswith("{"):
         return line
     try:
@@ -58,7 +58,7 @@ def _text(message: Any) -> str:
 
 
 def divided(prompts: Sequence[str], at_once: int) -> list[tuple[int, Sequence[str]]]:
-    """Return the loops of a sample: one at a time, an intermediate number, and as many at once as will run.
+    """Return the loops of a sample: with one request at a time, with an intermediate number, and with ``at_once``.
 
     Raises:
         UserError: There are too few prompts.

@@ -13,7 +13,7 @@ from services.planner.bench.results import RunMeasurements, SampleResult
 from services.runtime.errors import UserError
 
 LOAD_S: Final = 900.0
-"""Longest time that an engine may take to load."""
+"""Maximum time that an engine may take to load, in seconds."""
 
 
 def run_loops(
@@ -28,10 +28,10 @@ def run_loops(
 
     Args:
         engine: Name of the engine.
-        loops: For each, the requests at once, the tokens of an answer, and the prompts.
-        limit_s: Time for all loops; what is not begun then is left out.
-        request_s: Time-out of a request.
-        env: Settings beside those of this process.
+        loops: For each loop, the number of concurrent requests, the tokens of an answer, and the prompts.
+        limit_s: Time for all loops, in seconds. Requests that have not begun by then are left out.
+        request_s: Timeout of a request, in seconds.
+        env: Settings in addition to those of this process.
 
     Raises:
         UserError: The engine did not run; its own output says why.

@@ -1,4 +1,4 @@
-"""The words of a batch plan: the job, a way to do it, and a way that cannot be taken. Pure."""
+"""The terms of a batch plan: the job, a way to do it, and a way that is not possible. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ LAW_ERROR: Final = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A value between a low and a high one."""
+    """A value with the low and the high end of its interval."""
 
     value: float
     low: float
@@ -32,7 +32,7 @@ class Range:
         return Range(self.value + other.value, self.low + other.low, self.high + other.high)
 
     def at_least(self, other: "Range") -> "Range":
-        """Return the larger of two ranges, bound by bound: two parallel runs take as long as the slower one."""
+        """Return the larger of two ranges, bound by bound, because two parallel runs take as long as the slower one."""
         return Range(max(self.value, other.value), max(self.low, other.low), max(self.high, other.high))
 
 
@@ -41,10 +41,10 @@ def exactly(value: float) -> Range:
 
 
 def spread(value: float, pairs: Iterable[tuple[float, float]]) -> Range:
-    """Return the value with its interval, the deviations by independent causes added in quadrature.
+    """Return the value with its interval. The deviations by independent causes are added in quadrature.
 
-    The deviations are logarithms. Each pair holds the value at the two ends of one cause; the model's own error counts
-    as one more cause.
+    The deviations are logarithms. Each pair holds the values at the two ends of one cause's interval. The model's own
+    error counts as one more cause.
     """
     down, up = math.log1p(LAW_ERROR) ** 2, math.log1p(LAW_ERROR) ** 2
     for pair in pairs:
@@ -59,18 +59,18 @@ class BatchJob:
     """The job to plan.
 
     Attributes:
-        work: Requests and their tokens.
-        model: The model that is wanted.
-        gpu: The accelerator of one's own; None without one.
-        smaller: Smaller models that may do.
-        draft: Model that drafts; None if nothing is drafted.
+        work: Number of requests, and their tokens.
+        model: The wanted model.
+        gpu: The user's own accelerator; None without one.
+        smaller: Smaller models that may be used instead.
+        draft: Draft model; None without speculation.
         alpha: Probability that a drafted token is accepted.
         counts: Numbers of accelerators to consider.
         refined: Share of the requests that a cascade passes on.
         best: Share of the requests that a cascade is to find.
         rho: Rank correlation of the screen's score and the final one.
-        quality_loss: Points of the score by which an answer may be worse than that of the model that is wanted.
-        factors: By accelerator, the time that a sample took there over that of the law.
+        quality_loss: Points by which a way's score may be below that of the wanted model.
+        factors: For each accelerator, the time that a sample took on it, divided by the time by the law.
     """
 
     work: BatchWork
@@ -103,15 +103,15 @@ class Way:
     """One way to do the job.
 
     Attributes:
-        name: What is done.
+        name: Description of the way.
         kind: The group of ways that it belongs to.
-        hours: Time until the last answer, with the set-up.
-        money: What it costs.
-        per_second: Requests a second while it runs.
+        hours: Hours until the last answer, including the set-up.
+        money: Its cost.
+        per_second: Requests per second while it runs.
         score: The model's score, less what the precision loses; None if it is not known.
-        quality: The same in words.
-        complexity: How much there is to build and to run.
-        why: What its time is made of.
+        quality: The quality in words.
+        complexity: How much has to be built and operated.
+        why: The parts of its time, in words.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedWay:
-    """A way that cannot be taken, why, and what could be done instead."""
+    """A way that is not possible, the reason, and a remedy."""
 
     name: str
     reason: str
@@ -136,13 +136,13 @@ class ExcludedWay:
 
 @dataclass(slots=True)
 class Found:
-    """The ways and refusals that were found so far, in order."""
+    """The ways and excluded ways that were found so far, in order."""
 
     ways: list[Way] = field(default_factory=list)
     refusals: list[ExcludedWay] = field(default_factory=list)
 
     def attempt(self, name: str, make: Callable[[], Way], remedy: Callable[[], str]) -> Way | None:
-        """Add the way; if it does not fit, add the refusal."""
+        """Add the way. If it does not fit, add it as excluded."""
         try:
             way = make()
         except ValueError as error:

@@ -8,13 +8,13 @@ from services.planner.bench.closed_loops import ShapeMeasurement
 from services.planner.bench.results import PLAIN
 
 MAX_BATCH: Final = 256
-"""Largest batch in a schedule; above the measured batches it drafts nothing."""
+"""Largest batch in a schedule. Above the largest measured batch, the schedule drafts nothing."""
 
 
 def bands(rows: Sequence[ShapeMeasurement], gammas: Mapping[str, int]) -> tuple[GammaBand, ...]:
-    """Return the fastest gamma for each measured batch size, and 0 above; empty if no batch size ran in two arms.
+    """Return the fastest gamma for each measured batch size, and 0 above them; empty if no batch size ran in two arms.
 
-    A gamma that pays at one batch size pays at smaller ones, because a batch uses the arithmetic that verifying needs.
+    A gamma that pays at one batch size pays at smaller ones, because larger batches leave less arithmetic to verify.
     So each choice extends down to the next smaller batch, and gamma never grows. Drafting must win by ``MARGIN``. With
     a draft model, a step that drafts nothing costs more than with speculation off (``LatencyPlan.idle_cost``).
 

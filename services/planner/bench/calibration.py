@@ -21,7 +21,7 @@ WORST_BAR: Final = 0.20
 REGRET_BAR: Final = 0.03
 
 NO_DRAFT: Final = "ngram"
-"""The catalogue's draft for tokens looked up in the text, which cost almost nothing."""
+"""The catalogue's name for drafting by looking tokens up in the text, which costs almost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Calibration:
     """The fitted rooflines and their errors.
 
     Attributes:
-        rooflines: Fitted to all rows; the same for all arms if a model drafts. With tokens looked up each arm has its
-            own, as the engine may use other kernels then (llama.cpp keeps its weights in another layout).
-        alpha: Acceptance of each arm that drafts: a probability, or with tokens looked up the accepted share.
+        rooflines: Rooflines fitted to all rows. If a model drafts, all arms have the same. With looked-up tokens, each
+            has its own, as the engine may use other kernels then (llama.cpp keeps its weights in another layout).
+        alpha: Acceptance of each arm that drafts: a probability or, with looked-up tokens, the accepted share.
         positions: Acceptance by position; empty if the engine does not report it.
         predictions: Predictions for all rows, by these rooflines.
         held_out: Predictions for batches above 1, by rooflines fitted to batch 1 alone.
@@ -60,7 +60,7 @@ class Calibration:
 
 
 def calibrate(result: BenchResult, *, processor: bool = False) -> Calibration:
-    """Calibrate to a bench's wall times, or to its CPU times with ``processor``.
+    """Calibrate to a bench's wall times; with ``processor``, to its CPU times.
 
     Raises:
         UserError: The bench has no closed loops, or names an unknown model or accelerator.
@@ -156,8 +156,8 @@ def _fitted(start: FittedRoofline, known: Sequence[ShapeMeasurement]) -> dict[st
 def _arm_fit(start: FittedRoofline, plain: FittedRoofline, known: Sequence[ShapeMeasurement]) -> FittedRoofline:
     """Fit all parameters if the arm ran several batch sizes, else only the arithmetic rate.
 
-    At one batch size the effects of reading, multiplying and fixed costs cannot be separated; then the other parameters
-    are the plain arm's.
+    At one batch size, the effects of reading, multiplying and fixed costs cannot be separated. So the other parameters
+    are taken from the plain arm.
     """
     if len({row.batch for row in known}) > 1:
         return fit_roofline(start, known)

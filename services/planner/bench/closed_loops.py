@@ -27,7 +27,7 @@ class ShapeMeasurement:
         tau: Mean tokens per step; 1 in the plain arm.
         ttft_ms: Median time to the first token.
         token_ms: Time between tokens of one sequence while all sequences decode; median of the repetitions.
-        cycle_ms: The same between steps, which does not depend on how many drafted tokens were accepted.
+        cycle_ms: That time between steps. It does not depend on how many drafted tokens were accepted.
         sets: Number of repetitions.
     """
 
@@ -181,7 +181,7 @@ def _steps(each: RequestResult) -> float:
 
 
 def _sees_steps(each: RequestResult) -> bool:
-    """Return whether each received step is an engine step: some engines always send one token at a time."""
+    """Return whether each received step is an engine step. It is not if an engine always sends one token at a time."""
     return each.speculation is not None and any(tokens > 1 for _, tokens in each.steps)
 
 

@@ -15,10 +15,10 @@ from services.physics.statistics import median
 from services.planner.bench.closed_loops import ShapeMeasurement
 
 MAX_ROUNDS: Final = 600
-"""Limit of the search, which ends earlier within ``TOLERANCE``."""
+"""Maximum rounds of the search. It ends earlier if it is within ``TOLERANCE``."""
 TOLERANCE: Final = 1e-9
 MAX_STEPS: Final = 256
-"""Maximum steps in which a prefill is simulated; a longer one gets larger steps."""
+"""Maximum number of steps in which a prefill is simulated. A longer prefill gets larger steps."""
 ROOFLINE_PRIOR_WEIGHT: Final = 1e-3
 """Weight of the prior that costs beyond the roofline are small."""
 
@@ -34,7 +34,7 @@ class FittedRoofline:
         gpu: Accelerator with the data sheet's rates.
         budget: Maximum prompt tokens in one engine step.
         flops: Achieved share of the arithmetic rate.
-        bandwidth: Achieved share of the memory rate for weights; that for KV caches keeps its ratio to it.
+        bandwidth: Achieved share of the memory rate for weights. The share for KV caches keeps its ratio to this one.
         layer_us: Fixed time of a layer in each step, in microseconds.
         first_ms: Cost of a first token beyond the prefill.
         token_ms: Cost of each further token of a step beyond the law.
@@ -57,7 +57,7 @@ class FittedRoofline:
     _machine: tuple[Gpu, Efficiency] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_machine", self._achieved())  # once: a fit asks for it a hundred times
+        object.__setattr__(self, "_machine", self._achieved())  # computed once, because a fit uses it a hundred times
 
     def ttft_ms(self, batch: int, prompt: int, gamma: float = 0.0) -> float:
         """Return the median time to the first token of ``batch`` prompts that arrive together.
@@ -197,7 +197,7 @@ def fit_roofline(start: FittedRoofline, rows: Sequence[ShapeMeasurement], only: 
         return sum(_row_loss(roofline, row) for row in rows) + _prior_loss(roofline, start)
 
     best: tuple[float, list[float]] | None = None
-    # The loss has local minima with small and with large costs beyond the roofline: start near both.
+    # The loss has local minima with small and with large costs beyond the roofline, so start near both.
     starts = [replace(start, first_ms=small_ms, token_ms=small_ms / 10) for small_ms in (0.01, 1.0)]
     for initial in [start] if only else starts:
         found = nelder_mead(loss, [math.log(max(1e-6, getattr(initial, name))) for name in names])
@@ -235,7 +235,7 @@ def _with(roofline: FittedRoofline, names: Sequence[str], logs: Sequence[float])
 
 
 def nelder_mead(loss: Callable[[Sequence[float]], float], start: Sequence[float]) -> tuple[float, list[float]]:
-    """Minimise by the downhill simplex of Nelder and Mead (1965): it needs no derivatives, and the loss has a kink."""
+    """Minimise by the downhill simplex of Nelder and Mead (1965), which needs no derivatives: the loss has a kink."""
     size = len(start)
     points = [list(start)] + [[x + (0.7 if i == j else 0.0) for j, x in enumerate(start)] for i in range(size)]
     simplex = sorted((loss(point), point) for point in points)

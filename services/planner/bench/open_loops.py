@@ -31,9 +31,9 @@ class Percentiles:
     """Percentiles of one time.
 
     Attributes:
-        p50: With its confidence interval.
-        p95: Unreliable with few requests.
-        p99: Still less reliable: only one request in 100 is above.
+        p50: The median, with its confidence interval.
+        p95: 95th percentile. It is unreliable with few requests.
+        p99: 99th percentile. It is less reliable still, because only one request in 100 is above.
     """
 
     p50: Interval
@@ -42,7 +42,7 @@ class Percentiles:
 
     @property
     def tail(self) -> float:
-        """p99 over p50."""
+        """p99 divided by p50."""
         return self.p99 / self.p50.value if self.p50.value else float("nan")
 
 
@@ -79,9 +79,9 @@ class LoadSummary:
 
 @dataclass(frozen=True, slots=True)
 class ArmRatio:
-    """An arm's median over the plain arm's, under the same requests; below 1 the arm is faster.
+    """An arm's median divided by the plain arm's, under the same requests. Below 1 the arm is faster.
 
-    ``by_run`` is the ratio for each pair of runs: the interval does not include drift between runs.
+    ``by_run`` is the ratio for each pair of runs. It is shown because the interval does not include drift between runs.
     """
 
     arm: str

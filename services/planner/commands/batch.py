@@ -138,7 +138,7 @@ def _sampled(args: argparse.Namespace, job: BatchJob, prices: PriceFile) -> tupl
 
 
 def _corrected(args: argparse.Namespace, job: BatchJob, engine: SampledEngine, gpu: Gpu) -> BatchJob:
-    """Return the job with the sample's factor for this accelerator: the law is asked about the sampled tokens."""
+    """Return the job with the sample's factor for this accelerator. The law's time is that for the sampled tokens."""
     cached = round(engine.prompt - engine.new)
     work = replace(
         job.work, shared=cached, own=max(1, round(engine.new)), output=max(1, round(engine.output(job.work.output)))
@@ -173,14 +173,14 @@ def _job(args: argparse.Namespace) -> BatchJob:
 
 
 def _smaller(given: str | None, model: Model) -> tuple[Model, ...]:
-    """Return the models that were named; by default those of the usual ones that are smaller."""
+    """Return the models that were named; by default the usual models that are smaller than ``model``."""
     if given is None:
         return tuple(each for each in map(find_model, USUAL_SMALLER) if each.parameters < model.parameters)
     return tuple(find_model(name.strip()) for name in given.split(",") if name.strip()) if given != "none" else ()
 
 
 def _draft(given: str | None, model: Model) -> Model | None:
-    """Return the model that drafts; by default the usual one if it is smaller."""
+    """Return the draft model; by default the usual one if it is smaller than ``model``."""
     if given is None:
         usual = find_model(USUAL_DRAFT)
         return usual if usual.parameters < model.parameters else None

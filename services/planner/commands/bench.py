@@ -17,10 +17,10 @@ from services.planner.serve.plan import Limits
 from services.runtime.errors import UserError
 
 DEFAULT_TTFT_MS: Final = 200.0
-"""The default bound of the first token for a request to count as good."""
+"""Default limit of the time to the first token of a good request, in milliseconds."""
 
 DEFAULT_TOKEN_MS: Final = 50.0
-"""The mean time between its tokens, likewise."""
+"""Default limit of the mean time between tokens of a good request, in milliseconds."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

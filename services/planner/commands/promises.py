@@ -30,6 +30,6 @@ def limits_of_class(args: argparse.Namespace) -> Limits | None:
 
 
 def limits_of(slo: Slo) -> Limits:
-    """Return the limits of a class: promised to 99 % of the requests, whatever percentile the class names."""
+    """Return the limits of a class. They are taken for 99 % of the requests, whatever percentile the class names."""
     first, token, total = (None if one is None else one.ms for one in (slo.first_token, slo.inter_token, slo.total))
     return Limits(ttft_ms=first, token_ms=token, total_ms=total)

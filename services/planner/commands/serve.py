@@ -33,7 +33,7 @@ from services.planner.serve.report import GrowthRow, as_json, cheapest, lines
 from services.runtime.errors import UserError
 
 MANY: Final = 1_000_000
-"""A number of people that needs more than one engine, so that engines are full."""
+"""Number of people that needs more than one engine, so that engines are full."""
 
 STREAMS: Final = (1_000, 10_000, 100_000, 1_000_000)
 

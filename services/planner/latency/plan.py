@@ -1,4 +1,4 @@
-"""Compute the latency plan: the parts of the budget, the gain by drafting, the deadline's limits, governance's cost.
+"""Compute a latency plan: parts of the budget, gain by drafting, limits by the deadline, cost of governance.
 
 Pure; times in milliseconds.
 """
@@ -29,7 +29,7 @@ class BudgetPart:
         name: The part's name.
         floor: Lower bound for any engine.
         practical: Estimate for a good engine.
-        drafted: The same with speculation.
+        drafted: The estimate with speculation.
         note: Explanation for the report.
         first: Whether the part comes before the first token.
     """
@@ -84,7 +84,7 @@ class FirstTokenDeadline:
         ttft_ms: The deadline, from the receipt at the edge, as the router counts it.
         prefill_ms: The part of it that is left for queue and prefill.
         longest: Longest prompt, in uncached tokens, that meets it on an idle engine.
-        longest_floor: The same for an engine at the floor.
+        longest_floor: Longest such prompt for an engine at the floor.
         utilisation: Highest load at which 99 % of requests like this one meet it; 0 if there is none.
         variation: Coefficient of variation of queue plus prefill at the given load.
     """

@@ -21,7 +21,7 @@ class SurroundingLatency:
 
     Attributes:
         network: Round trip between client and edge; 10 to 50 is usual.
-        pre: Edge, bus and tokenizer before the engine. Edge and bus add 4.6 there and back (tests/bench/RESULTS.md).
+        pre: Edge, bus and tokenizer before the engine. Edge and bus add 4.6 for both ways (tests/bench/RESULTS.md).
         post: Detokenizing and bookkeeping of a chunk; output checks run in parallel to the stream.
         response: Bus and edge after the engine.
         rails: Input rails, in parallel to queue and prefill. About 20 for patterns and a small classifier on a GPU.

@@ -93,7 +93,7 @@ def _drafting(plan: LatencyPlan) -> Iterator[str]:
 
 
 def _profile(plan: LatencyPlan) -> str:
-    """Return the schedule for the engine; empty if it never drafts, for which the engine has another setting."""
+    """Return the schedule for the engine; empty if it never drafts, because the engine has another setting for that."""
     return format_schedule(plan.bands) if any(band.gamma for band in plan.bands) else ""
 
 

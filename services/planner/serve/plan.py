@@ -1,4 +1,4 @@
-"""Compute how many engines serve so many people, on each accelerator and layout. Pure; times in milliseconds."""
+"""Compute how many engines serve a number of people, on each accelerator and layout. Pure; times in milliseconds."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ AROUND_MS: Final = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one class of requests is promised.
+    """The limits that a class of requests is promised.
 
     Attributes:
         ttft_ms: Limit for the first token, from receipt, for 99 % of the requests; None for none.
@@ -45,7 +45,7 @@ class Limits:
 
 
 READING: Final = Limits(ttft_ms=1_000, token_ms=50)
-"""Without a class: faster than people read."""
+"""The limits without a class. They are faster than people read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,12 @@ class Demand:
     """The people and their requests.
 
     Attributes:
-        users: People.
-        every_s: Seconds between the requests of one of them, in the busiest minute.
+        users: Number of people.
+        every_s: Seconds between two requests of one person, in the busiest minute.
         prompt: Tokens of a prompt.
-        cached: Of these, tokens that are in the engine's prefix cache.
+        cached: Tokens of a prompt that are in the engine's prefix cache.
         output: Tokens of an answer.
-        limits: What they are promised.
+        limits: The limits that they are promised.
         rails_ms: Time of the input rails, in parallel to queue and prefill.
     """
 
@@ -93,7 +93,7 @@ class EngineKind:
     """One engine: its accelerators, and the time of its steps.
 
     Attributes:
-        name: How it is shown.
+        name: Name in the report.
         gpu: Name of the accelerator.
         gpus: Accelerators of one engine.
         step_ms: Time of a step.
@@ -115,11 +115,11 @@ class ServePlan:
 
     Attributes:
         kind: The engine.
-        engines: How many.
-        most: Requests per second that one engine serves within the limits.
-        seen: What requests see with that many engines.
-        full: What they see when an engine has as many as it can serve.
-        limit: What would be missed first with fewer.
+        engines: Number of engines.
+        most: Maximum requests per second that one engine serves within the limits.
+        seen: Latencies of requests with that number of engines.
+        full: Latencies of requests when an engine serves ``most`` requests per second.
+        limit: The limit that would be missed first with fewer engines.
     """
 
     kind: EngineKind

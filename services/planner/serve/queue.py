@@ -24,16 +24,16 @@ StepTime = Callable[[float, float], float]
 """The time of a step that decodes so many answers and prefills so many prompts; parts of a prompt count."""
 
 MAX_WAITING: Final = 400
-"""Waiting prompts that are followed; an engine with more is overloaded for any limit of interest."""
+"""Maximum number of waiting prompts in the chain. An engine with more is overloaded for any limit of interest."""
 MAX_ITERATIONS: Final = 400
 SETTLED: Final = 1e-7
 """The chain counts as stationary when its distribution changes by less than this."""
 FRACTIONS: Final = 8
 """Points within a step at which a request may arrive."""
 SMALLEST: Final = 1e-8
-"""Chance below which a number of arrivals is left out."""
+"""Probability below which a number of arrivals is left out."""
 RARE: Final = 1e-6
-"""Chance below which an arrival is left out of the distribution of first tokens."""
+"""Probability below which an arrival is left out of the distribution of first tokens."""
 ROUNDED: Final = 0.025
 """Relative error allowed when a step's budget is rounded to a whole number of parts."""
 MAX_PARTS: Final = 64
@@ -76,7 +76,7 @@ class PromptParts(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A number of running answers, the share of time with about as many, and the part of it with none."""
+    """A number of running answers, the share of time with about this number, and the part of that time with none."""
 
     running: float
     share: float
@@ -187,7 +187,7 @@ def _stationary(
 ) -> list[float] | None:  # fmt: skip
     """Return the probability of each number of waiting parts at the start of a step; None if the queue grows.
 
-    ``like`` is where to begin: the chain of nearly the same queue.
+    The iteration begins with ``like``, the chain of nearly the same queue.
     """
     own, most = parts
     if times[0] * per_ms > 0 and per_ms * times[most] * own >= most:
@@ -222,7 +222,7 @@ def _first_tokens(
 ) -> tuple[list[tuple[float, float]], float]:  # fmt: skip
     """Return the distribution of the time to the first token, and the mean number of waiting parts.
 
-    It is the wait, and the steps with one's own prompt.
+    This time consists of the wait and the steps that prefill the request's own prompt.
     """
     own, most = parts
     found: list[tuple[float, float]] = []

@@ -10,20 +10,20 @@ from services.planner.serve.plan import SHARE, Demand, ServePlan, first_token_ms
 
 
 class GrowthRow(NamedTuple):
-    """What so many streams need: engines of the chosen kind, and the pipeline."""
+    """The needs of a number of streams: engines of the chosen kind, and the pipeline."""
 
     plan: ServePlan
     needs: Growth
 
 
 def per_hour(plan: ServePlan, prices: PriceFile) -> float | None:
-    """Return what the accelerators cost by the hour; None without a price."""
+    """Return the price of the accelerators per hour; None without a price."""
     price = next((each.per_hour for each in prices.rented if each.gpu == plan.kind.gpu), None)
     return None if price is None else price * plan.gpus
 
 
 def cheapest(plans: Sequence[ServePlan], prices: PriceFile) -> ServePlan | None:
-    """Return the plan with the lowest price, of equal ones that with the fewest accelerators."""
+    """Return the plan with the lowest price. Of equally cheap plans, return the one with the fewest accelerators."""
     priced = [(price, plan.gpus, plan) for plan in plans if (price := per_hour(plan, prices)) is not None]
     return min(priced, key=lambda each: each[:2])[2] if priced else min(plans, key=lambda plan: plan.gpus, default=None)
 

@@ -26,7 +26,7 @@ class RegoDecision:
     """A decision of Rego.
 
     Attributes:
-        entry_point: Such as ``data.railbus.admission.decision``.
+        entry_point: The rule that was asked, such as ``data.railbus.admission.decision``.
         asked: Rego's input.
         answer: Rego's answer; None if it is undefined or failed.
         error: Why there is no usable answer.
@@ -68,11 +68,11 @@ def opa_log_line(
 
 
 class DecisionLog:
-    """A file to which decisions are appended, a line at a time: processes may share it, and a rotation may truncate it.
+    """A file to which decisions are appended, one a line. Processes may share it, and log rotation may truncate it.
 
     Args:
         path: The file; created if need be, readable by its owner only.
-        service: For the ``labels``.
+        service: The service's name, for the ``labels``.
 
     Raises:
         UserError: The file cannot be written.

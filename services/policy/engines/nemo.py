@@ -38,8 +38,8 @@ def add_rail(flow: str, side: Side, target: str) -> None:
     """Add a rail to NeMo's catalog under its name in ``config.yml``; adding it again does nothing.
 
     Args:
-        flow: Such as ``railbus output``.
-        side: Which message it gets as the parameter ``text``.
+        flow: The rail's name in ``config.yml``, such as ``railbus output``.
+        side: Which message the rail gets as the parameter ``text``: the user's (``input``) or the answer (``output``).
         target: ``module:function``, an ``async def (text, config) -> RailOutcome``.
     """
     catalog = default_rail_catalog()
@@ -62,7 +62,7 @@ def add_rail(flow: str, side: Side, target: str) -> None:
 
 
 async def build_engine(files: Files, side: Side, custom: Mapping[str, Any]) -> IORails:
-    """Build and start an engine with the rails of one side; the caller stops it.
+    """Build and start an engine with the rails of one side. The caller must stop the engine.
 
     Args:
         files: The policy's files, with ``nemo/config.yml``.

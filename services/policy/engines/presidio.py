@@ -1,7 +1,8 @@
 """Presidio's recognizers, for policies that name ``presidio``.
 
-Used without an NLP engine: no model, no network. They find phone numbers in the formats of some countries, and numbers
-with a valid checksum. Recognizers that need context are left out. Heavy: import it only where texts are read.
+They are used without an NLP engine, so they need no model and no network. They find phone numbers in the formats of
+some countries, and numbers with a valid checksum. Recognizers that need context are left out. This module is heavy, so
+import it only where texts are read.
 """
 
 import asyncio
@@ -18,10 +19,10 @@ logging.getLogger("presidio-analyzer").setLevel(logging.WARNING)  # below that i
 
 PHONE_REGIONS: Final = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR")
 _VALID_NUMBER: Final = 1
-"""The leniency of ``phonenumbers``: valid numbers, in the formats that people use."""
+"""The leniency level of ``phonenumbers`` that accepts valid numbers, in the formats that people use."""
 
 _CHECKSUM_HOLDS: Final = 0.99
-"""Presidio's score is 1 for a number with a verified checksum."""
+"""Minimum score of a finding. Presidio's score is 1 for a number with a verified checksum."""
 
 _CATEGORIES: Final = {
     "CryptoRecognizer": "bank_account",
@@ -34,11 +35,13 @@ _CATEGORIES: Final = {
 """The category of findings, by recognizer with a checksum."""
 
 SLICE_CHARS: Final = 704
-"""How many characters are read at a time: half a millisecond of prose, 75 ms of nothing but digits. A window of tier 2
-is one slice."""
+"""Number of characters that are read at a time. That takes half a millisecond for prose, 75 ms for nothing but digits.
+
+A window of tier 2 is one slice.
+"""
 
 OVERLAP_CHARS: Final = 64
-"""Longer than any recognized span."""
+"""Number of characters that two neighbouring slices share. It is longer than any recognized span."""
 
 
 class Presidio:

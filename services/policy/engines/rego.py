@@ -1,4 +1,4 @@
-"""Rego evaluated in the process (regorus): about 12 us a decision, no server, the same answers as OPA."""
+"""Evaluates Rego in the process, with regorus: about 12 us a decision, no server, the same answers as OPA."""
 
 import json
 import re
@@ -16,18 +16,18 @@ _UNDEFINED = "<undefined>"
 
 
 class Rego:
-    """Compiled modules with their data; each thread has its own virtual machines, which only it may use."""
+    """Compiled modules with their data. Each thread has its own virtual machines, which no other thread may use."""
 
     def __init__(self, modules: Mapping[str, str], data: Any, entry_points: tuple[str, ...]) -> None:
         """Compile the modules.
 
         Args:
             modules: Rego v1 source by file name.
-            data: The content of ``data`` besides the modules.
+            data: The content of ``data`` in Rego, without the modules.
             entry_points: Rules to evaluate, such as ``data.railbus.admission.decision``.
 
         Raises:
-            BrokenPolicy: A module does not compile; with file and line.
+            BrokenPolicy: A module does not compile. The error names file and line.
         """
         self.modules = dict(modules)
         self.data = data
@@ -50,7 +50,7 @@ class Rego:
         except BaseException as error:
             if not _is_panic(error):
                 raise
-            self._local.machines = {}  # it ended in the middle of something
+            self._local.machines = {}  # a panic may leave a machine in an invalid state
             raise RulingError(f"{entry_point}: {_first_line(str(error))}") from None
         return None if answer == _UNDEFINED else answer
 
@@ -80,7 +80,7 @@ def _compile(data_json: str, modules: Mapping[str, str], entry_point: str) -> by
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Return whether the engine gave up. Its error is no ``Exception``, and its class has no public name."""
+    """Return whether the engine panicked. Its error is no ``Exception``, and the error's class has no public name."""
     return type(error).__name__ == "PanicException"
 
 

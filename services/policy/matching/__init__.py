@@ -1,9 +1,9 @@
 """The pattern matcher: many bounded patterns, streamed text, exact spans. Pure.
 
-A text is read in one pass, in pieces of any size: the same text gives the same matches, because a match is defined on
-the whole text:
+A text is read in one pass, in pieces of any size. The same text always gives the same matches, because a match is
+defined on the whole text:
 
-- each pattern (rule) is on its own; its matches do not overlap;
+- each pattern (rule) is matched independently of the others; its own matches do not overlap;
 - a match's neighbours satisfy the rule's guard, and its text satisfies the rule's validator;
 - of all possible matches, the one that starts first is taken, and of those the longest (for an ``immediate`` rule the
   shortest, so that it is known at the earliest character).

@@ -10,10 +10,10 @@ from services.policy.matching.regex import Node, longest
 from services.policy.source.document import Guard, ValidatorName
 
 MAX_REMEMBERED: Final = 2
-"""Most open matches of a configuration that is cached; more are rare, and their combinations many."""
+"""Maximum number of open matches of a configuration that is cached. More are rare and have too many combinations."""
 
 MAX_CELLS: Final = 200_000
-"""Most cached table cells, about 80 MB. Beyond it the table is rebuilt, with the same results."""
+"""Maximum number of cached table cells, about 80 MB. Beyond it the table is rebuilt, with the same results."""
 
 # Kinds of neighbours, for the guards. END is after the text.
 OTHER, LETTER, DIGIT, JOINER, END = range(5)
@@ -52,7 +52,7 @@ class Rule:
 
     @property
     def max_chars(self) -> int:
-        """Longest match."""
+        """The length of the longest match."""
         return longest(self.node)
 
 
@@ -123,13 +123,13 @@ Next = tuple["Config", MatchChange | None]
 
 
 class Config(dict[str, Next]):
-    """All open matches and the kind of the last character: the next configuration and the change, by character.
+    """All open matches and the kind of the last character. Maps a character to the next configuration and the change.
 
-    It is cached while few matches are open, which is nearly always; then a character costs one look-up.
+    While few matches are open, which is nearly always, the map is cached, and a character costs one look-up.
 
     Attributes:
         kind: The last character's kind as a neighbour.
-        states: Of the open matches, the earliest first.
+        states: The states of the open matches, the earliest match first.
     """
 
     __slots__ = ("_automaton", "kind", "states")
@@ -176,7 +176,7 @@ class Automaton:
         self._reset()
 
     def remember(self) -> None:
-        """Count a new cell; past the limit, empty the table. Scanners keep the cells that they hold."""
+        """Count a new cell. Beyond ``MAX_CELLS``, empty the table. Scanners keep the cells that they hold."""
         self._cells += 1
         if self._cells > MAX_CELLS:
             self._reset()
@@ -220,7 +220,7 @@ class Automaton:
         alive = tuple([state for state in (*following, begun) if state is not None])
         change = MatchChange(complete, None if len(kept) == len(states) else kept, begun is not None)
         following_config = self.config(kind, alive)
-        if len(alive) > MAX_REMEMBERED:  # the scanner accounts for so many
+        if len(alive) > MAX_REMEMBERED:  # the scanner charges for them
             return following_config, change
         return following_config, _COMMON.get(change, change)
 

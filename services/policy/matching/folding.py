@@ -15,7 +15,7 @@ import ahocorasick
 from services.policy.rulings import FoundSpan
 
 MIN_FOLDED: Final = 8
-"""Shortest folded word: without spaces and punctuation, shorter ones occur inside innocent text."""
+"""Minimum letters of a folded word. Without spaces and punctuation, shorter words occur inside innocent text."""
 
 _LOOKALIKES: Final = str.maketrans("0134578@$!|€ıøßæœаеорсухіѕјԁԛԝ", "oieastbasileiosaoaeopcyxisjdqw")
 # Greek letters that look Latin; NFKD does not change them.
@@ -49,7 +49,7 @@ class FoldedWords:
         """Build the automaton.
 
         Args:
-            words: Rule, category and word.
+            words: For each word, its rule, its category and the word.
 
         Raises:
             ValueError: A word folds to fewer than 8 letters.

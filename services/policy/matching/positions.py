@@ -1,4 +1,4 @@
-"""From trees to positions (Glushkov's construction): where a pattern reads a character. Pure."""
+"""Turns pattern trees into positions, the places where a pattern reads a character (Glushkov's construction). Pure."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,16 +7,16 @@ from services.policy.matching.charset import CharSet
 from services.policy.matching.regex import Alternation, BadPattern, Chars, Concatenation, Node, Repeat
 
 MAX_POSITIONS: Final = 4_096
-"""Most positions of one pattern with repeats: nested ones multiply."""
+"""Maximum number of positions of one pattern with repeats. Nested repeats multiply the positions."""
 
 
 PositionSets = tuple[bool, set[int], set[int]]
-"""Whether a part matches the empty text, where it may begin, where it may end."""
+"""Whether a part matches the empty text, the positions where it may begin, and those where it may end."""
 
 
 @dataclass(slots=True)
 class Positions:
-    """The positions of all patterns, numbered together.
+    """The positions of all patterns, in one numbering.
 
     Attributes:
         chars: By position, the characters that it reads.
@@ -62,7 +62,7 @@ class Positions:
         return nullable, first, last
 
     def _repeat(self, part: Node, least: int, most: int) -> PositionSets:
-        """Treat ``x{2,4}`` as ``xx(x(x)?)?``: nested, so that each copy has only one successor."""
+        """Treat ``x{2,4}`` as ``xx(x(x)?)?``. The copies are nested so that each has only one successor."""
         tail: PositionSets = (True, set(), set())
         for _ in range(most - least):
             _nullable, first, last = self._join(self._copy(part), tail)

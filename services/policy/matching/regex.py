@@ -1,8 +1,9 @@
 r"""The pattern language: the part of Python's ``re`` in which every match has a known longest length.
 
 Literals, ``.``, classes ``[a-z]`` ``[^...]``, ``\d \w \s`` (ASCII) and their negations, escapes, groups, alternation,
-and the quantifiers ``?``, ``{n}``, ``{n,m}``. Anything else is refused with its position and the remedy: ``*``, ``+``
-and ``{n,}`` because a match could be endless, anchors and look-around because a rule's ``guard`` replaces them.
+and the quantifiers ``?``, ``{n}``, ``{n,m}``. Anything else is refused with an error that gives position and remedy.
+``*``, ``+`` and ``{n,}`` are refused because a match could be endless, anchors and look-around because a rule's
+``guard`` replaces them.
 
 Pure.
 """

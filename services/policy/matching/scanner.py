@@ -9,7 +9,7 @@ from services.policy.matching.validators import VALIDATORS, IncrementalValidator
 from services.policy.source.document import ValidatorName
 
 _TAIL_KEPT: Final = 2_048
-"""Text kept for validators before it is trimmed; more than any rule's longest match (512)."""
+"""Number of characters kept for validators before the text is trimmed. It is above any rule's longest match (512)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Match:
 
 
 _CHECK_WORK: Final = 4
-"""Fixed cost of a validator's step, in look-ups; characters cost extra."""
+"""Fixed cost of a validator's step, in look-ups. Each character that it reads costs one more."""
 
 
 class _Validation:
@@ -85,7 +85,7 @@ class Scanner:
 
     @property
     def undecided(self) -> int:
-        """First code point whose matches are not all known.
+        """The offset of the first code point whose matches are not all known.
 
         Matches in ``_waiting`` wait for a match that began at this position or earlier, so they are covered.
         """
@@ -151,8 +151,8 @@ class Scanner:
     def _hopeless(self, rule: int, start: int) -> bool:
         """Return whether no match of the rule from this start can be taken any more.
 
-        An earlier match covers its start: taken already, or waiting. A waiting one is only given up for a match that
-        began before it and ends later, which covers this start as well.
+        That is so if an earlier match, taken already or still waiting, covers the start. A waiting match is only given
+        up for a match that began before it and ends later, which covers this start as well.
         """
         if start < self._resolved.get(rule, 0):
             return True

@@ -42,8 +42,8 @@ MAX_CARD_DIGITS: Final = 19
 class Luhn:
     """A payment card's number among groups of digits, by its check digit (ISO/IEC 7812-1, annex B).
 
-    It is whole groups of the text, so that its last digits are not left when other groups stand before it. Equal digits
-    are refused.
+    The number consists of whole groups of the text, so that its last digits are not left when other groups stand before
+    it. A number of equal digits is refused.
     """
 
     __slots__ = ("_found", "_in_group", "_open", "least_chars")
@@ -106,7 +106,8 @@ def ipv4(text: str) -> bool:
 class Entropy:
     """Requires a Shannon entropy of 3 bits a character: random keys pass, words and ``xxxx`` do not.
 
-    With counts c of n characters it is log2(n) - sum(c log2(c)) / n; the sum is updated with each character.
+    If the n characters occur with the counts c, the entropy is log2(n) - sum(c log2(c)) / n. The sum is updated with
+    each character.
     """
 
     __slots__ = ("_counts", "_size", "_sum", "least_chars")
@@ -135,7 +136,7 @@ _LEAST_BITS: Final = 3.0 - 1e-9
 """Bits a character, less rounding."""
 
 _MOST_BITS: Final = math.log2(MAX_MATCH_CHARS) - _LEAST_BITS + math.log2(math.e)
-"""Most bits of entropy above the minimum that one more character can add to a match."""
+"""Maximum number of bits of entropy above the minimum that one more character can add to a match."""
 
 
 def _weight(count: int) -> float:
@@ -147,7 +148,7 @@ _ADDED: Final = tuple(_weight(count + 1) - _weight(count) for count in range(MAX
 
 
 class WholeTextValidator:
-    """A check that begins anew with each character; for short texts."""
+    """A check that reads the whole text again whenever it grows. It is for short texts."""
 
     __slots__ = ("_check", "_text", "least_chars")
 
@@ -182,7 +183,7 @@ VALIDATORS: Final[dict[ValidatorName, Callable[[], IncrementalValidator]]] = {
     "ipv4": partial(WholeTextValidator, ipv4),
     "entropy": Entropy,
 }
-"""How to begin a check, by validator."""
+"""By validator, the function that begins a check."""
 
 
 def valid(validator: ValidatorName, text: str) -> bool:

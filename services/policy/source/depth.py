@@ -1,4 +1,4 @@
-"""How deep a policy's Rego and its data are nested: the compiler's time doubles with every level. Pure."""
+"""Limits the nesting of a policy's Rego and its data, because the compiler's time doubles with every level. Pure."""
 
 import re
 from typing import Final
@@ -6,7 +6,8 @@ from typing import Final
 from services.policy.errors import PolicyFault
 
 MAX_REGO_DEPTH: Final = 12
-"""Brackets within brackets; a tenth of a second. 20 would take minutes, and 20,000 end the process."""
+"""Maximum nesting of brackets. It takes a tenth of a second to compile; 20 levels would take minutes, and 20,000 end
+the process."""
 
 MAX_DATA_DEPTH: Final = 64
 

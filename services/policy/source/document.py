@@ -27,10 +27,10 @@ class RailSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         name: Its kind, and its name in verdicts.
-        on_broken: What happens to the request if the rail fails or times out; None takes ``rails.on_broken``.
-        deadline_ms: Its deadline, from the start of the evaluation; None takes ``rails.deadline_ms``.
-        threshold: Score from which a classifier's answer is a finding.
-        max_windows: Most windows that a classifier reads of a long prompt.
+        on_broken: What happens to the request if the rail fails or times out; None means as in ``rails.on_broken``.
+        deadline_ms: Its deadline, from the start of the evaluation; None means as in ``rails.deadline_ms``.
+        threshold: Minimum score at which a classifier's answer is a finding.
+        max_windows: Maximum number of windows that a classifier reads of a long prompt.
     """
 
     name: RailKind
@@ -60,11 +60,11 @@ class WindowSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The windows of an answer's text that a check reads, in characters (code points).
 
     Attributes:
-        first_chars: End of the first window; the distance then doubles up to the stride.
+        first_chars: End of the first window. The next ends double until the stride is reached.
         stride_chars: Distance between the ends of windows, at absolute offsets.
         context_chars: Length of a window.
         hold_chars: In gated delivery, the newest characters that a window does not clear: they may be half a phrase.
-        timeout_ms: Longest time for one window.
+        timeout_ms: Time limit of one check of a window.
         retries: How often a failed check is repeated before the window counts as unchecked.
     """
 
@@ -81,10 +81,10 @@ class OutputChecks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         windows: Tier 1, the NeMo output rails.
-        classifiers: Tier 2, by name; with none there is no tier 2.
+        classifiers: The names of the classifiers of tier 2. If there are none, there is no tier 2.
         classifier_windows: The windows of tier 2.
         max_findings: An answer with more findings is stopped.
-        max_waiting_chars: If more text waits for a check's outcome, its window counts as unchecked.
+        max_waiting_chars: If more characters wait for a check's outcome, the check's window counts as unchecked.
     """
 
     windows: WindowSpec = field(default_factory=WindowSpec)
@@ -101,9 +101,9 @@ class DeliveryBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         modes: Allowed modes; any other becomes the nearest stricter one.
-        max_exposure_tokens: Largest exposure.
-        min_hold_tokens: ``windowed``: fewest tokens held back.
-        min_hold_ms: ``windowed``: shortest time held back, in milliseconds.
+        max_exposure_tokens: Maximum exposure in tokens.
+        min_hold_tokens: In ``windowed`` delivery, the minimum number of tokens held back.
+        min_hold_ms: In ``windowed`` delivery, the minimum time that text is held back, in milliseconds.
     """
 
     modes: Annotated[tuple[DeliveryMode, ...], Meta(min_length=1)] = ("optimistic", "windowed", "gated")
@@ -158,11 +158,12 @@ class PatternSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         category: The category that ``findings.rego`` rules on.
         regex: In the pattern language of ``services.policy.matching.regex``; None when ``words`` are given.
         words: Literals; empty when ``regex`` is given.
-        max_chars: Longest match; the computed bound must not be above it.
+        max_chars: Longest match. The bound that is computed from the pattern must not be above it.
         ignore_case: Whether upper and lower case are the same.
         folded: Whether ``words`` are also found in disguise (``services.policy.matching.folding``).
-        guard: Which neighbours forbid a match: ``digit`` digits; ``word`` letters, digits and ``_``; ``token`` those
-            and, before it, ``.%+-``; ``start`` as ``word``, but only before it.
+        guard: Which neighbouring characters forbid a match. ``digit``: digits. ``word``: letters, digits and ``_``.
+            ``token``: those of ``word``, and before the match also ``.%+-``. ``start``: those of ``word``, but only
+            before the match.
         validator: A further check of matched text.
         examples: Each is matched as a whole.
         counterexamples: Nothing in them is matched.

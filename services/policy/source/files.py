@@ -1,4 +1,4 @@
-"""A policy's files, read once into memory, and the version, a hash of their content."""
+"""A policy's files, which are read once into memory, and its version, which is a hash of their content."""
 
 import hashlib
 import os
@@ -19,7 +19,7 @@ Files = Mapping[str, bytes]
 
 
 def read_files(root: Path) -> Files:
-    """Read every file under the policy's folder; the same bytes are loaded and hashed.
+    """Read every file under the policy's folder once, so that the bytes that are loaded are those that are hashed.
 
     Raises:
         BrokenPolicy: The folder does not exist, a file is unreadable or too large, or there are too many.
@@ -46,7 +46,7 @@ def version_of(files: Files) -> str:
 
 
 def fingerprint(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, modification times (ns) and sizes: they change with the files."""
+    """Return names, modification times (ns) and sizes, which change when the files change."""
     found = []
     for name in sorted(_names(root)):
         try:

@@ -1,4 +1,4 @@
-"""A policy's ``nemo/config.yml`` as data. Does not import NeMo: every service loads policies, few run NeMo."""
+"""A policy's ``nemo/config.yml`` as data. NeMo is not imported, as every service loads policies but few run NeMo."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -51,7 +51,7 @@ def one_side(files: Files, side: Side) -> dict[str, Any]:
 
 
 def _own_input_rails(name: str, root: Any) -> Iterator[PolicyFault]:
-    """Yield a fault for each of Railbus's own input rails: older policies named them here as well."""
+    """Yield a fault for each of Railbus's own input rails, which older policies named here as well."""
     flows = _value(_value(_value(root, "rails"), "input"), "flows")
     for flow in flows.value if isinstance(flows, yaml.SequenceNode) else ():
         if isinstance(flow, yaml.ScalarNode) and flow.value.startswith("railbus "):

@@ -20,7 +20,7 @@ def read_toml(name: str, content: bytes, cls: type[T]) -> T:
     """Read a file as ``cls``.
 
     Raises:
-        BrokenPolicy: The file is not UTF-8, not TOML, or not of that type; with the line.
+        BrokenPolicy: The file is not UTF-8, not TOML, or not of that type. The error names the line.
     """
     try:
         text = content.decode("utf-8")

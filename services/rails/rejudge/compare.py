@@ -1,4 +1,4 @@
-"""A recorded verdict against the one under another policy. Pure."""
+"""Compares a recorded verdict with the verdict under another policy. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ _ANSWERS: Final[frozenset[RailResult]] = frozenset({"passed", "blocked", "masked
 
 
 class JudgedPrompt(NamedTuple):
-    """What a verdict says, without what depends on time.
+    """The parts of a verdict that do not depend on time.
 
     Attributes:
         decision: Allow, deny or mask.
         blocked: Rails that refused the prompt.
         acted: Rails that refused the prompt or masked a part of it.
         unanswered: Rails that gave no answer: cancelled, late or broken.
-        details: By rail, which of its rules decided what; rails without one are left out.
+        details: By rail, which of its rules decided what. Rails without a detail are left out.
         masked: The prompt with its spans masked; never shown.
         egress: Whether the prompt may leave the premises.
         delivery: Stricter than asked for; None where the verdict has none.
@@ -57,7 +57,7 @@ class JudgedPrompt(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """Return whether a rail gave no answer and none refused: this does not follow from the policy."""
+        """Return whether a rail gave no answer and none refused. Such a verdict does not follow from the policy."""
         return bool(self.unanswered) and not self.blocked
 
     def row(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class JudgedPrompt(NamedTuple):
 
 
 class VerdictDifference(NamedTuple):
-    """A request whose verdict would be another."""
+    """A request that would get a different verdict."""
 
     request_id: str
     change: VerdictChange
@@ -79,9 +79,9 @@ class VerdictComparison:
     """All differences.
 
     Attributes:
-        same: Verdicts that are the same.
-        unanswered: Verdicts, recorded or now, because a rail gave no answer; they are not compared.
-        left_out: Recorded verdicts that follow from rails that are not asked again.
+        same: Number of verdicts that are the same.
+        unanswered: Number of requests not compared, because a rail gave no answer when recorded or now.
+        left_out: Number of recorded verdicts that follow from rails that are not asked again.
         blocked: By rail, how many prompts it refuses under the policy.
     """
 

@@ -22,17 +22,17 @@ from services.rails.rejudge.compare import JudgedPrompt, VerdictComparison, Verd
 from services.runtime.errors import UserError
 
 MAX_SHOWN: Final = 200
-"""Most differences in the table; ``--json`` has all."""
+"""Maximum number of differences in the table; ``--json`` has all."""
 
 AT_ONCE: Final = 16
-"""Requests judged concurrently: while one waits for the classifier, others are read."""
+"""Maximum number of requests judged concurrently. While one waits for the classifier, others are read."""
 
 
 async def rejudge(args: argparse.Namespace) -> int:
     """Return 0 if nothing is different, 1 if something is.
 
     Raises:
-        UserError: The policy or the archive cannot be used, or it has no rail that is to be left out.
+        UserError: The policy or the archive cannot be used, or the policy lacks a rail that is to be left out.
     """
     classifier = JailbreakClassifier(args.classifiers)
     try:
@@ -58,7 +58,7 @@ async def rejudge(args: argparse.Namespace) -> int:
 async def _judge(
     traffic: Traffic, evaluator: RailsEvaluator, found: VerdictComparison, left_out: frozenset[str]
 ) -> None:
-    """Compare every prompt that has a recorded verdict. All verdicts are in memory: judge a long archive in parts."""
+    """Compare every prompt that has a recorded verdict. All verdicts are kept in memory, so split long archives."""
     recorded: dict[str, JudgedPrompt] = {}
     async for _, events in traffic.events([STREAMS], {Verdict.__name__}):
         for verdict in events:

@@ -1,13 +1,14 @@
 """When a request should get another attempt, where, and whether it may. Pure.
 
-Where the self-hosted engine is silent or dead, another attempt on the self-hosted engines comes before the cloud; while
-the breaker is not closed, the cloud comes first. A late *first* token goes to the cloud at its deadline. It goes to the
-self-hosted engines only when it has been silent for the stall deadline after that, and then as a race: the first
-attempt may only be waiting in a queue, and loses nothing.
+If the self-hosted engine is silent or dead, another attempt on the self-hosted engines comes before the cloud. While
+the breaker is not closed, the cloud comes first. A request whose *first* token is late goes to the cloud at its
+first-token deadline. If it is still silent one stall deadline after that, it gets another attempt on the self-hosted
+engines. That attempt is a race, because the first attempt may only be waiting in a queue, and in a race it loses
+nothing.
 
-A batch request has time. Until a worker has begun it, it waits in a queue, and that is neither a late first token nor a
-stall. What a worker has begun and then leaves silent for the stall deadline begins again. It goes to the cloud only if
-its class says so.
+A batch request has time. While it waits in a queue, before a worker has begun it, it has neither a late first token nor
+a stall. If a worker has begun it and is then silent for the stall deadline, the request gets another attempt. It goes
+to the cloud only if its class says so.
 """
 
 from enum import Enum
@@ -21,16 +22,18 @@ from services.router.state.request import RequestState
 Target = Literal["vertex", "generator"]
 
 LEAST_BATCH_STALL_US: Final = 10_000_000
-"""No batch answer counts as silent before this, whatever it asks for: its text is written once a second, and in the
-engine interactive answers go first."""
+"""Minimum stall deadline of a batch request, whatever it asks for.
+
+The text of a batch answer is written only once a second, and the engine serves interactive answers first.
+"""
 
 BATCH_BACKOFF_US: Final = 2_000_000
-"""How long a batch request waits after a failure that may pass; twice as long after each further one."""
+"""How long a batch request waits after its first failure that may pass. The wait doubles with each retry."""
 
 LONGEST_BACKOFF_US: Final = 60_000_000
 
 _SELF_HOSTED_FAULTS: Final = frozenset({"unavailable", "overloaded", "timeout", "engine_dead", "internal"})
-"""Error classes that the self-hosted path is responsible for; the prompt is for the others."""
+"""Error classes for which the self-hosted path is responsible. For the other classes, the prompt is."""
 
 
 class Objection(Enum):
@@ -73,7 +76,7 @@ class CutoverChoice(NamedTuple):
     Attributes:
         trigger: None when no trigger holds.
         plan: The cutover to make; None when none may be made.
-        against: The objections to each that was considered, if none may be made.
+        against: The objection to each cutover that was considered, if none may be made.
     """
 
     trigger: Trigger | None = None
@@ -85,13 +88,13 @@ NO_CUTOVER: Final = CutoverChoice()
 
 
 def choose_cutover(state: RequestState, now_us: int, at_us: int, budgets: AttemptBudgets) -> CutoverChoice:
-    """Return the cutover to make now, and if none may be made, the reasons.
+    """Return the cutover to make now, or the reasons why none may be made.
 
     Args:
         state: The request.
         now_us: Everything appended before this was read; deadlines count up to here.
         at_us: The time, for the budgets.
-        budgets: What may be used.
+        budgets: The budgets of further attempts.
     """
     plans = due_cutovers(state, now_us, prefer_cloud=budgets.prefer_cloud)
     against = []
@@ -129,7 +132,7 @@ def due_cutovers(state: RequestState, now_us: int, *, prefer_cloud: bool = False
         return (cloud,)
     again = CutoverPlan(trigger, "cancel", "generator", seen_seq)
     if trigger == "stall" and state.lane == "batch":
-        return (again,)  # it has time
+        return (again,)  # a batch request has time, so a stall does not send it to the cloud
     return (cloud, again) if prefer_cloud else (again, cloud)
 
 
@@ -158,14 +161,14 @@ def trigger_times_us(state: RequestState) -> list[int]:
 
 def _failure_due_us(state: RequestState, failure: Failed) -> int:
     """Return when to act on a failure: immediately, or for a batch request once the cause may have passed."""
-    passes = failure.retryable and failure.error_class != "engine_dead"  # another worker takes it at once
+    passes = failure.retryable and failure.error_class != "engine_dead"  # if dead, another worker takes it at once
     if state.lane != "batch" or not passes or _retries_used_up(state):
         return 0
     return state.failed_us + min(BATCH_BACKOFF_US << len(state.retries), LONGEST_BACKOFF_US)
 
 
 def stall_due_us(state: RequestState) -> int | None:
-    """Return when an answer that has begun counts as stalled; None if it has not begun."""
+    """Return when an answer that has begun counts as stalled; None for never, for example if it has not begun."""
     if state.lane is None or not state.screen.has_spoken or state.screen.finished is not None:
         return None
     if state.lane == "batch" and _retries_used_up(state):
@@ -174,14 +177,14 @@ def stall_due_us(state: RequestState) -> int | None:
 
 
 def fallback_due_us(state: RequestState) -> int | None:
-    """Return when the cloud is asked because no first token came; None for never."""
+    """Return when to ask the cloud because no first token came; None for never."""
     if not state.has_cloud_deadline or state.screen.has_spoken or _fallbacks_used_up(state):
         return None
     return state.attempt_opened_us if state.bypass else ttft_due_us(state)
 
 
 def retry_due_us(state: RequestState) -> int | None:
-    """Return when a first token is so late that another self-hosted engine is asked; None for never."""
+    """Return when the first token is so late that another self-hosted engine should be asked; None for never."""
     if state.lane is None or state.screen.has_spoken or _retries_used_up(state):
         return None
     if state.lane == "batch":
@@ -257,7 +260,7 @@ def _objection_to_retry(
 
 
 def egress_objection(state: RequestState) -> Objection | None:
-    """Return the reason why the prompt must stay on the premises; ``UNREAD`` while a verdict is awaited, else None."""
+    """Return why the prompt must stay on the premises: ``UNREAD`` while a verdict is awaited; None if it need not."""
     request, verdict = state.request, state.screen.verdict
     if request is None:
         return Objection.UNREAD
@@ -286,7 +289,7 @@ def next_messages(state: RequestState) -> tuple[Message, ...] | None:
 
 
 def health_outcome(state: RequestState, now_us: int) -> bool | None:
-    """Return whether the self-hosted path served the request in time; None while open, or when it is not at fault."""
+    """Return whether the self-hosted path served the request in time; None if that is undecided or does not count."""
     if state.bypass or not state.has_cloud_deadline or state.cloud_attempts:
         return None
     if state.screen.has_spoken:

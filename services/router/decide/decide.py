@@ -32,7 +32,7 @@ from services.router.state.budget import AttemptBudgets
 from services.router.state.request import EventContext, RequestState, cutover_key
 
 BUDGET_RETRY_US: Final = 1_000_000
-"""How soon to look again at a cutover for which a budget was spent."""
+"""How soon to consider a cutover again whose budget was spent."""
 
 
 def decide(
@@ -44,8 +44,8 @@ def decide(
         state: The request.
         now_us: Everything appended before this was read; deadlines count up to here.
         budgets: The budgets of the partition.
-        context: For the events.
-        marks: For the account.
+        context: The time and the source of the events to write.
+        marks: Returns the fields of the account that are not about its request.
     """
     if state.screen.closed is not None:
         return after_close(state, state.screen.closed, now_us, context, marks)
@@ -73,7 +73,7 @@ def close_too_many_open(state: RequestState, context: EventContext) -> Write:
 
 
 def next_alarm_us(state: RequestState, now_us: int) -> int:
-    """Return when time alone may change the decision, in microseconds since the epoch; it may be in the past."""
+    """Return when time alone may change the decision, in microseconds since the epoch. It may be in the past."""
     if state.screen.closed is not None:
         written_us = state.pending.get("account")
         return settled_us(state) if written_us is None else written_us + RETRY_US
@@ -100,7 +100,7 @@ def next_alarm_us(state: RequestState, now_us: int) -> int:
 def _next_event(
     state: RequestState, now_us: int, budgets: AttemptBudgets, context: EventContext, conclusion: Conclusion | None
 ) -> list[Write]:
-    """Return the next event for the request's stream log: a closing, a cutover, or none."""
+    """Return the next event for the request's stream log: a ``Closed``, a ``Cutover`` or none."""
     attempt = state.screen.attempts + 1
     written_us = state.pending.get(cutover_key(attempt)) if state.pending else None
     if written_us is not None and now_us - written_us >= RETRY_US:

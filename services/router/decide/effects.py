@@ -1,4 +1,4 @@
-"""What follows from effective decisions: workers stopped, attempts begun, accounts written. Pure."""
+"""What follows from effective decisions: workers are stopped, attempts begin, accounts are written. Pure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,9 +28,9 @@ _CANCEL_REASONS: dict[Outcome, CancelReason] = {
 def begin_attempts(state: RequestState, now_us: int, context: EventContext) -> list[Write]:
     """Send each attempt that a cutover has opened to its worker, once.
 
-    An attempt is given out twice only if the router dies, or its partition moves, in the few milliseconds between the
-    write and reading it back. The worker skips an attempt that is among its newest 10,000, so the cloud is called twice
-    only if the worker changed in that moment as well.
+    An attempt is sent twice only if the router dies, or its partition moves, in the few milliseconds between writing
+    the request and reading it back. A worker skips an attempt that is already among its newest 10,000. So the cloud is
+    called twice only if the worker changed in that moment as well.
     """
     writes: list[Write] = []
     for attempt, cutover in state.cutovers.items():
@@ -68,7 +68,7 @@ def stop_all(state: RequestState, reason: CancelReason, context: EventContext) -
 
 
 class AccountMarks(NamedTuple):
-    """What an account says beyond its request: see ``Account``."""
+    """The fields of an account that are not about its request: see ``Account``."""
 
     open_since: int | None = None
     breaker: BreakerState | None = None
@@ -77,7 +77,7 @@ class AccountMarks(NamedTuple):
 NO_MARKS: Final = AccountMarks()
 
 MarksOf = Callable[[str], AccountMarks]
-"""Gets a request id."""
+"""Returns the marks for the account of the request with this id."""
 
 
 def after_close(
@@ -94,7 +94,7 @@ def after_close(
 
 
 def settled_us(state: RequestState) -> int:
-    """Return when the account may be written: now, or later while a cancelled worker's usage is missing."""
+    """Return when the account may be written: at once (0), or after ``SETTLE_US`` if a run's usage is missing."""
     running = any(record.started is not None and not record.ended for record in state.attempt_records.values())
     return state.closed_us + SETTLE_US if running else 0
 
@@ -187,7 +187,7 @@ class _Times(TypedDict, total=False):
 
 
 def _times(state: RequestState) -> _Times:
-    """Return where the time went, computed once; nothing where the ``Request`` was not read."""
+    """Return the account's fields about times; none if the ``Request`` was not read."""
     request_at = state.request_at
     if request_at is None or state.stages.closed_ms is None:
         return {}

@@ -25,7 +25,7 @@ class CloseDecision(NamedTuple):
 
 
 def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecision | None:
-    """Return the end for an answer that ended by itself, as its screen concludes; None while it has not."""
+    """Return how to close a request whose answer ended by itself, as its screen concludes; None if it has not ended."""
     stopped = state.screen.stopped
     if conclusion == "denied":
         return CloseDecision("denied", "denied", "policy refused the prompt")
@@ -35,7 +35,7 @@ def answered(state: RequestState, conclusion: Conclusion | None) -> CloseDecisio
 
 
 def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
-    """Return the end for a deadline that has passed."""
+    """Return how to close a request of which a deadline has passed; None if none has."""
     gone_us, grace_ms = state.client_gone_us, state.config.client_grace_ms
     if gone_us is not None and now_us >= gone_us + grace_ms * 1_000:
         return CloseDecision("client_gone", "cancelled", f"the client was gone for more than {grace_ms} ms")
@@ -51,10 +51,10 @@ def overdue(state: RequestState, now_us: int) -> CloseDecision | None:
 
 
 def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> CloseDecision | None:
-    """Return the end if all attempts failed or fell silent, and another one may not be made.
+    """Return how to close a request if all its attempts failed or fell silent, and another one may not be made.
 
-    A late first token ends nothing, unless the operator wants that when a budget is spent: it may still come. Silence
-    ends no batch request.
+    A late first token closes no request, because it may still come, unless a budget is spent and the operator wants
+    requests closed in that case (``when_spent``). Silence closes no batch request.
     """
     against = choice.against
     if choice.trigger is None or not against or Objection.UNREAD in against:
@@ -77,7 +77,7 @@ def no_attempt_left(state: RequestState, choice: CutoverChoice, now_us: int) -> 
 
 
 def cannot_begin(state: RequestState) -> CloseDecision | None:
-    """Return the end if the only candidate attempt can no longer be given to a worker."""
+    """Return how to close a request whose only candidate attempt can no longer be given to a worker; else None."""
     if not state.cutovers or state.screen.voice is not None:
         return None
     for attempt, cutover in state.cutovers.items():
@@ -92,7 +92,7 @@ def cannot_begin(state: RequestState) -> CloseDecision | None:
 
 
 def no_masked_prompt(state: RequestState) -> CloseDecision | None:
-    """Return the end if policy wants the prompt masked and gives no masked prompt."""
+    """Return how to close a request if policy wants the prompt masked and gives no masked prompt; else None."""
     verdict = state.screen.verdict
     if verdict is None or verdict.decision != "mask" or verdict.masked:
         return None
@@ -102,7 +102,7 @@ def no_masked_prompt(state: RequestState) -> CloseDecision | None:
 
 
 def awaits_verdict(state: RequestState) -> bool:
-    """Return whether the answer is held back until a verdict that was not read yet."""
+    """Return whether the answer is held back because its verdict was not read yet."""
     if state.screen.verdict is not None:
         return False
     if state.config.input_gate == "hold":

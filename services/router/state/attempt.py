@@ -10,13 +10,13 @@ from services.stream.stages import RunTimes
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One attempt, by its first run in the log.
+    """One attempt, as its first run in the log shows it.
 
     Attributes:
-        times: What the stages' recorder keeps of that run.
-        opened_us: When its ``Cutover`` was appended, by the log.
+        times: The times of that run, as the ``StageRecorder`` keeps them.
+        opened_us: When the attempt's ``Cutover`` was appended, by the log's clock.
         last: The worker's final event.
-        last_ms: When that was appended.
+        last_ms: When that final event was appended, in milliseconds since the epoch.
     """
 
     attempt: int
@@ -41,7 +41,7 @@ class AttemptRecord:
             self.speculation = event.speculation
 
     def account(self) -> AttemptAccount:
-        """Return the attempt's account so far. Without a usage from the worker, the tokens read are counted."""
+        """Return the attempt's account so far. If the worker gave no usage, the tokens that were read are counted."""
         started, usage = self.started, self.usage
         if not usage.completion_tokens:
             usage = Usage(

@@ -9,10 +9,10 @@ MAX_OUTCOMES: Final = 10
 """How many of the newest outcomes count."""
 
 STALE_US: Final = 30_000_000
-"""Older outcomes do not count."""
+"""Outcomes older than this do not count."""
 
 OPEN_US: Final = 2_000_000
-"""How long it stays open before it lets probes through, and how long it waits for their outcomes."""
+"""How long the breaker stays open before it lets probes through, and how long it waits for their outcomes."""
 
 PROBES: Final = 3
 """Number of concurrent probes; when all of them were served, the breaker closes."""
@@ -22,7 +22,7 @@ class Breaker:
     """A circuit breaker. Times are microseconds since the epoch.
 
     Args:
-        trip: How many failures among the newest ``MAX_OUTCOMES`` outcomes open it; 0 keeps it closed.
+        trip: How many failures among the newest ``MAX_OUTCOMES`` outcomes open the breaker; 0 keeps it closed.
     """
 
     def __init__(self, trip: int) -> None:

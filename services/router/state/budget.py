@@ -1,6 +1,7 @@
 """The fallback budget: how many requests, and how much money, may go to the cloud in a minute. Pure.
 
-It is counted from the log (requests and effective cutovers), so a restarted router knows the amounts already spent.
+The budget is counted from the requests and the effective cutovers on the log, so a restarted router knows what is
+already spent.
 """
 
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class SpendTracker:
         second.usd += usd
 
     def correct(self, usd: float, at_us: int) -> None:
-        """Add the difference between a fallback's price and its estimate; ``at_us`` is when it was spent."""
+        """Add the difference between a fallback's price and its estimate, which was spent at ``at_us``."""
         if at_us // 1_000_000 in self._seconds:
             second = self._at(at_us)
             second.usd = max(0.0, second.usd + usd)
@@ -81,7 +82,7 @@ class SpendTracker:
 
 
 class FallbackBudget:
-    """What all partitions of a router may spend together."""
+    """The budget that all partitions of a router share."""
 
     def __init__(self, limits: FallbackLimits) -> None:
         self.limits = limits
@@ -103,13 +104,13 @@ class FallbackBudget:
         return self.limits.usd is None or spent_usd + usd <= self.limits.usd
 
     def used(self, now_us: int) -> float:
-        """Return the larger of the spent shares of requests and of money; 0 without a budget."""
+        """Return the spent share of the allowed fallbacks or of the money, whichever is larger; 0 without a budget."""
         fallbacks, most, spent_usd = self._totals(now_us)
         of_requests = fallbacks / most if most else 0.0
         return max(of_requests, spent_usd / self.limits.usd if self.limits.usd else 0.0)
 
     def _totals(self, now_us: int) -> tuple[int, int, float]:
-        """Return the fallbacks of the last ``WINDOW_S`` seconds, how many there may be, and their price."""
+        """Return the number of fallbacks in the last ``WINDOW_S`` seconds, the allowed number, and their price."""
         requests = fallbacks = 0
         spent_usd = 0.0
         for tracker in self._trackers:
@@ -136,7 +137,7 @@ class AttemptBudgets:
 
     @property
     def prefer_cloud(self) -> bool:
-        """Return whether the self-hosted engines were late or failed too often of late."""
+        """Return whether the cloud comes first, because the self-hosted engines were late or failed too often."""
         return self.breaker.state != "closed"
 
     def release(self, request_id: str) -> None:

@@ -1,11 +1,11 @@
-"""The time of a partition's oldest open request: from there its next owner must read. Pure."""
+"""The time of a partition's oldest open request. The partition's next owner must read the log from there. Pure."""
 
 import heapq
 from collections.abc import Container
 from typing import Final
 
 MARGIN_US: Final = 5_000_000
-"""How much earlier the mark is than the oldest request: there is no order between the topics of a partition."""
+"""How much earlier the mark is than the oldest request, because the topics of a partition have no common order."""
 
 SPARE: Final = 1_000
 """Entries of closed requests that may accumulate before they are removed."""
@@ -32,13 +32,13 @@ class OldestOpen:
         heapq.heappush(self._heap, (log_us, request_id))
 
     def mark_us(self, requests: Container[str], count: int, besides: str, known_us: int) -> int:
-        """Return since when, by the broker's clock, an event may be about a request that is not done.
+        """Return the time, by the broker's clock, from which events may be about a request that is not done.
 
         Args:
             requests: The ids of the requests that are not done.
-            count: How many there are.
-            besides: One of them that is done once the mark is on the log.
-            known_us: What was appended before this time, by this process's clock, was read.
+            count: How many such requests there are.
+            besides: The id of one of them, which is done once the mark is on the log.
+            known_us: Everything that was appended before this time, by this process's clock, was read.
         """
         if len(self._heap) > 2 * count + SPARE:
             self._heap = [each for each in self._heap if each[1] in requests]

@@ -15,7 +15,7 @@ from services.stream.order import FirstRuns
 from services.stream.stages import StageRecorder
 
 MOST_RECALLS: Final = 100
-"""Most recalls that an account names."""
+"""Maximum number of recalls that an account names."""
 
 
 class EventContext(NamedTuple):
@@ -39,45 +39,46 @@ class RequestState:
     Attributes:
         opened_us: When the first event that was read was appended.
         config: The router's configuration.
-        received_us: When the request was received: its deadlines count from here. The append of its ``Request``, less
-            the time that it had waited, and never what a clock of another host said.
+        received_us: When the request was received; its deadlines count from this time. It is when its ``Request`` was
+            appended, less the time that it had waited. No clock of another host is used.
         deadline_us: When the request must be closed.
         attempt_opened_us: When the current attempt was opened.
         last_chunk_us: When the voice's newest chunk was appended.
         begun_us: When a worker began the current attempt; 0 while it waits in a queue.
-        known: Whether its ``Request`` or its ``Started`` was read, and so its deadlines.
+        known: Whether its ``Request`` or its ``Started`` was read, so that its deadlines are known.
         lane: None before the ``Request`` was read.
         service_class: The class whose deadlines apply; None before the ``Request`` was read.
         class_has_cloud: Whether this class may go to the cloud; true before the ``Request`` was read.
-        may_fall_back: Whether the configuration, its class and itself allow the cloud; false before it was read.
-        has_cloud_deadline: Whether a late first token sends it there; a batch request's does not.
-        deadlines: Those that apply: what the request asked for within the bounds.
-        request: None before it was read; without its messages when the prompt is not kept.
+        may_fall_back: Whether the configuration, its class and the ``Request`` itself allow the cloud; false before the
+            ``Request`` was read.
+        has_cloud_deadline: Whether a late first token sends the request to the cloud; false for a batch request.
+        deadlines: The deadlines that apply: what the request asked for, within the bounds.
+        request: The ``Request``; None before it was read; without its messages when the prompt is not kept.
         prompt_kept: Whether the prompt is in memory, for another attempt.
         client_gone_us: When its last client left; None while one is attached, or if none ever was.
         runs: The first run of each attempt; no other run counts.
-        attempt_records: By attempt.
-        request_at: When the edge received it, by its clock; None before the ``Request`` was read.
-        policy_version: Of the policy that judged it first.
-        cutovers: The effective ones, by the attempt that they opened.
-        cutover_us: When they were appended.
+        attempt_records: The records of the attempts, by attempt.
+        request_at: When the edge received it, by the edge's clock; None before the ``Request`` was read.
+        policy_version: Version of the policy that judged the request first.
+        cutovers: The effective cutovers, by the attempt that they opened.
+        cutover_us: When the effective cutovers were appended, by attempt.
         cloud_attempts: Attempts that went to the cloud.
         retries: Further attempts with the same prompt that went to the self-hosted engines.
         failures: The failures of attempts, by attempt.
-        failed_us: When the newest of them was appended.
+        failed_us: When the newest failure was appended.
         recalls: Ids of the recalls of the voice's text.
         recalled: The first hundred recalls of any run, for the account.
-        checked: Safety's newest event, and when it was appended, likewise.
+        checked: Safety's newest event, and when it was appended, for the account.
         republished: Attempts whose ``Request`` was written for a worker.
         cancelled: Attempts whose workers were told to stop.
         closed_us: When the effective ``Closed`` was appended.
         first_chunk_us: When the current attempt's first chunk was appended.
         over_budget: Whether a cutover is due for which a budget is spent.
-        bypass: Whether the breaker was open: the request goes to the cloud at once.
-        probe: Whether the breaker lets it try the self-hosted path while half open.
+        bypass: Whether the breaker was open, so that the request goes to the cloud at once.
+        probe: Whether the breaker, while half open, lets the request try the self-hosted path.
         health_recorded: Whether the breaker knows how the self-hosted path served it.
         timer_us: When its earliest timer is due; 0 for none.
-        pending: When each decision was written that was not read back, by its key.
+        pending: By key of a decision that was not read back yet, when it was written.
     """
 
     request_id: str
@@ -154,7 +155,7 @@ class RequestState:
         return True
 
     def on_receipt(self, event: Attached | Detached, at_us: int) -> None:
-        """Note that a client attached or left. One that left with its complete answer is not missed."""
+        """Note that a client attached or left. A client that left with its complete answer does not count as gone."""
         if isinstance(event, Attached):
             self._connections.add(event.connection)
             self.client_gone_us = None
@@ -185,7 +186,7 @@ class RequestState:
         return self.screen.over or not self.known
 
     def on_stream(self, event: StreamEvent, at_us: int, log_ms: int) -> None:
-        """Fold the next event of its stream log, which has the log's time ``log_ms``."""
+        """Fold the next event of the request's stream log, which was appended at ``log_ms`` by the log's clock."""
         screen = self.screen
         match event:
             case Chunk():
@@ -224,7 +225,7 @@ class RequestState:
             self._know(at_us - min(queue_us, MAX_WAITED_MS * 1_000), self.config.narrow(event.deadlines))
 
     def should_write(self, key: str, known_us: int, context: EventContext) -> bool:
-        """Return whether to write this decision now: not while an earlier write may still be read back."""
+        """Return whether to write this decision now: not if an earlier write of it may still be read back."""
         written_us = self.pending.get(key)
         if written_us is not None and known_us - written_us < RETRY_US:
             return False

@@ -12,7 +12,7 @@ ClassifierFactory = Callable[[], Awaitable[Check]]
 
 
 class PresidioCheck:
-    """Presidio's recognizers. Stateless; they run in a thread, one or two milliseconds a window."""
+    """Presidio's recognizers. They are stateless and run in a thread, for one or two milliseconds a window."""
 
     def __init__(self) -> None:
         from services.policy.engines.presidio import Presidio  # heavy: only for policies that want it
@@ -52,7 +52,7 @@ async def classifiers_check(policy: Policy) -> Classifiers:
     """Build a policy's classifiers.
 
     Raises:
-        BrokenPolicy: The policy names an unknown one.
+        BrokenPolicy: The policy names an unknown classifier.
     """
     names = policy.document.safety.classifiers
     unknown = [name for name in names if name not in KNOWN]

@@ -1,4 +1,7 @@
-"""Runs checks: a bounded number at once and for each tenant, each with a time limit and bounded retries."""
+"""Runs checks, each with a time limit and bounded retries.
+
+The number of concurrent checks is bounded, both in all and for each tenant.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,16 +13,16 @@ from services.runtime.logging import logger
 from services.safety.decide.check_types import CheckOutcome, CheckRequest, CheckResult, Tier, Unchecked
 
 MAX_WORKERS: Final = 32
-"""Most checks at once."""
+"""Maximum number of concurrent checks."""
 
 MAX_PER_TENANT: Final = 8
-"""Most concurrent checks of one tenant: its slow texts must not use up the slots of others."""
+"""Maximum number of concurrent checks of one tenant, so that its slow texts do not use up the slots of others."""
 
 SWEEP_S: Final = 0.05
-"""How late a check may be cancelled after its time limit."""
+"""Interval in seconds at which time limits are checked. A check may be cancelled this much after its limit."""
 
 _YIELD_EVERY: Final = 8
-"""Checks that never wait hold the event loop; after so many it has its turn."""
+"""Number of checks after which a worker lets the event loop run, because checks that never wait hold it."""
 
 _log = logger("safety")
 
@@ -32,7 +35,7 @@ class Check(Protocol):
     """A check of windows of text under one policy."""
 
     async def find(self, text: str) -> tuple[FoundSpan, ...]:
-        """Return the findings in the text. A check that only says yes or no finds all of the text.
+        """Return the findings in the text. If a check only says yes or no, its finding spans the whole text.
 
         Raises:
             CheckFailed: The check gave no answer.
@@ -49,9 +52,9 @@ OnOutcome = Callable[[CheckRequest, CheckOutcome], None]
 
 
 class TimeoutSweeper:
-    """Cancels tasks whose step takes too long, with one timer for all.
+    """Cancels tasks whose step takes too long, with one timer for all tasks.
 
-    Thousands of short steps run in a second: ``asyncio.timeout`` would cost more than they do.
+    Thousands of short steps run in a second, and ``asyncio.timeout`` would cost more than the steps themselves.
     """
 
     def __init__(self) -> None:
@@ -71,7 +74,7 @@ class TimeoutSweeper:
         self._due_s.pop(task, None)
 
     def was_overdue(self, task: asyncio.Task[object]) -> bool:
-        """Return whether the sweeper cancelled the task; if so, uncancel it."""
+        """Return whether the sweeper cancelled the task. If it did, uncancel the task."""
         if task not in self._cancelled:
             return False
         self._cancelled.discard(task)

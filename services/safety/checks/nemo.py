@@ -1,11 +1,11 @@
 """Tier 1: NeMo Guardrails' output rails on a window of the answer.
 
-NeMo compiles the rails; they run one by one here. NeMo's own runner stops at the first rail that blocks: one finding
-would then hide the others while it is in the window, and none would have a span.
+NeMo compiles the rails, and this module runs them one by one. NeMo's own runner stops at the first rail that blocks, so
+one finding would hide the others while it is in the window, and none would have a span.
 
-Railbus's own rail finds disguised words. NeMo says whether and where among the others it runs; here it is called
-directly, because NeMo's way to it costs five times what it does. Its outcome in NeMo is never a block: Rego rules on
-findings.
+Railbus's own rail finds disguised words. NeMo's configuration says whether it runs, and at which position among the
+others. This module calls the rail directly, because calling it through NeMo costs five times as much as the rail
+itself. The rail never blocks in NeMo, because Rego rules on its findings.
 """
 
 import logging
@@ -66,7 +66,7 @@ class NemoCheck:
         """Return what the rails find in the window.
 
         Raises:
-            CheckFailed: A rail raised an error instead of deciding: neither a finding nor a pass.
+            CheckFailed: A rail raised an error, so that there is neither a finding nor a pass.
         """
         spans: list[FoundSpan] = []
         for rail in self._rails:
@@ -86,7 +86,7 @@ class NemoCheck:
         await self._http.close()
 
     def _spans_of(self, rail: CompiledRail, text: str) -> Iterable[FoundSpan]:
-        """Return the spans of a rail's finding. NeMo gives none: search for its regexes, else take the whole window."""
+        """Return the spans of a rail's finding. NeMo gives none, so search its regexes, or take the whole window."""
         name = f"nemo/{rail.flow}"
         found = []
         if rail.surface_name == _REGEX_RAIL:

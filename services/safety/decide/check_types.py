@@ -1,4 +1,4 @@
-"""What a run asks of the checks of tiers 1 and 2, and their outcomes. Pure."""
+"""The requests of a run to the checks of tiers 1 and 2, and the outcomes of these checks. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal, final
@@ -17,10 +17,10 @@ class CheckRequest:
     Attributes:
         number: Identifies the request.
         tier: 1 NeMo rails, 2 classifiers.
-        tenant: Whose answer; checks are shared out by tenant.
+        tenant: The tenant that the answer belongs to; tenants take turns with their checks.
         policy: The version that the answer began with.
         text: The window.
-        last: Whether the text ends with it.
+        last: Whether the answer's text ends with this window.
     """
 
     number: int
@@ -33,14 +33,14 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found, with offsets in the window; nothing if ``spans`` is empty."""
+    """What a check found, with offsets in the window. If ``spans`` is empty, it found nothing."""
 
     spans: tuple[FoundSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unchecked:
-    """A check that failed: the window is unchecked. The reason must not contain user text."""
+    """The outcome of a check that failed, so that its window is unchecked. The reason must not contain user text."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""From findings to recalls and clearances. Pure."""
+"""Turns findings into recalls and clearances. Pure."""
 
 import hashlib
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class CheckContext:
     Attributes:
         source: The writer of the events.
         now_us: Microseconds since the epoch.
-        work: Look-ups of the matcher, beyond one per character; the core resets it.
+        work: Number of the matcher's look-ups beyond one per character; the core resets it.
     """
 
     __slots__ = ("_number", "now_us", "source", "work")
@@ -58,7 +58,7 @@ def rule_on(policy: Policy, tenant: str, category: str, rule: str, tier: int) ->
 
 @lru_cache(maxsize=4_096)
 def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
-    """Return the rules that stop the answer: a match counts immediately, even if it can still grow."""
+    """Return the rules that stop the answer. Their matches count immediately, even if they can still grow."""
     return frozenset(
         index
         for index, rule in enumerate(policy.rules)
@@ -67,12 +67,12 @@ def immediate_rules(policy: Policy, tenant: str) -> frozenset[int]:
 
 
 class RecallBuilder:
-    """Builds the recalls and clearances of one run: Rego rules on its findings.
+    """Builds the recalls and clearances of one run, according to Rego's rulings on its findings.
 
     Args:
         key: The run.
         policy: The version that its request began with.
-        context: For the events.
+        context: The time and the source of the events.
     """
 
     __slots__ = ("_context", "_key", "_limit", "_policy", "_recall_ids")
@@ -135,13 +135,13 @@ class RecallBuilder:
 
 
 def _recall_id(key: RunKey, span: FoundSpan, version: str) -> str:
-    """Return the same id for the same finding: 128 bits of a hash over all that identifies it."""
+    """Return 128 bits of a hash over all that identifies a finding, so that the same finding has the same id."""
     parts = (key.request_id, str(key.attempt), key.run, span.rule, str(span.start), str(span.end), version)
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
 
 def _placed(tracker: WindowTracker, pending: PendingCheck, span: FoundSpan) -> FoundSpan | None:
-    """Return the span in the run's text; None if an earlier window had it, or a later one will have all of it."""
+    """Return the span in the run's text; None if an earlier window had it, or a later window will contain all of it."""
     start, end = pending.start + span.start, pending.start + span.end
     if (start, end) == (pending.start, pending.end):  # the rail judged its window as a whole
         start, end = tracker.unrecalled(span.rule, start, end)

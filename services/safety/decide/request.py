@@ -13,9 +13,10 @@ from services.stream.order import FirstRuns
 REFUTABLE_CAUSES: Final = frozenset(
     {"no_verdict", "no_first_token", "stalled", "attempts_failed", "cannot_begin", "unreadable"}
 )
-"""Causes of a ``Closed`` that the fold may find void while text is still written: it ends no check.
+"""Causes of a ``Closed`` that the fold may find void while text is still written. Such a ``Closed`` ends no check.
 
-Each run's own end does, or the request expires. A ``Closed`` of another cause is void only after the answer's own end.
+Instead, a check ends with the end of its run, or when the request expires. A ``Closed`` of another cause is void only
+after the answer's own end.
 """
 
 AttemptOutputs = tuple[int, list[RunOutput]]
@@ -28,9 +29,9 @@ class RequestCheck:
     Attributes:
         policy: The version that the request began with and keeps.
         expires_us: When it is forgotten if it was never closed, microseconds since the epoch.
-        traceparent: Of the request's newest record that had one.
-        over: Whether it will have no more outputs.
-        unread: Runs with more unread text than one slice.
+        traceparent: The traceparent of the request's newest record that had one.
+        over: Whether the request will have no more outputs.
+        unread: Runs with text that is still to be read, because it is longer than one slice.
     """
 
     __slots__ = ("_cleared", "_closed", "_context", "_denied", "_first_runs", "_gated", "_recall_ids", "_runs",
@@ -54,7 +55,7 @@ class RequestCheck:
         self._closed = False
 
     def add(self, event: Chunk) -> list[RunOutput]:
-        """Take a chunk; the rest of a very long one is ``unread``."""
+        """Take a chunk. The rest of a very long chunk stays ``unread``."""
         run = self._runs.get(event.attempt)
         if run is None or run.key.run != event.run:
             return NOTHING
@@ -103,14 +104,14 @@ class RequestCheck:
         return attempt in self._runs
 
     def new(self, event: Cleared | Recall) -> bool:
-        """Return whether this has not been written to the log; from now on it counts as written."""
+        """Return whether this event has not been written to the log. From now on it counts as written."""
         if isinstance(event, Recall):
             return event.recall_id not in self._recall_ids and self.note(event)
         seq, final = self._cleared.get(event.attempt, (-2, False))
         return not final and (event.final or event.seq > seq) and self.note(event)
 
     def note(self, event: Cleared | Recall) -> bool:
-        """Note an event of safety on the log. Return whether it is about an attempt's first run."""
+        """Note an event of safety that is on the log. Return whether it is about an attempt's first run."""
         if not self._first_runs.is_first(event.attempt, event.run):
             return False
         if isinstance(event, Recall):

@@ -1,14 +1,14 @@
 """The checks of one run's text: what is found, and how far the text is cleared.
 
-All decisions depend on the text and the policy alone, by character offsets; not on how the text was cut into chunks,
-when they arrived, or when a check answered:
+All decisions depend on the text, by character offsets, and on the policy alone. They do not depend on how the text was
+cut into chunks, when the chunks arrived, or when a check answered:
 
-- Tier 0 reads every character. It reports a finding as soon as it is certain. The first that stops the answer ends all
-  reading.
+- Tier 0 reads every character. It reports a finding as soon as it is certain. The first finding that stops the answer
+  ends all reading.
 - Tiers 1 and 2 check windows that end at absolute offsets. Outcomes count in the order of the offsets, whenever they
   arrive.
-- A window of tier 1 clears the chunks before its end, except where tier 0 sees the possible start of a finding. In
-  gated delivery it also waits for tier 2, and holds back the newest characters, which may be half of a phrase.
+- A window of tier 1 clears the chunks before its end, up to the possible start of a tier 0 finding. In gated delivery
+  the clearance also waits for tier 2, and excludes the newest characters, which may be half of a phrase.
 
 Pure.
 """
@@ -24,13 +24,14 @@ from services.safety.decide.run_text import RunText
 from services.safety.decide.windows import PendingCheck, WindowTracker
 
 SLICE_CHARS: Final = 1_024
-"""Most characters checked in one turn, a fraction of a millisecond. Longer texts take turns with other tenants' texts.
+"""Maximum number of characters read in one turn, which takes a fraction of a millisecond.
 
-A text in which many matches begin counts as longer than it is, because it may cost 200 times as much as prose.
+Longer texts take turns with other tenants' texts. A text in which many matches begin counts as longer than it is,
+because it may cost 200 times as much as prose.
 """
 
 PIECE_CHARS: Final = 32
-"""After how many characters their cost is checked."""
+"""The cost of reading is added up after each piece of this many characters."""
 
 _Outputs = list[RunOutput]
 
@@ -81,7 +82,7 @@ class RunCheck:
 
     @property
     def done(self) -> bool:
-        """Whether it will have no more outputs."""
+        """Whether the run will have no more outputs."""
         if self._clearing or not (self._stopped or self._ended):
             return False
         for tracker in self._trackers:  # noqa: SIM110 - asked after every outcome
@@ -91,11 +92,11 @@ class RunCheck:
 
     @property
     def last_seq(self) -> int:
-        """The last chunk before any gap; -1 for none."""
+        """The number of the last chunk before any gap; -1 for none."""
         return self._text.next_seq - 1
 
     def add(self, chunk: Chunk) -> _Outputs:
-        """Take a chunk and read it; of a very long one, ``read`` reads the rest."""
+        """Take a chunk and read it. If the chunk is very long, ``read`` reads the rest."""
         size, text = len(chunk.text), self._text
         if size < self._plain and text.take(chunk):  # nearly every chunk
             text.fresh.append(chunk)
@@ -157,7 +158,7 @@ class RunCheck:
                 self._open_windows(outputs, last=False)
 
     def _account(self) -> int:
-        """Note the matcher's work beyond one look-up a character. Return it."""
+        """Note and return the number of the matcher's look-ups beyond one a character."""
         work, self._scanner.work = self._scanner.work, 0
         self._context.work += work
         return work
@@ -199,7 +200,7 @@ class RunCheck:
         )  # fmt: skip
 
     def _settle_clearance(self, pending: PendingCheck) -> None:
-        """Note which chunks a window may clear: its end decides which, its outcome decides whether."""
+        """Note which chunks a window may clear. Its end decides which; its outcome later decides whether."""
         tier_2 = self._trackers[0] if len(self._trackers) > 1 else None
         if pending.last or self.gated:
             pending.after = tier_2.asked if tier_2 else 0
@@ -213,7 +214,7 @@ class RunCheck:
         pending.clears = self._text.whole_before(offset)
 
     def _give_up_oldest(self, tracker: WindowTracker, outputs: _Outputs) -> None:
-        """Count the oldest check as failed if too much text waits for it."""
+        """Count the oldest check as failed if too much text waits for its outcome."""
         oldest = tracker.oldest()
         limit = self._policy.document.safety.max_waiting_chars
         if oldest is not None and oldest.outcome is None and self._scanner.position - oldest.end > limit:

@@ -25,7 +25,7 @@ class RunText(ChunkOrder):
         self._uncleared: deque[Chunk] = deque()
 
     def window(self, end: int, size: int) -> tuple[int, str]:
-        """Return the last ``size`` characters before ``end``, and where they begin. Forget text far before them."""
+        """Return the offset of the last ``size`` characters before ``end``, and these. Forget text far before them."""
         self._uncleared.extend(self.fresh)
         self._tail += "".join([chunk.text for chunk in self.fresh])
         self.fresh.clear()
@@ -37,9 +37,9 @@ class RunText(ChunkOrder):
         return start, self._tail[start - self._base : end - self._base]
 
     def whole_before(self, offset: int) -> int | None:
-        """Return the last chunk before the newest window's end that ends at or before ``offset``, and forget it.
+        """Return the last chunk that ends at or before ``offset`` and before the newest window's end.
 
-        None when there is no new one.
+        Forget the chunks up to there. Return None if there is no new one.
         """
         chunks, seq = self._uncleared, None
         while chunks and chunks[0].start + len(chunks[0].text) <= offset:

@@ -1,7 +1,7 @@
 """The windows of one run's text that one tier checks.
 
-Windows end at absolute offsets, and outcomes count in that order, whenever they arrive: neither chunks nor load move
-them. Pure.
+Windows end at absolute offsets, so neither chunks nor load move them. Outcomes count in the order of these offsets,
+whenever they arrive. Pure.
 """
 
 from collections import deque
@@ -27,12 +27,12 @@ class PendingCheck:
     """A check that is not counted yet.
 
     Attributes:
-        number: As in the ``CheckRequest``.
+        number: The number of its ``CheckRequest``.
         start: Where its window begins.
         end: Where its window ends.
         last: Whether the text ends with the window.
         clears: The last chunk that it clears if nothing stops the answer; None for no further chunk.
-        after: How many checks of tier 2 must be counted before it.
+        after: How many checks of tier 2 must have passed before this check clears text.
     """
 
     number: int
@@ -49,12 +49,12 @@ class WindowTracker:
 
     Attributes:
         tier: 1 or 2.
-        windows: Their ends and lengths.
+        windows: The ends and lengths of the windows.
         next: The end of the next window.
         reached: The end of the newest window.
-        asked: How many windows were due.
-        passed: How many of the first ones were counted and did not stop the answer.
-        stopped: Whether the answer was stopped: no more is asked or counted.
+        asked: How many windows were due so far.
+        passed: How many windows were counted, in order, and did not stop the answer.
+        stopped: Whether the answer was stopped, so that no further check is requested or counted.
     """
 
     __slots__ = ("_pending", "_recalled", "asked", "next", "passed", "reached", "stopped", "tier", "windows")
@@ -100,7 +100,7 @@ class WindowTracker:
             self.passed += 1
 
     def unrecalled(self, rule: str, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a window not yet recalled for this rule: windows overlap, their recalls must not."""
+        """Return the part of a window not yet recalled for this rule. Windows overlap, but their recalls must not."""
         start = max(start, self._recalled.get(rule, 0))
         self._recalled[rule] = max(end, self._recalled.get(rule, 0))
         return start, end

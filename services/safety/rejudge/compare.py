@@ -1,4 +1,4 @@
-"""Recorded recalls against those under another policy, and both against labels. Pure."""
+"""Compares recorded recalls with those under another policy, and scores the latter by labels. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +18,8 @@ class Difference(NamedTuple):
     """A recall that is not the same under the policy.
 
     Attributes:
-        before: The recorded one; None for one that appears.
-        after: The one under the policy; None for one that disappears.
+        before: The recorded recall; None if the recall appears.
+        after: The recall under the policy; None if the recall disappears.
     """
 
     change: RecallChange
@@ -34,7 +34,7 @@ class Comparison:
 
     Attributes:
         same: How many recalls are the same.
-        unchecked: Recorded recalls because a check had not answered; they are not compared.
+        unchecked: How many recorded recalls were made because a check had not answered; they are not compared.
     """
 
     same: int = 0
@@ -73,8 +73,8 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         id: The request.
-        span: First code point of the answer's text and one past the last.
-        category: What it is.
+        span: Offsets in the answer's text: the first code point and one past the last.
+        category: The category of what was found.
     """
 
     id: str
@@ -91,8 +91,8 @@ class RuleScore:
         right: How many of these overlap a label of its category.
         exposed_chars: Over all recalls, the code points from the start of the finding to the end of the
             text that had arrived when it was found. With optimistic delivery at most this many were visible.
-        removed_chars: Code points that it took away.
-        wrong_chars: Those of recalls that overlap no label.
+        removed_chars: Number of code points that its recalls removed.
+        wrong_chars: Number of these that were removed by recalls that overlap no label.
     """
 
     rule: str
@@ -170,7 +170,7 @@ def _overlaps(label: Label, recall: Recall) -> bool:
 
 
 def read_labels(lines: Sequence[bytes]) -> list[Label] | int:
-    """Return the labels of JSON lines, or the number of the first line that is none."""
+    """Return the labels of JSON lines, or the number of the first line that is not a label."""
     found: list[Label] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,8 +1,8 @@
-"""The recorded stream log through safety's own decisions, under another policy.
+"""Runs the recorded stream log through safety's own decisions, under another policy.
 
-Nothing of it depends on time: what safety writes follows from the text and the policy. Recorded recalls and clearances
-are not read by it; its own are compared with them. The service's queue is left out, because it only decides whose turn
-it is.
+The result does not depend on time, because what safety writes follows from the text and the policy alone. Recorded
+recalls and clearances are no input of the decisions; the new recalls are compared with the recorded ones. The service's
+queue is left out, because it only decides whose turn it is.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from services.safety.decide.request import AttemptOutputs, RequestCheck
 from services.safety.partition import SafetyPartition
 
 UNCHECKED: Final = "unchecked"
-"""The category of a recall because a check gave no answer: it says nothing about the policy."""
+"""The category of a recall that was made because a check gave no answer. It says nothing about the policy."""
 
 _GIVEN: Final = reads("safety")[STREAMS.name] - {Cleared, Recall}
 
@@ -40,7 +40,7 @@ class JudgedRun:
 
     Attributes:
         recorded: Recalls on the log, by id.
-        judged: Recalls under the policy, with the code points that there were when each was made.
+        judged: Recalls under the policy, each with the number of code points that had arrived when it was made.
     """
 
     recorded: dict[str, Recall] = field(default_factory=dict)
@@ -53,14 +53,13 @@ class PolicyReplay:
     Args:
         policy: The policy to judge by.
         checks: Its checks, by tier.
-        wanted: Whether to judge a request.
+        wanted: Returns whether to judge the request with this id.
 
     Attributes:
-        runs: Those with a recall, recorded or under the policy. They stay in memory: judge a long archive a time at a
-            time.
-        chunks: How many chunks of requests that were open were judged.
-        requests: How many requests were judged.
-        versions: Which policy versions the recorded recalls and clearances are of, and how many.
+        runs: Runs with a recall, recorded or under the policy. They stay in memory, so judge a long archive in parts.
+        chunks: How many chunks of open requests were judged.
+        requests: The ids of the judged requests.
+        versions: By policy version, how many recorded recalls and clearances are of it.
     """
 
     def __init__(self, policy: Policy, checks: Mapping[Tier, Check], wanted: Callable[[str], bool]) -> None:
@@ -99,7 +98,7 @@ class PolicyReplay:
                 self._note(event)
 
     async def _take(self, event: StreamEvent) -> None:
-        """Judge anything but a chunk."""
+        """Judge an event other than a chunk."""
         request = self._partition.check_of(event, self._policy, self._context)
         if request is not None:
             self.requests.add(event.request_id)

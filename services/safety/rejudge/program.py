@@ -20,7 +20,7 @@ from services.safety.rejudge.compare import Comparison, Difference, Label, Score
 from services.safety.rejudge.policy_replay import KINDS, PolicyReplay
 
 MAX_SHOWN: Final = 200
-"""Most differences in the table; ``--json`` has all."""
+"""Maximum number of differences in the table; ``--json`` has all."""
 
 
 async def rejudge(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What must hold at the end of a run, once faults have stopped: liveness, healthy requests, empty cores."""
+"""Check what must hold at the end of a run, when faults have stopped: liveness, healthy requests, empty cores."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class Ending(NamedTuple):
 
 
 def check_live(ending: Ending) -> None:
-    """Every request is closed and accounted for, every shown answer finally cleared or recalled."""
+    """Check that the request is closed and accounted for, and that a shown answer is finally cleared or recalled."""
     name, screen = f"request {ending.number}", ending.replay.screen
     if screen.closed is None:
         raise Violation("every request is closed", f"{name} is open")
@@ -47,7 +47,7 @@ def check_live(ending: Ending) -> None:
 
 
 def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
-    """Return whether safety has said something final about the voice, or need not."""
+    """Return whether safety has finished checking the voice, or need not check it."""
     verdict = next((event for event in events if isinstance(event, Verdict)), None)
     if voice is None or verdict is None or verdict.decision == "deny":
         return True
@@ -59,13 +59,14 @@ def _is_checked(events: list[StreamEvent], voice: Started | None) -> bool:
 
 
 def check_justified(ending: Ending, margin_us: int, *, breaker: bool, max_retries: int) -> bool:
-    """Check that each cutover and each early end that counts had its reason, by the broker's clock.
+    """Check that each effective cutover and each effective early end had its reason, by the broker's clock.
 
     Args:
         ending: The request.
-        margin_us: How far a reader's estimate of the append may be off: a decision this close is not judged.
-        breaker: Whether a first token may be declared late at once, because the breaker is open.
-        max_retries: Most further attempts on the self-hosted engines.
+        margin_us: Maximum error of a reader's estimate of an append time. Decisions this close to a deadline are not
+            judged.
+        breaker: Whether a first token may be declared late at once, because the breaker may be open.
+        max_retries: Maximum number of retries, that is, further attempts on the self-hosted engines.
 
     Returns:
         Whether the request was served by its first attempt, and not closed before its answer was over.
@@ -110,7 +111,7 @@ def _check_closing(ending: Ending, closed: Closed, at_us: int, chunk_us: int, ma
 
 
 def check_empty(core: object, name: str) -> None:
-    """Check that a core holds nothing, once everything is over and its retention has passed."""
+    """Check that a core holds nothing after all requests are over and its retention has passed."""
     left: dict[str, object] = {}
     if isinstance(core, RouterCore):
         shared = core._shared
@@ -136,14 +137,15 @@ def check_empty(core: object, name: str) -> None:
 
 
 def has_open(core: object) -> bool:
-    """Return whether a core still holds requests, which its retention may end."""
+    """Return whether a core still holds requests. If so, they may go when its retention has passed."""
     return isinstance(core, RouterCore | SafetyCore) and bool(core.open)
 
 
 def is_running(core: object) -> bool:
-    """Return whether a core still runs something for which perhaps nobody waits: it ends by itself.
+    """Return whether a core still runs an evaluation or execution. It ends by itself, even if nobody waits for it.
 
-    An answer may outlive its request. A verdict may, too: rails evaluate a request again that they had begun and lost.
+    An execution may outlive its request. So may an evaluation, because rails evaluate a request again that they had
+    begun and lost.
     """
     if isinstance(core, RailsCore):
         return core._running.total() > 0

@@ -1,4 +1,4 @@
-"""What must hold after every step, said without the fold: from the records alone, as naively as possible."""
+"""Check what must hold after every step. The checks use the records alone, without the fold, as naively as possible."""
 
 from collections import defaultdict
 from operator import itemgetter
@@ -21,14 +21,14 @@ from services.worker.scheduler import Scheduler, Ticket
 FOR_EVER_US = 2**62
 
 STALL_US = 1_500_000
-"""Longest time until an open stream has what was appended, once nothing disturbs its edge."""
+"""Maximum time until an open stream has an appended event, when nothing disturbs its edge."""
 
 
 class Violation(AssertionError):
     """A promise that was broken.
 
     Attributes:
-        promise: Which one; the same for all requests and times.
+        promise: The broken promise, in words that are the same for all requests and times.
     """
 
     def __init__(self, promise: str, sentence: str) -> None:
@@ -40,10 +40,10 @@ class Violation(AssertionError):
 
 
 class Shown:
-    """What the records that a client has read allow it to show.
+    """What the records that an edge has read for a client allow the client to show.
 
     Attributes:
-        masked: Attempts that were given the masked prompt.
+        masked: Numbers of the attempts whose prompt was masked.
     """
 
     def __init__(self, masked: set[int], frozen: str | None = None) -> None:
@@ -62,7 +62,7 @@ class Shown:
         self.frozen = frozen
 
     def take(self, event: StreamEvent, offset: int) -> None:
-        """Note an event. What is new may be read before the history: the log says what is first, not the reader."""
+        """Note an event. New events may be read before the history, so offsets decide which event is first."""
         if type(event) is Chunk:
             chunks = self.chunks.get(event.run)
             if chunks is None:
@@ -83,7 +83,7 @@ class Shown:
                 self.cleared[event.run] = max(self.cleared.get(event.run, -1), seq)
 
     def prefixes(self, run: str) -> list[str]:
-        """Return the text of this run after each chunk without a gap, less what was recalled."""
+        """Return the text of this run after each chunk up to the first gap, without the recalled parts."""
         chunks = self.chunks.get(run, {})
         recalls = self.recalls.get(run)
         if recalls is not None:
@@ -118,7 +118,7 @@ def _redacted(chunks: dict[int, str], redactions: list[Recall]) -> list[str]:
 
 
 class Step(NamedTuple):
-    """One event of a request, and the fold after it."""
+    """One event of a request, and the state of the fold after it."""
 
     at_us: int
     event: StreamEvent
@@ -127,13 +127,13 @@ class Step(NamedTuple):
 
 
 class LogReplay:
-    """One request's log, folded as it is appended: what every client must show at every position.
+    """The fold of one request's log, updated at each append. It says what a client must show at each position.
 
     Attributes:
         texts: The visible text after each op, by its id.
-        following: By op id, the next one; the first is at the empty id.
+        following: For each op id, the id of the next op. The empty id has the first op's id.
         newest: The id of the newest op before the end.
-        newest_us: When it was appended.
+        newest_us: When that op was appended.
         steps: All events so far.
     """
 
@@ -148,7 +148,7 @@ class LogReplay:
         self._visible = ""
 
     def take(self, record: Received, event: StreamEvent, now_us: int) -> None:
-        """Fold an event as it is appended."""
+        """Fold an event when it is appended."""
         screen = self.screen
         over = screen.closed is not None
         ops = screen.feed(event, record.timestamp_ms)
@@ -167,7 +167,7 @@ class LogReplay:
 
 
 class Oracle:
-    """Judges each record as it is appended, each op as a client applies it, each offset as it is committed."""
+    """Judges each record when it is appended, each op when it is sent to a client, each offset when it is committed."""
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
@@ -196,7 +196,7 @@ class Oracle:
         if isinstance(event, StreamEvent):
             replay = self.replays.get(event.request_id) or self._begin_replay(event.request_id)
             replay.take(record, event, now_us)
-        if type(event) is Chunk:  # most are chunks, or clear some
+        if type(event) is Chunk:  # most events are chunks or ``Cleared``
             self._chunk_ends[event.run, event.seq] = event.start + len(event.text)
             return
         if type(event) is Cleared:
@@ -210,7 +210,7 @@ class Oracle:
             case Verdict():
                 self.first_verdicts.setdefault(event.request_id, event)
             case Closed():
-                self._closed_us[event.request_id] = now_us  # a void one is followed by another
+                self._closed_us[event.request_id] = now_us  # a void ``Closed`` is followed by another one
             case Attached() | Detached():
                 self._note_connection(event, now_us)
             case Recall():
@@ -223,13 +223,13 @@ class Oracle:
                     raise Violation("no record is unreadable", f"{event.topic}[{event.partition}]@{event.offset}")
 
     def away_us(self, request_id: str) -> int:
-        """Return how long a request's client was away at most before the end, by its receipts on the log."""
+        """Return the longest time that a request's client was away before the end, by its receipts on the log."""
         left_us = self._left_us.get(request_id)
         last_us = 0 if left_us is None else self._closed_us.get(request_id, FOR_EVER_US) - left_us
         return max(last_us, self._away_us.get(request_id, 0))
 
     def replay(self, request_id: str) -> LogReplay:
-        """Return the fold of everything that is on the log."""
+        """Return the fold of all events of this request on the log."""
         return self.replays.get(request_id) or LogReplay(request_id)
 
     def _note_connection(self, event: Attached | Detached, now_us: int) -> None:
@@ -276,7 +276,7 @@ class Oracle:
         return Shown(self._masked[request_id], frozen)
 
     def on_written(self, stream: "Stream", data: bytes) -> None:
-        """Judge what a client shows once it has read this, by what its edge knew when it wrote it."""
+        """Judge what a client shows after reading ``data``, by what its edge had read when it wrote ``data``."""
         delivered = read_events(data, stream.written)
         if not delivered.states:
             return
@@ -309,16 +309,16 @@ class Oracle:
             self._check_text(name, shown, visible)
 
     def on_not_found(self, request_id: str) -> None:
-        """Note that an edge did not find a request that its client was told is accepted."""
+        """Report a violation: an edge did not find a request whose client was told that it is accepted."""
         raise Violation("nothing accepted is lost", f"{self._name(request_id)} is not on the log")
 
     def on_unknown_position(self, stream: "Stream") -> None:
-        """Note that an edge did not find the op that a client has."""
+        """Report a violation: an edge did not find the op that a client is at."""
         name = self._name(stream.request.request_id)
         raise Violation("every position can be resumed", f"{name} has no op {stream.written.op_id}")
 
     def check_rejected(self) -> None:
-        """Check that requests which this version cannot read are closed, and kept."""
+        """Check that requests which this version cannot read are closed as rejected and kept as dead letters."""
         for request_id, (topic, number) in self._broker.newer.items():
             replay = self.replays.get(request_id)
             closed = None if replay is None else replay.screen.closed
@@ -328,7 +328,7 @@ class Oracle:
                 raise Violation("a request of a newer version is kept", f"{topic}[{number}]")
 
     def check_stall(self, stream: "Stream", now_us: int) -> None:
-        """Check that a stream has what its edge could have read a while ago."""
+        """Check that a stream has every op that its edge could have read more than ``STALL_US`` ago."""
         replay = self.replays.get(stream.request.request_id)
         process, since_us = stream.process, now_us - STALL_US
         if replay is None or stream.reason is not None or not process.reachable or process.slow != 1:
@@ -365,7 +365,7 @@ class Oracle:
     # Offsets
 
     def on_commit(self, group: str, position: int, number: int, now_us: int, margin_us: int) -> None:
-        """Check that the rails have done the work on every request before the offset."""
+        """Check that each request before the committed offset has a verdict, or its total deadline has passed."""
         log, appended_us = self._broker.log((REQUESTS.name, number)), self._broker.appended_us[REQUESTS.name, number]
         for record in log[self._committed.get(number, 0) : position]:
             request = event_of(record)
@@ -378,7 +378,7 @@ class Oracle:
         self._committed[number] = max(position, self._committed.get(number, 0))
 
     def on_begun(self, worker: str, scheduler: Scheduler, ticket: Ticket, slots: int) -> None:
-        """Check that a worker has a slot for what it begins, and nothing else to begin first."""
+        """Check that a worker has a slot for what it begins, and begins no batch request before interactive ones."""
         name = self._name(ticket.request_id)
         if scheduler.running > slots:
             raise Violation("a worker runs no more than it has slots for", f"{worker} begins {name}")
@@ -386,7 +386,7 @@ class Oracle:
             raise Violation("interactive requests go first", f"{worker} begins {name}")
 
     def on_taken(self, group: str, partition: Partition, position: int) -> None:
-        """Check that workers have begun or refused every request before the offset: nobody else reads it again."""
+        """Check that workers began or refused each request before the offset, because nobody reads it again."""
         for record in self._broker.log(partition)[self._taken.get((group, partition), 0) : position]:
             request = event_of(record)
             if isinstance(request, Request) and (request.request_id, request.attempt) not in self._begun:

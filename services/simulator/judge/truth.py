@@ -1,7 +1,7 @@
-"""The rules of the fold said a second time, as naively as possible: over a whole prefix at once, keeping nothing.
+"""A second version of the rules of the fold, as naive as possible. It reads a whole prefix at once and keeps no state.
 
-Slow and plain where ``Screen`` is incremental. The two must agree on whose voice it is, which spans are withdrawn, and
-whether the text is stopped, refused or behind the gate, and on which ``Closed`` is the end.
+It is slow and plain, while ``Screen`` is incremental. Both must agree on which run is the voice, which spans are
+withdrawn, whether the text is stopped, refused or behind the gate, and which ``Closed`` is effective.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Truth:
     """The state after a prefix of the log."""
 
     voice: Started | None
-    voice_since: int  # index in the log from which this voice's chunks and clearances count
+    voice_since: int  # index in the log; this voice's chunks and clearances count from there on
     gate_open: bool
     denied: bool
     stopped: bool
@@ -40,9 +40,9 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
 
     Args:
         log: The events of one request.
-        governed: Whether the reader insists on the verdict and the output check, whatever a worker says.
+        governed: Whether the reader requires verdict and output check even if a worker says that they are off.
     """
-    ungated = frozenset[str]() if governed else {"off"}  # what a worker may say of itself
+    ungated = frozenset[str]() if governed else {"off"}  # values with which a worker may turn gate or check off
     candidates, heard, attempt, masked, since = {1}, None, 1, False, 0
     last_word: Finished | None = None
     stopped = told = answered = final = gate_open = False
@@ -123,7 +123,7 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
                     since, last_word, answered, final = index + 1, None, False, False
         voice = runs.get(next(iter(candidates))) if len(candidates) == 1 else None
         if voice is not None and (voice.attempt, voice.run) in withdrawn and not refused:
-            stopped = True  # also by a recall from before it had the floor
+            stopped = True  # also by a recall from before this run was the voice
         if verdict is not None and verdict.decision != "mask":
             gate_open = verdict.decision == "allow"
         else:
@@ -141,5 +141,5 @@ def truth(log: Sequence[StreamEvent], *, governed: bool = False) -> Truth:  # no
 
 
 def _contiguous(chunks: set[int]) -> int:
-    """Return the last chunk before the first gap; -1 for none."""
+    """Return the number of the last chunk before the first gap; -1 if there is none."""
     return next(seq for seq in range(len(chunks) + 1) if seq not in chunks) - 1

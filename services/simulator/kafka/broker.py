@@ -1,4 +1,4 @@
-"""The simulated broker: partitions with append times, readers that are told of new records, consumer groups."""
+"""The simulated broker: partitions with append times, readers that are notified of new records, consumer groups."""
 
 import random
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from services.simulator.simulation import MS, Simulation
 PARTITIONS = 4
 
 FETCH_WAIT_US = 500 * MS
-"""How long a fetch waits at the broker; the next is sent at once."""
+"""How long a fetch without records waits at the broker. The next fetch is sent at once."""
 
 WAY_US = 10 * MS
-"""Longest way of a request and its answer, of a process that is not slow."""
+"""Maximum network time of a request and its answer together, for a process that is not slow."""
 
 MAX_FETCH = 8
-"""Most records of one answer to a fetch."""
+"""Maximum number of records in one answer to a fetch."""
 
 LogRecord = Received | UnreadableRecord
 
@@ -38,21 +38,21 @@ OnAppended = Callable[[Received], None]
 
 
 class SimulatedBroker:
-    """The logs of all topics. Readers share the record objects: nothing is encoded.
+    """The logs of all topics. Readers share the record objects, so nothing is encoded.
 
     Attributes:
-        appended_us: When each record of a partition was appended, by the simulation's time. Its timestamp is what the
-            broker's clock showed.
+        appended_us: When each record of a partition was appended, by the simulation's time. (The timestamp of a record
+            is by the broker's clock.)
         skew_us: How far the broker's clock is ahead of the simulation's time.
         newer: Ids of the requests that a newer version wrote, and their partitions.
-        stepped_us: The sum of the sizes of all steps of that clock, forwards and backwards.
-        upgraded: Whether safety is of the next version already: an edge that began before cannot read its recalls.
+        stepped_us: The sum of the sizes of all steps of the broker's clock, forwards and backwards.
+        upgraded: Whether safety is of the next version already. An edge that began before cannot read its recalls.
         newer_recalls: The offsets of the recalls that such an edge cannot read.
-        leaders: The node that leads each partition, which sets the times of its records.
+        leaders: The node that leads each partition. Its clock sets the timestamps of the partition's records.
 
     Args:
         simulation: The run's simulation.
-        node_skews_us: How far the clock of each of its nodes is ahead. Each partition is led by one of them.
+        node_skews_us: For each node, how far its clock is ahead. Each partition is led by one node.
     """
 
     def __init__(self, simulation: Simulation, node_skews_us: tuple[int, ...] = (0,)) -> None:
@@ -69,7 +69,7 @@ class SimulatedBroker:
         self._readers: dict[Partition, list[LogReader]] = {}
         self.on_appended: list[OnAppended] = []
         self.labels: dict[str, int] = {}
-        """The number of each request id, for people."""
+        """For each request id, a number that people can read more easily."""
 
     def log(self, partition: Partition) -> list[LogRecord]:
         log = self.logs.get(partition)
@@ -80,7 +80,7 @@ class SimulatedBroker:
         return log
 
     def move_leaders(self, number: int) -> None:
-        """Let the next node lead each partition of this number. As in Apache Kafka, timestamps may go back then."""
+        """Make the next node the leader of each partition with this number. As in Kafka, timestamps may go back."""
         skews_us, most_us = self._node_skews_us, 0
         for partition in [partition for partition in self.leaders if partition[1] == number]:
             before = self.leaders[partition]
@@ -95,7 +95,7 @@ class SimulatedBroker:
         name, number = partition
         now_us, offset = simulation.now_us, len(log)
         stamp_ms = (now_us + self.skew_us + self._node_skews_us[self.leaders[partition]]) // MS  # as in ``_stamp_ms``
-        # A tuple is made in a third of the time that its class takes.
+        # Creating a plain tuple takes a third of the time of creating the named tuple.
         record = tuple.__new__(Received, (name, number, offset, stamp_ms, event, traceparent))
         log.append(record)
         if self.upgraded and isinstance(event, Recall):
@@ -128,7 +128,7 @@ class SimulatedBroker:
             reader.wake()
 
     def append_stray(self, number: int) -> None:
-        """Append the verdict on a request that is on no log: nobody will ever close it."""
+        """Append a verdict on a request that is on no log, so that nobody will ever close it."""
         request_id, now_us = self._new_id(f"stray/{number}"), self._simulation.now_us
         self.labels[request_id] = -3
         self._simulation.note("broker", "FAULT a verdict on an unknown request")
@@ -159,7 +159,7 @@ class SimulatedBroker:
         return len(self.logs.get(partition, ()))
 
     def offset_for_time(self, partition: Partition, time_ms: int) -> int:
-        """Return the first record appended at or after this time; the end without any."""
+        """Return the offset of the first record appended at or after this time; the end if there is none."""
         for record in self.logs.get(partition, ()):
             if record.timestamp_ms >= time_ms:
                 return record.offset
@@ -199,12 +199,12 @@ class SimulatedBroker:
 
 
 class LogReader:
-    """Fetches one partition for a process, from a position on. ``deliver`` gets each answer.
+    """Fetches one partition for a process, from a position on. Each answer with records is given to ``deliver``.
 
     Attributes:
         asking: Whether a fetch is under way.
-        leader: The node that led the partition when ``clock`` was last asked for, by whoever reads.
-        clock: That clock.
+        leader: The node that led the partition when the member last asked for ``clock``.
+        clock: The clock that estimates the append times of this partition's records.
     """
 
     __slots__ = (
@@ -239,7 +239,7 @@ class LogReader:
             self.wake()
 
     def wake(self) -> None:
-        """Note that there is something to read."""
+        """Send a fetch, because there is something to read, unless one is under way."""
         if not self.asking:
             self.asking = True
             process, simulation = self._process, self._simulation
@@ -253,11 +253,11 @@ class LogReader:
 
     @property
     def since_us(self) -> int:
-        """Return a time before which nothing was appended that is not read yet, by the process's clock; 0 for none."""
+        """Return a time, by the process's clock, before which all appended records were read; 0 if there is none."""
         return self._process.steady_at_us(self._whole_us) if self._whole_us else 0
 
     def _wait_on(self) -> None:
-        """Count the fetches that waited at the broker in vain since there was nothing more to read."""
+        """Account for the fetches that found nothing to read while they waited at the broker."""
         process, began_us = self._process, self._waits_since_us
         answered = (self._simulation.now_us - began_us - WAY_US) // FETCH_WAIT_US
         if process.reachable and process.reached_us <= began_us:
@@ -269,7 +269,7 @@ class LogReader:
             self._broker.unsubscribe(self)
 
     def _answer(self) -> None:
-        """Read at the broker; a paused process gets this answer when it wakes."""
+        """Read records at the broker. A paused process gets them when it wakes."""
         if not self.closed:
             records = self._log[self.position : self.position + MAX_FETCH]
             process = self._process

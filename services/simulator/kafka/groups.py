@@ -1,7 +1,7 @@
 """A consumer group's coordinator: joins, heartbeats, rebalances, expulsion, committed offsets.
 
-Heartbeats are not events. What they bring about is: a member hears of a rebalance within one heartbeat interval, and
-one that the broker does not hear from is expelled after the session timeout.
+Heartbeats are not simulated as events, but their effects are. A member hears of a rebalance within one heartbeat
+interval, and a member that the broker does not hear from is expelled after the session timeout.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class SimulatedGroup:
 
     Attributes:
         committed: Offsets by partition.
-        on_commit: Told of every offset that moves.
+        on_commit: Called with every committed offset that moves.
     """
 
     def __init__(self, simulation: Simulation, name: str) -> None:
@@ -52,10 +52,10 @@ class SimulatedGroup:
         self._round = 0
         self._names = 0
         self._silent: dict[str, int] = {}
-        """By member, the number of its latest period of silence."""
+        """For each member, the number of its latest period of silence."""
 
     def join(self, member: GroupMember, owned: OwnedPartitions) -> None:
-        """Take a member's join; it is answered when all members have joined or were given up."""
+        """Take a member's join. It is answered when all members have joined or were given up."""
         if not member.process.alive:
             return
         if member.member_id not in self._members:
@@ -74,7 +74,7 @@ class SimulatedGroup:
             self._complete()
 
     def heartbeat(self, member: GroupMember) -> None:
-        """Call the member's handler for what its heartbeat is answered."""
+        """Call the handler of the member that fits the answer to its heartbeat."""
         if self._members.get(member.member_id) is not member:
             member.process.fire(member.on_expelled)
         elif self._joining and member.member_id not in self._joined:
@@ -91,13 +91,13 @@ class SimulatedGroup:
         return True
 
     def watch(self, member: GroupMember) -> None:
-        """Expel a member that stays silent from now on for a session."""
+        """Expel a member if it stays silent for the session timeout from now on."""
         silence = self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         delay_us = SESSION_TIMEOUT_US - self._simulation.between(0, HEARTBEAT_US)
         self._simulation.after(delay_us, self._expire, member, member.member_id, silence)
 
     def hear(self, member: GroupMember) -> None:
-        """Note that a member is no longer silent; its next heartbeat tells it whether it is still a member."""
+        """Note that a member is no longer silent. Its next heartbeat tells it whether it is still a member."""
         self._silent[member.member_id] = self._silent.get(member.member_id, 0) + 1
         self.tell_soon(member)
 
@@ -111,7 +111,7 @@ class SimulatedGroup:
             self.heartbeat(member)
 
     def _expire(self, member: GroupMember, member_id: str, silence: int) -> None:
-        if self._simulation.away:  # it knows the time of nobody's last heartbeat when it is back
+        if self._simulation.away:  # once back, the broker knows no times of last heartbeats
             self._simulation.after(SESSION_TIMEOUT_US, self._expire, member, member_id, silence)
             return
         if self._silent.get(member_id) != silence or self._members.get(member_id) is not member:
@@ -145,7 +145,7 @@ class SimulatedGroup:
         self._complete()
 
     def _complete(self) -> None:
-        """Begin a generation when all members have joined; its leader assigns the partitions."""
+        """Begin a generation if all members have joined. The group's leader assigns the partitions."""
         if not self._joining or not self._members or len(self._joined) < len(self._members):
             return
         self._joining = False

@@ -1,4 +1,4 @@
-"""Hosts with clocks of their own, and processes that are paused, killed, or cut off the broker."""
+"""Hosts with clocks of their own, and processes that can be paused, killed, or cut off from the broker."""
 
 from collections.abc import Callable
 from heapq import heappush
@@ -8,7 +8,7 @@ from services.simulator.simulation import MS, Action, Simulation
 
 
 class Host:
-    """A machine whose time of day is skewed, drifts, and can be stepped; its monotonic clock only drifts."""
+    """A machine. Its time of day is skewed, drifts, and can be stepped; its monotonic clock only drifts."""
 
     __slots__ = ("_simulation", "_skew_us", "began_us", "drift_ppm")
 
@@ -24,7 +24,7 @@ class Host:
         return self.monotonic_at_us(self._simulation.now_us) + self._skew_us
 
     def monotonic_at_us(self, true_us: int) -> int:
-        """Return what its monotonic clock shows at this time of the simulation."""
+        """Return what the host's monotonic clock shows at this time of the simulation."""
         return true_us + (true_us - self.began_us) * self.drift_ppm // 1_000_000
 
     def step(self, by_us: int) -> None:
@@ -32,14 +32,14 @@ class Host:
 
 
 class SimulatedProcess:
-    """One process. Its timers and the answers that it receives wait while it is paused, and are lost with it.
+    """One process. While it is paused, its timers and the answers to it wait. When it is killed, they are lost.
 
     Attributes:
-        reached_us: Since when the broker hears from it, by the simulation's time.
-        cut: Whether its host is cut off the broker: requests wait until it is not.
+        reached_us: Since when the broker hears from the process, by the simulation's time.
+        cut: Whether its host is cut off from the broker. Its requests wait until the connection is back.
         slow: Factor on the delays of its requests.
-        calm_us: Since when nothing disturbs it, by the simulation's time.
-        undisturbed: Whether it is alive, and neither paused nor cut off: the broker hears from it.
+        calm_us: Since when nothing disturbs the process, by the simulation's time.
+        undisturbed: Whether the process is alive and neither paused nor cut off, so that the broker hears from it.
     """
 
     __slots__ = (
@@ -74,25 +74,25 @@ class SimulatedProcess:
 
     @property
     def now_us(self) -> int:
-        """Return the time by this process's clock, as ``services.runtime.clock.steady_us``: no step moves it."""
+        """Return the time by this process's clock. Like ``services.runtime.clock.steady_us``, steps do not move it."""
         true_us = self.simulation.now_us
         return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000 + self._offset_us
 
     def steady_at_us(self, true_us: int) -> int:
-        """Return what its clock shows at this time of the simulation."""
+        """Return what this process's clock shows at this time of the simulation."""
         return true_us + (true_us - self._began_us) * self._drift_ppm // 1_000_000 + self._offset_us
 
     def note(self, what: str) -> None:
         self.simulation.note(self.name, what)
 
     def after(self, delay_us: int, action: Action, *args: object) -> None:
-        """Run something in this process after a delay."""
+        """Run an action in this process after a delay."""
         simulation = self.simulation
         at_us = simulation.now_us + delay_us
         heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, FIRE))
 
     def fire(self, action: Action, *args: object) -> None:
-        """Run something in this process: now, or when it is no longer paused."""
+        """Run an action in this process now, or if it is paused, when it wakes."""
         if not self.alive:
             return
         if self.paused:
@@ -101,13 +101,13 @@ class SimulatedProcess:
             action(*args)
 
     def ask(self, action: Action, *args: object) -> None:
-        """Run something at the broker for this process, after the network's delay."""
+        """Run an action at the broker for this process, after the network's delay."""
         simulation = self.simulation
         at_us = simulation.now_us + (300 + int(simulation.random() * 2_700)) * self.slow
         heappush(simulation.heap, (at_us, simulation.next_order(), action, args, self, ARRIVE))
 
     def arrive(self, action: Action, *args: object) -> None:
-        """Run what this process had sent to the broker: now, or when both are connected again."""
+        """Run an action that this process sent to the broker: now, or when process and broker are connected again."""
         if self.cut:
             self._blocked.append((action, args))
         elif self.alive or not self.loses_requests:
@@ -149,7 +149,7 @@ class SimulatedProcess:
             self._tell(self.on_reachable)
 
     def kill(self, *, loses_requests: bool) -> None:
-        """End it; with ``loses_requests``, what is on its way to the broker does not arrive."""
+        """End the process. With ``loses_requests``, its requests that are on their way to the broker are lost."""
         self.alive = self.undisturbed = False
         self.loses_requests = loses_requests
         self._deferred.clear()
@@ -162,7 +162,7 @@ class SimulatedProcess:
 
 
 FIRE: Final = SimulatedProcess.fire
-"""The gate of what a process does."""
+"""The gate for actions of a process."""
 
 ARRIVE: Final = SimulatedProcess.arrive
-"""The gate of what reaches the broker."""
+"""The gate for actions that reach the broker."""

@@ -1,7 +1,7 @@
-"""One member of a group around a real core, without asyncio: what ``services.processor`` and ``GroupReader`` promise.
+"""One member of a group around a real core, without asyncio, as in ``services.processor`` and ``GroupReader``.
 
 The bookkeeping is the product's own: ``HeldPartitions``, ``CommitTracker``, ``LogClock``. The order of the calls is
-written a second time here, and should be read side by side with ``services/processor/processor.py``.
+written a second time here, so read it side by side with ``services/processor/processor.py``.
 """
 
 from collections import deque
@@ -33,11 +33,11 @@ DRAIN_US = 2 * SECOND
 
 @dataclass(frozen=True)
 class Reading:
-    """What a member reads, and how.
+    """What a member reads, and from where.
 
     Attributes:
-        rewind_ms: A gained number is read from this long ago; None reads on at the committed offset.
-        progress: With ``rewind_ms``: the topic to which the outcome of the work is written.
+        rewind_ms: How far back a gained partition number is read; None means from the committed offset on.
+        progress: With ``rewind_ms``, the topic to which the outcome of the work is written.
     """
 
     topics: Sequence[Topic]
@@ -48,7 +48,7 @@ class Reading:
 
 @dataclass(eq=False, slots=True)
 class _Goal:
-    """Waits until partitions were read up to where the log ended when it was asked for."""
+    """A wait until partitions are read up to the ends that their logs had when the wait began."""
 
     partitions: TopicPartitions
     reached: Callable[[], None]
@@ -58,7 +58,7 @@ class SimulatedMember:
     """One membership of one process.
 
     Args:
-        perform: Called with every effect that is neither ``Write`` nor ``RecordDone``.
+        perform: Called with every effect except ``Write`` and ``RecordDone``.
 
     Attributes:
         companion: Another membership of the same process.
@@ -108,12 +108,12 @@ class SimulatedMember:
 
     @property
     def now_us(self) -> int:
-        """Return the time by the clock that this process measures with."""
+        """Return the time by the clock of this process."""
         return self.process.now_us
 
     @property
     def idle(self) -> bool:
-        """Return whether nothing is under way or waits to be written."""
+        """Return whether no work is under way and no event waits to be written."""
         return not (self.core.backlog or self._outbox or self.producer.unacknowledged)
 
     @property
@@ -126,7 +126,7 @@ class SimulatedMember:
         self.process.ask(self._group.join, self, self.owned)
 
     def stop(self, left: Callable[[], None]) -> None:
-        """Read no more, finish the work under way, commit, leave the group; then call ``left``."""
+        """Stop reading, finish the work under way, commit, and leave the group. Then call ``left``."""
         self._leaving = True
         if self.companion is not None:
             self.companion.stop(lambda: None)
@@ -143,12 +143,12 @@ class SimulatedMember:
         self.process.after(20 * MS, left)
 
     def on_expelled(self) -> None:
-        """Join again, as a member that the group does not know."""
+        """Join again as a new member, which the group does not know."""
         self.generation = -1
         self.on_rebalance()
 
     def on_rebalance(self) -> None:
-        """Join again; what is held is read and decided about meanwhile."""
+        """Join again. Meanwhile the member goes on reading its partitions and deciding about them."""
         if self._leaving:
             return
         self._lost_membership = self.generation < 0
@@ -157,7 +157,7 @@ class SimulatedMember:
         self.process.ask(self._group.join, self, self.owned)
 
     def on_assigned(self, generation: int, numbers: list[int]) -> None:
-        """Act on the difference between two assignments."""
+        """Act on the difference between the old and the new assignment."""
         if self._leaving or generation < self.generation:
             return
         self.generation = generation
@@ -174,7 +174,7 @@ class SimulatedMember:
             self.process.ask(self._find_starts, new)
 
     def take_over(self, changed: list[int], numbers: list[int]) -> None:
-        """Tell the core what is lost and gained; kept numbers notice nothing."""
+        """Tell the core which partition numbers were lost and gained. Kept numbers are not affected."""
         for number in changed:
             if number in self._held:
                 self._lose(number)
@@ -210,7 +210,7 @@ class SimulatedMember:
         self.process.fire(self._start_reading, starts, newest)
 
     def rewind_to_ms(self, number: int, end_ms: int, rewind_ms: int) -> int:
-        """Return from when on a gained number is read: see ``rewound`` of the bus."""
+        """Return the time from which a gained partition number is read; see ``rewound`` of the bus."""
         progress = self._reading.progress
         if progress is None:
             return end_ms - rewind_ms
@@ -254,7 +254,7 @@ class SimulatedMember:
             goal.reached()
 
     def log_clock(self, reader: LogReader) -> LogClock:
-        """Return the clock for the records of a partition that are read now."""
+        """Return the clock that estimates the append times of the records that are read now."""
         leader, since_us = self._broker.leaders[reader.partition], reader.since_us
         if reader.clock is None or leader != reader.leader:
             reader.clock, reader.leader = self._clocks.clock(reader.partition, leader, since_us), leader
@@ -278,7 +278,7 @@ class SimulatedMember:
     # Deciding
 
     def catch_up(self, number: int) -> None:
-        """Let the core decide about a number once its recent past was read."""
+        """Let the core decide about a partition number after its recent past was read."""
         asked_us = self.now_us
 
         def caught_up() -> None:
@@ -291,7 +291,7 @@ class SimulatedMember:
         goal = self._until_read[number] = self.read_to_end(self._held[number], caught_up)
 
     def tick(self, number: int) -> None:
-        """Read a number to its end, and then let the core decide by time."""
+        """Read a partition number to its end, and then let the core decide by time."""
         known_us = self.now_us
 
         def read() -> None:
@@ -358,7 +358,7 @@ class SimulatedMember:
             self.send()
 
     def send(self) -> None:
-        """Give the producer what was decided, in order; what is about a lost number is not written."""
+        """Give the decided events to the producer, in order. Events about a lost partition number are not written."""
         outbox = self._outbox
         while outbox:
             write = outbox.popleft()
@@ -372,7 +372,7 @@ class SimulatedMember:
     # Commits
 
     def done(self, position: tuple[str, int, int]) -> None:
-        """Mark the work on a record as done."""
+        """Mark the work on a record as done, so that its offset may be committed."""
         topic, number, offset = position
         self._commits.done((topic, number), offset)
         self._commit_soon()

@@ -1,4 +1,4 @@
-"""A producer in virtual time, around the real outbox: one batch of each partition in flight, order kept."""
+"""A producer in virtual time around the real outbox. Each partition has one batch in flight, so the order is kept."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,11 +16,11 @@ LINGER_US = 5 * MS
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
 Posted = tuple[AnyEvent, str | None, Callable[[], None] | None]
-"""An event, its traceparent, and what is called when it is acknowledged."""
+"""An event, its traceparent, and the function that is called when the event is acknowledged."""
 
 
 class SimulatedProducer:
-    """Sends what a process posts. ``reopen`` is what an outage can do: everything in flight is sent again."""
+    """Sends the events that a process posts. An outage may call ``reopen``, which sends everything in flight again."""
 
     def __init__(self, broker: SimulatedBroker, process: SimulatedProcess) -> None:
         self._broker = broker
@@ -51,7 +51,7 @@ class SimulatedProducer:
             self._process.after(LINGER_US, self._on_linger)
 
     def reopen(self) -> None:
-        """Open a new session: whether or not the batches in flight were appended, they are sent again."""
+        """Open a new session. The batches in flight are sent again, whether or not they were appended."""
         self._session += 1
         if self._outbox.requeue_sent():
             self._drain()

@@ -1,4 +1,4 @@
-"""All clients: each asks one question, reads the answer, leaves, comes back, resumes anywhere, on any edge."""
+"""Simulate all clients. Each asks one question and reads the answer. It may leave, come back and resume on any edge."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from services.simulator.tree.screens import ScreenState, read_events
 from services.simulator.tree.streams import ClientEnd, Stream
 
 RETURNS_WITHIN_US = 2 * SECOND
-"""A client that is gone for longer does not come back."""
+"""A client that is to be gone for longer does not come back at all."""
 
 PATIENCE_US = 2 * SECOND
 """How long a client waits for the answer to a question or to a resume before it tries another edge."""
@@ -26,10 +26,10 @@ class Client:
     """One client.
 
     Attributes:
-        request: What it asked, once it knows its id.
-        seen: Where it was after each event, the newest last.
-        stream: The stream that it reads; None while it has none.
-        gone: Whether it will not come back.
+        request: Its request, once the client knows the id.
+        seen: The client's state after each event, the newest last.
+        stream: The stream that it reads; None while it has no stream.
+        gone: Whether it has left and will not come back.
     """
 
     def __init__(self, planned: PlannedRequest) -> None:
@@ -45,7 +45,7 @@ class Client:
 
     @property
     def done(self) -> bool:
-        """Return whether it wants nothing more."""
+        """Return whether the client will do nothing more."""
         return self.closed or self.gone
 
 
@@ -53,7 +53,7 @@ class Clients:
     """All clients.
 
     Args:
-        edges: Returns the edges that a client can connect to.
+        edges: Function that returns the edges to which a client can connect.
     """
 
     def __init__(self, seed: int, simulation: Simulation, oracle: Oracle, edges: Callable[[], Sequence[Edge]]) -> None:
@@ -64,7 +64,7 @@ class Clients:
         self._dice = random.Random(f"clients/{seed}")  # noqa: S311 - a schedule is no secret
 
     def ask(self, client: Client) -> None:
-        """Ask at one of the edges, and again if it takes no requests or does not answer."""
+        """Ask at one of the edges. Ask again if that edge takes no requests or does not answer."""
         if client.request is not None or client.gone:
             return
         edge = self._choose()
@@ -94,7 +94,7 @@ class Clients:
             return
         if stream.process.alive:
             client.stream = stream
-        else:  # it was killed while its answer was under way
+        else:  # the edge was killed while its answer was under way
             self._simulation.after(100 * MS, self._come_back_again, client, client.tries)
 
     def _reader(self, client: Client, tries: int) -> ClientEnd:
@@ -134,7 +134,7 @@ class Clients:
                 )
 
     def leave(self, client: Client, for_us: int) -> None:
-        """Let a client leave, and come back if it is soon."""
+        """Let a client leave. It comes back if it is to be gone for only a short time."""
         stream = client.stream
         if client.done or stream is None or stream.reason is not None:
             return
@@ -166,7 +166,7 @@ class Clients:
             client.stream.reader.read_us = 2 * MS
 
     def _come_back(self, client: Client) -> None:
-        """Resume at an edge: mostly where it was, sometimes earlier or from the beginning."""
+        """Resume at an edge, mostly at the client's last position, sometimes earlier or from the beginning."""
         if client.done or client.stream is not None or client.request is None:
             return
         luck = self._dice.random()

@@ -1,7 +1,8 @@
-"""An edge: home partitions, partitions of open streams, new requests, resumed ones.
+"""Simulate an edge: its home partitions, the partitions of open streams, new requests and resumed requests.
 
 The decisions are the product's own: ``FollowPlan``, ``RequestIndex``, ``DeliverySession``, ``HeldEvents``. The order of
-the calls is written a second time here: see ``log/partition_follower.py`` and ``requests/request_service.py`` there.
+the calls is written a second time here; see the edge's ``log/partition_follower.py`` and
+``requests/request_service.py``.
 """
 
 import random
@@ -40,12 +41,12 @@ GOVERNANCE = Governance()
 DRAIN_US = SECOND
 
 Opened = Callable[[Stream | None], None]
-"""Told of an open stream; of None when the edge takes no requests, or does not know this one."""
+"""Called with the open stream; with None if the edge takes no requests or does not know this request."""
 
 
 @dataclass(frozen=True)
 class EdgeParts:
-    """The classes that an edge decides with; a mutant replaces one."""
+    """The classes that make an edge's decisions. A mutant replaces one of them."""
 
     plan: type[FollowPlan] = FollowPlan
     index: type[RequestIndex] = RequestIndex
@@ -65,7 +66,7 @@ class Edge:
 
     Attributes:
         streams: The open streams, by request.
-        old: Whether it cannot read what a newer safety writes.
+        old: Whether the edge is too old to read what a newer safety writes.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Edge:
         process.on_unreachable.append(lambda: group.watch(self))
         process.on_reachable.append(lambda: group.hear(self))
 
-    # Membership: the group only assigns the homes
+    # Membership: the group assigns only the home partitions
 
     @property
     def owned(self) -> OwnedPartitions:
@@ -126,7 +127,7 @@ class Edge:
         self._update_homes()
 
     def stop(self, left: Callable[[], None]) -> None:
-        """Take no more requests, let streams end, end the rest, leave the group; then call ``left``."""
+        """Take no more requests, give streams time to end, end the rest, and leave the group. Then call ``left``."""
         self._leaving = True
         self._plan.retire()
         self._drain(self.process.simulation.now_us + DRAIN_US, left)
@@ -158,7 +159,7 @@ class Edge:
             self._readers.pop(partition).close()
 
     def _follow(self, partition: int, followed: Callable[[], None]) -> None:
-        """Read a partition from its end, unless it is followed already; then call ``followed``."""
+        """Read a partition from its end on, unless it is followed already. Then call ``followed``."""
         if partition in self._plan.followed:
             followed()
             return
@@ -197,7 +198,7 @@ class Edge:
             stream.flush()
 
     def _on_unreadable(self, event: StreamEvent, record: LogRecord) -> None:
-        """End the streams that may not go on showing what they show."""
+        """End the streams that may not go on showing their text, because the record could not be read."""
         streams = tuple(self.streams.get(event.request_id, ()))
         for stream in streams:
             stream.shown.take(event, record.offset)
@@ -209,7 +210,7 @@ class Edge:
     # Requests
 
     def ask(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened) -> None:
-        """Receive a request; write it once it has waited as planned, and call ``opened`` when the broker has it."""
+        """Receive a request. Write it after its planned wait, and call ``opened`` when the broker has it."""
         self.process.after(planned.waited_us, self._accept, planned, reader, opened, self.process.host.now_us)
 
     def _accept(self, planned: PlannedRequest, reader: ClientEnd, opened: Opened, received_at: int) -> None:
@@ -247,7 +248,7 @@ class Edge:
             self._tell(opened, stream)
 
     def resume(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
-        """Open the stream of a request on the log, after the position of its client."""
+        """Open a stream of a request that is on the log, from its client's position on."""
         self.process.ask(self._find_request, request, since, reader, opened)
 
     def _find_request(self, request: Request, since: ScreenState, reader: ClientEnd, opened: Opened) -> None:
@@ -352,7 +353,7 @@ class Edge:
             self.producer.post(RECEIPTS, receipt)
 
     def leave(self, stream: Stream) -> None:
-        """Notice that a client is gone."""
+        """Handle that a client has left its stream."""
         self.process.after(MS, stream.end, "gone")
 
     def _attach(self, stream: Stream) -> None:
@@ -371,7 +372,7 @@ class Edge:
 
 
 def _unreadable(event: StreamEvent, record: LogRecord) -> UnreadableRecord:
-    """Return what a process of an older version has of a record."""
+    """Return a record as a process of an older version sees it, which cannot read the event."""
     kind, key = type(event).__name__, event.request_id.encode()
     error = NewerVersion(f"{kind} of version 2; this reader knows 1")
     headers = ((KIND_HEADER, kind.encode()),)

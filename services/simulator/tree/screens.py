@@ -1,4 +1,4 @@
-"""What a client does with the bytes of its stream: a second, independent reading of server-sent events and ops."""
+"""Read a stream's bytes as a client does. This is a second, independent decoder of server-sent events and ops."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -8,7 +8,7 @@ import orjson
 
 
 class ScreenState(NamedTuple):
-    """A client after one event of its stream.
+    """The state of a client after one event of its stream.
 
     Attributes:
         op_id: The event's id; empty before the first.
@@ -23,12 +23,12 @@ class ScreenState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What one write brought.
+    """What a client got by one write.
 
     Attributes:
-        states: The client after each event.
+        states: The client's state after each event.
         ops: All ops, in order.
-        shortened: The ids of events that stand for all ops up to them.
+        shortened: The ids of events that replace all ops up to them.
     """
 
     states: tuple[ScreenState, ...]
@@ -42,9 +42,10 @@ class Delivered:
 
 @lru_cache(maxsize=64)
 def read_events(data: bytes, since: ScreenState) -> Delivered:
-    """Apply the events in ``data`` to a client that is at ``since``; an error is no op.
+    """Apply the events in ``data`` to a client in the state ``since``. An error event is not an op.
 
-    The oracle reads a write when it is sent, and its client once more when it arrives: the newest are remembered.
+    The oracle reads a write when it is sent, and the client reads it again when it arrives. So the newest results are
+    cached.
     """
     states, ops, shortened = [], [], set()
     at = since

@@ -1,6 +1,6 @@
-"""One stream of one edge: the real session, encoder and held events.
+"""One stream of one edge, with the real session, encoder and held events.
 
-``services/edge/delivery/subscription.py`` does the same with sockets; read both side by side.
+``services/edge/delivery/subscription.py`` does the same with sockets, so read both side by side.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,9 @@ from services.simulator.tree.screens import ScreenState
 
 EXPIRY_MARGIN_US = 2_000 * MS
 BATCH_BYTES = 300
-"""A history is written in batches of about this size; short, so that events come in between."""
+"""A history is written in batches of about this size. It is small, so that events arrive between batches."""
 LIMIT_BYTES = 1_500
-"""A client that has not read this much is dropped; short, so that slow ones are."""
+"""A client with more unread bytes than this is dropped. It is small, so that slow clients are dropped."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class ClientEnd:
     """The client's end of a connection.
 
     Attributes:
-        take: Called with each write as it arrives.
+        take: Called with each write when it arrives.
         ended: Called with the reason when the connection ends.
-        read_us: How long it takes to read one write.
+        read_us: How long the client takes to read one write.
     """
 
     take: Callable[["Stream", bytes], None]
@@ -44,10 +44,10 @@ class Stream:
     """The stream of one request to one client.
 
     Attributes:
-        shown: What the records that its edge has read for it allow it to show.
-        written: Where its client is once it has read everything written so far.
-        opened_us: Since when, by the simulation's time.
-        read_at_us: When its client has read everything written so far.
+        shown: What the records that its edge has read for this stream allow it to show.
+        written: The client's state after it has read everything written so far.
+        opened_us: When the stream was opened, by the simulation's time.
+        read_at_us: When the client has read everything written so far.
     """
 
     def __init__(  # noqa: PLR0913 - what a connection is about
@@ -77,7 +77,7 @@ class Stream:
         self._end_offset = 0
 
     def push(self, logged: LoggedEvent) -> None:
-        """Fold an event of the request; ``flush`` sends what it brings about."""
+        """Fold an event of the request. ``flush`` sends the ops that follow from it."""
         if self.reason is not None:
             return
         if self._held is not None:
@@ -93,7 +93,7 @@ class Stream:
             self._write()
 
     def catch_up(self, caught_up: CatchUpOps, end_offset: int) -> None:
-        """Send the history in batches, each when the client has read the last; then what came meanwhile."""
+        """Send the history in batches, each when the client has read the last. Then send what arrived meanwhile."""
         self._end_offset = end_offset
         self._begin_sending(caught_up)
 
@@ -136,7 +136,7 @@ class Stream:
             self.end("complete")
 
     def end(self, reason: DetachReason, *, withhold: bool = False) -> None:
-        """End the stream, once; with ``withhold``, without what is not sent yet."""
+        """End the stream, unless it has ended. With ``withhold``, do not send what is not sent yet."""
         if self.reason is not None:
             return
         if withhold:
@@ -162,7 +162,7 @@ class Stream:
             self.end("slow")
 
     def _later(self, action: Callable[..., None], *args: object) -> None:
-        """Run something at the client, after everything that it was sent before."""
+        """Run an action at the client, after everything that was sent to it before."""
         simulation = self.process.simulation
         self.read_at_us = max(self.read_at_us, simulation.now_us) + self.reader.read_us
         simulation.after(self.read_at_us - simulation.now_us, action, *args)

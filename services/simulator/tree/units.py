@@ -1,4 +1,4 @@
-"""How each service is built around its core: the real router, safety and rails, and scripted workers."""
+"""Build the members of each service around their cores: the real router, safety and rails, and scripted workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ from services.worker.scheduler import Scheduler
 
 SAFETY_TOTAL_MAX_MS = 10_000
 SAFETY_REWIND_MS = SAFETY_TOTAL_MAX_MS + 5_000
-"""As ``services/safety/service.py`` has it."""
+"""The same value as in ``services/safety/service.py``."""
 RAILS_ROOM = 4
-"""Slots of the rails: few enough that some requests have to wait."""
+"""Slots of the rails. There are so few that some requests have to wait."""
 
 
 @dataclass(frozen=True)
 class WorldClasses:
-    """The classes that a world is built of; a mutant replaces one."""
+    """The classes that a world is built of. A mutant replaces one of them."""
 
     router: type[RouterCore] = RouterCore
     safety: type[SafetyCore] = SafetyCore
@@ -54,10 +54,10 @@ class WorldClasses:
 
 @cache
 def policy(*, other: bool = False) -> Policy:
-    """Return the default policy with shorter deadlines, so that what is never closed expires soon.
+    """Return the default policy with shorter deadlines, so that requests which are never closed expire soon.
 
     Args:
-        other: Return one that looks for another code name.
+        other: Return a policy that looks for another code name.
     """
     files = dict(read_files(DEFAULT_POLICY))
     text = files["policy.toml"].decode()
@@ -109,7 +109,7 @@ class Builder:
         }
 
     def change_policy(self) -> None:
-        """Put the other policy in force; each process of safety reads it when it looks at the folder again."""
+        """Put the other policy in force. Each process of safety reads it when it next polls the folder."""
         self._policies_changed += 1
         for process, core in self._safeties:
             process.after(process.simulation.between(0, 500 * MS), self._reload, core)

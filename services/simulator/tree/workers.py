@@ -1,8 +1,8 @@
-"""Generators and the cloud worker: the real scheduler, and an engine that says what the plan says.
+"""Simulate generators and the cloud worker, with the real scheduler and an engine that answers as planned.
 
-``services/worker/worker.py`` and ``execution.py`` do the same with sockets; read them side by side. A request's offset
-is committed when the broker has the first event of its execution; a process runs an attempt once; a ``Cancel`` ends a
-run; what waits and is of a lost partition is handed back.
+``services/worker/worker.py`` and ``execution.py`` do the same with sockets, so read them side by side. A request's
+offset is committed when the broker has the first event of its execution. A process runs an attempt only once. A
+``Cancel`` ends a run. Waiting requests of a lost partition are handed back.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,17 +29,17 @@ NO_FAULT = Fault("", 0, "", 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class BeginAnswer:
-    """An effect: run this request, or write why it does not run."""
+    """An effect: run this request, or write the event that says why it does not run."""
 
     ticket: Ticket
     refusal: Refusal | None
 
 
 class WorkerCore(Core):
-    """What a worker accepts, begins and hands back.
+    """The core of a worker: it accepts requests, begins them and hands them back.
 
     Attributes:
-        scheduler: The real one.
+        scheduler: The product's own scheduler.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -48,11 +48,11 @@ class WorkerCore(Core):
 
     @property
     def backlog(self) -> int:
-        """How many run."""
+        """Number of requests that run."""
         return self.scheduler.running
 
     def read(self, record: Received | UnreadableRecord, at_us: int, now_us: int) -> Sequence[Effect]:
-        """Accept a request, and begin what may begin."""
+        """Accept a request, and begin the requests that may begin."""
         request, place = event_of(record), RecordPosition.of(record)
         if not isinstance(request, Request):
             return (RecordDone(place),)
@@ -67,24 +67,24 @@ class WorkerCore(Core):
         return self.begin(now_us)
 
     def lost(self, number: int) -> None:
-        """Hand back what waits and was read from a lost partition: its next owner reads it again."""
+        """Hand back the waiting requests of a lost partition. Its next owner reads them again."""
         self.scheduler.hand_back(lambda ticket: ticket.place is not None and ticket.place.partition == number)
 
     def begin(self, now_us: int) -> list[BeginAnswer]:
-        """Return what begins now, or has expired."""
+        """Return the requests that begin now or have expired."""
         begun: list[BeginAnswer] = []
         while not self._closing and (picked := self.scheduler.next(now_us)) is not None:
             begun.append(BeginAnswer(*picked))
         return begun
 
     def close(self) -> None:
-        """Begin nothing more, and hand back what has not begun."""
+        """Begin no more requests, and hand back those that have not begun."""
         self._closing = True
         self.scheduler.hand_back(lambda _: True)
 
 
 class WorkerMember(SimulatedMember):
-    """A worker's membership. Told to stop, it hands back what waits; what runs has a while to finish."""
+    """A worker's membership. Told to stop, it hands back waiting requests and gives running ones time to finish."""
 
     core: WorkerCore
     worker: "Worker"
@@ -99,7 +99,7 @@ class WorkerMember(SimulatedMember):
 
 
 class _Execution:
-    """One run."""
+    """One run of an attempt."""
 
     __slots__ = ("answer", "done", "fault", "next", "over", "request", "run", "start", "ticket")
 
@@ -116,7 +116,7 @@ class _Execution:
 
 
 class Worker:
-    """The executions of one worker process. Those that it may run at once are its scheduler's."""
+    """The executions of one worker process. Its scheduler limits how many run at once."""
 
     def __init__(
         self, process: SimulatedProcess, broker: SimulatedBroker, plan: Plan, core: WorkerCore, runs: list[str],
@@ -174,7 +174,7 @@ class Worker:
             self._process.after(answer.first_us + (fault.for_us if fault.kind == "late" else 0), self._speak, execution)
 
     def stop_all(self) -> None:
-        """Stop what runs, as a worker does at last that is told to stop."""
+        """Stop the running executions, as a worker does at the end of its time to stop."""
         for ticket in self._core.scheduler.stop_all(STOPPING):
             self._fail(self._executions[ticket], STOPPING)
 

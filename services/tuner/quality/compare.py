@@ -14,11 +14,11 @@ CONFIDENCE = 0.95
 
 
 class TextScore(msgspec.Struct, frozen=True):
-    """How likely an engine finds a text.
+    """The likelihood of a text by an engine.
 
     Attributes:
-        nats: Minus the logarithm of its probability.
-        tokens: Tokens it was read as.
+        nats: Negative natural logarithm of the text's probability.
+        tokens: Number of tokens into which the engine divided the text.
     """
 
     nats: float
@@ -29,8 +29,8 @@ class Answers(msgspec.Struct, frozen=True):
     """One engine's answers at temperature 0.
 
     Attributes:
-        texts: Its answer to each task; None where it failed.
-        scores: Its score of each text; None where the engine gives no log-probabilities.
+        texts: The answer to each task; None if the request failed.
+        scores: The score of each text; None if the engine reports no log-probabilities.
     """
 
     texts: tuple[str | None, ...]
@@ -38,18 +38,18 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """Answers with a change against those without it.
+    """Comparison of the answers with a change and without it.
 
     Attributes:
         identical: Share of prompts with the same answer, with its interval.
-        noise: The same of the baseline against itself, in another process.
-        fewer_identical: By how much equal settings agree more often than these do.
+        noise: The same share for the baseline against itself, in another process.
+        fewer_identical: By how much the share is lower with the change than for equal settings.
         first_divergence: Median position, in characters, at which differing answers part; None if none differ.
         solved_before: Share of tasks solved without the change.
         solved_after: Share of tasks solved with it.
-        loss: Share of tasks lost, with its interval; below 0 more are solved.
-        perplexity_before: Perplexity a token without the change; None where the engine gives no log-probabilities.
-        perplexity_after: The same with it.
+        loss: By how much the change lowers the share of solved tasks, with its interval. Below 0, more are solved.
+        perplexity_before: Perplexity per token without the change; None if the engine reports no log-probabilities.
+        perplexity_after: Perplexity per token with the change.
         perplexity_rise: Relative rise of the perplexity, with its interval over texts.
         prompts: Number of tasks.
     """
@@ -67,7 +67,7 @@ class Quality(msgspec.Struct, frozen=True):
     perplexity_rise: Interval | None = None
 
     def objection(self, *, lossy: bool, rules: Rules) -> str:
-        """Return why the answers forbid the change; empty if they do not."""
+        """Return why the change may not be kept because of its answers; empty if it may."""
         if not lossy and self.fewer_identical.low <= 0:
             return ""
         said = "" if lossy else f"answers differ ({self.identical.value:.0%} equal), though it is said to be lossless; "
@@ -118,14 +118,14 @@ def compare(before: Answers, again: Answers, after: Answers, answers: Sequence[s
 
 
 def first_difference(first: str, second: str) -> int:
-    """Return the position of the first character that differs."""
+    """Return the position of the first character that differs between two texts."""
     return next(
         (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )
 
 
 def perplexity(scores: Sequence[TextScore] | None) -> float | None:
-    """Return the perplexity a token over all texts; None without scores."""
+    """Return the perplexity per token over all texts; None without scores."""
     tokens = sum(each.tokens for each in scores or ())
     return math.exp(sum(each.nats for each in scores or ()) / tokens) if tokens else None
 
@@ -133,7 +133,7 @@ def perplexity(scores: Sequence[TextScore] | None) -> float | None:
 def perplexity_rise(before: Sequence[TextScore] | None, after: Sequence[TextScore] | None) -> Interval | None:
     """Return the relative rise of the perplexity, with its interval over texts; None without scores.
 
-    Each text is compared with itself, per token of the first reading: an engine may read a text as other tokens.
+    Each text is compared with itself, per token of the first reading, because an engine may divide it differently.
     """
     if not before or not after:
         return None

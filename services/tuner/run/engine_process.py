@@ -1,4 +1,4 @@
-"""One engine as a child process: ``services.generator.bench.session``, a command and its answer a line."""
+"""One engine as a child process: ``services.generator.bench.session``, with commands and answers as lines."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from services.tuner.quality.compare import Answers, TextScore
 
 START_TIMEOUT_S: Final = 1_500.0
 REQUEST_TIMEOUT_S: Final = 300.0
-"""Longest time of one request in the child; a command may take this long for each of its turns."""
+"""Maximum time of one request in the child, in seconds. A command may take this long for each of its turns."""
 
 STOP_TIMEOUT_S: Final = 15.0
 IDLE_STOP_TIMEOUT_S: Final = 5.0
-"""How long an engine may take to end by itself."""
+"""How many seconds an engine may take to end by itself."""
 
 MAX_LINE_BYTES: Final = 64 * 2**20
 MAX_ERROR_BYTES: Final = 8_192
@@ -30,11 +30,11 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class EngineProcessError(Exception):
-    """The engine could not be started, or ended; the message is its own last line."""
+    """The engine could not be started, or it ended. The message is the engine's own last line."""
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What an engine says when it is ready."""
+    """The report of an engine when it is ready."""
 
     engine: str
     model: str
@@ -94,7 +94,7 @@ class EngineProcess:
             return msgspec.json.decode(line, type=kind)
         except TimeoutError:
             raise EngineProcessError(f"no answer within {longest_s:.0f} s") from None
-        except (OSError, ValueError, msgspec.DecodeError):  # it has ended, with or without half a line
+        except (OSError, ValueError, msgspec.DecodeError):  # the engine has ended, perhaps in the middle of a line
             raise EngineProcessError(await self._last_words()) from None
 
     async def _last_words(self) -> str:
@@ -106,10 +106,10 @@ class EngineProcess:
 
 @asynccontextmanager
 async def engine_process(env: Mapping[str, str]) -> AsyncIterator[EngineProcess]:
-    """Start an engine with these variables and end it afterwards; an empty variable is not set.
+    """Start an engine with these variables, and end it after the block. An empty variable is not set.
 
     Raises:
-        EngineProcessError: It did not start.
+        EngineProcessError: The engine did not start.
     """
     full = {name: value for name, value in {**os.environ, **env}.items() if value}
     with tempfile.TemporaryFile() as errors:
@@ -149,7 +149,7 @@ def last_words(code: int | None, errors: IO[bytes]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the child: by the end of its input, then by signals."""
+    """End the child: first close its input, then send signals."""
     if process.stdin is not None:
         process.stdin.close()
     # One that is in the middle of a command does not see that its input has ended.

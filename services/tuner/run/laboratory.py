@@ -1,4 +1,4 @@
-"""Run the comparisons: engines started for a round, loads in the order A B B A, and answers for the quality."""
+"""Run the comparisons: start engines for each round, run loads in the order A B B A, and compare answers."""
 
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -15,24 +15,24 @@ from services.tuner.run.engine_process import EngineProcess, EngineProcessError,
 from services.tuner.run.prompts import prompts
 
 MAX_KEPT: Final = 3
-"""Engines that stay loaded with ``keep``: the two that are compared, and the one before."""
+"""Maximum number of engines that stay loaded with ``keep``: the two that are compared, and the one before."""
 
 EngineKey = tuple[tuple[tuple[str, str], ...], bool]
 
 WARM_UP_TURNS: Final = 2
-"""Requests of a warm-up, times those at once: engines compile and fill caches at their first steps."""
+"""A warm-up has this many times ``at_once`` requests, because engines compile and fill caches at their first steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What every load looks like.
+    """The properties that all loads share.
 
     Attributes:
-        prompt: Tokens of a prompt, about.
-        shared: Share of it that all prompts begin with.
-        output: Most tokens of an answer.
-        at_once: Requests at once.
-        seed: Of the prompts.
+        prompt: Approximate number of tokens of a prompt.
+        shared: Share of each prompt that is common to all prompts. It is at the beginning.
+        output: Maximum number of tokens of an answer.
+        at_once: Number of concurrent requests.
+        seed: Seed of the prompts.
     """
 
     prompt: int = 64
@@ -44,12 +44,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """Measurements of one engine before the experiment, from which its size is chosen.
+    """Measurements of one engine before the experiment. The size of the comparisons is chosen from them.
 
     Attributes:
         ready: What the engine reported when it was ready.
-        start_s: From its start until the end of its warm-up.
-        request_s: Time of a request while others run.
+        start_s: Time from the engine's start until the end of its warm-up.
+        request_s: Time of one request while others run.
     """
 
     ready: Ready
@@ -59,13 +59,13 @@ class Pilot:
 
 @dataclass(slots=True)
 class Laboratory:
-    """Where engines are compared.
+    """Runs the engines that are compared.
 
     Attributes:
-        shape: Of every load.
+        shape: The shape of every load.
         apart: Whether only one engine runs at a time, for models that fit only once.
-        keep: Whether engines stay loaded from round to round, where a start takes long. Then the intervals leave out
-            what two processes of the same settings differ by.
+        keep: Whether engines stay loaded from round to round, where a start takes long. If so, the intervals do
+            not include the difference between two processes with the same settings.
     """
 
     shape: Shape
@@ -79,7 +79,7 @@ class Laboratory:
         """Start the engine once and measure how long things take.
 
         Raises:
-            EngineProcessError: It cannot start, or answers nothing.
+            EngineProcessError: The engine cannot start, or answers no request.
         """
         began = time.monotonic()
         async with self.engine(env) as engine:
@@ -90,7 +90,7 @@ class Laboratory:
             return Pilot(engine.ready, start_s, load.wall_s / count)
 
     async def compare(self, base: Mapping[str, str], change: SettingsChange, size: Size) -> Trial:
-        """Measure a change against the settings without it. A trial that failed has no rounds, and says why."""
+        """Measure a change against the settings without it. A failed trial has no rounds, and has the reason."""
         after = change.over(base)
         rounds: list[Round] = []
         try:
@@ -116,14 +116,14 @@ class Laboratory:
 
     @asynccontextmanager
     async def engine(self, env: Mapping[str, str], *, twin: bool = False) -> AsyncIterator[EngineProcess]:
-        """Provide a warm engine with these settings while the block runs; afterwards it ends, unless engines are kept.
+        """Provide a warm engine with these settings while the block runs. Then end it, unless engines are kept.
 
         Args:
             env: The settings.
-            twin: Whether it must be another process than the one with the same settings.
+            twin: Whether it must be a second process beside one with the same settings.
 
         Raises:
-            EngineProcessError: It cannot start.
+            EngineProcessError: The engine cannot start.
         """
         if not self.keep:
             async with engine_process(env) as engine:
@@ -170,10 +170,10 @@ class Laboratory:
         return await engine.load(texts, at_once=at_once or shape.at_once, output=shape.output)
 
     async def _round(self, base: Mapping[str, str], after: Mapping[str, str], count: int, number: int) -> Round:
-        """Run A B B A, or B A A B in every other round: what is first in a round is neither arm's."""
+        """Run A B B A, or B A A B in every other round, so that neither arm always has the advantage of a position."""
         first, second = (base, after) if number % 2 == 0 else (after, base)
-        # Both arms get the prompts of each half, in either order. No later round has them again: the prefix cache of an
-        # engine that stayed loaded would know them, and that of the other arm would not.
+        # Both arms get the same prompts in each half. No later round has these prompts again, because they would be in
+        # the prefix cache of an engine that stayed loaded, and not in that of the other arm.
         self._loads += 1
         names = (f"{self._loads}:1", f"{self._loads}:2")
         if self.apart:

@@ -1,4 +1,4 @@
-"""The prompts of a load: some words that all share, then words of their own. Pure: seeded."""
+"""The prompts of a load. Each begins with words that all share, and ends with its own words. Pure: seeded."""
 
 import random
 from typing import Final
@@ -12,9 +12,9 @@ INSTRUCTION: Final = "\nWrite these words again, in the same order, many times."
 
 
 def prompts(count: int, *, tokens: int, shared: float, seed: str) -> list[str]:
-    """Return prompts of about ``tokens`` tokens, of which the share ``shared`` is common to all of any seed.
+    """Return prompts of about ``tokens`` tokens, of which the share ``shared`` is the same for all seeds.
 
-    The common part comes first, so that a prefix cache can keep it; what follows is the prompt's own.
+    The common part comes first, so that a prefix cache can keep it. The rest is the prompt's own.
     """
     common = random.Random(f"shared:{tokens}")  # noqa: S311 - it must be repeatable
     own = random.Random(f"own:{seed}")  # noqa: S311 - it must be repeatable

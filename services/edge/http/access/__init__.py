@@ -1,1 +1,1 @@
-"""Who may connect and ask: API keys, TLS, whose pages, and which proxies are trusted."""
+"""Access: API keys, TLS, the web origins that are allowed, and the proxies that are trusted."""

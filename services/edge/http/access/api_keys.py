@@ -16,7 +16,7 @@ from services.runtime.errors import UserError
 
 LOCAL_TENANT: Final = "local"
 MAX_KEYS: Final = 1_000
-"""Most keys in the file: a request's key is compared with all of them, which takes about 0.2 ms at this limit."""
+"""Maximum number of keys in the file. Each request's key is compared with all, in about 0.2 ms at this limit."""
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

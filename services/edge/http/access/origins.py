@@ -1,4 +1,4 @@
-"""Which web pages may use this edge: a foreign page in the owner's browser must not reach a local server."""
+"""Decide which web pages may use this edge, so that a foreign page in the owner's browser reaches no local server."""
 
 from dataclasses import dataclass
 from functools import lru_cache

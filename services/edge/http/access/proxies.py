@@ -1,4 +1,4 @@
-"""The address of a client behind a proxy: believed only where a trusted proxy says so. Pure."""
+"""The address of a client behind a proxy. It is believed only if a trusted proxy names it. Pure."""
 
 import ipaddress
 import re
@@ -11,7 +11,7 @@ from services.runtime.errors import UserError
 ProxyHeader = Literal["X-Forwarded-For", "Forwarded"]
 
 MAX_HOPS: Final = 32
-"""Most addresses of a header that are looked at, from its end."""
+"""Maximum number of addresses in a header that are read, counted from its end."""
 
 _FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("?)([^";,]*)\1\s*(?:;|$)', re.IGNORECASE)
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -43,7 +43,7 @@ class TrustedProxies:
 
         Args:
             peer: The address of the connection, which is a proxy's.
-            values: The header as it came, in order. What is before the client's address may be made up.
+            values: The header's values, in order. Addresses before the client's own may be forged.
         """
         hops = [hop for value in values for hop in value.split(",")]
         for hop in reversed(hops[-MAX_HOPS:]):
@@ -65,7 +65,7 @@ def trusted_proxies(text: str, header: ProxyHeader) -> TrustedProxies:
     """Read the setting: addresses and networks, separated by commas.
 
     Raises:
-        UserError: One is not an address.
+        UserError: An entry is not an address or network.
     """
     networks = []
     for part in filter(None, (part.strip() for part in text.split(","))):

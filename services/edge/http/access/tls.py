@@ -10,8 +10,8 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     """Return the context for a server; None where no certificate is set.
 
     Args:
-        certificate: PEM file of the certificate, and of those between it and its authority.
-        key: PEM file of its key; None where the certificate's file has it too.
+        certificate: PEM file of the certificate and of the intermediate certificates.
+        key: PEM file of the certificate's key; None if the certificate's file also holds the key.
 
     Raises:
         UserError: A file cannot be used, or there is a key and no certificate.

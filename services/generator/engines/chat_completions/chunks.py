@@ -11,7 +11,7 @@ from services.generator.engines.chat_completions.errors import upstream_error
 from services.worker.engine import EngineError
 
 MAX_LINE_BYTES: Final = 1_048_576
-"""A longer line is an error."""
+"""Maximum length of a line, in bytes. A longer line is an error."""
 
 DONE: Final = b"[DONE]"
 
@@ -23,7 +23,7 @@ class ChunkDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, gc=False):
-    """One of the requested answers; we request one."""
+    """One of the requested answers. We always request one."""
 
     delta: ChunkDelta | None = None
     finish_reason: str | None = None
@@ -36,7 +36,7 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChunkUsage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts: so far, or in the last chunk of all."""
+    """Token counts of the answer so far; in the last chunk, of the whole answer."""
 
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
@@ -98,7 +98,7 @@ class SseDecoder:
         """Yield the chunks that these bytes complete.
 
         Raises:
-            EngineError: ``internal``: the bytes are not a stream of chunks.
+            EngineError: ``internal`` if the bytes are not a stream of chunks.
         """
         if self._rest:
             data = self._rest + data
@@ -155,4 +155,4 @@ ERROR_FINISH_REASONS: Final[dict[str, tuple[ErrorClass, str]]] = {
     "abort": ("unavailable", "the upstream aborted the answer"),
     "error": ("internal", "the upstream ended the answer with an error"),
 }
-"""Finish reasons of incomplete answers."""
+"""Finish reasons of incomplete answers, with the error that each means."""

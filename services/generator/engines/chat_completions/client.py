@@ -14,19 +14,19 @@ from services.generator.engines.chat_completions.parser import CompletionParser,
 from services.worker.engine import EngineError, EngineStep, GenerationResult, Job
 
 MAX_ERROR_BODY_BYTES: Final = 65_536
-"""At most this much of an error's body is read."""
+"""Maximum number of bytes that are read of an error's body."""
 
 END_OF_STREAM_TIMEOUT_S: Final = 1.0
-"""How long to wait after the last token for usage and the end of the stream."""
+"""How many seconds to wait after the last token for usage and the end of the stream."""
 
-# With compression a server would delay text until there is enough to compress.
+# If compression were allowed, a server would delay text until there is enough to compress.
 _HEADERS: Final = {
     "Content-Type": "application/json", "Accept": "text/event-stream", "Accept-Encoding": "identity",
 }  # fmt: skip
 
 
 class CompletionsClient:
-    """A client for one server; the session bounds its connections.
+    """A client for one server. The session limits the number of its connections.
 
     Attributes:
         running: Number of open answers.
@@ -81,7 +81,7 @@ class CompletionsClient:
         raise upstream_error(response.status, body)
 
     async def _post(self, job: Job, *, usage: bool) -> aiohttp.ClientResponse:
-        """Send the request, and once more on a new connection if a kept-alive one turns out to be closed."""
+        """Send the request. If the kept-alive connection turns out to be closed, send it once more on a new one."""
         body = request_body(job, self._endpoint, usage=usage)
         try:
             return await self._session.post(self._endpoint.url, data=body, headers=_HEADERS, allow_redirects=False)
@@ -92,7 +92,7 @@ class CompletionsClient:
 
 
 async def _more(content: aiohttp.StreamReader, deadline: float | None) -> bytes:
-    """Return the next bytes; none at the end of the body or after the deadline."""
+    """Return the next bytes; empty at the end of the body or after the deadline."""
     if deadline is None:
         return await content.readany()
     with contextlib.suppress(TimeoutError, aiohttp.ClientError):
@@ -109,7 +109,7 @@ async def _error_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 def transport_error(error: Exception) -> EngineError:
-    """Translate a transport error; the message never contains what was sent."""
+    """Translate a transport error. The message never contains what was sent."""
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return EngineError("unavailable", "the upstream cannot be reached", retryable=True)
     if isinstance(error, TimeoutError):

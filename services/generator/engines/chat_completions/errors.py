@@ -15,7 +15,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LIMIT: Final = re.compile(r"maximum (?:context|model) length (?:is|of) (\d+)", re.IGNORECASE)
 _ASKED: Final = re.compile(r"\b(\d{1,12}) (?:\w+ )?tokens\b", re.IGNORECASE)
 
-# The boolean: whether another attempt could succeed. It cannot if the request itself is wrong.
+# The boolean says whether another attempt could succeed. It cannot if the request itself is wrong.
 _CLASSES: Final[dict[int, tuple[ErrorClass, bool]]] = {
     401: ("auth", True), 403: ("auth", True), 407: ("auth", True), 408: ("timeout", True), 425: ("overloaded", True),
     429: ("overloaded", True), 503: ("unavailable", True), 504: ("timeout", True), 529: ("overloaded", True),
@@ -68,7 +68,7 @@ def _message(status: int, error: dict[str, Any]) -> str:
 
 
 def _lengths(error: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return the requested tokens and the model's limit, if the error is about them."""
+    """Return the requested tokens and the model's limit, if the error says that the prompt is too long."""
     if error.get("type") == "exceed_context_size_error":
         asked, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
         return (asked if isinstance(asked, int) else None), (limit if isinstance(limit, int) else None)

@@ -25,7 +25,7 @@ class Endpoint:
     Attributes:
         url: Address of ``/chat/completions``.
         step_usage: Request usage in every chunk (vLLM, SGLang), so that tokens per step are exact with speculation.
-        extra: Further fields of each request's body; none of them replaces a field of ours.
+        extra: Further fields of each request's body. They do not replace fields that Railbus sets.
     """
 
     url: str
@@ -57,7 +57,7 @@ def request_body(job: Job, endpoint: Endpoint, *, usage: bool) -> bytes:
 
 
 class CompletionParser:
-    """The state of one answer while its chunks are parsed. Pure: chunks and times in, steps out."""
+    """The state of one answer while its chunks are parsed. Pure: it takes chunks and times, and returns steps."""
 
     __slots__ = ("_counted", "_finish", "_first_at", "_last", "_last_at", "_sent_at", "_usage")
 
@@ -75,7 +75,7 @@ class CompletionParser:
         return self._finish is not None
 
     def read(self, chunk: CompletionChunk, now: float) -> EngineStep | None:
-        """Return the step in a chunk; None if it has no text, as with a role or usage alone.
+        """Return the step in a chunk; None if the chunk has no text but, for example, only a role or usage.
 
         ``now`` is a monotonic time in seconds.
 
@@ -103,10 +103,10 @@ class CompletionParser:
         return EngineStep(text=text, tokens=self._tokens(chunk))
 
     def end(self, *, stream_done: bool) -> GenerationResult:
-        """Return the result, once the stream has ended.
+        """Return the result. Call this when the stream has ended.
 
         Raises:
-            EngineError: ``unavailable``: the answer is incomplete.
+            EngineError: ``unavailable`` if the answer is incomplete.
         """
         if self._finish is None and not (stream_done and self._first_at):
             raise EngineError(
@@ -120,7 +120,7 @@ class CompletionParser:
         )
 
     def _tokens(self, chunk: CompletionChunk) -> int:
-        """Return the chunk's tokens: by the server's count if it sends one with each chunk, else one."""
+        """Return the number of tokens in the chunk: the server's count if every chunk has one, else 1."""
         tokens = 1 if chunk.usage is None else max(0, chunk.usage.completion_tokens - self._counted)
         self._counted += tokens
         return tokens

@@ -1,10 +1,11 @@
-"""Simulate continuous batching: which sequences share the next step, and how long the step takes.
+"""Simulate continuous batching: decide which sequences share the next step, and how long the step takes.
 
 No I/O and no clock: times are arguments, in milliseconds. A step contains every decoding sequence and, within a token
 budget, parts of the remaining prompts in order of arrival (chunked prefill).
 
-Interactive sequences go before those of the batch lane, as under vLLM's priority scheduling: in the queue, in the
-prefill budget, and where there is no room, the newest batch sequence is displaced and computed again later.
+Interactive sequences go before those of the batch lane, as under vLLM's priority scheduling. They are first in the
+queue and in the prefill budget. If no slot is free for one, the newest batch sequence is displaced, and its KV cache is
+computed again later.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ from services.physics.roofline import prefill_flop, step_ms
 from services.worker.engine import EngineStep
 
 EXPECTED_ALPHA: Final = 0.6
-"""Acceptance assumed before any is measured: the middle of published values for similar pairs (42-81 %)."""
+"""Acceptance assumed before any is measured. It is in the middle of published values for similar pairs (42-81 %)."""
 
 
 class StepOutput(NamedTuple):
@@ -31,7 +32,7 @@ class StepOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: the decoding sequences, the prefilling ones with their tokens, the draft length and the duration."""
+    """One step: decoding sequences, prefilling sequences with the tokens of each, draft length, and duration."""
 
     decodes: tuple[SimulatedSequence, ...]
     prefills: tuple[tuple[SimulatedSequence, int], ...]
@@ -62,7 +63,7 @@ class CostModel:
     adaptive: bool = False
 
     def step_ms(self, decodes: int, context: int, prefills: list[tuple[SimulatedSequence, int]], gamma: int) -> float:
-        """Return a step's milliseconds: the draft steps, one pass of the target over all tokens, the overhead."""
+        """Return the milliseconds of a step: draft steps, one pass of the target over all tokens, and overhead."""
         pair = self.pair
         step = step_ms(
             pair.target,
@@ -83,7 +84,7 @@ class CostModel:
 
 
 class BatchScheduler:
-    """The waiting queues and the running sequences, ``cost.batch`` at most."""
+    """The waiting queues and the running sequences. At most ``cost.batch`` sequences run."""
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
@@ -137,7 +138,7 @@ class BatchScheduler:
         return StepPlan(decodes, tuple(prefills), gamma, cost.step_ms(len(decodes), context, prefills, gamma))
 
     def wake_ms(self) -> float | None:
-        """Return when the next held sequence may continue; None if none will."""
+        """Return the time at which the next held sequence may continue; None if there is no such sequence."""
         held = [each.held_until_ms for each in self._running.values() if each.held_until_ms != float("inf")]
         return min(held, default=None)
 
@@ -157,13 +158,13 @@ class BatchScheduler:
         return self._waiting_batch if sequence.batch else self._waiting
 
     def _admit(self, sequence: SimulatedSequence, now_ms: float) -> None:
-        if not sequence.recomputed:  # a displaced one has had its delay
+        if not sequence.recomputed:  # a displaced sequence has had its scripted delay already
             sequence.admitted_ms = now_ms
             sequence.held_until_ms = now_ms + sequence.script.delay_ms(sequence.rng)
         self._running[id(sequence)] = sequence
 
     def _displace(self) -> bool:
-        """Send the newest batch sequence back to its queue; return whether there was one."""
+        """Send the newest running batch sequence back to its queue; return whether there was one."""
         newest = next((each for each in reversed(self._running.values()) if each.batch), None)
         if newest is None:
             return False

@@ -16,14 +16,14 @@ from services.generator.engines.simulated.settings import SimulatedSettings
 from services.worker.engine import EngineError, EngineStats, EngineStep, GenerationResult, Job
 
 CHARACTERS_PER_TOKEN: Final = 4
-"""Estimate for prompts, which are not tokenised."""
+"""Characters counted as one token of a prompt, because prompts are not tokenised."""
 
 MIN_TOKENS, MAX_TOKENS = 20, 120
-"""Range of an answer's length if no script gives one; uniformly distributed."""
+"""Range of an answer's length in tokens if no script gives one. Lengths are uniformly distributed."""
 
 
 class _OutputQueue:
-    """The items of one execution, waiting to be read. Bounded by the answer's length."""
+    """The items of one execution that wait to be read. The length of the answer bounds their number."""
 
     __slots__ = ("items", "waiter")
 
@@ -88,7 +88,7 @@ class SimulatedEngine:
         return model
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate words at the simulated pace; the same request id and seed give the same words."""
+        """Generate words at the simulated pace. The same request id and seed give the same words."""
         if self._dead is not None:
             raise self._dead
         sequence = self._sequence(job)
@@ -139,7 +139,7 @@ class SimulatedEngine:
         )
 
     async def _run_steps(self) -> None:
-        """Run step after step, each at its time; a late step (busy host) delays the later ones."""
+        """Run step after step, each at its due time. If a busy host makes a step late, later steps are delayed too."""
         due_ms = _now_ms()
         while self._dead is None:
             plan = self._scheduler.plan(max(due_ms, _now_ms()))
@@ -149,7 +149,7 @@ class SimulatedEngine:
                 continue
             due_ms += plan.duration_ms
             await asyncio.sleep(max(0.0, due_ms - _now_ms()) / 1e3)
-            for sequence, item in self._scheduler.complete(plan, max(due_ms, _now_ms())):  # a timer may be early
+            for sequence, item in self._scheduler.complete(plan, max(due_ms, _now_ms())):  # a timer may fire early
                 if isinstance(item, EngineError) and item.error_class == "engine_dead":
                     self._die(item)
                     break
@@ -159,7 +159,7 @@ class SimulatedEngine:
             due_ms = max(due_ms, _now_ms() - plan.duration_ms)
 
     async def _wait_for_work(self) -> None:
-        """Wait until a request arrives or a held one may continue."""
+        """Wait until a request arrives or a held sequence may continue."""
         wake_ms = self._scheduler.wake_ms()
         self._work.clear()
         with contextlib.suppress(TimeoutError):
@@ -167,7 +167,7 @@ class SimulatedEngine:
                 await self._work.wait()
 
     def _on_stepper_end(self, stepper: asyncio.Task[None]) -> None:
-        """Fail all open answers if the task crashed."""
+        """Fail all open answers if the task that runs the steps crashed."""
         if not stepper.cancelled() and (error := stepper.exception()) is not None:
             self._die(
                 EngineError("engine_dead", f"the simulated engine failed ({type(error).__name__})", retryable=True)

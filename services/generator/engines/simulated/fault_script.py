@@ -1,6 +1,6 @@
 """Scripts for simulated answers in load and fault tests, written as a suffix of the model's name.
 
-``simulated-n50-die10`` generates an answer of 50 tokens that fails after 10 steps. The parts, in any order::
+``simulated-n50-die10`` generates an answer of 50 tokens that fails after 10 steps. The parts may come in any order::
 
     n<k>      generate k tokens, at most max_tokens
     slow<ms>  delay the first token by this time
@@ -67,7 +67,7 @@ _KNOWN: Final = frozenset(field.name for field in fields(FaultScript))
 
 @lru_cache(maxsize=64)
 def parse_script(text: str) -> FaultScript:
-    """Parse a suffix. The results for the latest 64 are cached: every request with a script asks three times.
+    """Parse a suffix. The latest 64 results are cached, because a request with a script is parsed three times.
 
     Raises:
         ValueError: A part is unknown; the message names it.

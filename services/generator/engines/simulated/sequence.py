@@ -11,7 +11,7 @@ from services.generator.engines.simulated.fault_script import FaultScript
 from services.worker.engine import EngineError, EngineStep, GenerationResult
 
 OutputItem = EngineStep | GenerationResult | EngineError
-"""One output of an execution; anything but a ``EngineStep`` is the last one."""
+"""One output of an execution. An output other than an ``EngineStep`` is the last one."""
 
 WORDS: Final = (
     "river", "stone", "light", "harbour", "winter", "letter", "garden", "number", "signal", "window", "engine", "paper",
@@ -29,17 +29,17 @@ class SimulatedSequence:
         truncated: Whether ``max_tokens`` limits the length.
         rng: The answer's own source of randomness.
         script: The faults to simulate.
-        batch: Whether it is of the batch lane, which gives way.
+        batch: Whether the request is of the batch lane and therefore waits for interactive ones.
         arrived_ms: When the request arrived.
         held_until_ms: The answer takes no part in steps before this time.
         prefilled: Prompt tokens processed.
         generated: Answer tokens generated.
-        recomputed: Answer tokens that it had when it was displaced: they are prefilled again with the prompt.
+        recomputed: Answer tokens generated before the sequence was displaced. They are prefilled again with the prompt.
         steps: Steps that generated tokens.
         drafted: Tokens drafted in all steps.
-        admitted_ms: When it joined the batch.
+        admitted_ms: When the sequence joined the batch.
         first_ms: When its first token was generated.
-        accepted: Number of steps by accepted draft tokens.
+        accepted: For each number of accepted draft tokens, how many steps accepted that many.
     """
 
     prompt: int
@@ -61,12 +61,12 @@ class SimulatedSequence:
 
     @property
     def context(self) -> int:
-        """Tokens in its KV cache."""
+        """Number of tokens in the sequence's KV cache."""
         return self.prefilled + self.generated - self.recomputed
 
     @property
     def to_prefill(self) -> int:
-        """Tokens to prefill before it generates its next one."""
+        """Number of tokens to prefill before the sequence generates its next token."""
         return self.prompt + self.recomputed - self.prefilled
 
     def displace(self) -> None:
@@ -74,7 +74,7 @@ class SimulatedSequence:
         self.recomputed, self.prefilled = self.generated, 0
 
     def advance(self, gamma: int, alpha: float, now_ms: float) -> list[OutputItem]:
-        """Run one step; return its output, followed by the result if the answer is complete.
+        """Run one step. Return its output, followed by the result if the answer is complete.
 
         Args:
             gamma: Tokens drafted in this step; 0 in the step that ends the prefill.

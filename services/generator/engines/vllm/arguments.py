@@ -14,12 +14,12 @@ GIB: Final = 1 << 30
 
 
 def engine_arguments(settings: VllmSettings, target: Path, *, gemma_drafts_gemma: bool) -> dict[str, Any]:
-    """Return the keyword arguments of ``AsyncEngineArgs``, without those that vLLM chooses itself.
+    """Return the keyword arguments of ``AsyncEngineArgs``, without those that vLLM should choose itself.
 
     Args:
         settings: The operator's settings.
         target: Folder of the target model.
-        gemma_drafts_gemma: Whether the drafter has sliding-window layers: see ``vllm_hybrid_kv``.
+        gemma_drafts_gemma: Whether the draft model has sliding-window layers; see ``vllm_hybrid_kv``.
     """
     speculation = speculative_config(settings)
     found: dict[str, Any] = {
@@ -90,7 +90,7 @@ def speculative_config(settings: VllmSettings) -> dict[str, Any] | None:
 def engine_environment(settings: VllmSettings, env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that vLLM reads when it is imported, without those that the operator has set."""
     variables = {
-        "VLLM_NO_USAGE_STATS": "1",  # otherwise it sends usage statistics to its makers
+        "VLLM_NO_USAGE_STATS": "1",  # otherwise vLLM sends usage statistics to its makers
         "DO_NOT_TRACK": "1",
         "VLLM_CONFIGURE_LOGGING": "0",  # keep the process's own logging, which never contains prompts
         "HF_HUB_OFFLINE": "1",  # models are local folders; no request to a model hub

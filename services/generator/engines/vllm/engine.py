@@ -1,7 +1,7 @@
 """The engine ``vllm``: vLLM in this process, with speculative decoding.
 
 vLLM's scheduler and workers are child processes. This process converts conversations to tokens, and engine outputs to
-steps. When the engine dies every open answer fails with ``engine_dead``, and the process ends.
+steps. When the engine dies, every open answer fails with ``engine_dead``, and the process ends.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ from services.worker.engine import (
 _log = logger("generator")
 
 PRIORITIES: Final = {"interactive": 0, "batch": MAX_PRIORITY + 1}
-"""vLLM schedules the lower value first; when the KV cache is full it preempts the higher."""
+"""Priority of each lane. vLLM schedules lower values first, and preempts higher values when the KV cache is full."""
 
 HEALTH_POLL_S: Final = 1.0
-"""Interval between two checks that the engine lives."""
+"""Seconds between two checks that the engine is alive."""
 
 CLOSE_S: Final = 2.0
-"""How long the child processes may take to end before they are killed. They hold no state worth keeping."""
+"""How many seconds the child processes may take to end before they are killed. They hold no state worth keeping."""
 
 FIRST_TOKEN_TIMEOUT_S: Final = 300.0
-"""How long the loaded engine may take for its first token: it compiles some kernels first."""
+"""How many seconds the loaded engine may take for its first token. It compiles some kernels before that."""
 
 
 class VllmEngine:
@@ -52,7 +52,7 @@ class VllmEngine:
         self._arguments = prepare_arguments(settings)
         self.model = settings.model or (settings.model_path.resolve().name if settings.model_path else self.name)
         self.capacity = settings.vllm_max_seqs
-        self.preempts = True  # its scheduler goes by priority
+        self.preempts = True  # vLLM's scheduler preempts by priority
         self._draft_length = fixed_draft_length(settings)
         self._speculative = "speculative_config" in self._arguments
         self._vllm: LoadedVllm | None = None
@@ -92,7 +92,7 @@ class VllmEngine:
         return only_model(model, self.model)
 
     async def generate(self, job: Job) -> AsyncGenerator[EngineStep | GenerationResult, None]:
-        """Generate one answer; ``aclose()`` or cancellation aborts it before the engine's next step."""
+        """Generate one answer. ``aclose()`` or cancellation aborts it before the engine's next step."""
         vllm = self._running()
         prompt = self._prompt(job.messages)
         parser = OutputParser(len(prompt), drafted=self._draft_length, speculative=self._speculative)
@@ -121,7 +121,7 @@ class VllmEngine:
         raise EngineError("internal", "the engine ended the answer without a result", retryable=True)
 
     async def score(self, text: str) -> NegativeLogLikelihood:
-        """Score a text by the log-probabilities of a prompt.
+        """Score a text: send it as a prompt and add up the log-probabilities of its tokens.
 
         Raises:
             EngineError: The engine died or refused.
@@ -140,7 +140,7 @@ class VllmEngine:
                 if output.prompt_logprobs:
                     pairs = zip(
                         tokens[1:], output.prompt_logprobs[1:], strict=True
-                    )  # nothing is before the first token
+                    )  # the first token has no probability, because no token precedes it
                     found = [each[token].logprob for token, each in pairs]
         except (vllm.dead_error, vllm.request_error) as error:
             raise EngineError(
@@ -157,7 +157,7 @@ class VllmEngine:
             await asyncio.sleep(HEALTH_POLL_S)
 
     def stats(self) -> EngineStats:
-        """Return the load; running includes waiting, as vLLM does not report them separately."""
+        """Return the load. ``running`` includes waiting requests, because vLLM does not report them separately."""
         return EngineStats(running=0 if self._vllm is None else self._vllm.engine.get_num_unfinished_requests())
 
     async def close(self) -> None:
@@ -169,10 +169,10 @@ class VllmEngine:
             logging.getLogger("vllm").setLevel(logging.ERROR)  # it logs a warning for each process that it kills
             with contextlib.suppress(UserError):
                 await in_thread(partial(vllm.engine.shutdown, timeout=CLOSE_S), timeout_s=CLOSE_S + 2)
-            vllm.engine.shutdown = lambda: None  # its finalizer calls this again while the interpreter shuts down
+            vllm.engine.shutdown = lambda: None  # its finalizer would call this again at interpreter shutdown
 
     async def _warm_up(self) -> None:
-        """Generate one token, so that the process says it is ready only when it can answer.
+        """Generate one token, so that the process reports ready only when it can answer.
 
         Raises:
             EngineError: The engine failed.
@@ -196,7 +196,7 @@ class VllmEngine:
         """Convert the conversation to tokens with the model's chat template.
 
         Raises:
-            EngineError: ``bad_request``: the template refuses it, or it is too long.
+            EngineError: ``bad_request`` if the template refuses the conversation, or it is too long.
         """
         turns = [{"role": each.role, "content": each.content} for each in messages]
         try:

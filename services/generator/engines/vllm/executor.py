@@ -1,8 +1,8 @@
 """vLLM's executor without the call that fetches drafts after a step that drafted nothing. Imported by vLLM alone.
 
 With n-gram and suffix drafting vLLM fetches the drafts from its worker process after every step, even if the batch is
-too large for drafting. On the CPU this is one more round trip between two processes that spin on the same cores.
-``tests/bench/RESULTS.md`` has the cost.
+too large for drafting. On the CPU the fetch is one more round trip between two processes that spin on the same cores.
+``tests/bench/RESULTS.md`` has the measured cost.
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
-"""End vLLM's processes when the generator ends, even if it is killed; otherwise they would keep the GPU's memory.
+"""End vLLM's processes when the generator ends, even if it is killed. Otherwise they would keep the GPU's memory.
 
-vLLM's workers end with its scheduler process, but that one survives when its parent is killed, and so do the weights.
-So each worker watches the generator's process and exits with it, and the scheduler then exits too.
+vLLM's workers end with vLLM's scheduler process. But the scheduler survives when its parent, the generator, is killed,
+and so the weights stay in memory. So each worker watches the generator's process and exits with it; the scheduler then
+exits too.
 """
 
 import os
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Final, Self
 
 PARENT_PID_VARIABLE: Final = "ENGINE_OWNER_PID"
-"""Environment variable with the generator's process id. Not a RAILBUS_ setting: those are kept in bench results."""
+"""Environment variable with the generator's process id. It has no RAILBUS_ prefix, because bench results contain all
+variables with that prefix."""
 
 EXIT_WITH_PARENT_WORKER: Final = "services.generator.engines.vllm.exit_with_parent.ExitWithParentWorker"
 """Value for vLLM's ``worker_extension_cls``: vLLM instantiates the class in every worker process."""
 
 POLL_INTERVAL_S: Final = 1.0
-"""Interval between two checks of the parent where the kernel has no ``pidfd_open``."""
+"""Seconds between two checks of the parent if the kernel has no ``pidfd_open``."""
 
 
 def mark_as_parent() -> None:
@@ -27,7 +29,7 @@ def mark_as_parent() -> None:
 
 
 def watch_parent() -> None:
-    """Start a thread that exits this process when its parent has ended; do nothing without a parent."""
+    """Start a thread that exits this process when the marked parent has ended; do nothing if none is marked."""
     parent = os.environ.get(PARENT_PID_VARIABLE)
     if parent is not None:
         threading.Thread(target=_exit_with, args=(int(parent),), name="parent", daemon=True).start()

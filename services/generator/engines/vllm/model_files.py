@@ -1,4 +1,4 @@
-"""Check a model's folder before vLLM is loaded, which takes up to a minute."""
+"""Check a model's folder before loading vLLM, because loading takes up to a minute."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,7 @@ from services.runtime.errors import UserError
 WEIGHT_PATTERNS: Final = ("*.safetensors", "*.bin", "*.pt")
 
 SLIDING_WINDOW_TYPES: Final = ("gemma2", "gemma3", "gemma3_text")
-"""Model types with sliding-window layers: vLLM cannot group their caches if the draft model has them too."""
+"""Model types with sliding-window layers. vLLM cannot group their KV caches if the draft model has such layers too."""
 
 
 def read_model_config(folder: Path, variable: str, *, weights: bool = True) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def read_model_config(folder: Path, variable: str, *, weights: bool = True) -> d
 
     Args:
         folder: The model's folder.
-        variable: The setting that names it, for messages.
+        variable: The setting that names the folder, for messages.
         weights: Whether the folder must contain weights.
 
     Raises:

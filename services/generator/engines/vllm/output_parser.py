@@ -11,14 +11,15 @@ _ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length", "re
 class OutputParser:
     """The state of one answer while its outputs are parsed.
 
-    vLLM reports how many tokens it drafted and accepted only once, for the whole answer. Of a step it reports the
-    tokens alone: n tokens mean n - 1 accepted ones (except in the first step), and the drafted ones are known only if
-    every step drafts the same number. So the last step gets what is missing from the totals. It gets nothing if the
-    steps have counted more than the totals already, as happens when outputs were read late and vLLM merged them.
+    vLLM reports how many tokens it drafted and accepted only once, for the whole answer. For a step it
+    reports only the tokens. A step of n tokens has n - 1 accepted ones (except the first step), but its drafted tokens
+    are known only if every step drafts the same number. So the rest of the totals is counted in the last step. If the
+    steps together already exceed the totals, nothing is added. That happens when outputs were read late and vLLM merged
+    them.
 
     Args:
         prompt_tokens: Tokens of the prompt.
-        drafted: Tokens that every step drafts, if that is fixed; else 0.
+        drafted: Number of tokens that every step drafts, if it is fixed; else 0.
         speculative: Whether speculation is on.
     """
 
@@ -89,7 +90,7 @@ def speculation_totals(metrics: Any) -> Speculation:
 
 
 def timings_of(stats: Any) -> Timings:
-    """Convert a ``RequestStateStats``, whose clock is monotonic; a phase without both events counts zero."""
+    """Convert a ``RequestStateStats``, whose clock is monotonic. A phase without both events counts as 0."""
     if stats is None:
         return Timings()
     return Timings(

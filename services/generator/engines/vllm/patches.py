@@ -1,7 +1,7 @@
 """Fix a defect of vLLM's CPU build inside its own processes.
 
 vLLM 0.32 expands each request's temperature, top-k and top-p to the tokens drafted for it. Its CPU kernel writes the
-result into a copy that is never read, so uninitialised memory is used as the temperature: with speculation and
+result into a copy that is never read, so uninitialised memory is used as the temperature. So with speculation and
 non-greedy sampling, answers do not follow the target's distribution. ``tests/vllm/test_lossless.py`` shows the defect
 and the fix. GPUs use other kernels.
 """
@@ -24,7 +24,7 @@ def expand_batch_to_tokens(values: Any, ends: Any, total: int, replace_from: int
         values: One value per request.
         ends: Index after each request's last token.
         total: Tokens of all requests.
-        replace_from: The value to replace. vLLM replaces a temperature of 0, because it divides by it.
+        replace_from: The value to replace. vLLM replaces a temperature of 0, because it divides by the temperature.
         replace_to: Its replacement.
     """
     replaced = values.masked_fill(values == replace_from, replace_to)

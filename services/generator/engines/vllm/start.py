@@ -1,4 +1,4 @@
-"""Load vLLM in a thread: it blocks for seconds to minutes."""
+"""Load vLLM in a thread, because loading blocks for seconds to minutes."""
 
 import asyncio
 import contextlib
@@ -34,8 +34,8 @@ class LoadedVllm:
     Attributes:
         engine: A running ``AsyncLLM``.
         sampling: ``SamplingParams`` with the kind of output set.
-        dead_error: Exception of every answer once the engine has died.
-        request_error: Exception of an answer whose request is invalid.
+        dead_error: Exception that every answer raises once the engine has died.
+        request_error: Exception that an answer raises if its request is invalid.
     """
 
     engine: Any
@@ -62,7 +62,7 @@ def prepare_arguments(settings: VllmSettings) -> dict[str, Any]:
 
 
 def load_vllm(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
-    """Start the engine. Blocks.
+    """Start the engine. This call blocks.
 
     Raises:
         UserError: The engine cannot run here with these settings and files; the message says why.
@@ -102,7 +102,7 @@ def _engine(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
     if settings.vllm_device == "cpu" and found != "cpu":
         raise UserError(f"RAILBUS_VLLM_DEVICE=cpu: this vLLM is built for {found}; install its CPU build")
     if found == "cpu" and not settings.vllm_kv_gib:
-        arguments = arguments | {"kv_cache_memory_bytes": GIB}  # otherwise it takes a share of all memory
+        arguments = arguments | {"kv_cache_memory_bytes": GIB}  # otherwise vLLM takes a share of all memory
     patched = found == "cpu" and "speculative_config" in arguments
     if patched:
         arguments = arguments | {"distributed_executor_backend": SKIP_DRAFT_EXECUTOR}
@@ -117,7 +117,7 @@ def _engine(settings: VllmSettings, arguments: dict[str, Any]) -> LoadedVllm:
 
 
 async def in_thread(work: Callable[[], Returned], *, timeout_s: float) -> Returned:
-    """Run a blocking call in a daemon thread, which does not keep the process from ending.
+    """Run a blocking call in a daemon thread, so that the process can end while it runs.
 
     Raises:
         UserError: The call took longer than ``timeout_s``.

@@ -77,7 +77,7 @@ _KNOWN: Final[tuple[tuple[re.Pattern[str], _Sentence], ...]] = (
         lambda _: "RAILBUS_VLLM_QUANTIZATION: this vLLM does not support it on this machine",
     ),
 )
-"""Known causes by pattern. The first match counts, so more specific patterns come first."""
+"""Known causes of a failed start, by pattern. The first match counts, so more specific patterns come first."""
 
 _TRACEBACK_END: Final = re.compile(r"^(?:\([^)]*\) )?(?:[\w]+\.)*(\w*(?:Error|Exception|Exit|Warning))\b:? ?(.*)")
 _NOT_THE_CAUSE: Final = re.compile(r"Engine core initialization failed|Failed core proc|resource_tracker|leaked")
@@ -86,7 +86,7 @@ MAX_REASON_CHARS: Final = 300
 
 
 def start_failure_reason(lines: Sequence[str]) -> str:
-    """Return why vLLM did not start, from its last lines of output, newest last."""
+    """Return why vLLM did not start. ``lines`` are its last lines of output, newest last."""
     text = "\n".join(lines)
     for pattern, sentence in _KNOWN:
         found = pattern.search(text)

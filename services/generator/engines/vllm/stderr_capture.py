@@ -1,4 +1,4 @@
-"""Capture stderr, which vLLM's processes share with this one, while the engine starts."""
+"""Capture stderr while the engine starts. vLLM's processes share it with this process."""
 
 import os
 import threading
@@ -7,17 +7,17 @@ from types import TracebackType
 from typing import Final, Self
 
 MAX_LINES: Final = 400
-"""Number of newest lines that are kept, to find out why the start failed."""
+"""Number of newest lines that are kept, so that the cause of a failed start can be found in them."""
 
 OWN_LOG_MARKER: Final = b" railbus."
-"""Part of every line of our own log; such lines are shown at once."""
+"""Text that every line of our own log contains. Such lines are shown at once."""
 
 
 class StderrCapture:
-    """A context that keeps stderr's lines instead of showing them, and shows all later lines.
+    """A context that keeps the lines written to stderr in the block, and forwards all later lines.
 
-    A pipe replaces stderr, so that processes started in the block inherit it for their whole life; a thread forwards
-    its lines. Lines written in the block are only kept, except those of our own log.
+    A pipe replaces stderr. Processes started in the block inherit the pipe for their whole life, and a thread forwards
+    its lines. Lines written in the block are kept and not forwarded, except those of our own log.
 
     Args:
         verbose: Forward all lines at once.
