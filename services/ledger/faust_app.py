@@ -1,9 +1,9 @@
-"""The Faust application around the books: what it reads, its table, and when an event is done.
+"""The Faust application around the books: what it reads, its table, and when an event counts as processed.
 
-Faust commits an event's offset without waiting until the event's change of a table is written. A kill between the two
-would lose the change. So this module writes the table's changelog itself, and adds to the changes the offset up to
-which they go. The next owner begins at that offset (``services/ledger/faust_flow.py``). An event that is read again
-after a crash changes nothing (``services/books/partition.py``).
+Faust may commit an event's offset before it has written the event's change to the table. If the process is killed in
+between, that change is lost. So this module writes the table's changelog itself. With the changes it stores the offset
+that they cover, and the next owner begins there (``services/ledger/faust_flow.py``). An event that is read again after
+a crash changes nothing (``services/books/partition.py``).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Caches the messages that OpenTelemetry's encoder makes of repeated texts, such as the name of a part.
+"""Caches the messages that OpenTelemetry's encoder builds for repeated texts, such as the name of a part.
 
-Two thirds of the encoder's time are attributes, and most of them are the same in every trace. The encoder has no public
-hook. If a version lacks the private function that is replaced here, its encoder stays unchanged.
+The encoder spends two thirds of its time on attributes, and most of them are the same in every trace. It has no public
+hook, so this module replaces a private function. If a version lacks that function, its encoder stays unchanged.
 """
 
 from functools import lru_cache

@@ -92,7 +92,7 @@ class ProducerStates:
 
     @classmethod
     def restored(cls, stored: list["StoredProducer"]) -> "ProducerStates":
-        """Return what `stored` returned once."""
+        """Return the state that `stored` turned into a value."""
         producers = cls()
         for pid, epoch, remembered in stored:
             known = producers._known[pid] = _Producer(epoch)

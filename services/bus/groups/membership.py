@@ -128,7 +128,7 @@ class GroupMembership:
 
     @property
     def handing_over(self) -> frozenset[int]:
-        """The numbers that have no owner until this member rejoins."""
+        """Return the numbers of the partitions that have no owner until this member rejoins."""
         return self._assignor.handing_over
 
     def holds(self, partition: Partition) -> bool:

@@ -26,10 +26,11 @@ class Connector(Protocol):
 
 
 class FetchConnection:
-    """The connection to one broker that fetches go over.
+    """The connection to one broker that is used for fetches.
 
     Args:
-        least_bytes: The broker answers when it has so many, or after ``COLLECT_MS``; at the first record if it is 1.
+        least_bytes: The broker answers when it has this many bytes, or after ``COLLECT_MS``. With 1, it answers at the
+            first record.
     """
 
     __slots__ = ("_cluster", "_conn", "_interrupts", "_least_bytes", "_node", "_waiting")
@@ -66,8 +67,8 @@ class FetchConnection:
     def interrupt(self) -> None:
         """End a fetch that waits, so that other partitions can be asked for.
 
-        A broker answers one connection's requests in order, and the next fetch must not wait behind this one: so the
-        connection is closed. A new one costs a millisecond or two.
+        A broker answers one connection's requests in order, and the next fetch must not wait behind this one. So this
+        method closes the connection. A new one costs a millisecond or two.
         """
         self._interrupts += 1
         if self._waiting:

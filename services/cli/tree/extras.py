@@ -50,9 +50,10 @@ def need_embedded() -> None:
 
 
 async def bring_weights(options: Mapping[str, str]) -> None:
-    """Download engine llama's default model, unless it is here or the options or the environment name another.
+    """Download the default model of the engine llama, if it is needed and not on this machine.
 
-    The command line does this, where progress can be drawn and nothing has a deadline yet.
+    It is not needed if the options or the environment name another model. The command line downloads it, because there
+    progress can be shown and no deadline runs yet.
 
     Raises:
         UserError: It cannot be downloaded.

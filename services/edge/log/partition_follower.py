@@ -18,7 +18,7 @@ PROBE_S: Final = 1.0
 
 
 class PartitionHold:
-    """One stream's claim that a partition stays followed."""
+    """Held by one stream: while it is held, the edge reads its partition."""
 
     __slots__ = ("_held", "_partitions", "partition")
 

@@ -97,7 +97,7 @@ def _best(ways: Sequence[Way], budget: float) -> BatchAnswer:
 
 
 def _family(way: Way) -> str:
-    """Return the key of similar ways: those on the same offer or accelerator, whatever their number or precision."""
+    """Return a key that is the same for ways on one offer or kind of accelerator, with any count and precision."""
     return way.name.split(",")[0].split(" x ")[-1]
 
 

@@ -170,7 +170,7 @@ def _running(
 
 
 def _arrivals(mean: float) -> list[tuple[int, float]]:
-    """Return the numbers of Poisson arrivals that matter, with their chances."""
+    """Return counts of Poisson arrivals with their probabilities, without counts that are too unlikely to matter."""
     spread = 6 * math.sqrt(mean) + 6
     first = max(0, int(mean - spread))
     chance = math.exp(-mean + first * math.log(mean) - math.lgamma(first + 1)) if mean > 0 else 1.0

@@ -51,7 +51,7 @@ def _exit_with(parent: int) -> None:
 
 
 class ExitWithParentWorker:
-    """A worker extension that ends the worker's process with its parent."""
+    """A worker extension that ends the worker's process when its parent process ends."""
 
     def __new__(cls, *_args: object, **_kwargs: object) -> Self:
         """Watch the parent from the worker's creation on."""
