@@ -17,7 +17,7 @@ from schemas.topics import Topic
 from services.bus.groups.commit_tracker import CommitTracker
 from services.bus.groups.committer import Committer, Settle
 from services.bus.groups.held_partitions import HeldPartitions, OnAssigned
-from services.bus.groups.membership import GroupMembership, request_timeout_ms
+from services.bus.groups.membership import GroupMembership, Term, request_timeout_ms
 from services.bus.groups.rewind import rewound
 from services.bus.in_flight_limit import InFlightLimit
 from services.bus.kafka.broker_health import backoff_s
@@ -307,17 +307,18 @@ class _Session:
         for reached in self._partitions.read(progress):
             _complete(reached, all_read=True)
 
-    def _assigned(self, partitions: TopicPartitions) -> None:
+    def _assigned(self, partitions: TopicPartitions, term: Term) -> None:
         """Start a task, because aiokafka would log and drop an error raised here."""
-        start_in(self._tasks, self._take_over(partitions), f"{self._reader.group}-assignment")
+        start_in(self._tasks, self._take_over(partitions, term), f"{self._reader.group}-assignment")
 
-    async def _take_over(self, partitions: TopicPartitions) -> None:
+    async def _take_over(self, partitions: TopicPartitions, term: Term) -> None:
         member, committer = self._member, self._committer
         if member is None or committer is None:
             return
         # A work queue reads on from the committed offset, because another member had these partitions meanwhile. A fold
         # reads on where it was, because only the records that it has read matter.
-        stale = self._reader.rewind_ms is None and member.lost_membership
+        removed = member.take_over(term)
+        stale = self._reader.rewind_ms is None and removed
         moving = frozenset() if stale else frozenset(p for p in self._partitions.held if p[1] in member.handing_over)
         self._assign(partitions, partitions if stale else NOTHING, moving)
         self.has_assignment = True

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka import ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
@@ -42,6 +42,16 @@ HASTE_S: Final = 0.05
 """Interval of heartbeats while another member hands numbers over, so that the next rebalance starts soon."""
 
 
+class Term(NamedTuple):
+    """One assignment of one member. A member that the group has removed joins again with another id."""
+
+    member_id: str
+    generation: int
+
+
+NO_TERM: Final = Term("", -1)
+
+
 def request_timeout_ms(settings: BusSettings) -> int:
     """Allow for a join, which is answered when all members have rejoined or timed out."""
     return settings.session_timeout_ms + REQUEST_TIMEOUT_MS
@@ -56,7 +66,7 @@ class GroupMembership:
         held: Returns the partitions that are held now; a rebalance should leave them with this member.
         hands_over: Whether the group must not give a held partition to another member before ``rejoin`` was called.
         revoked: Awaited before the member rejoins; heartbeats continue meanwhile.
-        assigned: Called with each assignment; must return at once, because heartbeats begin only then.
+        assigned: Called with each assignment and its term; must return at once, because heartbeats begin only then.
     """
 
     def __init__(  # noqa: PLR0913 - what a group must be told of a member, and what it asks of it
@@ -70,11 +80,9 @@ class GroupMembership:
         held: Callable[[], TopicPartitions],
         hands_over: bool,
         revoked: Callable[[], Awaitable[None]],
-        assigned: Callable[[TopicPartitions], None],
+        assigned: Callable[[TopicPartitions, Term], None],
     ) -> None:
-        self.lost_membership = True
-        """Whether the group had removed us before the last join. If so, other members may have had our partitions."""
-        self._revoked = revoked
+        self._assigned = assigned
         self._held = held
         self._hands_over = hands_over
         self._session_s = settings.session_timeout_ms / 1_000
@@ -82,7 +90,7 @@ class GroupMembership:
         self._failures: set[asyncio.Future[None]] = set()
         self._subscription: Any = SubscriptionState()
         self._subscription.register_fetch_waiters(self._failures)  # the coordinator fails these when it fails
-        self._subscription.subscribe(topics=set(topics), listener=_RebalanceListener(self._on_revoked, assigned))
+        self._subscription.subscribe(topics=set(topics), listener=_RebalanceListener(revoked, self._on_assigned))
         self._coordinator: Any = _Coordinator(
             cluster.client,
             self._subscription,
@@ -124,7 +132,8 @@ class GroupMembership:
         The session time counts from when the last request that the group answered was sent.
         """
         fresh = time.monotonic() - self._coordinator.contact_s < self._session_s
-        return self.known and (fresh or bool(self._coordinator.joining))
+        same = bool(self._coordinator.working_term.member_id == self._coordinator.member_id)
+        return self.known and same and (fresh or bool(self._coordinator.joining))
 
     @property
     def handing_over(self) -> frozenset[int]:
@@ -137,6 +146,15 @@ class GroupMembership:
         if assignment is None:
             return False
         return TopicPartition(*partition) in assignment.tps or partition[1] in self._assignor.handing_over
+
+    def take_over(self, term: Term) -> bool:
+        """Note that the reader works on this term's assignment now: what it has done may be committed.
+
+        Return whether the group had removed us since the term before. If so, other members may have had our partitions.
+        """
+        removed = bool(term.member_id != self._coordinator.working_term.member_id)
+        self._coordinator.working_term = term
+        return removed
 
     def rejoin(self) -> None:
         """Give up the numbers that are being handed over, and join again."""
@@ -186,10 +204,8 @@ class GroupMembership:
         numbers = frozenset(number for _, number in self._held())
         return OwnedPartitions(self._coordinator.generation, numbers, self._hands_over)
 
-    async def _on_revoked(self) -> None:
-        # aiokafka resets the generation when the group no longer knows us
-        self.lost_membership = self._coordinator.generation <= 0
-        await self._revoked()
+    def _on_assigned(self, partitions: TopicPartitions) -> None:
+        self._assigned(partitions, self._coordinator.term)
 
 
 _STILL_A_MEMBER: Final = frozenset({NoError.errno, RebalanceInProgressError.errno})
@@ -199,7 +215,7 @@ _BESIDE_JOIN: Final = 2
 
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]
-    """Corrects aiokafka 0.14 in three places.
+    """Corrects aiokafka 0.14 in four places.
 
     It takes a group-level error of an OffsetFetch for "nothing committed". Apache Kafka sends such an error while it
     loads the group, as after a restart of the broker; the member would begin at the oldest or the newest record. Raised
@@ -208,6 +224,9 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
     It takes the refusal of a commit for our expulsion, even when the commit names a generation that is over: the member
     would join as a new one, and read again what it has begun.
 
+    It commits in whatever generation it is. A member that was removed and joins again may be in a new one before it has
+    its assignment; what it did in the old one would move offsets back that the next owner has committed since.
+
     A broker answers the requests of a connection in turn, and a join only once all members have joined. So what must
     not wait for other members has a connection of its own meanwhile.
 
@@ -215,16 +234,22 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
         contact_s: When the request was sent that the group last answered, by the monotonic clock.
         joining: Whether the group waits for other members before it answers our join. It does not remove us meanwhile.
         rebalancing: Whether a join was sent, and its assignment has not come.
+        working_term: The term whose assignment the reader works on.
     """
 
     contact_s = float("-inf")
     joining = False
     rebalancing = False
+    working_term = NO_TERM
+
+    @property
+    def term(self) -> Term:
+        return Term(self.member_id, self.generation)
 
     @property
     def may_commit(self) -> bool:
-        """Whether a group that knows us takes commits: not between a join's answer and the assignment."""
-        return self.joining or not self.rebalancing
+        """Whether what the reader has done may be committed: not between a join's answer and its assignment."""
+        return (self.joining or not self.rebalancing) and self.term == self.working_term
 
     async def abandon_join(self) -> None:
         """Leave the group without the answer to the join under way."""
@@ -264,6 +289,8 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]
         return response
 
     async def _commit(self, request: Any) -> Any:
+        if self.term != self.working_term:  # since the commit was asked for
+            raise RebalanceInProgressError(self.group_id)
         generation = self.generation
         if self.joining and self.coordinator_id is not None:
             response = await self._client.send(self.coordinator_id, request, group=_BESIDE_JOIN)

@@ -11,7 +11,7 @@ from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchRespons
 from aiokafka.protocol.group import JoinGroupRequest, JoinGroupResponse_v5, SyncGroupRequest, SyncGroupResponse_v3
 from aiokafka.structs import OffsetAndMetadata
 
-from services.bus.groups.membership import _Coordinator
+from services.bus.groups.membership import Term, _Coordinator
 
 LOADING, NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, NOT_ALLOWED = 14, 16, 22, 25, 30
 
@@ -65,6 +65,7 @@ class Joining:
         self.coordinator: Any = object.__new__(_Coordinator)
         self.coordinator.group_id, self.coordinator.member_id, self.coordinator.generation = "group", "member", 2
         self.coordinator.coordinator_id, self.coordinator._commit_lock = 0, asyncio.Lock()
+        self.coordinator.working_term = Term("member", 2)
         self.coordinator._rejoin_needed_fut = asyncio.get_running_loop().create_future()
         self.answers: list[asyncio.Future[Any]] = []
 
@@ -144,3 +145,25 @@ async def test_a_join_that_fails_is_no_rebalance_any_more(joining: Joining) -> N
     with pytest.raises(GroupAuthorizationFailedError):
         await joined
     assert not joining.coordinator.rebalancing
+
+
+async def test_a_removed_member_commits_nothing_before_it_has_its_new_assignment(joining: Joining) -> None:
+    """The first assignment after the removal does not come: the group begins another rebalance first."""
+    coordinator = joining.coordinator
+    committing = await joining.commit()  # asked for by the member that was removed
+    joining.refuse(0, UNKNOWN_MEMBER)
+    with pytest.raises(CommitFailedError):
+        await committing
+    coordinator.member_id, coordinator.generation = "another member", 3
+    request = JoinGroupRequest("group", 1, 1, "another member", None, "consumer", [])
+    again = asyncio.create_task(coordinator._send_req(request))
+    await asyncio.sleep(0)
+    assert coordinator.joining
+    assert not again.done()
+    assert not coordinator.may_commit
+    with pytest.raises(CommitFailedError):
+        await asyncio.wait_for(await joining.commit(), timeout=1)
+
+    coordinator.working_term = Term("another member", 3)
+    assert coordinator.may_commit
+    again.cancel()
